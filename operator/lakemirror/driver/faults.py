@@ -1,0 +1,31 @@
+"""Named moments at which a test can make the driver crash. Nothing is armed outside of tests."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Point = Literal["after-tombstones", "after-rows", "after-audit", "before-checkpoint-commit"]
+
+
+class InjectedCrash(BaseException):
+    """Raised at an armed point. A BaseException, so that no retry or handler swallows it."""
+
+
+_armed: dict[Point, int] = {}
+
+
+def arm(point: Point, *, after: int = 0) -> None:
+    """Crash at ``point``, once, after it was passed ``after`` times."""
+    _armed[point] = after
+
+
+def reach(point: Point) -> None:
+    """Called by the driver when it reaches ``point``."""
+    left = _armed.get(point)
+    if left is None:
+        return
+    if left > 0:
+        _armed[point] = left - 1
+        return
+    del _armed[point]
+    raise InjectedCrash(point)

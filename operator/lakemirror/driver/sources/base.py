@@ -1,0 +1,65 @@
+"""What every source yields: raw records in micro-batches, with provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+RAW = (
+    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, "
+    "file STRING, row BIGINT, problem STRING"
+)
+"""Schema of a raw record.
+
+``key`` and ``value`` are the bytes of the record (null for a null payload). ``file`` and ``row``
+say where a record of a file stood and are null for Kafka. ``problem`` is null unless the record
+itself could not be read (a line that is no record): then it says why, ``value`` holds the raw
+bytes and the other columns may be null.
+"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What identifies one micro-batch.
+
+    ``extent`` is the JSON-able range of input it covers, the same in any replay: for Kafka
+    ``{"topic": {"partition": [from, until]}}``, for files ``{"files": [[name, sha256], ...]}``.
+    """
+
+    query_id: str
+    batch_id: int
+    extent: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What a source still holds: records (None where it cannot be known), and if nothing is left."""
+
+    records: int | None
+    caught_up: bool
+
+
+class Feed(Protocol):
+    """A source: hands micro-batches to ``apply`` exactly in order, replaying after a crash.
+
+    A batch is recorded durably before ``apply`` sees it and marked done after ``apply`` returned;
+    a batch that was recorded and not marked done is handed over again, with the same extent.
+    """
+
+    def run(
+        self,
+        apply: Callable[[DataFrame, Batch], None],
+        *,
+        once: bool,
+        stopping: Callable[[], bool],
+    ) -> None:
+        """Run until ``stopping()``, or until all that was there at the start was applied."""
+
+    def lag(self) -> Lag: ...
+
+    def pending(self) -> Iterator[Batch]:
+        """Batches recorded and not marked done."""
