@@ -1,0 +1,124 @@
+"""What all models of the resource share: how fields are named and checked, and the scalar types."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+
+class Model(BaseModel):
+    """One object of the resource: snake_case in Python, camelCase in YAML, no unknown fields.
+
+    Values are taken as they are (``"1"`` is no number), as the Kubernetes API server does. A comment
+    under a field becomes its description in the CRD. Objects do not change: make another one with
+    ``model_copy(update=...)``.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+
+def wrong(message: str, *at: str) -> PydanticCustomError:
+    """The error of a rule of ours: what is wrong, ``at`` which field below the object checked."""
+    return PydanticCustomError("manifest", "{message}", {"message": message, "at": at})
+
+
+def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
+    """A model's rules as the API server checks them: pairs of a CEL expression and its message."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
+
+
+@dataclass(frozen=True)
+class Matching:
+    """A text that has to match a pattern, and what to say when it does not.
+
+    The pattern goes into the CRD too, so it must mean the same in Python and in RE2: no look-around.
+    """
+
+    pattern: str
+    message: str
+
+    def check(self, text: str) -> str:
+        if re.fullmatch(self.pattern, text) is None:
+            raise wrong(f"{text!r} {self.message}")
+        return text
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": self.pattern}
+
+
+UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+Duration = Annotated[
+    str,
+    Field(max_length=12),
+    Matching(
+        r"^[0-9]{1,9}(ms|s|m|h|d)$", "is no duration: write a whole number and ms, s, m, h or d, like 10s"
+    ),
+]
+PositiveDuration = Annotated[
+    str,
+    Field(max_length=12),
+    Matching(
+        r"^0{0,8}[1-9][0-9]{0,8}(ms|s|m|h|d)$",
+        "is no duration above zero: write a whole number and ms, s, m, h or d, like 10s",
+    ),
+]
+
+
+def duration_seconds(text: str) -> float:
+    """Seconds in a duration such as ``500ms``, ``10s``, ``5m``, ``6h``, ``7d``; ValueError if it is none."""
+    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration: write a whole number and ms, s, m, h or d, like 10s")
+    return int(found[1]) * UNIT_SECONDS[found[2]]
+
+
+Token = Annotated[str, Field(max_length=253)]
+Location = Annotated[
+    str,
+    Field(max_length=1024),
+    Matching(
+        r"^[^\s{}]([^{}]*[^\s{}])?$",
+        "is no path: it must not be empty, begin or end with a space or have braces",
+    ),
+]
+SecretName = Annotated[
+    str,
+    Field(max_length=253),
+    Matching(
+        r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
+        "is no name of a Secret: use lower-case letters, digits, '-' and '.'",
+    ),
+]
+ColumnName = Annotated[str, Field(min_length=1, max_length=255)]
+NewColumnName = Annotated[
+    str,
+    Field(min_length=1, max_length=255),
+    Matching(r"^(_|_?[^_].*)$", "is no name for a column: those that begin with __ belong to Lakemirror"),
+]
+TopicName = Annotated[
+    str,
+    Field(max_length=249),
+    Matching(
+        r"^[a-zA-Z0-9._-]{1,249}$", "is no name of a Kafka topic: use letters, digits, '.', '_' and '-'"
+    ),
+]

@@ -1,0 +1,92 @@
+"""Checks that no CRD can make: regular expressions, cron, moments in time, Spark's types."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from croniter import croniter
+
+from lakemirror.api.base import wrong
+
+
+def regular_expression(text: str) -> str:
+    """A Java regular expression, as far as Python can judge: the two differ in rarely used corners."""
+    python = re.sub(r"\\Q(.*?)(\\E|$)", lambda quoted: re.escape(quoted[1]), text)
+    python = re.sub(r"\\[pP](\{\w+\}|[A-Z])", "x", python)
+    python = python.replace("(?<", "(?P<").replace("(?P<=", "(?<=").replace("(?P<!", "(?<!")
+    try:
+        re.compile(python)
+    except (re.error, RecursionError, OverflowError) as e:
+        raise wrong(f"{text!r} is no regular expression: {e}") from None
+    return text
+
+
+def cron(text: str) -> str:
+    """A schedule as Kubernetes' CronJob takes it: five fields, or one of the @ names."""
+    five = len(text.split()) == 5 and not re.search(r"[lLrR#]|\bH\b", re.sub(r"[A-Za-z]{3}", "", text))
+    if not (five and croniter.is_valid(text)) and text not in CRON_NAMES:
+        raise wrong(f"{text!r} is no cron schedule: write five fields, like '0 * * * *'")
+    return text
+
+
+CRON_NAMES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+
+
+def moment(text: str) -> str:
+    """A moment with its time zone, like 2026-03-01T00:00:00Z."""
+    try:
+        zoned = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        zoned = False
+    if not zoned:
+        raise wrong(f"{text!r} is no moment: write date, time and zone, like 2026-03-01T00:00:00Z")
+    return text
+
+
+SIMPLE_TYPES = frozenset(
+    ("boolean", "byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint", "float")
+    + ("real", "double", "date", "timestamp", "timestamp_ltz", "timestamp_ntz", "string", "binary")
+    + ("decimal", "numeric", "variant")
+)
+
+
+def sql_type(text: str) -> str:
+    """A Spark SQL type such as ``decimal(10,2)`` or ``array<struct<a: int, b: string>>``."""
+    rest = _after_type(text.strip().lower())
+    if rest is None or rest.strip():
+        raise wrong(f"{text!r} is no Spark SQL type: write one like bigint, decimal(10,2) or array<string>")
+    return text
+
+
+def _after_type(text: str) -> str | None:
+    """What follows the type that ``text`` begins with; None when it begins with none."""
+    if (
+        sized := re.match(r"\s*(decimal|numeric)\s*\(\s*(\d{1,2})\s*(?:,\s*(\d{1,2})\s*)?\)", text)
+    ) is not None:
+        precision, scale = int(sized[2]), int(sized[3] or 0)
+        return text[sized.end() :] if 1 <= precision <= 38 and scale <= precision else None
+    if (char := re.match(r"\s*(var)?char\s*\(\s*[1-9]\d{0,8}\s*\)", text)) is not None:
+        return text[char.end() :]
+    if (nested := re.match(r"\s*(array|map|struct)\s*<", text)) is not None:
+        return _after_arguments(nested[1], text[nested.end() :])
+    word = re.match(r"\s*(\w+)", text)
+    return text[word.end() :] if word is not None and word[1] in SIMPLE_TYPES else None
+
+
+def _after_arguments(kind: str, text: str) -> str | None:
+    """What follows the arguments of array, map or struct, the closing ``>`` included."""
+    rest: str | None = text
+    count = 0
+    while rest is not None:
+        if kind == "struct":
+            field = re.match(r"\s*(`[^`]+`|\w+)\s*[:\s]", rest)
+            rest = rest[field.end() :] if field is not None else None
+        rest = _after_type(rest) if rest is not None else None
+        count += 1
+        if rest is None or (end := re.match(r"\s*([,>])", rest)) is None:
+            return None
+        rest = rest[end.end() :]
+        if end[1] == ">":
+            return rest if kind == "struct" or count == {"array": 1, "map": 2}[kind] else None
+    return None

@@ -1,0 +1,162 @@
+"""The resource ``CdcPipeline``: the one definition of the manifest, the Python API and the CRD."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from lakemirror.api.base import Matching, Model
+from lakemirror.api.documents import dump_document, load_documents
+from lakemirror.api.errors import ManifestError, from_validation, path_of
+from lakemirror.api.spec import PipelineSpec
+from lakemirror.api.status import PipelineStatus
+
+GROUP, VERSION, KIND = "lakemirror.io", "v1alpha1", "CdcPipeline"
+API_VERSION = f"{GROUP}/{VERSION}"
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+
+
+class Metadata(Model):
+    """Kubernetes' metadata. Lakemirror reads name and namespace; the server's own fields are let through."""
+
+    name: Annotated[
+        str,
+        Matching(
+            NAME_PATTERN,
+            "is no name: use at most 40 lower-case letters, digits and '-', with no '-' at the ends",
+        ),
+    ]
+    namespace: Annotated[str, Field(max_length=63)] | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[dict[str, Any]] | None = None
+    generate_name: str | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    generation: int | None = None
+    resource_version: str | None = None
+    self_link: str | None = None
+    uid: str | None = None
+    managed_fields: list[dict[str, Any]] | None = None
+
+
+class CdcPipeline(Model):
+    """Mirrors the tables of a database into Delta Lake from its change events."""
+
+    api_version: Literal["lakemirror.io/v1alpha1"]
+    kind: Literal["CdcPipeline"]
+    metadata: Metadata
+    spec: PipelineSpec
+    status: PipelineStatus | None = None
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @classmethod
+    def from_dict(cls, document: Any) -> Self:
+        """A pipeline from a document as YAML or JSON has it; ManifestError tells all that is wrong."""
+        return cls._validated(document, by_name=False)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        """A pipeline from a YAML text of one document; ManifestError tells all that is wrong."""
+        documents = load_documents(text)
+        if len(documents) != 1:
+            raise ManifestError([("", f"one document is expected, found {len(documents)}")])
+        return cls.from_dict(documents[0])
+
+    @classmethod
+    def load(cls, source: str | Path | IO[str]) -> Self:
+        """A pipeline from a file, given by its path or open; ManifestError also when it cannot be read."""
+        return cls.from_yaml(read_text(source))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document, with what was set and no defaults."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def to_yaml(self) -> str:
+        """The YAML text, with what was set and no defaults."""
+        return dump_document(self.to_dict())
+
+    def run(self, *, once: bool = False, **options: Any) -> Any:
+        """Mirror here, in this process, and return a summary; see ``lakemirror.driver.runner.run``.
+
+        ``once`` ends when all that was there at the start is applied. Needs ``lakemirror[spark]``.
+        """
+        # By name: the contract must not depend on the driver.
+        return importlib.import_module("lakemirror.driver.runner").run(self, once=once, **options)
+
+    @classmethod
+    def _validated(cls, document: Any, *, by_name: bool) -> Self:
+        nothing = list(_nothing(document)) if not by_name else []
+        try:
+            pipeline = cls.model_validate(document, by_alias=True, by_name=by_name)
+        except ValidationError as e:
+            found = from_validation(e, document, cls).errors
+        else:
+            found = []
+        empty = [(path, "is empty: give a value or leave the field out") for path in nothing]
+        others = [(path, message) for path, message in found if path not in nothing or "quotes" in message]
+        quoted = {path for path, _ in others}
+        errors = [(path, message) for path, message in empty if path not in quoted] + others
+        if errors:
+            raise ManifestError(errors)
+        return pipeline
+
+
+def Pipeline(  # noqa: N802 - it reads as the class it makes
+    name: str,
+    *,
+    namespace: str | None = None,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> CdcPipeline:
+    """A pipeline from keyword arguments: the fields of ``spec``, in snake_case or as in YAML.
+
+    >>> Pipeline("shop", source={"files": {"path": "in"}}, target={"path": "out/{table}"}, checkpoint="state")
+
+    Equal to the manifest that says the same. ManifestError tells all that is wrong.
+    """
+    given = {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {field: value for field, value in given.items() if value is not None},
+        "spec": spec,
+    }
+    return CdcPipeline._validated(document, by_name=True)
+
+
+def read_text(source: str | Path | IO[str]) -> str:
+    """The text of a file, given by its path or open; ManifestError when it cannot be read."""
+    try:
+        return Path(source).read_text("utf-8") if isinstance(source, str | Path) else source.read()
+    except (OSError, UnicodeDecodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        raise ManifestError([("", f"cannot be read: {reason}")]) from None
+
+
+def _nothing(document: Any) -> Iterator[str]:
+    """Paths of fields whose value was left empty; what the API server does not check is not looked at."""
+
+    def walk(here: Any, loc: tuple[str | int, ...]) -> Iterator[str]:
+        if here is None:
+            yield path_of(loc, document)
+        elif loc[-1:] == ("podTemplate",) or loc == ("metadata",):
+            return
+        elif isinstance(here, dict):
+            for key, value in here.items():
+                yield from walk(value, (*loc, str(key)))
+        elif isinstance(here, list):
+            for i, value in enumerate(here):
+                yield from walk(value, (*loc, i))
+
+    return walk(document, ()) if isinstance(document, dict) else iter(())

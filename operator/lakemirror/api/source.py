@@ -1,0 +1,323 @@
+"""Where change events come from, and in which envelope."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+from lakemirror.api.base import Location, Matching, Model, SecretName, TopicName, rules, wrong
+from lakemirror.api.checks import moment, regular_expression
+
+
+def _number(key: Any) -> Any:
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10 else key
+
+
+Partition = Annotated[int, BeforeValidator(_number), Field(ge=0, le=999_999_999)]
+Offset = Annotated[int, Field(ge=0, le=2**63 - 1)]
+StartOffset = Annotated[int, Field(ge=-2, le=2**63 - 1)]
+Moment = Annotated[str, Field(max_length=40), AfterValidator(moment)]
+
+
+class FromTimestamp(Model):
+    """Start with the first record at or after a moment."""
+
+    timestamp: Moment
+    """A moment with its time zone, like 2026-03-01T00:00:00Z."""
+
+
+def _kind_of_start(value: Any) -> str:
+    if isinstance(value, FromTimestamp):
+        return "<moment>"
+    if isinstance(value, dict):
+        return "<moment>" if isinstance(value.get("timestamp"), str) else "<offsets>"
+    return "<word>"
+
+
+NO_SCALAR = {
+    "not": {"enum": [True, False]},
+    "minLength": 1,
+    "maxLength": 0,
+    "minimum": 1,
+    "maximum": 0,
+    "minItems": 1,
+    "maxItems": 0,
+}
+"""A schema without a type that no text, number, truth value or list can meet: the bounds contradict."""
+
+StartingOffsets = Annotated[
+    Annotated[Literal["earliest", "latest"], Tag("<word>")]
+    | Annotated[FromTimestamp, Tag("<moment>")]
+    | Annotated[
+        dict[TopicName, Annotated[dict[Partition, StartOffset], Field(min_length=1, max_length=10_000)]],
+        Field(min_length=1, max_length=1000),
+        Tag("<offsets>"),
+    ],
+    Discriminator(_kind_of_start),
+    WithJsonSchema(
+        {
+            # Text or object: no type can say so. The second arm is true of objects alone.
+            "x-kubernetes-preserve-unknown-fields": True,
+            "anyOf": [
+                {"enum": ["earliest", "latest"]},
+                {**NO_SCALAR, "minProperties": 1, "maxProperties": 1000},
+            ],
+        }
+    ),
+]
+
+
+class KafkaSecurity(Model):
+    """How to log in at Kafka."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "self.protocol.startsWith('SASL_') == has(self.mechanism)",
+                "mechanism is needed with SASL_PLAINTEXT and SASL_SSL, and only there",
+            ),
+            ("!self.protocol.startsWith('SASL_') || has(self.secret)", "secret is required with SASL"),
+            ("self.protocol != 'PLAINTEXT' || !has(self.secret)", "PLAINTEXT uses no secret"),
+        )
+    )
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    secret: SecretName | None = None
+    """A Secret with username and password (SASL), ca.crt, tls.crt and tls.key (SSL)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        sasl = self.protocol.startswith("SASL_")
+        if sasl and self.mechanism is None:
+            raise wrong(f"is required with {self.protocol}", "mechanism")
+        if not sasl and self.mechanism is not None:
+            raise wrong(f"belongs to SASL, but the protocol is {self.protocol}", "mechanism")
+        if sasl and self.secret is None:
+            raise wrong(f"is required with {self.protocol}: a Secret with username and password", "secret")
+        if self.protocol == "PLAINTEXT" and self.secret is not None:
+            raise wrong("is not used by PLAINTEXT: leave it out, or take SSL or SASL_SSL", "secret")
+        return self
+
+
+class KafkaSource(Model):
+    """Topics of a Kafka cluster."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "has(self.topics) != has(self.topicPattern)",
+                "exactly one of topics and topicPattern is needed",
+            ),
+        )
+    )
+
+    bootstrap_servers: Annotated[
+        str,
+        Field(max_length=4096),
+        Matching(
+            r"^[^\s,:/]+:[0-9]{1,5}(,[^\s,:/]+:[0-9]{1,5})*$",
+            "is no list of servers: write host:port, several with commas and without spaces",
+        ),
+    ]
+    """Brokers to ask first: host:port, several with commas."""
+    topics: (
+        Annotated[
+            list[TopicName],
+            Field(min_length=1, max_length=1000, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        ]
+        | None
+    ) = None
+    topic_pattern: (
+        Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(regular_expression)] | None
+    ) = None
+    """A Java regular expression for whole names of topics; new topics that match are picked up."""
+    starting_offsets: StartingOffsets = "earliest"
+    """Where a new checkpoint starts: earliest, latest, {topic: {partition: offset}} or {timestamp: ...}."""
+    max_records_per_batch: Annotated[int, Field(ge=1, le=1_000_000_000)] = 500_000
+    security: KafkaSecurity | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.topics is None and self.topic_pattern is None:
+            raise wrong("one of topics and topicPattern is required")
+        if self.topics is not None and self.topic_pattern is not None:
+            raise wrong("topics is given already: give only one of the two", "topicPattern")
+        twice = first_twice(self.topics or [])
+        if twice is not None:
+            raise wrong(f"{twice} stands there twice", "topics")
+        return self
+
+
+class FilesSource(Model):
+    """Files in a directory, taken in the order of their names."""
+
+    path: Location
+    """A directory or a pattern of files, on any file system that Hadoop knows."""
+    format: Literal["records", "json", "avro", "parquet", "csv"] = "records"
+    """records: Kafka records saved as JSON Lines, one a line; the others hold one event a row."""
+    max_files_per_batch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+
+
+class ChangeFeedSource(Model):
+    """The change data feed of a Delta table."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("has(self.table) != has(self.path)", "exactly one of table and path is needed"),
+            (
+                "!(has(self.startingVersion) && has(self.startingTimestamp))",
+                "only one of startingVersion and startingTimestamp can be given",
+            ),
+        )
+    )
+
+    table: Annotated[str, Field(min_length=1, max_length=767)] | None = None
+    path: Location | None = None
+    starting_version: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    starting_timestamp: Moment | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.table is None and self.path is None:
+            raise wrong("one of table and path is required")
+        if self.table is not None and self.path is not None:
+            raise wrong("table is given already: give only one of the two", "path")
+        if self.starting_version is not None and self.starting_timestamp is not None:
+            raise wrong("startingVersion is given already: give only one of the two", "startingTimestamp")
+        return self
+
+
+class Source(Model):
+    """Where change events come from: exactly one of kafka, files and changeFeed."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "[has(self.kafka), has(self.files), has(self.changeFeed)].exists_one(given, given)",
+                "exactly one of kafka, files and changeFeed is needed",
+            ),
+        )
+    )
+
+    kafka: KafkaSource | None = None
+    files: FilesSource | None = None
+    change_feed: ChangeFeedSource | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [
+            name
+            for name, source in (
+                ("kafka", self.kafka),
+                ("files", self.files),
+                ("changeFeed", self.change_feed),
+            )
+            if source is not None
+        ]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise wrong(f"exactly one of kafka, files and changeFeed is needed, found {found}")
+        return self
+
+
+class SchemaRegistry(Model):
+    """A schema registry that speaks Confluent's protocol."""
+
+    url: Annotated[
+        str,
+        Field(max_length=2048),
+        Matching(r"^https?://[^\s/@]+(/[^\s@]*)?$", "is no address: write http:// or https:// and host:port"),
+    ]
+    """Its address; credentials belong to the secret."""
+    secret: SecretName | None = None
+    """A Secret with username and password, or ca.crt, tls.crt and tls.key."""
+
+
+FieldPath = Annotated[
+    str,
+    Field(max_length=1024),
+    Matching(
+        r"^[^\s.]+(\.[^\s.]+)*$", "is no path to a field: write names with dots between, like data.after"
+    ),
+]
+
+
+class CustomFields(Model):
+    """Where the parts of a change stand in a custom record: dotted paths into its value."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    op: FieldPath | None = None
+    """What happened; see opMap. Without it each record is the newest state of its row."""
+    before: FieldPath | None = None
+    after: FieldPath | None = None
+    """The row; without it the record itself is the row."""
+    key: FieldPath | None = None
+    timestamp: FieldPath | None = None
+    table: FieldPath | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.model_fields_set:
+            raise wrong("must name at least one field")
+        return self
+
+
+class Envelope(Model):
+    """How a change event is written in a record."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("(self.format == 'custom') == has(self.fields)", "fields is needed with custom, and only there"),
+            ("self.format == 'custom' || !has(self.opMap)", "opMap belongs to custom"),
+            ("self.encoding != 'avro' || has(self.schemaRegistry)", "schemaRegistry is required with avro"),
+        )
+    )
+
+    format: Literal["debezium", "debezium-flat", "maxwell", "custom"] = "debezium"
+    encoding: Literal["json", "avro"] = "json"
+    schema_registry: SchemaRegistry | None = None
+    fields: CustomFields | None = None
+    """Of a custom envelope: where its parts stand."""
+    op_map: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Literal["c", "u", "d", "r", "t"]],
+            Field(min_length=1, max_length=32),
+        ]
+        | None
+    ) = None
+    """Of a custom envelope: from its words to c (create), u (update), d (delete), r (read), t (truncate)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        custom = self.format == "custom"
+        if custom and self.fields is None:
+            raise wrong("is required with format custom", "fields")
+        if not custom and self.fields is not None:
+            raise wrong(f"belongs to format custom, but the format is {self.format}", "fields")
+        if not custom and self.op_map is not None:
+            raise wrong(f"belongs to format custom, but the format is {self.format}", "opMap")
+        if self.encoding == "avro" and self.schema_registry is None:
+            raise wrong("is required with encoding avro", "schemaRegistry")
+        return self
+
+
+def first_twice(names: list[str]) -> str | None:
+    """The first name that has occurred before."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

@@ -1,0 +1,341 @@
+"""``spec``: what a person wants of one pipeline."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from lakemirror.api.base import (
+    ColumnName,
+    Duration,
+    Location,
+    Matching,
+    Model,
+    PositiveDuration,
+    SecretName,
+    Token,
+    TopicName,
+    rules,
+    wrong,
+)
+from lakemirror.api.checks import cron
+from lakemirror.api.source import Envelope, Offset, Partition, Source, first_twice
+from lakemirror.api.tables import Defaults, Table, Target, ambiguous_pair, match_table
+
+Positions = Annotated[
+    dict[TopicName, Annotated[dict[Partition, Offset], Field(min_length=1, max_length=10_000)]],
+    Field(min_length=1, max_length=1000),
+]
+
+
+class Epoch(Model):
+    """Where in the data the positions of the source start again, after a failover or a restore."""
+
+    epoch: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Its number: the time before the first restart is 0."""
+    from_: Annotated[Positions, Field(alias="from")]
+    """{topic: {partition: offset}}: the first records of the epoch."""
+
+
+class Ordering(Model):
+    """What orders the changes of a row."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "(self.by == 'columns') == has(self.columns)",
+                "columns is needed with by: columns, and only there",
+            ),
+            (
+                "!has(self.epochs) || self.epochs.map(e, e.epoch).isSorted()",
+                "epochs must be in the order of their numbers",
+            ),
+        )
+    )
+
+    by: Literal["auto", "lsn", "binlog", "timestamp", "offset", "columns"] = "auto"
+    """auto: by the position that the envelope has for its kind of database."""
+    columns: (
+        Annotated[
+            list[ColumnName],
+            Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        ]
+        | None
+    ) = None
+    """Columns whose values grow with each change, the most significant first."""
+    epochs: Annotated[
+        list[Epoch],
+        Field(
+            max_length=100,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["epoch"]},
+        ),
+    ] = Field(default_factory=list)
+    tolerance_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 5000
+    """By how many milliseconds a key may go back in time before it is reported."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.by == "columns" and self.columns is None:
+            raise wrong("is required with by: columns", "columns")
+        if self.by != "columns" and self.columns is not None:
+            raise wrong(f"belongs to by: columns, but the order is by {self.by}", "columns")
+        twice = first_twice(self.columns or [])
+        if twice is not None:
+            raise wrong(f"{twice} stands there twice", "columns")
+        numbers = [epoch.epoch for epoch in self.epochs]
+        if numbers != sorted(set(numbers)):
+            raise wrong("each epoch must have a higher number than the one before it", "epochs")
+        return self
+
+
+class Tombstones(Model):
+    """Marks of deleted keys, which keep late events from bringing rows back."""
+
+    retention: Duration = "7d"
+    """How long they are kept at least."""
+
+
+class Trigger(Model):
+    """When batches are made: at an interval, or once for all that is there, maybe by a schedule."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "has(self.interval) != has(self.availableNow)",
+                "exactly one of interval and availableNow is needed",
+            ),
+            ("!has(self.schedule) || has(self.availableNow)", "schedule belongs to availableNow"),
+        )
+    )
+
+    interval: Duration | None = None
+    available_now: Annotated[bool, Field(json_schema_extra={"enum": [True]})] | None = None
+    schedule: Annotated[str, Field(min_length=1, max_length=100), AfterValidator(cron)] | None = None
+    """A cron schedule in UTC for runs that end when all is applied."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.available_now is False:
+            raise wrong("can only be true: give an interval instead", "availableNow")
+        if self.schedule is not None and not self.available_now:
+            raise wrong("belongs to availableNow: true", "schedule")
+        if self.interval is None and self.available_now is None:
+            raise wrong("one of interval and availableNow is required")
+        if self.interval is not None and self.available_now is not None:
+            raise wrong("interval is given already: give only one of the two", "availableNow")
+        return self
+
+
+class Optimize(Model):
+    """Compaction of small files."""
+
+    every: PositiveDuration = "6h"
+
+
+class Vacuum(Model):
+    """Deletion of files that no version of the table in its retention needs."""
+
+    every: PositiveDuration = "1d"
+    retain: Duration = "7d"
+    """How far back versions stay readable."""
+
+
+class Maintenance(Model):
+    """Housekeeping between batches; none where it is left out."""
+
+    optimize: Optimize | None = None
+    vacuum: Vacuum | None = None
+
+
+class Restart(Model):
+    """How a failed driver is started again."""
+
+    backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 10
+    """After how many failures in a row a person is needed."""
+    reset_after: PositiveDuration = "30m"
+    """How long a driver must have been healthy to be forgiven its failures."""
+
+
+Cores = Annotated[int, Field(ge=1, le=1024)]
+Memory = Annotated[
+    str,
+    Field(max_length=12),
+    Matching(r"^[1-9][0-9]{0,8}[kmgt]$", "is no amount of memory as Spark writes it: like 512m or 4g"),
+]
+
+
+class Executors(Model):
+    """How many executors Spark may take, and how big each is."""
+
+    model_config = ConfigDict(json_schema_extra=rules(("self.min <= self.max", "min must not be above max")))
+
+    min: Annotated[int, Field(ge=0, le=10_000)] = 0
+    max: Annotated[int, Field(ge=0, le=10_000)] = 4
+    cores: Cores = 2
+    memory: Memory = "4g"
+
+    @model_validator(mode="after")
+    def _range(self) -> Self:
+        if self.min > self.max:
+            raise wrong(f"must not be above max, which is {self.max}, not {self.min}", "min")
+        return self
+
+
+class Driver(Model):
+    """How big the driver is."""
+
+    cores: Cores = 1
+    memory: Memory = "2g"
+
+
+def _spark_keys(conf: dict[str, str]) -> dict[str, str]:
+    for key in conf:
+        if not key.startswith("spark.") or any(c.isspace() for c in key):
+            raise wrong("is no setting of Spark: their names begin with spark. and have no spaces", key)
+    return conf
+
+
+class Spark(Model):
+    """The Spark application that runs the driver."""
+
+    backend: Literal["native", "kubeflow", "apache"] = "native"
+    """native: the operator's own objects; the others: a SparkApplication of that operator."""
+    image: Annotated[str, Field(max_length=1024), Matching(r"^[^\s]+$", "is no image")] | None = None
+    image_pull_secrets: (
+        Annotated[list[SecretName], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"})]
+        | None
+    ) = None
+    """Names of Secrets."""
+    executors: Executors = Field(default_factory=Executors)
+    driver: Driver = Field(default_factory=Driver)
+    conf: Annotated[
+        dict[Annotated[str, Field(max_length=512)], Annotated[str, Field(max_length=4096)]],
+        Field(
+            max_length=200,
+            json_schema_extra=rules(
+                ("self.all(k, k.startsWith('spark.'))", "settings of Spark begin with spark.")
+            ),
+        ),
+        AfterValidator(_spark_keys),
+    ] = Field(default_factory=dict)
+    """Further settings of Spark; all values are text."""
+    pod_template: Annotated[
+        dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+    ] | (None) = None
+    """A pod template that driver and executors start from."""
+    reset_token: Token = ""
+    """A new value lets a change take effect once that needs another checkpoint."""
+
+
+def _is_nothing(value: Any) -> Any:
+    if value is None:
+        raise wrong('YAML reads an unquoted null as nothing: write "null" in quotes')
+    return value
+
+
+class PipelineSpec(Model):
+    """What is mirrored, to where, and how."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "self.unlisted == 'ignore' || has(self.source.changeFeed) || "
+                "(has(self.target.path) ? self.target.path : self.target.table).contains('{table}')",
+                "target must contain {table} where unlisted tables are mirrored: they would share it",
+            ),
+            (
+                "!has(self.target.path) || self.checkpoint != self.target.path",
+                "checkpoint must not be the path of the target",
+            ),
+        )
+    )
+
+    suspend: bool = False
+    """Stop the driver and leave everything as it is."""
+    restart_token: Token = ""
+    """A new value restarts the driver once."""
+    source: Source
+    envelope: Envelope = Field(default_factory=Envelope)
+    target: Target
+    defaults: Defaults = Field(default_factory=Defaults)
+    unlisted: Literal["mirror", "ignore"] = "mirror"
+    """What happens to tables that are not listed under tables."""
+    tables: Annotated[
+        list[Table],
+        Field(
+            max_length=500,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["source"]},
+        ),
+    ] = Field(default_factory=list)
+    """Settings of single tables."""
+    ordering: Ordering = Field(default_factory=Ordering)
+    schema_evolution: Literal["evolve", "skip", "fail"] = "evolve"
+    """What a change of a table's columns does."""
+    on_bad_record: Literal["quarantine", "fail"] = "quarantine"
+    """What a record that cannot be applied does."""
+    on_unrepresentable: Annotated[Literal["quarantine", "null", "text"], BeforeValidator(_is_nothing)] = (
+        "quarantine"
+    )
+    """What a value does that no type of Spark can hold: infinity, dates BC, NaN decimals, over 38 digits."""
+    tombstones: Tombstones = Field(default_factory=Tombstones)
+    checkpoint: Location
+    """A directory for the pipeline's progress; its own, and not inside a mirror."""
+    trigger: Trigger = Field(default_factory=lambda: Trigger(interval="10s"))
+    maintenance: Maintenance | None = None
+    progress_deadline: PositiveDuration = "10m"
+    """With lag and no commit for this long the pipeline is not ready."""
+    restart: Restart = Field(default_factory=Restart)
+    deletion_policy: Literal["Retain", "DeleteCheckpoint", "DeleteAll"] = "Retain"
+    """What of the data is deleted with the resource."""
+    spark: Spark = Field(default_factory=Spark)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        sources = [table.source for table in self.tables]
+        twice = first_twice(sources)
+        if twice is not None:
+            raise wrong(f"{twice} stands there twice: give each table once", "tables")
+        pair = ambiguous_pair(sources)
+        if pair is not None:
+            raise wrong(
+                f"{pair[0]} and {pair[1]} mean the same table: keep one, or write more of the names", "tables"
+            )
+        if self.target.path is not None and self.checkpoint.rstrip("/") == self.target.path.rstrip("/"):
+            raise wrong("must not be the path of the target", "checkpoint")
+        self._no_shared_target()
+        return self
+
+    def _no_shared_target(self) -> None:
+        at = "path" if self.target.path is not None else "table"
+        if "{table}" in self.target.template or self.source.change_feed is not None:
+            return
+        if self.unlisted == "mirror":
+            raise wrong(
+                "needs {table}: all tables would have one target (or set unlisted: ignore)", "target", at
+            )
+        sharing = [table.source for table in self.tables if table.target is None]
+        if len(sharing) > 1:
+            raise wrong(f"needs {{table}}: {sharing[0]} and {sharing[1]} would have one target", "target", at)
+
+    def listed(self, name: str) -> Table | None:
+        """What ``tables`` says of ``name`` (database.schema.table); AmbiguousTable if two of them mean it."""
+        source = match_table((table.source for table in self.tables), name)
+        return next((table for table in self.tables if table.source == source), None)
+
+    def table_settings(self, name: str) -> Table | None:
+        """All settings of the table ``name``, defaults filled in; None if it is not to be mirrored.
+
+        ``name`` is the table's name in the events (database.schema.table). In the result mode, target
+        and delete are never None, and ``source`` is what the manifest calls it, or ``name``.
+        """
+        table = self.listed(name)
+        if table is None and self.unlisted == "ignore":
+            return None
+        mode = (table and table.mode) or self.defaults.mode
+        filled = {
+            "mode": mode,
+            "target": (table and table.target) or self.target,
+            "delete": (table and table.delete) or self.defaults.delete,
+        }
+        return (table or Table.model_construct(source=name)).model_copy(update=filled)

@@ -1,0 +1,249 @@
+"""What becomes of each table: where it goes, how it is kept, and which settings belong to which table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+
+from lakemirror.api.base import ColumnName, Matching, Model, NewColumnName, Token, rules, wrong
+from lakemirror.api.checks import sql_type
+from lakemirror.api.source import first_twice
+
+PLACEHOLDERS = ("db", "schema", "table")
+
+Mode = Literal["append", "scd1", "scd2"]
+
+
+class AmbiguousTable(ValueError):
+    """Two of the listed sources mean the same table."""
+
+
+def matches(source: str, table: str) -> bool:
+    """If ``source`` is the dotted name ``table`` or whole parts at its end: public.t of shop.public.t."""
+    return table == source or table.endswith("." + source)
+
+
+def match_table(sources: Iterable[str], table: str) -> str | None:
+    """The one of ``sources`` that means ``table`` (database.schema.table); AmbiguousTable if two do."""
+    found = [source for source in sources if matches(source, table)]
+    if len(found) > 1:
+        raise AmbiguousTable(
+            f"table {table} is meant by both {found[0]} and {found[1]}: keep one, or write more of them"
+        )
+    return found[0] if found else None
+
+
+def _template(text: str) -> str:
+    rest = text
+    for name in re.findall(r"\{([^{}]*)\}", text):
+        if name not in PLACEHOLDERS:
+            raise wrong(f"unknown placeholder {{{name}}}: there are {{db}}, {{schema}} and {{table}}")
+        rest = rest.replace(f"{{{name}}}", "")
+    if "{" in rest or "}" in rest:
+        raise wrong(
+            f"{text!r} has a brace without its partner: placeholders are {{db}}, {{schema}} and {{table}}"
+        )
+    return text
+
+
+_HOLE = r"\{(db|schema|table)\}"
+_NAME = rf"([A-Za-z0-9_]|{_HOLE})+"
+
+
+class Target(Model):
+    """Where the mirror of a table stands: a path or a table's name. Placeholders: {db} {schema} {table}."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("has(self.path) != has(self.table)", "exactly one of path and table is needed")
+        )
+    )
+
+    path: (
+        Annotated[
+            str,
+            Field(max_length=1024),
+            Matching(rf"^([^{{}}\s]|{_HOLE})(([^{{}}]|{_HOLE})*([^{{}}\s]|{_HOLE}))?$", "is no path"),
+        ]
+        | None
+    ) = None
+    """A path on any file system that Hadoop knows, like s3a://lake/{schema}/{table}."""
+    table: (
+        Annotated[
+            str,
+            Field(max_length=767),
+            Matching(
+                rf"^{_NAME}(\.{_NAME}){{0,2}}$",
+                "is no name of a table: up to three words of letters, digits and '_' with dots between",
+            ),
+        ]
+        | None
+    ) = None
+    """The name of a table in the catalog, like lake.{schema}.{table}."""
+
+    @field_validator("path", "table", mode="before")
+    @classmethod
+    def _placeholders(cls, value: object) -> object:
+        return _template(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.path is None and self.table is None:
+            raise wrong("one of path and table is required")
+        if self.path is not None and self.table is not None:
+            raise wrong("path is given already: give only one of the two", "table")
+        return self
+
+    @property
+    def template(self) -> str:
+        """The one that is given."""
+        return self.path if self.path is not None else self.table or ""
+
+
+class Delete(Model):
+    """What a delete in the source does: hard takes the row away, soft says in a column when it happened."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("(self.type == 'soft') == has(self.column)", "column is needed with soft, and only there")
+        )
+    )
+
+    type: Literal["hard", "soft"]
+    column: NewColumnName | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.type == "soft" and self.column is None:
+            raise wrong("is required with a soft delete: the column that says when", "column")
+        if self.type == "hard" and self.column is not None:
+            raise wrong("belongs to a soft delete; a hard one takes the row away", "column")
+        return self
+
+
+class Defaults(Model):
+    """Settings of every table that does not say otherwise."""
+
+    mode: Mode = "scd1"
+    """append: every event a row; scd1: the current rows; scd2: every version of every row."""
+    delete: Delete = Field(default_factory=lambda: Delete(type="hard"))
+
+
+ColumnList = Annotated[
+    list[ColumnName],
+    Field(min_length=1, max_length=2000, json_schema_extra={"x-kubernetes-list-type": "set"}),
+]
+KeyList = Annotated[
+    list[ColumnName], Field(min_length=1, max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"})
+]
+SqlType = Annotated[
+    str,
+    Field(max_length=1024),
+    Matching(
+        r"^[A-Za-z][A-Za-z0-9_`<>:,() ]*$", "is no Spark SQL type: write one like bigint or decimal(10,2)"
+    ),
+    AfterValidator(sql_type),
+]
+
+
+class Columns(Model):
+    """Which columns a mirror has, and how they are called and typed. Names are those of the source."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("!(has(self.include) && has(self.exclude))", "only one of include and exclude can be given"),
+        )
+    )
+
+    include: ColumnList | None = None
+    exclude: ColumnList | None = None
+    rename: Annotated[dict[ColumnName, NewColumnName], Field(max_length=500)] | None = None
+    """From the source's name to the mirror's."""
+    types: Annotated[dict[ColumnName, SqlType], Field(max_length=2000)] | None = None
+    """Spark SQL types of columns, instead of those found in the events."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.include is not None and self.exclude is not None:
+            raise wrong("include is given already: give only one of the two", "exclude")
+        for name in ("include", "exclude"):
+            twice = first_twice(getattr(self, name) or [])
+            if twice is not None:
+                raise wrong(f"{twice} stands there twice", name)
+        twice = first_twice(list((self.rename or {}).values()))
+        if twice is not None:
+            raise wrong(f"two columns would be called {twice}", "rename")
+        for name in ("rename", "types"):
+            lost = next((c for c in getattr(self, name) or {} if not self.keeps(c)), None)
+            if lost is not None:
+                raise wrong(f"{lost} is left out by include or exclude", name)
+        return self
+
+    def keeps(self, column: str) -> bool:
+        """If the source's ``column`` is part of the mirror."""
+        if self.include is not None:
+            return column in self.include
+        return column not in (self.exclude or [])
+
+
+class Table(Model):
+    """Settings of one table; what is left out follows ``defaults``."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!(has(self.mode) && self.mode == 'append' && has(self.delete))",
+                "delete means nothing with mode append",
+            ),
+        )
+    )
+
+    source: Annotated[
+        str,
+        Field(max_length=255),
+        Matching(
+            r"^[^.\s]([^.]*[^.\s])?(\.[^.\s]([^.]*[^.\s])?){0,2}$",
+            "is no name of a table: write table, schema.table or database.schema.table",
+        ),
+    ]
+    """Which table: its dotted name in the events, or as many of its last parts as make it clear."""
+    primary_key: KeyList | None = None
+    """Columns that tell rows apart; default: the key of the record."""
+    mode: Mode | None = None
+    target: Target | None = None
+    columns: Columns | None = None
+    delete: Delete | None = None
+    on_conflict: Literal["replace", "fail"] = "replace"
+    """What a create on a key that is there does."""
+    filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """An SQL condition on the row; events whose row does not meet it are left out."""
+    suspend: bool = False
+    """Leave the table alone for now, so that others go on."""
+    resync_token: Token = ""
+    """A new value reads the table anew once."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        twice = first_twice(self.primary_key or [])
+        if twice is not None:
+            raise wrong(f"{twice} stands there twice", "primaryKey")
+        if self.mode == "append" and self.delete is not None:
+            raise wrong("means nothing with mode append: every event is kept as a row", "delete")
+        lost = next((c for c in self.primary_key or [] if self.columns and not self.columns.keeps(c)), None)
+        if lost is not None:
+            raise wrong(f"{lost} is left out by columns, but a key column has to stay", "primaryKey")
+        return self
+
+
+def ambiguous_pair(sources: list[str]) -> tuple[str, str] | None:
+    """Two of ``sources`` of which the second means a part of the tables that the first means."""
+    known = set(sources)
+    for source in sources:
+        parts = source.split(".")
+        for i in range(1, len(parts)):
+            if (shorter := ".".join(parts[i:])) in known:
+                return shorter, source
+    return None
