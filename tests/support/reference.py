@@ -1,0 +1,99 @@
+"""A model of a mirror, one page: Debezium records replayed on dicts, in the order of the source.
+
+It knows no batch, no file and no lateness: what it holds after the last record is what the mirror must hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from tests.support.records import UNAVAILABLE, Record, Row, payload
+
+Key = tuple[Any, ...]
+TableName = str
+
+
+class Mirror:
+    """`tables`: the rows by table and key. `states`: every row a key ever showed, oldest first."""
+
+    def __init__(self) -> None:
+        self.tables: dict[TableName, dict[Key, Row]] = {}
+        self.states: dict[TableName, dict[Key, list[Row]]] = {}
+        self._moved: dict[tuple[TableName, Key], Row] = {}
+
+    def replay(self, records: Iterable[Record]) -> Mirror:
+        """Apply records in the order of the source; what is no change of a row or table is passed over."""
+        for record in records:
+            change = payload(record["value"]) if record["value"] else {}
+            if change.get("op") in ("c", "u", "d", "r", "t") and "source" in change:
+                self._apply(record, change)
+        return self
+
+    def _apply(self, record: Record, change: Row) -> None:
+        table = table_name(change["source"])
+        rows = self.tables.setdefault(table, {})
+        if change["op"] == "t":
+            rows.clear()
+            return
+        key = key_of(record["key"])
+        headers = {
+            name: key_of(text) for name, text in record["headers"] if name.endswith(("newkey", "oldkey"))
+        }
+        if change["op"] == "d":
+            gone = rows.pop(key, None)
+            if gone is not None and "__debezium.newkey" in headers:
+                self._moved[table, headers["__debezium.newkey"]] = gone
+            return
+        older = rows.get(key) if change["op"] == "u" else None
+        if "__debezium.oldkey" in headers:
+            older = self._moved.pop((table, key), None)
+        rows[key] = {name: _known(name, value, older) for name, value in change["after"].items()}
+        self.states.setdefault(table, {}).setdefault(key, []).append(rows[key])
+
+
+def _known(name: str, value: Any, older: Row | None) -> Any:
+    if value != UNAVAILABLE:
+        return value
+    return None if older is None else older[name]  # a row never seen before: waiting for its value
+
+
+def key_of(text: str) -> Key:
+    """The values of a record's key, in the order of its fields."""
+    return tuple(payload(text).values())
+
+
+def table_name(source: Row) -> TableName:
+    """`schema.table`, or `db.table` where the source has no schemas."""
+    return f"{source.get('schema') or source['db']}.{source['table']}"
+
+
+def position(source: Row) -> tuple[int, ...] | None:
+    """Where a change stood in its source, comparable as numbers; None where nothing says so.
+
+    PostgreSQL: (max(last commit, lsn), lsn), snapshot rows (lsn, -1); binlogs: (file number, pos, row).
+    """
+    if source.get("file"):
+        row = -1 if source["snapshot"] != "false" else source["row"]
+        return int(source["file"].rpartition(".")[2]), source["pos"], row
+    commit, own = (int(text or 0) for text in json.loads(source["sequence"]))
+    if source["snapshot"] != "false":
+        return own, -1
+    return max(commit, own), own
+
+
+def in_source_order(records: Iterable[Record]) -> list[Record]:
+    """The row changes among `records`, by position; ties in the order of their partition, deletes first."""
+
+    def order(record: Record) -> tuple[Any, ...]:
+        change = payload(record["value"])
+        return position(change["source"]), change["op"] != "d", record["offset"]
+
+    return sorted(
+        (r for r in records if r["value"] and "source" in payload(r["value"]) and _is_change(r)), key=order
+    )
+
+
+def _is_change(record: Record) -> bool:
+    return payload(record["value"]).get("op") in ("c", "u", "d", "r", "t")
