@@ -52,7 +52,7 @@ class Matching:
     message: str
 
     def check(self, text: str) -> str:
-        if re.fullmatch(self.pattern, text) is None:
+        if re.fullmatch(self.pattern, text, re.ASCII) is None:
             raise wrong(f"{text!r} {self.message}")
         return text
 

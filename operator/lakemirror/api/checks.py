@@ -44,10 +44,9 @@ def moment(text: str) -> str:
     return text
 
 
-SIMPLE_TYPES = frozenset(
-    ("boolean", "byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint", "float")
-    + ("real", "double", "date", "timestamp", "timestamp_ltz", "timestamp_ntz", "string", "binary")
-    + ("decimal", "numeric", "variant")
+SIMPLE_TYPE = re.compile(
+    r"\s*(boolean|byte|tinyint|short|smallint|int|integer|long|bigint|float|real|double|decimal|numeric"
+    r"|date|timestamp|timestamp_ltz|timestamp_ntz|string|binary|variant)\b"
 )
 
 
@@ -70,8 +69,8 @@ def _after_type(text: str) -> str | None:
         return text[char.end() :]
     if (nested := re.match(r"\s*(array|map|struct)\s*<", text)) is not None:
         return _after_arguments(nested[1], text[nested.end() :])
-    word = re.match(r"\s*(\w+)", text)
-    return text[word.end() :] if word is not None and word[1] in SIMPLE_TYPES else None
+    word = SIMPLE_TYPE.match(text)
+    return text[word.end() :] if word is not None else None
 
 
 def _after_arguments(kind: str, text: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import yaml
@@ -81,7 +81,7 @@ def dump_document(document: Any) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
 
 
-def with_overrides(document: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+def with_overrides(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """The document with single fields set, as in ``target.path=/data/{schema}/{table}``; the given one stays.
 
     A path is relative to ``spec``. In brackets stand names that have dots themselves: the source of a

@@ -159,11 +159,18 @@ class KafkaSource(Model):
         return self
 
 
+FilePattern = Annotated[
+    str,
+    Field(max_length=1024),
+    Matching(r"^\S(.*\S)?$", "is no path: it must not be empty, nor begin or end with a space"),
+]
+
+
 class FilesSource(Model):
     """Files in a directory, taken in the order of their names."""
 
-    path: Location
-    """A directory or a pattern of files, on any file system that Hadoop knows."""
+    path: FilePattern
+    """A directory, a file or a pattern of files (* ? [] {}), on any file system that Hadoop knows."""
     format: Literal["records", "json", "avro", "parquet", "csv"] = "records"
     """records: Kafka records saved as JSON Lines, one a line; the others hold one event a row."""
     max_files_per_batch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000

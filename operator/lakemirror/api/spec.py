@@ -240,9 +240,12 @@ class PipelineSpec(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             (
-                "self.unlisted == 'ignore' || has(self.source.changeFeed) || "
-                "(has(self.target.path) ? self.target.path : self.target.table).contains('{table}')",
-                "target must contain {table} where unlisted tables are mirrored: they would share it",
+                "has(self.source.changeFeed)"
+                " || (has(self.target.path) && self.target.path.contains('{table}'))"
+                " || (has(self.target.table) && self.target.table.contains('{table}'))"
+                " || (self.unlisted == 'ignore' && (!has(self.tables)"
+                " || self.tables.filter(t, !has(t.target)).size() < 2))",
+                "target must contain {table} where several tables follow it: they would share it",
             ),
             (
                 "!has(self.target.path) || self.checkpoint != self.target.path",
@@ -265,7 +268,16 @@ class PipelineSpec(Model):
         list[Table],
         Field(
             max_length=500,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["source"]},
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["source"],
+                **rules(
+                    (
+                        "self.all(a, !self.exists(b, a.source.endsWith('.' + b.source)))",
+                        "one source is the end of another: both mean the same table",
+                    )
+                ),
+            },
         ),
     ] = Field(default_factory=list)
     """Settings of single tables."""
@@ -317,6 +329,15 @@ class PipelineSpec(Model):
         sharing = [table.source for table in self.tables if table.target is None]
         if len(sharing) > 1:
             raise wrong(f"needs {{table}}: {sharing[0]} and {sharing[1]} would have one target", "target", at)
+
+    def secrets(self) -> dict[str, str]:
+        """The Secrets that the driver reads: from the path of the field to the name in it."""
+        kafka, registry = self.source.kafka, self.envelope.schema_registry
+        found = {
+            "spec.source.kafka.security.secret": kafka.security.secret if kafka and kafka.security else None,
+            "spec.envelope.schemaRegistry.secret": registry.secret if registry else None,
+        }
+        return {path: name for path, name in found.items() if name is not None}
 
     def listed(self, name: str) -> Table | None:
         """What ``tables`` says of ``name`` (database.schema.table); AmbiguousTable if two of them mean it."""

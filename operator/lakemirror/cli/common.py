@@ -1,0 +1,147 @@
+"""What the commands share: reading the manifest, saying what is wrong with it, and calling the driver."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, NoReturn
+
+import click
+
+from lakemirror.api import CdcPipeline, ManifestError, load_documents, with_overrides
+from lakemirror.api.errors import line
+from lakemirror.api.pipeline import read_text
+
+FAILED, WRONG = 1, 2
+
+manifest_option = click.option(
+    "-f", "--file", "file", required=True, metavar="FILE", help="The manifest; - reads standard input."
+)
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Set a field of spec, like target.path=/data/{table} or tables[orders].mode=append. Repeatable.",
+)
+secret_option = click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME=DIR",
+    help="A directory with one file a key, for a Secret that the manifest names. Repeatable.",
+)
+debug_option = click.option("--debug", is_flag=True, help="Show where in the code an error arose.")
+
+
+def read_documents(file: str) -> list[Any]:
+    """The documents of a YAML file or of standard input; ManifestError if there are none."""
+    source: str | IO[str] = click.get_text_stream("stdin") if file == "-" else file
+    documents = load_documents(read_text(source))
+    if not documents:
+        raise ManifestError([("", "holds no document")])
+    return documents
+
+
+def read_pipeline(file: str, settings: Sequence[str] = ()) -> CdcPipeline:
+    """The one pipeline of a manifest, with ``--set`` applied; leaves with exit code 2 if it is wrong."""
+    try:
+        pipelines = [d for d in read_documents(file) if not is_foreign(d)]
+        if len(pipelines) != 1:
+            raise ManifestError([("", f"one CdcPipeline is expected, found {len(pipelines)}")])
+        document = pipelines[0]
+        if isinstance(document, dict):
+            document = with_overrides(document, settings)
+        return CdcPipeline.from_dict(document)
+    except ManifestError as e:
+        print_errors(file, e)
+        sys.exit(WRONG)
+
+
+def is_foreign(document: Any) -> bool:
+    """If a document is whole and of another kind, such as a Namespace that stands in the same file."""
+    if not isinstance(document, dict):
+        return False
+    version, kind = document.get("apiVersion"), document.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str):
+        return False
+    return "lakemirror" not in version and not kind.lower().startswith("cdc")
+
+
+def print_errors(file: str, error: ManifestError) -> None:
+    """One line an error on standard error: ``FILE: path: message``."""
+    for path, message in error.errors:
+        click.echo(f"{file}: {line(path, message)}", err=True)
+
+
+def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str, str]:
+    """From ``--secret NAME=DIR`` to directories by name; UsageError if one is missing or unused."""
+    directories: dict[str, str] = {}
+    for secret in given:
+        name, equals, directory = secret.partition("=")
+        if not (name and equals and directory):
+            raise click.UsageError(f"--secret {secret}: write NAME=DIR")
+        if not Path(directory).is_dir():
+            raise click.UsageError(f"--secret {name}: {directory} is no directory")
+        directories[name] = directory
+    used = pipeline.spec.secrets()
+    for path, name in used.items():
+        if name not in directories:
+            raise click.UsageError(
+                f"{path} names the secret {name}: say where it is with --secret {name}=DIR"
+            )
+    for name in directories:
+        if name not in used.values():
+            raise click.UsageError(f"--secret {name}: the manifest names no such secret")
+    return directories
+
+
+def driver_module(name: str) -> ModuleType:
+    """A module of the driver; leaves with exit code 1 and a hint if Spark is not installed."""
+    try:
+        return importlib.import_module(f"lakemirror.driver.{name}")
+    except ModuleNotFoundError as e:
+        if (e.name or "").partition(".")[0] not in (
+            "pyspark",
+            "delta",
+            "py4j",
+            "pyarrow",
+            "prometheus_client",
+        ):
+            raise
+        fail(f"{e.name} is not installed: pip install 'lakemirror[spark]'")
+
+
+def call(function: Callable[..., Any], *args: Any, debug: bool, **options: Any) -> Any:
+    """What the driver's function returns; leaves with exit code 1 and one line if it fails."""
+    try:
+        return function(*args, **options)
+    except KeyboardInterrupt:
+        fail("interrupted")
+    except Exception as e:
+        if debug:
+            traceback.print_exc()
+        fail(describe(e) + ("" if debug or is_ours(e) else " (--debug shows where)"))
+
+
+def is_ours(error: Exception) -> bool:
+    """If Lakemirror raised the error on purpose, with a message for people."""
+    return any(c.__name__ == "LakemirrorError" for c in type(error).__mro__)
+
+
+def describe(error: Exception) -> str:
+    """An error in one line."""
+    first = next((text for text in str(error).splitlines() if text.strip()), "")
+    if is_ours(error):
+        return " ".join(str(error).split())
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def fail(message: str) -> NoReturn:
+    """Say why in one line on standard error and leave with exit code 1."""
+    click.echo(f"lakemirror: {message}", err=True)
+    sys.exit(FAILED)

@@ -1,0 +1,27 @@
+"""``lakemirror``: the commands, and the exit codes they share."""
+
+from __future__ import annotations
+
+import click
+
+import lakemirror
+from lakemirror.cli import crd, replay, run, validate
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(lakemirror.__version__, prog_name="lakemirror")
+def main() -> None:
+    """Keep Delta Lake tables equal to the databases they mirror.
+
+    Exit codes: 0 done, 1 failed, 2 the manifest or the command line is wrong.
+    """
+
+
+for command in (run.run, validate.validate, crd.crd, replay.replay):
+    main.add_command(command)
+
+
+if __name__ == "__main__":
+    main()

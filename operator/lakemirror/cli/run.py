@@ -1,0 +1,33 @@
+"""``lakemirror run``: the driver, here."""
+
+from __future__ import annotations
+
+import click
+
+from lakemirror.cli.common import (
+    call,
+    debug_option,
+    driver_module,
+    manifest_option,
+    read_pipeline,
+    secret_directories,
+    secret_option,
+    set_option,
+)
+
+
+@click.command()
+@manifest_option
+@click.option("--once", is_flag=True, help="Stop when all that was there at the start is applied.")
+@set_option
+@secret_option
+@debug_option
+def run(file: str, once: bool, settings: tuple[str, ...], secrets: tuple[str, ...], debug: bool) -> None:
+    """Mirror on this machine, with the same driver and manifest as on a cluster.
+
+    Relative paths in the manifest are relative to the current directory.
+    """
+    pipeline = read_pipeline(file, settings)
+    directories = secret_directories(pipeline, secrets)
+    runner = driver_module("runner")
+    call(runner.run, pipeline, once=once, secrets=directories, debug=debug)

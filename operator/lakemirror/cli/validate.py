@@ -1,0 +1,57 @@
+"""``lakemirror validate``: says all that is wrong with manifests, without a cluster and without Spark."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from lakemirror.api import CdcPipeline, ManifestError
+from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_documents
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="A manifest; - is standard input.",
+)
+def validate(files: tuple[str, ...]) -> None:
+    """Check manifests: one line an error, FILE: path: message.
+
+    A file may hold several documents; those of other kinds are left alone. Exit code 2 if one is wrong.
+    """
+    results = [_file_is_good(file) for file in files]
+    if not all(results):
+        sys.exit(WRONG)
+
+
+def _file_is_good(file: str) -> bool:
+    """Check all documents of a file, and say what is wrong and what is right."""
+    try:
+        documents = read_documents(file)
+    except ManifestError as e:
+        print_errors(file, e)
+        return False
+    ours = [(i, d) for i, d in enumerate(documents, start=1) if not is_foreign(d)]
+    if not ours:
+        print_errors(file, ManifestError([("", "holds no CdcPipeline")]))
+        return False
+    several = len(documents) > 1
+    results = [_document_is_good(f"{file}#{i}" if several else file, d) for i, d in ours]
+    return all(results)
+
+
+def _document_is_good(where: str, document: Any) -> bool:
+    try:
+        pipeline = CdcPipeline.from_dict(document)
+    except ManifestError as e:
+        print_errors(where, e)
+        return False
+    click.echo(f"{where}: {pipeline.name} is valid")
+    return True
