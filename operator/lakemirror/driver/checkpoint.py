@@ -1,0 +1,32 @@
+"""What a checkpoint says of itself: the query id, under which Delta remembers the batches it has."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+
+from lakemirror.driver.document import iso
+from lakemirror.driver.storage import Storage
+
+_METADATA = "metadata.json"
+
+
+def query_id(storage: Storage, source: str, *, started: bool) -> str:
+    """The id of the query that counts the batches of this checkpoint.
+
+    ``started`` says if batches of ``source`` ("files", "kafka") are recorded. Without them batch
+    numbers begin at 0 again: under the old id Delta would take the new batches for old ones and skip
+    them, so a new id is made. The same holds when the checkpoint belonged to another kind of source.
+    """
+    if started:
+        try:
+            metadata = json.loads(storage.read_text(_METADATA))
+        except FileNotFoundError:
+            metadata = {}
+        if metadata.get("source") == source:
+            return str(metadata["queryId"])
+    made = str(uuid.uuid4())
+    document = {"queryId": made, "source": source, "createdAt": iso(datetime.now(UTC))}
+    storage.write_text(_METADATA, json.dumps(document, indent=2) + "\n")
+    return made

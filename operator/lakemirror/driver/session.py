@@ -1,0 +1,100 @@
+"""One SparkSession: Java, jars, configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lakemirror.driver import jars
+from lakemirror.driver.errors import LakemirrorError
+
+JAVA_NEEDED = 17
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+class JavaMissing(LakemirrorError):
+    """No Java, or one that is too old for Spark."""
+
+
+def create_session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session that reads Kafka and writes Delta; ``conf`` (Spark's settings) wins over our defaults.
+
+    Where nothing names a master it runs here, in local mode. Raises JavaMissing and JarsUnavailable.
+    """
+    check_java()
+    settings = {**_defaults(conf or {}), **(conf or {})}
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, str(value))
+    return builder.getOrCreate()
+
+
+def check_java() -> int:
+    """The major version of the Java that Spark is going to start; JavaMissing when it won't do."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin")) if home else None)
+    remedy = f"Spark needs Java {JAVA_NEEDED} or newer: apt-get install openjdk-{JAVA_NEEDED}-jre-headless"
+    if java is None:
+        where = f"JAVA_HOME={home} holds no bin/java" if home else "java is not on the PATH"
+        raise JavaMissing(f"{where}. {remedy}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    if match is None:
+        raise JavaMissing(f"{java} does not tell its version ({said.strip()[:100]!r}). {remedy}")
+    version = int(match[1])
+    if version < JAVA_NEEDED:
+        raise JavaMissing(f"{java} is Java {version}. {remedy}")
+    return version
+
+
+def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
+    defaults = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "true",
+        # The log of one mirror is small, and its state is computed anew with every commit.
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+    # spark-submit (Kubernetes) brings master, memory, log settings and jars of its own.
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return defaults
+    return defaults | jars.spark_conf() | (_local_defaults(conf) if _is_local(conf) else {})
+
+
+def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:
+    java_options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    return {
+        "spark.master": "local[*]",
+        "spark.driver.memory": f"{_driver_memory_mb()}m",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(_cores(conf.get("spark.master", "local[*]"))),
+    }
+
+
+def _is_local(conf: Mapping[str, str]) -> bool:
+    return conf.get("spark.master", "local").startswith("local")
+
+
+def _cores(master: str) -> int:
+    """Threads of a local master: ``local``, ``local[4]``, ``local[*]``, ``local[4, 2]``."""
+    match = re.match(r"local\[\s*(\d+)", master)
+    if match:
+        return int(match[1])
+    return len(os.sched_getaffinity(0)) if "[" in master else 1
+
+
+def _driver_memory_mb() -> int:
+    """A quarter of the machine's memory, between 1 and 4 GiB."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return max(1024, min(4096, machine // 4))

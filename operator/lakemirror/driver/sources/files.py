@@ -1,0 +1,393 @@
+"""Files in the order of their names, each applied once: Kafka records saved as JSON Lines.
+
+The checkpoint holds, beside the query id (``metadata.json``)::
+
+    files/offsets/<N>.json   written before batch N is applied: its files with size, mtime and sha256
+    files/commits/<N>.json   written after batch N was applied
+    files/state/<N>.json     all files of the batches up to N, in place of older offsets and commits
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.api.source import FilesSource
+from lakemirror.driver import checkpoint, faults
+from lakemirror.driver.document import iso
+from lakemirror.driver.errors import BatchMismatch, CheckpointInUse, LakemirrorError
+from lakemirror.driver.sources.base import Batch, Lag
+from lakemirror.driver.storage import Entry, Storage, open_storage
+
+SUFFIXES = (".jsonl", ".jsonl.gz")
+COMPACT_EVERY = 50
+_POLL_SECONDS = 0.2
+_log = logging.getLogger(__name__)
+
+_RECORD = (
+    "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, "
+    "key STRING, value STRING, headers ARRAY<ARRAY<STRING>>"
+)
+
+
+class InputMissing(LakemirrorError):
+    """The files to read are not there."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of a batch; ``same_as`` names the applied file that has the same content, if it is skipped."""
+
+    name: str
+    size: int
+    mtime: int
+    sha256: str
+    same_as: str | None = None
+
+
+class FilesFeed:
+    """A directory, a pattern (``dir/*.jsonl``) or a single file as a source; see ``base.Feed``.
+
+    ``base64`` tells that keys and values are stored as base64 of their bytes. ``warn`` is told of
+    files that are not applied: a known name with new content, or known content under a new name.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: FilesSource,
+        storage: Storage,
+        *,
+        base64: bool = False,
+        interval_seconds: float = 10.0,
+        warn: Callable[[str], None] = _log.warning,
+    ) -> None:
+        self._spark = spark
+        self._inputs = _Inputs(source.path, spark)
+        self._limit = source.max_files_per_batch
+        self._storage = storage
+        self._base64 = base64
+        self._interval = interval_seconds
+        self._warn = warn
+        self._ledger = _Ledger.load(storage)
+        self._looked_at: dict[str, tuple[int, int]] = {}
+        self._caught_up = False
+        self.changed = 0
+        self.skipped = 0
+        self.query_id = checkpoint.query_id(storage, "files", started=self._ledger.next_id > 0)
+
+    def run(
+        self,
+        apply: Callable[[DataFrame, Batch], None],
+        *,
+        once: bool,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._inputs.require(once=once)
+        for batch_id, files in self._ledger.pending():
+            self._require_unchanged(batch_id, files)
+            self._apply(apply, batch_id, files)
+        listing = self._inputs.list() if once else None
+        while not stopping():
+            files = self._record_next(self._inputs.list() if listing is None else listing)
+            self._caught_up = not files
+            if files:
+                self._apply(apply, self._ledger.next_id - 1, files)
+            elif once:
+                return
+            else:
+                _wait(self._interval, stopping)
+
+    def lag(self) -> Lag:
+        return Lag(0 if self._caught_up else None, self._caught_up)
+
+    def pending(self) -> Iterator[Batch]:
+        return (self._batch(batch_id, files) for batch_id, files in self._ledger.pending())
+
+    def _apply(
+        self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
+    ) -> None:
+        frame = read_records(self._spark, [self._inputs.uri(f.name) for f in files], base64=self._base64)
+        apply(frame, self._batch(batch_id, files))
+        faults.reach("before-checkpoint-commit")
+        self._ledger.commit(batch_id)
+
+    def _batch(self, batch_id: int, files: Iterable[InputFile]) -> Batch:
+        return Batch(self.query_id, batch_id, {"files": [[file.name, file.sha256] for file in files]})
+
+    def _record_next(self, listing: list[Entry]) -> list[InputFile]:
+        """The files of the next batch, recorded; empty when nothing new is there."""
+        fresh: list[InputFile] = []
+        skipped: list[InputFile] = []
+        for entry in listing:
+            file = self._look_at(entry, fresh)
+            if file is not None:
+                (skipped if file.same_as else fresh).append(file)
+            if len(fresh) == self._limit:
+                break
+        if fresh:
+            self._ledger.record(fresh, skipped)
+        return fresh
+
+    def _look_at(self, entry: Entry, fresh: list[InputFile]) -> InputFile | None:
+        """The file if it was not looked at before; None for one that is known, changed or still empty."""
+        stamp = (entry.size, entry.mtime)
+        known = self._ledger.files.get(entry.name)
+        seen = self._looked_at.get(entry.name) or (known and (known.size, known.mtime))
+        if entry.size == 0 or seen == stamp:
+            return None
+        sha256 = self._inputs.sha256(entry.name)
+        self._looked_at[entry.name] = stamp
+        if known is not None:
+            if known.sha256 != sha256:
+                self.changed += 1
+                self._warn(
+                    f"{entry.name} has changed since it was applied; the new content is not applied. "
+                    "Give new records a file of their own"
+                )
+            return None
+        same_as = self._ledger.by_hash.get(sha256) or next(
+            (f.name for f in fresh if f.sha256 == sha256), None
+        )
+        if same_as is not None:
+            self.skipped += 1
+            self._warn(f"{entry.name} is skipped: {same_as} has the same content and is applied already")
+        return InputFile(entry.name, entry.size, entry.mtime, sha256, same_as)
+
+    def _require_unchanged(self, batch_id: int, files: list[InputFile]) -> None:
+        """A batch that is repeated must have the same input."""
+        for file in files:
+            try:
+                same = self._inputs.sha256(file.name) == file.sha256
+            except FileNotFoundError:
+                raise InputMissing(
+                    f"{file.name} is gone, but batch {batch_id}, which was begun and not finished, needs it: "
+                    "put it back"
+                ) from None
+            if not same:
+                raise BatchMismatch(
+                    f"{file.name} belongs to batch {batch_id}, which was begun and not finished, and has "
+                    "changed since: put the former content back, and the new records into a file of their own"
+                )
+
+
+def read_records(spark: SparkSession, uris: list[str], *, base64: bool = False) -> DataFrame:
+    """The records of JSON Lines files as a frame of schema RAW; blank lines are left out.
+
+    ``row`` counts lines from 0. (Of a file that Spark reads in several blocks, it is the block's first
+    byte plus the line in the block: it grows along the file, but counts lines in the first block only.)
+    """
+    raw = _lines(spark, uris).select("*", _parsed(F.col("line")).alias("r"))
+    bad = _problem(F.col("line"), F.col("r"), base64)
+    record = raw.select("*", bad.alias("problem"))
+    fine = F.col("problem").isNull()
+
+    def payload(name: str) -> Column:
+        text = F.col(f"r.{name}")
+        return F.try_to_binary(text, F.lit("base64")) if base64 else text.cast("binary")
+
+    header = "struct(get(h, 0) AS key, CAST(get(h, 1) AS BINARY) AS value)"
+    return record.select(
+        F.when(fine, F.col("r.topic")).alias("topic"),
+        F.when(fine, F.col("r.partition")).alias("partition"),
+        F.when(fine, F.col("r.offset")).alias("offset"),
+        F.when(fine, F.timestamp_millis("r.timestamp")).alias("timestamp"),
+        F.when(fine, payload("key")).alias("key"),
+        F.when(fine, payload("value")).otherwise(F.col("line").cast("binary")).alias("value"),
+        F.when(fine, F.expr(f"transform(r.headers, h -> {header})")).alias("headers"),
+        "file",
+        "row",
+        "problem",
+    )
+
+
+def _lines(spark: SparkSession, uris: list[str]) -> DataFrame:
+    """line, file, row. Each task reads one block of one file, so that a task's row ids count its lines.
+
+    The setting that keeps Spark from packing files together belongs to the session that reads, so
+    it gets a session of its own; the plan is then taken over into the caller's.
+    """
+    reader = spark.newSession()
+    reader.conf.set("spark.sql.files.openCostInBytes", str(2**40))
+    in_block = F.monotonically_increasing_id().bitwiseAND(F.lit(2**33 - 1))
+    lines = reader.read.text([_literal(uri) for uri in uris], lineSep="\n").select(
+        F.col("value").alias("line"),
+        F.col("_metadata.file_path").alias("file"),
+        (F.col("_metadata.file_block_start") + in_block).alias("row"),
+    )
+    view = f"lakemirror_lines_{uuid.uuid4().hex}"
+    lines.createGlobalTempView(view)
+    try:
+        return spark.table(f"global_temp.{view}").where(F.btrim("line", F.lit(" \t\r")) != "")
+    finally:
+        spark.catalog.dropGlobalTempView(view)
+
+
+def _parsed(line: Column) -> Column:
+    # In an object of its own, so that text after the record (two records on one line) is an error too.
+    schema = f"r STRUCT<{_struct_fields(_RECORD)}>, bad STRING"
+    return F.from_json(
+        F.concat(F.lit('{"r":'), line, F.lit("}")), schema, {"columnNameOfCorruptRecord": "bad"}
+    ).getField("r")
+
+
+def _problem(line: Column, record: Column, base64: bool) -> Column:
+    """Why a line is no record; null when it is one."""
+    checks = [(~line.rlike(r"^\s*\{") | record.isNull(), "the line is no JSON object of a record")]
+    checks += [(record[name].isNull(), f"the record has no {name}") for name in ("topic", "partition", "offset")]
+    if base64:
+        for name in ("key", "value"):
+            text = record[name]
+            undecodable = text.isNotNull() & F.try_to_binary(text, F.lit("base64")).isNull()
+            checks.append((undecodable, f"{name} is not base64, as envelope.encoding: avro wants it"))
+    return F.coalesce(*(F.when(condition, F.lit(text)) for condition, text in checks))
+
+
+def _struct_fields(ddl: str) -> str:
+    return re.sub(r"(\w+) (\w+(?:<.*>)?)(, |$)", r"\1: \2\3", ddl)
+
+
+def _literal(uri: str) -> str:
+    """``uri`` with the characters escaped that Hadoop would take for a pattern."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
+
+
+class _Inputs:
+    """The files that ``path`` names: a folder, a pattern in the last part of the path, or one file."""
+
+    def __init__(self, path: str, spark: SparkSession) -> None:
+        self._path = path.rstrip("/") or "/"
+        parent, _, self._last = self._path.rpartition("/")
+        if _is_pattern(parent):
+            raise LakemirrorError(
+                f"spec.source.files.path: {path}: a pattern can stand in the last part of the path only"
+            )
+        self._parent = open_storage(parent or ("/" if path.startswith("/") else "."), spark)
+        self._folder = open_storage(self._path, spark)
+
+    def require(self, *, once: bool) -> None:
+        """Raises InputMissing where nothing is there to be read, and nothing is waited for."""
+        if once and not (_is_pattern(self._last) or self._is_folder() or self._parent.exists(self._last)):
+            raise InputMissing(f"spec.source.files.path: there is no file or directory {self._path}")
+
+    def list(self) -> list[Entry]:
+        """The files by name."""
+        if self._is_folder():
+            return [e for e in self._folder.list() if e.name.endswith(SUFFIXES) and e.name[0] not in "_."]
+        return [entry for entry in self._parent.list() if fnmatch.fnmatchcase(entry.name, self._last)]
+
+    def sha256(self, name: str) -> str:
+        return self._storage().sha256(name)
+
+    def uri(self, name: str) -> str:
+        root = self._storage().root
+        return f"file://{root}/{name}" if root.startswith("/") else f"{root}/{name}"
+
+    def _storage(self) -> Storage:
+        return self._folder if self._is_folder() else self._parent
+
+    def _is_folder(self) -> bool:
+        # Asked anew each time: a folder may appear while the pipeline waits for it.
+        return not _is_pattern(self._last) and self._folder.is_folder("")
+
+
+def _is_pattern(text: str) -> bool:
+    return re.search(r"[*?\[]", text) is not None
+
+
+class _Ledger:
+    """What the checkpoint says of the batches: which files each has, and which are done."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._pending: dict[int, list[InputFile]] = {}
+        self.files: dict[str, InputFile] = {}
+        self.by_hash: dict[str, str] = {}
+        self.next_id = 0
+
+    @classmethod
+    def load(cls, storage: Storage) -> _Ledger:
+        ledger = cls(storage)
+        compacted = max(_numbers(storage, "files/state"), default=-1)
+        if compacted >= 0:
+            ledger._remember(_files(storage, f"files/state/{compacted}.json"))
+        done = _numbers(storage, "files/commits")
+        for batch_id in sorted(_numbers(storage, "files/offsets")):
+            if batch_id <= compacted:
+                continue
+            files = _files(storage, f"files/offsets/{batch_id}.json")
+            ledger._remember(files)
+            if batch_id not in done:
+                ledger._pending[batch_id] = [file for file in files if file.same_as is None]
+            ledger.next_id = batch_id + 1
+        ledger.next_id = max(ledger.next_id, compacted + 1)
+        return ledger
+
+    def pending(self) -> list[tuple[int, list[InputFile]]]:
+        return sorted(self._pending.items())
+
+    def record(self, fresh: list[InputFile], skipped: list[InputFile]) -> None:
+        """Write down the next batch."""
+        batch_id = self.next_id
+        document = {"recordedAt": _now(), "files": [asdict(file) for file in [*fresh, *skipped]]}
+        if not self._storage.write_text_new(f"files/offsets/{batch_id}.json", json.dumps(document) + "\n"):
+            raise CheckpointInUse(
+                f"batch {batch_id} of the checkpoint {self._storage.root} was begun by another driver: "
+                "stop that driver, or give this pipeline a checkpoint of its own"
+            )
+        self._remember([*fresh, *skipped])
+        self._pending[batch_id] = fresh
+        self.next_id = batch_id + 1
+
+    def commit(self, batch_id: int) -> None:
+        self._storage.write_text(f"files/commits/{batch_id}.json", json.dumps({"committedAt": _now()}) + "\n")
+        del self._pending[batch_id]
+        if (batch_id + 1) % COMPACT_EVERY == 0 and not self._pending:
+            self._compact(batch_id)
+
+    def _compact(self, batch_id: int) -> None:
+        document = {"files": [asdict(file) for file in self.files.values()]}
+        self._storage.write_text(f"files/state/{batch_id}.json", json.dumps(document) + "\n")
+        for folder, last in (("offsets", batch_id), ("commits", batch_id), ("state", batch_id - 1)):
+            for old in _numbers(self._storage, f"files/{folder}"):
+                if old <= last:
+                    self._storage.delete(f"files/{folder}/{old}.json")
+
+    def _remember(self, files: Iterable[InputFile]) -> None:
+        for file in files:
+            self.files[file.name] = file
+            self.by_hash.setdefault(file.sha256, file.name)
+
+
+def _files(storage: Storage, name: str) -> list[InputFile]:
+    try:
+        document: dict[str, Any] = json.loads(storage.read_text(name))
+        return [InputFile(**file) for file in document["files"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakemirrorError(f"{storage.root}/{name} is damaged ({error}): restore it from a copy") from None
+
+
+def _numbers(storage: Storage, folder: str) -> set[int]:
+    stems = (entry.name.removesuffix(".json") for entry in storage.list(folder))
+    return {int(stem) for stem in stems if stem.isdecimal()}
+
+
+def _wait(seconds: float, stopping: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not stopping() and time.monotonic() < end:
+        time.sleep(min(_POLL_SECONDS, seconds))
+
+
+def _now() -> str:
+    return iso(datetime.now(UTC))

@@ -1,0 +1,36 @@
+"""What all tests share: one Spark session, one Kafka broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.session import create_session
+from tests.support.kafka_broker import Broker, start_broker
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A small local session; one for the whole test process."""
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = create_session(
+        "lakemirror-tests",
+        {
+            "spark.master": "local[2]",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1500m",
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.databricks.delta.snapshotPartitions": "1",
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A Kafka broker of the test run's own; skips where none can be started."""
+    with start_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker

@@ -1,0 +1,170 @@
+"""A Kafka broker for tests: one KRaft node on 127.0.0.1, from jars of Maven Central."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+VERSION = "4.3.1"
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>io.lakemirror</groupId><artifactId>test-kafka</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+  </dependencies>
+</project>
+"""
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_JVM = ["java", "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass
+class Broker:
+    """A running broker."""
+
+    bootstrap: str
+    _producer: Producer | None = field(default=None, repr=False)
+
+    def create(self, topic: str, partitions: int = 1) -> str:
+        """Create a topic under a name that no other test uses; gives the name."""
+        name = f"{topic}.{uuid.uuid4().hex[:8]}"
+        self.create_named(name, partitions)
+        return name
+
+    def create_named(self, name: str, partitions: int = 1) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for done in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+            done.result(30)
+
+    def send(
+        self,
+        topic: str,
+        value: str | bytes | None,
+        *,
+        key: str | bytes | None = None,
+        partition: int = 0,
+        headers: Sequence[Header] = (),
+        timestamp: int = 0,
+    ) -> None:
+        """Hand one record over; ``flush`` waits until the broker has all of them."""
+        if self._producer is None:
+            self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": 0})
+        self._producer.produce(
+            topic, value=value, key=key, partition=partition, headers=list(headers), timestamp=timestamp
+        )
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        assert self._producer is not None
+        assert self._producer.flush(30) == 0, "the broker took not all of the records"
+
+
+@contextmanager
+def start_broker(folder: Path) -> Iterator[Broker]:
+    """Run a broker whose data lies in ``folder``; skips the test where that is not possible."""
+    jars = _jars()
+    port, controller = _free_port(), _free_port()
+    properties = folder / "server.properties"
+    properties.write_text("\n".join(f"{k}={v}" for k, v in _properties(folder, port, controller).items()))
+    command = [*_JVM, f"-Dlog4j2.configurationFile={_quiet(folder)}", "-cp", f"{jars}/*"]
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    formatting = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+    subprocess.run(formatting, check=True, capture_output=True, timeout=120)
+    with open(folder / "broker.log", "wb") as log:
+        process = subprocess.Popen([*command, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
+    try:
+        _wait_until_up(f"127.0.0.1:{port}", process, folder / "broker.log")
+        yield Broker(f"127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def _jars() -> Path:
+    """The broker's jars, fetched once into the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = cache / "lakemirror" / "test-jars" / f"kafka-{VERSION}"
+    if target.is_dir():
+        return target
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"a Kafka broker needs {tool}, which is not installed")
+    partial = target.with_name(f".partial-{uuid.uuid4().hex}")
+    partial.mkdir(parents=True)
+    (partial / "pom.xml").write_text(_POM)
+    command = ["mvn", "-B", "-q", "-f", str(partial / "pom.xml"), _COPY]
+    options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        shutil.rmtree(partial)
+        pytest.skip(f"Maven could not fetch the Kafka broker: {(done.stdout + done.stderr).strip()[:300]}")
+    try:
+        partial.rename(target)
+    except OSError:  # another test process was first
+        shutil.rmtree(partial)
+    return target
+
+
+def _properties(folder: Path, port: int, controller: int) -> Mapping[str, object]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": folder / "data",
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "auto.create.topics.enable": "false",
+    }
+
+
+def _quiet(folder: Path) -> Path:
+    settings = folder / "log4j2.properties"
+    settings.write_text(
+        "rootLogger.level = warn\nrootLogger.appenderRef.out.ref = out\n"
+        "appender.out.type = Console\nappender.out.name = out\n"
+        "appender.out.layout.type = PatternLayout\nappender.out.layout.pattern = %d %p %c{1}: %m%n\n"
+    )
+    return settings
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_up(bootstrap: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            break
+        try:
+            AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=2)
+            return
+        except KafkaException:
+            time.sleep(0.3)
+    raise RuntimeError(f"the Kafka broker did not come up:\n{log.read_text()[-2000:]}")
