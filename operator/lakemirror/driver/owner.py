@@ -69,11 +69,10 @@ class Owner:
         *,
         run_id: str | None = None,
         lease_seconds: float = LEASE_SECONDS,
-        spark: SparkSession | None = None,
     ) -> None:
         self._storage = storage
         self._lease = lease_seconds
-        self._lock = _ProcessLock(storage, spark) if isinstance(storage, LocalStorage) else None
+        self._lock = _ProcessLock(storage) if isinstance(storage, LocalStorage) else None
         now = _now()
         run_id = run_id or uuid.uuid4().hex
         self._record = Record(
@@ -81,6 +80,7 @@ class Owner:
         )
         self._stop = threading.Event()
         self._heart: threading.Thread | None = None
+        self._jvm_lock: Any = None
         self.incarnation = 0
 
     def acquire(self) -> Owner:
@@ -89,7 +89,7 @@ class Owner:
         Where only a lease can tell that the last owner is dead, this takes as long as that lease.
         """
         try:
-            if self._lock is not None and not self._lock.take(self._lease):
+            if self._lock is not None and not self._lock.take():
                 raise self._in_use(self._latest()[1])
             self._take_next_incarnation()
         except BaseException:
@@ -104,6 +104,22 @@ class Owner:
         incarnation, record = self._latest()
         if incarnation != self.incarnation:
             raise self._in_use(record)
+
+    def hold_jvm(self, spark: SparkSession) -> None:
+        """Lock the checkpoint for the session's JVM too, where the file system is local.
+
+        The JVM outlives a killed Python process for a moment and might still be committing: so the
+        next driver's JVM waits for it here. Raises CheckpointInUse when it does not end.
+        """
+        if not isinstance(self._storage, LocalStorage):
+            return
+        jvm: Any = spark._jvm
+        path = jvm.java.io.File(str(self._storage.path / _FOLDER / ".jvm-lock"))
+        channel = jvm.java.io.RandomAccessFile(path, "rw").getChannel()
+        if not _until(lambda: channel.tryLock() is not None, self._lease):
+            channel.close()
+            raise self._in_use(None)
+        self._jvm_lock = channel
 
     def release(self) -> None:
         """Give the checkpoint back, so that the next driver need not wait."""
@@ -187,34 +203,33 @@ class Owner:
             return ""
 
     def _unlock(self) -> None:
+        if self._jvm_lock is not None:
+            self._jvm_lock.close()
+            self._jvm_lock = None
         if self._lock is not None:
             self._lock.give_back()
 
     def _in_use(self, record: Record | None) -> CheckpointInUse:
         who = "a driver that is just starting"
         if record is not None:
-            who = f"process {record.pid} on host {record.host}, run {record.run_id}, since {record.acquired_at}"
+            who = (
+                f"process {record.pid} on host {record.host}, run {record.run_id}, since {record.acquired_at}"
+            )
         return CheckpointInUse(
-            f"the checkpoint {self._storage.root} is in use by {who}. "
+            f"the checkpoint {self._storage.uri} is in use by {who}. "
             "Stop that driver, or give this pipeline a checkpoint and targets of its own"
         )
 
 
 class _ProcessLock:
-    """A lock on a local file that falls with the process, and a second one that falls with its JVM.
+    """A lock on a local file that falls with the process."""
 
-    The JVM outlives a killed Python process for a moment, and might still be committing.
-    """
-
-    def __init__(self, storage: LocalStorage, spark: SparkSession | None) -> None:
+    def __init__(self, storage: LocalStorage) -> None:
         self._path = storage.path / _FOLDER / ".lock"
-        self._jvm_path = storage.path / _FOLDER / ".jvm-lock"
-        self._spark = spark
         self._file: IO[str] | None = None
-        self._channel: Any = None
 
-    def take(self, seconds: float) -> bool:
-        """Lock; False at once when a live process has it. A JVM that is dying is waited for."""
+    def take(self) -> bool:
+        """Lock; False at once when a live process has it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = open(self._path, "a")  # noqa: SIM115 - held for the life of the owner
         try:
@@ -223,20 +238,12 @@ class _ProcessLock:
             file.close()
             return False
         self._file = file
-        return self._spark is None or self._wait_for_jvm(self._spark, seconds)
+        return True
 
     def give_back(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
         if self._file is not None:
             self._file.close()
-        self._channel = self._file = None
-
-    def _wait_for_jvm(self, spark: SparkSession, seconds: float) -> bool:
-        jvm: Any = spark._jvm
-        path = jvm.java.io.File(str(self._jvm_path))
-        self._channel = jvm.java.io.RandomAccessFile(path, "rw").getChannel()
-        return _until(lambda: self._channel.tryLock() is not None, seconds)
+            self._file = None
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -32,9 +32,9 @@ class Entry:
 
 
 class Storage(Protocol):
-    """Files below ``root``; names are relative to it, with ``/`` between folders."""
+    """Files below ``uri``; names are relative to it, with ``/`` between folders."""
 
-    root: str
+    uri: str
 
     def exists(self, name: str) -> bool: ...
 
@@ -90,7 +90,7 @@ class LocalStorage:
 
     def __init__(self, root: str | Path) -> None:
         self.path = Path(root)
-        self.root = str(self.path)
+        self.uri = f"file://{self.path}"
 
     def exists(self, name: str) -> bool:
         return (self.path / name).is_file()
@@ -156,7 +156,7 @@ class HadoopStorage:
     _CONDITIONAL = "fs.option.create.conditional.overwrite"  # Hadoop 3.4.2 and later
 
     def __init__(self, root: str, spark: SparkSession) -> None:
-        self.root = root.rstrip("/")
+        self.uri = root.rstrip("/")
         self._jvm: Any = spark._jvm
         self._fs: Any = self._path("").getFileSystem(_hadoop_conf(spark))
 
@@ -217,7 +217,7 @@ class HadoopStorage:
         # S3A's plain create(overwrite=false) looks first and writes later: two writers can both succeed.
         if not self._fs.hasPathCapability(path, self._CONDITIONAL):
             raise StorageUnfit(
-                f"{self.root}: S3 conditional writes are off or unknown here, so that two drivers could own "
+                f"{self.uri}: S3 conditional writes are off or unknown here, so that two drivers could own "
                 "one checkpoint. Use hadoop-aws 3.4.2 or newer and leave fs.s3a.create.conditional.enabled on"
             )
         return builder.must(self._CONDITIONAL, "true")
@@ -238,11 +238,11 @@ class HadoopStorage:
             return self._fs.open(self._path(name))
         except Py4JJavaError as error:
             if _is_java(error, "java.io.FileNotFoundException"):
-                raise FileNotFoundError(f"{self.root}/{name}") from None
+                raise FileNotFoundError(f"{self.uri}/{name}") from None
             raise
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{name}" if name else self.root)
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)
 
 
 def _is_java(error: Py4JJavaError, *classes: str) -> bool:

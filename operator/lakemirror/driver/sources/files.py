@@ -245,7 +245,9 @@ def _parsed(line: Column) -> Column:
 def _problem(line: Column, record: Column, base64: bool) -> Column:
     """Why a line is no record; null when it is one."""
     checks = [(~line.rlike(r"^\s*\{") | record.isNull(), "the line is no JSON object of a record")]
-    checks += [(record[name].isNull(), f"the record has no {name}") for name in ("topic", "partition", "offset")]
+    checks += [
+        (record[name].isNull(), f"the record has no {name}") for name in ("topic", "partition", "offset")
+    ]
     if base64:
         for name in ("key", "value"):
             text = record[name]
@@ -291,8 +293,7 @@ class _Inputs:
         return self._storage().sha256(name)
 
     def uri(self, name: str) -> str:
-        root = self._storage().root
-        return f"file://{root}/{name}" if root.startswith("/") else f"{root}/{name}"
+        return f"{self._storage().uri}/{name}"
 
     def _storage(self) -> Storage:
         return self._folder if self._is_folder() else self._parent
@@ -343,7 +344,7 @@ class _Ledger:
         document = {"recordedAt": _now(), "files": [asdict(file) for file in [*fresh, *skipped]]}
         if not self._storage.write_text_new(f"files/offsets/{batch_id}.json", json.dumps(document) + "\n"):
             raise CheckpointInUse(
-                f"batch {batch_id} of the checkpoint {self._storage.root} was begun by another driver: "
+                f"batch {batch_id} of the checkpoint {self._storage.uri} was begun by another driver: "
                 "stop that driver, or give this pipeline a checkpoint of its own"
             )
         self._remember([*fresh, *skipped])
@@ -375,7 +376,7 @@ def _files(storage: Storage, name: str) -> list[InputFile]:
         document: dict[str, Any] = json.loads(storage.read_text(name))
         return [InputFile(**file) for file in document["files"]]
     except (ValueError, TypeError, KeyError) as error:
-        raise LakemirrorError(f"{storage.root}/{name} is damaged ({error}): restore it from a copy") from None
+        raise LakemirrorError(f"{storage.uri}/{name} is damaged ({error}): restore it from a copy") from None
 
 
 def _numbers(storage: Storage, folder: str) -> set[int]:

@@ -1,0 +1,140 @@
+"""Prometheus: the numbers of the last progress report, at ``/metrics``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from types import TracebackType
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.progress import COUNTS, Report
+from lakemirror.driver.results import TableResult
+
+PORT_VARIABLE = "LAKEMIRROR_METRICS_PORT"
+_HELP = {
+    "events": "Change events applied to the table since the checkpoint began",
+    "inserted": "Rows inserted",
+    "updated": "Rows updated",
+    "deleted": "Rows deleted",
+    "stale": "Events that came later than a newer one of their row and changed nothing",
+    "duplicates": "Events that were delivered again",
+    "tombstone_records": "Kafka tombstone records",
+    "late_after_collection": "Events that came after their key's tombstone was collected",
+    "quarantined": "Records kept in the quarantine table",
+}
+
+
+class Metrics:
+    """A progress sink, served over HTTP while it is entered as a context."""
+
+    def __init__(self, port: int, address: str = "0.0.0.0") -> None:
+        """``port`` 0 takes a free one; ``self.port`` tells which."""
+        self.port = port
+        self._address = address
+        self._collector = ReportCollector()
+
+    def publish(self, report: Report) -> None:
+        """Serve this report from now on."""
+        self._collector.report = report
+
+    def __enter__(self) -> Metrics:
+        registry = CollectorRegistry()
+        registry.register(self._collector)
+        try:
+            self._server, self._thread = start_http_server(self.port, self._address, registry)
+        except OSError as error:
+            raise LakemirrorError(
+                f"{PORT_VARIABLE}: cannot serve metrics on port {self.port}: {error.strerror}"
+            ) from None
+        self.port = self._server.server_port
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def port_from_environment() -> int | None:
+    """The port that ``LAKEMIRROR_METRICS_PORT`` asks for; None when metrics are not asked for."""
+    text = os.environ.get(PORT_VARIABLE, "")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) > 65535:
+        raise LakemirrorError(f"{PORT_VARIABLE}: {text!r} is no port: give a number up to 65535")
+    return int(text)
+
+
+class ReportCollector(Collector):
+    """The metrics of a report."""
+
+    report: Report | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        if self.report is not None:
+            yield from _of_pipeline(self.report)
+            yield from _of_tables(self.report)
+
+    def describe(self) -> list[Metric]:
+        return []
+
+
+def _of_pipeline(report: Report) -> Iterator[Metric]:
+    gauges: list[tuple[str, str, float | None]] = [
+        ("batch_id", "Last batch that was committed", report.batch_id),
+        ("committed_timestamp_seconds", "When that was", _seconds(report.committed_at)),
+        ("observed_timestamp_seconds", "When these numbers were taken", _seconds(report.observed_at)),
+        ("event_timestamp_seconds", "Source time of the newest change applied", _seconds(report.event_time)),
+        ("lag_records", "Records in the source that are not applied", report.lag_records),
+        ("lag_seconds", "Age of the newest change applied, 0 when nothing is left", report.lag_seconds),
+        ("caught_up", "1 when nothing is left in the source", report.caught_up),
+        (
+            "source_restarted",
+            "1 when the source's positions began again",
+            report.source_restarted is not None,
+        ),
+        ("table_failed", "1 when a table could not be written", report.table_failed is not None),
+    ]
+    for name, text, value in gauges:
+        gauge = GaugeMetricFamily(f"lakemirror_{name}", text, labels=["pipeline"])
+        if value is not None:
+            gauge.add_metric([report.pipeline], float(value))
+            yield gauge
+    phase = GaugeMetricFamily(
+        "lakemirror_phase", "1 for the phase the run is in", labels=["pipeline", "phase"]
+    )
+    phase.add_metric([report.pipeline, report.phase], 1.0)
+    yield phase
+
+
+def _of_tables(report: Report) -> Iterator[Metric]:
+    labels = ["pipeline", "table"]
+    for name in ("events", *COUNTS):
+        counter = CounterMetricFamily(f"lakemirror_table_{name}", _HELP[name], labels=labels)
+        for table in report.tables:
+            counter.add_metric([report.pipeline, table.source], getattr(table, name))
+        yield counter
+    states: dict[str, tuple[str, Callable[[TableResult], float | None]]] = {
+        "tombstones_retained": ("Tombstones kept", lambda t: t.tombstones_retained),
+        "version": ("Version of the Delta table", lambda t: t.version),
+        "last_event_timestamp_seconds": ("Newest change applied", lambda t: _seconds(t.last_event_time)),
+        "drifted_columns": ("Columns whose change was reported", lambda t: len(t.drift)),
+        "failed": ("1 when the table has an error", lambda t: t.error is not None),
+    }
+    for name, (text, value) in states.items():
+        gauge = GaugeMetricFamily(f"lakemirror_table_{name}", text, labels=labels)
+        for table in report.tables:
+            if (number := value(table)) is not None:
+                gauge.add_metric([report.pipeline, table.source], float(number))
+        yield gauge
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

@@ -1,0 +1,347 @@
+"""``run(pipeline)``: a session, the checkpoint's ownership, a feed, and the batches, reported as they go."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Literal, Protocol
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.driver import tables
+from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.metrics import Metrics, port_from_environment
+from lakemirror.driver.owner import Owner
+from lakemirror.driver.progress import FileSink, Phase, Progress, ProgressSink, Report, Reporter
+from lakemirror.driver.results import BatchResult, TableResult
+from lakemirror.driver.session import create_session
+from lakemirror.driver.sources.base import Batch, Lag
+from lakemirror.driver.sources.files import FilesFeed
+from lakemirror.driver.sources.kafka import KafkaFeed
+from lakemirror.driver.storage import Storage, open_storage
+from lakemirror.driver.supported import require_supported
+
+Status = Literal["completed", "stopped"]
+Secrets = Mapping[str, str | Path]
+_DEFAULT_INTERVAL = "10s"
+_COLLECT_EVERY_SECONDS = 600.0
+_log = logging.getLogger(__name__)
+
+
+class Applier(Protocol):
+    """What applies batches; see ``batch.BatchApplier``."""
+
+    def apply(self, raw: DataFrame, batch: Batch) -> BatchResult: ...
+
+    def collect_tombstones(self, *, caught_up: bool) -> int: ...
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run owns its checkpoint and is about to read."""
+
+    pipeline: str
+    run_id: str
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class BatchStarted:
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    result: BatchResult
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reported:
+    report: Report
+
+
+@dataclass(frozen=True)
+class Warned:
+    message: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did: its own counts, by source table in ``tables``, with the rows that stand there now.
+
+    ``status`` is "completed" when all that was there is applied, "stopped" when it was asked to stop.
+    """
+
+    pipeline: str
+    status: Status
+    tables: dict[str, TableResult] = field(default_factory=dict)
+    records: int = 0
+    ignored: int = 0
+    quarantined: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    lag: Lag = Lag(None, False)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finished:
+    summary: RunSummary
+
+
+Event = Started | BatchStarted | BatchDone | Reported | Warned | Finished
+
+
+def run(
+    pipeline: CdcPipeline,
+    *,
+    once: bool = False,
+    spark: SparkSession | None = None,
+    secrets: Secrets | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    stopping: Callable[[], bool] | None = None,
+    make_applier: Callable[[SparkSession, CdcPipeline, str], Applier] = BatchApplier,
+) -> RunSummary:
+    """Apply the pipeline's change events until it is told to stop, or ``once`` all that is there now.
+
+    ``spark`` is used and left open when it is given. ``secrets``: a directory for each Secret that the
+    manifest names, with one file a key. ``on_event`` is told what happens, from several threads.
+    A first SIGTERM or Ctrl-C (or ``stopping()``) lets the current batch finish; a second one interrupts
+    it. Raises LakemirrorError with what to do; an interrupted or failed batch is repeated at the next run.
+    """
+    require_supported(pipeline)
+    with ExitStack() as stack:
+        stop = stack.enter_context(_stop_requests(stopping))
+        return _Run(pipeline, once, on_event or (lambda event: None), stop).run(
+            stack, spark, secrets or {}, make_applier
+        )
+
+
+class _Run:
+    def __init__(
+        self,
+        pipeline: CdcPipeline,
+        once: bool,
+        on_event: Callable[[Event], None],
+        stop: _StopRequests,
+    ) -> None:
+        self._pipeline = pipeline
+        self._spec = pipeline.spec
+        self._once = once or bool(pipeline.spec.trigger.available_now)
+        self._tell = on_event
+        self._stop = stop
+        self._began = time.monotonic()
+        self._progress = Progress(pipeline.name)
+        self._collected = time.monotonic()
+
+    def run(
+        self,
+        stack: ExitStack,
+        spark: SparkSession | None,
+        secrets: Secrets,
+        make_applier: Callable[[SparkSession, CdcPipeline, str], Applier],
+    ) -> RunSummary:
+        storage, session = self._take_over(stack, spark)
+        self._progress.begin_with(tables.totals(session, self._spec.checkpoint))
+        feed = self._feed(stack, session, storage, secrets)
+        self._applier = make_applier(session, self._pipeline, feed.query_id)
+        self._replays = {batch.batch_id for batch in feed.pending()}
+        self._reporter = Reporter(self._report_with(feed), self._sinks(stack, storage))
+        self._tell(Started(self._pipeline.name, self._progress.run_id, storage.uri))
+        self._reporter.start()
+        try:
+            feed.run(self._apply, once=self._once, stopping=self._stop.requested)
+            lag = _lag(feed)
+            self._collect_tombstones(caught_up=lag.caught_up)
+        except BaseException as error:
+            self._progress.failed(error)
+            self._reporter.stop("Failed")
+            raise
+        status: Status = "stopped" if self._stop.requested() else "completed"
+        report = self._reporter.stop("Stopped" if status == "stopped" else "Completed")
+        summary = self._summary(session, status, lag, report)
+        self._tell(Finished(summary))
+        return summary
+
+    def _take_over(self, stack: ExitStack, spark: SparkSession | None) -> tuple[Storage, SparkSession]:
+        """Own the checkpoint and have a session, in the order that says no soonest."""
+        early = spark is not None or _is_local(self._spec.checkpoint, self._spec.spark.conf)
+        if early:
+            storage = open_storage(self._spec.checkpoint, spark)
+            self._owner = stack.enter_context(Owner(storage, run_id=self._progress.run_id))
+        session = spark or create_session(f"lakemirror-{self._pipeline.name}", self._spec.spark.conf)
+        if spark is None:
+            stack.callback(session.stop)
+            self._stop.install()  # Spark has put a handler of its own in its place
+        if not early:
+            storage = open_storage(self._spec.checkpoint, session)
+            self._owner = stack.enter_context(Owner(storage, run_id=self._progress.run_id))
+        self._owner.hold_jvm(session)
+        return storage, session
+
+    def _feed(
+        self, stack: ExitStack, session: SparkSession, storage: Storage, secrets: Secrets
+    ) -> FilesFeed | KafkaFeed:
+        source = self._spec.source
+        interval = duration_seconds(self._spec.trigger.interval or _DEFAULT_INTERVAL)
+        if source.files is not None:
+            base64 = self._spec.envelope.encoding == "avro"
+            return FilesFeed(
+                session, source.files, storage, base64=base64, interval_seconds=interval, warn=self._warn
+            )
+        if source.kafka is None:
+            raise LakemirrorError("spec.source: exactly one of kafka and files is needed")
+        secret = source.kafka.security.secret if source.kafka.security is not None else None
+        keys = read_secret(secret, secrets) if secret is not None else {}
+        feed = KafkaFeed(session, source.kafka, storage, interval_seconds=interval, secrets=keys)
+        stack.callback(feed.close)
+        return feed
+
+    def _apply(self, raw: DataFrame, batch: Batch) -> None:
+        self._owner.check()
+        self._tell(BatchStarted(batch))
+        began = time.monotonic()
+        result = self._applier.apply(raw, batch)
+        replayed = batch.batch_id in self._replays
+        history = tables.totals(raw.sparkSession, self._spec.checkpoint) if replayed else None
+        self._progress.batch_done(result, history)
+        self._tell(BatchDone(result, time.monotonic() - began))
+        self._reporter.news()
+        if time.monotonic() - self._collected > _COLLECT_EVERY_SECONDS:
+            self._collect_tombstones(caught_up=False)
+
+    def _collect_tombstones(self, *, caught_up: bool) -> None:
+        if self._progress.batches:
+            self._applier.collect_tombstones(caught_up=caught_up)
+        self._collected = time.monotonic()
+
+    def _warn(self, message: str) -> None:
+        _log.warning("%s", message)
+        self._progress.warn(message)
+        self._tell(Warned(message))
+
+    def _report_with(self, feed: FilesFeed | KafkaFeed) -> Callable[[Phase], Report]:
+        return lambda phase: self._progress.report(phase, _lag(feed))
+
+    def _sinks(self, stack: ExitStack, storage: Storage) -> list[ProgressSink]:
+        sinks: list[ProgressSink] = [FileSink(storage), _EventSink(self._tell)]
+        port = port_from_environment()
+        if port is not None:
+            sinks.append(stack.enter_context(Metrics(port)))
+        return sinks
+
+    def _summary(self, session: SparkSession, status: Status, lag: Lag, report: Report) -> RunSummary:
+        progress = self._progress
+        return RunSummary(
+            self._pipeline.name,
+            status,
+            {name: _with_rows(session, table) for name, table in sorted(progress.tables.items())},
+            progress.records,
+            progress.ignored,
+            progress.quarantined,
+            progress.batches,
+            time.monotonic() - self._began,
+            lag,
+            report.warnings,
+        )
+
+
+def read_secret(name: str, secrets: Secrets) -> dict[str, str]:
+    """The keys of a Secret from its directory, one file a key (as Kubernetes mounts it)."""
+    if name not in secrets:
+        raise LakemirrorError(
+            f"the manifest names the secret {name}: say where it is with --secret {name}=DIR"
+        )
+    folder = Path(secrets[name])
+    try:
+        return {file.name: file.read_text("utf-8") for file in folder.iterdir() if file.is_file()}
+    except OSError as error:
+        raise LakemirrorError(f"secret {name}: {folder} cannot be read: {error.strerror}") from None
+
+
+class _EventSink:
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        self._tell = tell
+
+    def publish(self, report: Report) -> None:
+        self._tell(Reported(report))
+
+
+class _StopRequests:
+    """SIGTERM, SIGINT and the caller's own wish, as one question."""
+
+    _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self, stopping: Callable[[], bool] | None) -> None:
+        self._stopping = stopping
+        self._signalled = threading.Event()
+        self._in_main = threading.current_thread() is threading.main_thread()
+
+    def requested(self) -> bool:
+        return self._signalled.is_set() or (self._stopping is not None and self._stopping())
+
+    def install(self) -> None:
+        """Take the signals; only the main thread can."""
+        if self._in_main:
+            for number in self._SIGNALS:
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._signalled.is_set():
+            raise KeyboardInterrupt
+        self._signalled.set()
+
+
+@contextmanager
+def _stop_requests(stopping: Callable[[], bool] | None) -> Iterator[_StopRequests]:
+    requests = _StopRequests(stopping)
+    before = {number: signal.getsignal(number) for number in _StopRequests._SIGNALS}
+    requests.install()
+    try:
+        yield requests
+    finally:
+        if requests._in_main:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _lag(feed: FilesFeed | KafkaFeed) -> Lag:
+    """The feed's lag; unknown while the source cannot be asked."""
+    try:
+        return feed.lag()
+    except Exception as error:
+        _log.warning("the source's lag cannot be told: %s", error)
+        return Lag(None, False)
+
+
+def _with_rows(session: SparkSession, table: TableResult) -> TableResult:
+    """The result with the rows that its Delta table has now."""
+    if table.rows is not None or table.target is None:
+        return table
+    try:
+        stored = "/" in table.target
+        frame = session.read.format("delta").load(table.target) if stored else session.table(table.target)
+        return replace(table, rows=frame.count())
+    except PySparkException as error:
+        _log.warning("the rows of %s cannot be counted: %s", table.target, error)
+        return table
+
+
+def _is_local(uri: str, conf: Mapping[str, str]) -> bool:
+    """If it is sure before there is a session that ``uri`` is a local path."""
+    scheme = urlsplit(uri).scheme
+    default_is_local = "spark.hadoop.fs.defaultFS" not in conf and "HADOOP_CONF_DIR" not in os.environ
+    return scheme == "file" or (not scheme and default_is_local)
