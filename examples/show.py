@@ -1,4 +1,4 @@
-"""Prints the first rows of the Delta tables below a directory: ``python examples/show.py DIRECTORY [ROWS]``."""
+"""Prints the first rows of all Delta tables below a directory: ``python examples/show.py DIRECTORY``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """The CustomResourceDefinition, generated from the models.
 
 What the models check and no CRD can: regular expressions (``topicPattern``), cron (``schedule``), moments,
-Spark SQL types, and rules that compare long lists of columns with each other (``columns``, ``primaryKey``),
-for which a CEL rule would cost more than the API server allows. The operator reports these.
+Spark SQL types, what is inside of ``startingOffsets`` (text or an object: no structural schema can say so),
+the names of partitions and other keys of maps, and rules that compare long lists of columns with each other
+(``columns``, ``primaryKey``), which would cost more than the API server allows a rule of CEL. The operator
+reports these.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class _WithDefaults(GenerateJsonSchema):
 
     def encode_default(self, dft: Any) -> Any:
         if isinstance(dft, BaseModel):
-            return dft.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            # Whole: the API server judges a default by the rules before it fills in what is inside.
+            return dft.model_dump(mode="json", by_alias=True, exclude_none=True)
         return super().encode_default(dft)
 
 

@@ -13,7 +13,7 @@ from lakemirror.api.errors import ManifestError
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader whose scalars are those of JSON: no dates, no numbers to the base of 60."""
+    """A safe loader that takes plain words for what Kubernetes takes them for: no dates, all keys are text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -44,24 +44,57 @@ def _construct_map(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, An
     return loader.construct_mapping(node, deep=True)
 
 
-_NUMBER = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBER]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int",
-    re.compile(r"^[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+)$"),
-    list("-+0123456789"),
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^([-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|\.nan|[-+]?\.inf)$"
+def _construct_bool(loader: _Loader, node: yaml.ScalarNode) -> bool:
+    return node.value.lower() in ("y", "yes", "true", "on")
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    digits = node.value.replace("_", "").lower().lstrip("+")
+    octal = re.fullmatch(r"-?0[0-7]+", digits) is not None
+    based = re.match(r"-?0[box]", digits) is not None
+    return int(digits, 8 if octal else 0 if based else 10)
+
+
+def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
+    if not any(c.isdigit() for c in node.value):
+        raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no number", node.start_mark)
+    number = float(node.value.replace("_", ""))
+    return int(number) if number.is_integer() else number
+
+
+_PLAIN = {
+    # What Kubernetes takes for something else than text, by its own YAML reader.
+    "bool": (
+        r"y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
+        "yYnNtTfFoO",
     ),
-    list("-+0123456789."),
-)
+    "int": (r"[-+]?(0b[01_]+|0[oO][0-7_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)", "-+0123456789"),
+    "float": (
+        r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    "null": (r"~|null|Null|NULL|", "~nN\0"),
+    "merge": (r"<<", "<"),
+}
+
+
+class _Dumper(yaml.SafeDumper):
+    """A safe dumper that quotes what any reader could take for something else than text."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, (_pattern, _first) in _PLAIN.items():
+    for _side in (_Loader, _Dumper):
+        _firsts = ["" if c == "\0" else c for c in _first]
+        _side.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _firsts)
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_map)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 def load_documents(text: str) -> list[Any]:
@@ -78,7 +111,7 @@ def load_documents(text: str) -> list[Any]:
 
 def dump_document(document: Any) -> str:
     """A document as YAML, in the order it has."""
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def with_overrides(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:

@@ -44,6 +44,15 @@ def _kind_of_start(value: Any) -> str:
     return "<word>"
 
 
+def _start_word(value: Any) -> Any:
+    if value not in ("earliest", "latest"):
+        raise wrong(
+            "must be earliest, latest, {topic: {partition: offset}} or {timestamp: 2026-03-01T00:00:00Z}, "
+            f"not {value!r}"
+        )
+    return value
+
+
 NO_SCALAR = {
     "not": {"enum": [True, False]},
     "minLength": 1,
@@ -56,7 +65,7 @@ NO_SCALAR = {
 """A schema without a type that no text, number, truth value or list can meet: the bounds contradict."""
 
 StartingOffsets = Annotated[
-    Annotated[Literal["earliest", "latest"], Tag("<word>")]
+    Annotated[Literal["earliest", "latest"], BeforeValidator(_start_word), Tag("<word>")]
     | Annotated[FromTimestamp, Tag("<moment>")]
     | Annotated[
         dict[TopicName, Annotated[dict[Partition, StartOffset], Field(min_length=1, max_length=10_000)]],

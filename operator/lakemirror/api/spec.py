@@ -248,7 +248,8 @@ class PipelineSpec(Model):
                 "target must contain {table} where several tables follow it: they would share it",
             ),
             (
-                "!has(self.target.path) || self.checkpoint != self.target.path",
+                "!has(self.target.path) || (self.checkpoint != self.target.path"
+                " && self.checkpoint != self.target.path + '/' && self.checkpoint + '/' != self.target.path)",
                 "checkpoint must not be the path of the target",
             ),
         )
@@ -273,7 +274,9 @@ class PipelineSpec(Model):
                 "x-kubernetes-list-map-keys": ["source"],
                 **rules(
                     (
-                        "self.all(a, !self.exists(b, a.source.endsWith('.' + b.source)))",
+                        "[self.map(t, t.source)].all(names, self.all(t, !t.source.contains('.') || ("
+                        "!(t.source.substring(t.source.indexOf('.') + 1) in names)"
+                        " && !(t.source.substring(t.source.lastIndexOf('.') + 1) in names))))",
                         "one source is the end of another: both mean the same table",
                     )
                 ),

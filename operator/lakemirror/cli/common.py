@@ -40,7 +40,7 @@ debug_option = click.option("--debug", is_flag=True, help="Show where in the cod
 
 def read_documents(file: str) -> list[Any]:
     """The documents of a YAML file or of standard input; ManifestError if there are none."""
-    source: str | IO[str] = click.get_text_stream("stdin") if file == "-" else file
+    source: str | IO[str] = sys.stdin if file == "-" else file
     documents = load_documents(read_text(source))
     if not documents:
         raise ManifestError([("", "holds no document")])

@@ -1,0 +1,150 @@
+"""Which settings belong to which table."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds, match_table
+from lakemirror.api.checks import cron, regular_expression, sql_type
+from tests.api.manifests import changed
+
+
+@pytest.mark.parametrize(
+    ("sources", "table", "found"),
+    [
+        (["public.customers"], "shop.public.customers", "public.customers"),
+        (["customers"], "shop.public.customers", "customers"),
+        (["shop.public.customers"], "shop.public.customers", "shop.public.customers"),
+        (["c.customers"], "shop.public.customers", None),
+        (["ustomers"], "shop.public.customers", None),
+        (["public"], "shop.public.customers", None),
+        (["Customers"], "shop.public.customers", None),
+        (["shop.public.customers"], "public.customers", None),
+        (["a.t", "b.t"], "x.b.t", "b.t"),
+        ([], "t", None),
+    ],
+)
+def test_a_source_means_tables_by_whole_parts_at_the_end(
+    sources: list[str], table: str, found: str | None
+) -> None:
+    assert match_table(sources, table) == found
+
+
+def test_an_ambiguity_names_both() -> None:
+    with pytest.raises(AmbiguousTable, match=r"shop.public.t .* public.t and t:"):
+        match_table(["public.t", "other", "t"], "shop.public.t")
+
+
+def test_settings_follow_the_defaults_where_they_say_nothing() -> None:
+    spec = CdcPipeline.from_dict(
+        changed(
+            defaults={"mode": "scd2", "delete": {"type": "soft", "column": "gone"}},
+            tables=[
+                {"source": "public.a", "mode": "append"},
+                {
+                    "source": "public.b",
+                    "target": {"table": "b"},
+                    "delete": {"type": "hard"},
+                    "primaryKey": ["id"],
+                },
+            ],
+        )
+    ).spec
+    a, b, c = (spec.table_settings(f"shop.public.{name}") for name in "abc")
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert a.source == "public.a"
+    assert (a.mode, a.target, a.delete) == ("append", spec.target, spec.defaults.delete)
+    assert b.mode == "scd2"
+    assert b.delete is not None
+    assert b.delete.type == "hard"
+    assert b.target is not None
+    assert b.target.template == "b"
+    assert b.primary_key == ["id"]
+    assert (c.source, c.mode, c.target, c.primary_key) == ("shop.public.c", "scd2", spec.target, None)
+    assert (c.on_conflict, c.suspend, c.columns) == ("replace", False, None)
+
+
+def test_tables_that_are_not_listed_can_be_ignored() -> None:
+    spec = CdcPipeline.from_dict(changed(unlisted="ignore", tables=[{"source": "a"}])).spec
+    assert spec.table_settings("shop.public.b") is None
+    assert spec.table_settings("shop.public.a") is not None
+
+
+def test_one_target_is_enough_for_one_table() -> None:
+    tables = [{"source": "a"}, {"source": "b", "target": {"path": "lake/b"}}]
+    CdcPipeline.from_dict(changed(target={"path": "lake/a"}, unlisted="ignore", tables=tables))
+    CdcPipeline.from_dict(changed(target={"path": "lake/a"}, source={"changeFeed": {"table": "t"}}))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("10s", 10), ("0s", 0), ("5m", 300), ("6h", 21600), ("7d", 604800)]
+)
+def test_durations_in_seconds(text: str, seconds: float) -> None:
+    assert duration_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "7", "7 d", "-1s", "1.5h", "1w", "1h30m", "1s\n"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="no duration"):
+        duration_seconds(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bigint",
+        "DECIMAL(10, 2)",
+        "decimal",
+        "array<string>",
+        "map<string,array<int>>",
+        "varchar(20)",
+        "timestamp_ntz",
+        "struct<a: int, `b c`: array<struct<d:date>>>",
+        "struct<a int>",
+    ],
+)
+def test_types_of_columns(text: str) -> None:
+    pipeline = CdcPipeline.from_dict(changed(tables=[{"source": "t", "columns": {"types": {"a": text}}}]))
+    assert pipeline.to_dict()["spec"]["tables"][0]["columns"]["types"] == {"a": text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "intx",
+        "array<>",
+        "array<int,int>",
+        "map<int>",
+        "struct<int>",
+        "decimal()",
+        "int int",
+        "varchar(0)",
+        "int>",
+    ],
+)
+def test_what_is_no_type(text: str) -> None:
+    with pytest.raises(ValueError, match="no Spark SQL type"):
+        sql_type(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"shop\.public\..*", r"\Qa.b(\E.*", r"(?<db>\w+)\.\p{Alnum}+", r"(?<=a)b|(?<!c)d", r"a(?!b)", r"[^.]+"],
+)
+def test_regular_expressions_of_java(text: str) -> None:
+    assert regular_expression(text) == text
+
+
+@pytest.mark.parametrize("text", ["0 * * * *", "*/5 0-6 1,15 * MON-FRI", "@daily", "0 0 * * 7"])
+def test_schedules(text: str) -> None:
+    assert cron(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["* * * *", "@reboot", "61 * * * *", "a b c d e", "0 0 L * *", "H * * * *", "@every 5m"]
+)
+def test_what_is_no_schedule(text: str) -> None:
+    with pytest.raises(ValueError, match="no cron schedule"):
+        cron(text)

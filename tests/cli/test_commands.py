@@ -1,0 +1,190 @@
+"""The command line: what it prints, and with which code it ends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from lakemirror.api import CdcPipeline, crd
+from lakemirror.cli.main import main
+from lakemirror.driver.errors import CheckpointInUse
+from tests.api.manifests import FULL, SMALL, changed
+
+
+def lakemirror(*arguments: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, input=input, catch_exceptions=False)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> str:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(SMALL), "utf-8")
+    return str(path)
+
+
+def write(path: Path, *documents: Any) -> str:
+    path.write_text(yaml.safe_dump_all(documents), "utf-8")
+    return str(path)
+
+
+class TestValidate:
+    def test_a_good_file(self, manifest: str) -> None:
+        result = lakemirror("validate", "-f", manifest)
+        assert (result.exit_code, result.stdout) == (0, f"{manifest}: inventory is valid\n")
+
+    def test_the_manifest_with_everything(self) -> None:
+        assert lakemirror("validate", "-f", "-", input=FULL).exit_code == 0
+
+    def test_one_line_an_error(self, tmp_path: Path) -> None:
+        file = write(tmp_path / "bad.yaml", changed(unlisted="no", trigger={"interval": "5"}))
+        result = lakemirror("validate", "-f", file)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert [text.split(": ")[:2] for text in result.stderr.splitlines()] == [
+            [file, "spec.unlisted"],
+            [file, "spec.trigger.interval"],
+        ]
+
+    def test_documents_are_told_apart_and_foreign_ones_left_alone(self, tmp_path: Path) -> None:
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}
+        file = write(tmp_path / "several.yaml", namespace, SMALL, changed(checkpoint=None))
+        result = lakemirror("validate", "-f", file)
+        assert result.exit_code == 2
+        assert result.stdout == f"{file}#2: inventory is valid\n"
+        assert result.stderr == f"{file}#3: spec.checkpoint: is required\n"
+
+    @pytest.mark.parametrize(
+        ("document", "error"),
+        [
+            ({"apiVersion": "v1", "kind": "Namespace"}, "holds no CdcPipeline"),
+            ({**SMALL, "kind": "CdcPipelin"}, "kind: must be CdcPipeline"),
+            ({**SMALL, "apiVersion": "lakemirror/v1"}, "apiVersion: must be lakemirror.io/v1alpha1"),
+        ],
+    )
+    def test_a_misspelt_kind_is_not_foreign(self, tmp_path: Path, document: Any, error: str) -> None:
+        result = lakemirror("validate", "-f", write(tmp_path / "kind.yaml", document))
+        assert result.exit_code == 2
+        assert error in result.stderr
+
+    def test_each_file_is_checked(self, tmp_path: Path, manifest: str) -> None:
+        result = lakemirror("validate", "-f", str(tmp_path / "none.yaml"), "-f", manifest)
+        assert result.exit_code == 2
+        assert result.stderr == f"{tmp_path}/none.yaml: cannot be read: No such file or directory\n"
+        assert "inventory is valid" in result.stdout
+
+    @pytest.mark.parametrize(
+        ("text", "error"), [("", "holds no document"), ("a: [", "line 1"), ("a\n", "mapping")]
+    )
+    def test_what_is_no_manifest(self, text: str, error: str) -> None:
+        result = lakemirror("validate", "-f", "-", input=text)
+        assert result.exit_code == 2
+        assert error in result.stderr
+
+
+def test_crd_prints_the_definition() -> None:
+    result = lakemirror("crd")
+    assert (result.exit_code, result.stdout) == (0, crd.to_yaml())
+
+
+class Driver:
+    """Stands in for a module of the driver, and remembers how it was called."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.calls: list[tuple[CdcPipeline, dict[str, Any]]] = []
+
+    def __call__(self, pipeline: CdcPipeline, **options: Any) -> None:
+        self.calls.append((pipeline, options))
+        if self.error is not None:
+            raise self.error
+
+
+def install(monkeypatch: pytest.MonkeyPatch, module: str, driver: Driver) -> Driver:
+    name = f"lakemirror.driver.{module}"
+    fake = ModuleType(name)
+    setattr(fake, "run" if module == "runner" else module, driver)
+    monkeypatch.setitem(sys.modules, name, fake)
+    return driver
+
+
+class TestRun:
+    def test_the_driver_gets_the_manifest_with_what_was_set(
+        self, monkeypatch: pytest.MonkeyPatch, manifest: str
+    ) -> None:
+        driver = install(monkeypatch, "runner", Driver())
+        result = lakemirror(
+            "run", "-f", manifest, "--once", "--set", "target.path=/x/{table}", "--set", "suspend=true"
+        )
+        assert result.exit_code == 0, result.stderr
+        [(pipeline, options)] = driver.calls
+        assert options == {"once": True, "secrets": {}}
+        assert pipeline == CdcPipeline.from_dict(changed(target={"path": "/x/{table}"}, suspend=True))
+
+    def test_a_wrong_manifest_ends_with_2(self, monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
+        driver = install(monkeypatch, "runner", Driver())
+        result = lakemirror("run", "-f", manifest, "--set", "target.pth=x")
+        assert result.exit_code == 2
+        assert result.stderr == f"{manifest}: spec.target.pth: unknown field; did you mean path?\n"
+        assert driver.calls == []
+
+    def test_one_pipeline_is_run_at_a_time(self, tmp_path: Path) -> None:
+        result = lakemirror("run", "-f", write(tmp_path / "two.yaml", SMALL, SMALL))
+        assert result.exit_code == 2
+        assert "one CdcPipeline is expected, found 2" in result.stderr
+
+    def test_an_error_on_purpose_is_one_line(self, monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
+        install(monkeypatch, "runner", Driver(CheckpointInUse("another driver\nowns state")))
+        result = lakemirror("run", "-f", manifest)
+        assert (result.exit_code, result.stderr) == (1, "lakemirror: another driver owns state\n")
+
+    def test_another_error_shows_its_place_with_debug_only(
+        self, monkeypatch: pytest.MonkeyPatch, manifest: str
+    ) -> None:
+        install(monkeypatch, "runner", Driver(KeyError("x")))
+        result = lakemirror("run", "-f", manifest)
+        assert (result.exit_code, result.stderr) == (1, "lakemirror: KeyError: 'x' (--debug shows where)\n")
+        assert "Traceback" in lakemirror("run", "-f", manifest, "--debug").stderr
+
+    def test_without_spark_it_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, manifest: str
+    ) -> None:
+        monkeypatch.delitem(sys.modules, "lakemirror.driver.runner", raising=False)
+        for name in [n for n in sys.modules if n.startswith(("lakemirror.driver.", "pyspark"))]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "pyspark", None)
+        result = lakemirror("run", "-f", manifest)
+        assert result.exit_code == 1
+        assert "pip install 'lakemirror[spark]'" in result.stderr
+
+    def test_secrets_are_directories_that_the_manifest_names(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manifest: str
+    ) -> None:
+        driver = install(monkeypatch, "runner", Driver())
+        full = tmp_path / "full.yaml"
+        full.write_text(FULL, "utf-8")
+        given = ["--secret", f"kafka-auth={tmp_path}", "--secret", f"registry-auth={tmp_path}"]
+        assert lakemirror("run", "-f", str(full), *given).exit_code == 0
+        assert driver.calls[0][1]["secrets"] == {"kafka-auth": str(tmp_path), "registry-auth": str(tmp_path)}
+        for arguments, error in (
+            ([str(full), *given[:2]], "spec.envelope.schemaRegistry.secret names the secret registry-auth"),
+            ([manifest, "--secret", f"a={tmp_path}"], "names no such secret"),
+            ([manifest, "--secret", "a"], "NAME=DIR"),
+            ([manifest, "--secret", f"a={tmp_path}/none"], "is no directory"),
+        ):
+            result = lakemirror("run", "-f", *arguments)
+            assert result.exit_code == 2
+            assert error in result.stderr
+
+
+def test_replay_passes_on_what_to_replay(monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
+    driver = install(monkeypatch, "replay", Driver())
+    assert lakemirror("replay", "-f", manifest, "--table", "public.a", "--reason", "bad-json").exit_code == 0
+    [(pipeline, options)] = driver.calls
+    assert pipeline == CdcPipeline.from_dict(SMALL)
+    assert options == {"table": "public.a", "reason": "bad-json"}
