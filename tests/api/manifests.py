@@ -126,7 +126,7 @@ status:
       applied: 10
       tombstonesRetained: 2
       drift:
-        - {column: no2, change: widened, from: int, to: bigint, action: altered, since: "2026-03-01T00:00:00Z"}
+        - {column: a, change: widened, from: int, to: bigint, action: altered, since: "2026-03-01T00:00:00Z"}
       error: none
   handled: {restartToken: "", resetToken: "1", resync: {public.customers: "2"}}
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -151,16 +153,18 @@ class TestRun:
         assert (result.exit_code, result.stderr) == (1, "lakemirror: KeyError: 'x' (--debug shows where)\n")
         assert "Traceback" in lakemirror("run", "-f", manifest, "--debug").stderr
 
-    def test_without_spark_it_says_what_to_install(
-        self, monkeypatch: pytest.MonkeyPatch, manifest: str
-    ) -> None:
-        monkeypatch.delitem(sys.modules, "lakemirror.driver.runner", raising=False)
-        for name in [n for n in sys.modules if n.startswith(("lakemirror.driver.", "pyspark"))]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "pyspark", None)
-        result = lakemirror("run", "-f", manifest)
-        assert result.exit_code == 1
-        assert "pip install 'lakemirror[spark]'" in result.stderr
+    def test_without_spark_it_says_what_to_install(self, manifest: str) -> None:
+        # In a process of its own: modules that failed to load must not stay behind for other tests.
+        code = "import sys; sys.modules['pyspark'] = None; from lakemirror.cli.main import main; main()"
+        result = subprocess.run(
+            [sys.executable, "-c", code, "run", "-f", manifest],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 1
+        assert result.stderr == "lakemirror: pyspark is not installed: pip install 'lakemirror[spark]'\n"
 
     def test_secrets_are_directories_that_the_manifest_names(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manifest: str

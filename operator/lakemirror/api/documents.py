@@ -13,7 +13,7 @@ from lakemirror.api.errors import ManifestError
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that takes plain words for what Kubernetes takes them for: no dates, all keys are text."""
+    """A safe loader that reads plain words as Kubernetes does: there are no dates, and keys are text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
