@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,6 +113,9 @@ def install(monkeypatch: pytest.MonkeyPatch, module: str, driver: Driver) -> Dri
     fake = ModuleType(name)
     setattr(fake, "run" if module == "runner" else module, driver)
     monkeypatch.setitem(sys.modules, name, fake)
+    screen = ModuleType("lakemirror.driver.display")
+    screen.Display = lambda: nullcontext("display")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, screen.__name__, screen)
     return driver
 
 
@@ -125,7 +129,7 @@ class TestRun:
         )
         assert result.exit_code == 0, result.stderr
         [(pipeline, options)] = driver.calls
-        assert options == {"once": True, "secrets": {}}
+        assert options == {"once": True, "secrets": {}, "on_event": "display"}
         assert pipeline == CdcPipeline.from_dict(changed(target={"path": "/x/{table}"}, suspend=True))
 
     def test_a_wrong_manifest_ends_with_2(self, monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:

@@ -95,17 +95,12 @@ class CdcPipeline(Model):
 
     @classmethod
     def _validated(cls, document: Any, *, by_name: bool) -> Self:
-        nothing = list(_nothing(document)) if not by_name else []
+        errors = [] if by_name else list(_empty_fields(document))
         try:
             pipeline = cls.model_validate(document, by_alias=True, by_name=by_name)
         except ValidationError as e:
-            found = from_validation(e, document, cls).errors
-        else:
-            found = []
-        empty = [(path, "is empty: give a value or leave the field out") for path in nothing]
-        others = [(path, message) for path, message in found if path not in nothing or "quotes" in message]
-        quoted = {path for path, _ in others}
-        errors = [(path, message) for path, message in empty if path not in quoted] + others
+            known = {path for path, _ in errors}
+            errors += [error for error in from_validation(e, document, cls).errors if error[0] not in known]
         if errors:
             raise ManifestError(errors)
         return pipeline
@@ -144,19 +139,24 @@ def read_text(source: str | Path | IO[str]) -> str:
         raise ManifestError([("", f"cannot be read: {reason}")]) from None
 
 
-def _nothing(document: Any) -> Iterator[str]:
-    """Paths of fields whose value was left empty; what the API server does not check is not looked at."""
+def _empty_fields(document: Any) -> Iterator[tuple[str, str]]:
+    """Errors of fields that have no value. What no API server checks is not looked at."""
 
-    def walk(here: Any, loc: tuple[str | int, ...]) -> Iterator[str]:
+    def walk(here: Any, loc: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
         if here is None:
-            yield path_of(loc, document)
-        elif loc[-1:] == ("podTemplate",) or loc == ("metadata",):
-            return
-        elif isinstance(here, dict):
+            quoted = loc[-1] == "onUnrepresentable"
+            yield path_of(loc, document), 'write "null" in quotes' if quoted else _EMPTY
+        elif isinstance(here, dict) and loc[-1:] != ("podTemplate",):
             for key, value in here.items():
                 yield from walk(value, (*loc, str(key)))
         elif isinstance(here, list):
             for i, value in enumerate(here):
                 yield from walk(value, (*loc, i))
 
-    return walk(document, ()) if isinstance(document, dict) else iter(())
+    looked_at = ("apiVersion", "kind", "spec", "status")
+    for name in looked_at if isinstance(document, dict) else ():
+        if name in document:
+            yield from walk(document[name], (name,))
+
+
+_EMPTY = "is empty: give a value or leave the field out"

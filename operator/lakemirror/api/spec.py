@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from lakemirror.api.base import (
     ColumnName,
@@ -228,12 +228,6 @@ class Spark(Model):
     """A new value lets a change take effect once that needs another checkpoint."""
 
 
-def _is_nothing(value: Any) -> Any:
-    if value is None:
-        raise wrong('YAML reads an unquoted null as nothing: write "null" in quotes')
-    return value
-
-
 class PipelineSpec(Model):
     """What is mirrored, to where, and how."""
 
@@ -289,9 +283,7 @@ class PipelineSpec(Model):
     """What a change of a table's columns does."""
     on_bad_record: Literal["quarantine", "fail"] = "quarantine"
     """What a record that cannot be applied does."""
-    on_unrepresentable: Annotated[Literal["quarantine", "null", "text"], BeforeValidator(_is_nothing)] = (
-        "quarantine"
-    )
+    on_unrepresentable: Literal["quarantine", "null", "text"] = "quarantine"
     """What a value does that no type of Spark can hold: infinity, dates BC, NaN decimals, over 38 digits."""
     tombstones: Tombstones = Field(default_factory=Tombstones)
     checkpoint: Location

@@ -17,6 +17,7 @@ from lakemirror.api.errors import line
 from lakemirror.api.pipeline import read_text
 
 FAILED, WRONG = 1, 2
+SPARK_PACKAGES = ("pyspark", "delta", "py4j", "pyarrow", "prometheus_client")
 
 manifest_option = click.option(
     "-f", "--file", "file", required=True, metavar="FILE", help="The manifest; - reads standard input."
@@ -105,15 +106,10 @@ def driver_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"lakemirror.driver.{name}")
     except ModuleNotFoundError as e:
-        if (e.name or "").partition(".")[0] not in (
-            "pyspark",
-            "delta",
-            "py4j",
-            "pyarrow",
-            "prometheus_client",
-        ):
+        package = (e.name or "").partition(".")[0]
+        if package not in SPARK_PACKAGES:
             raise
-        fail(f"{e.name} is not installed: pip install 'lakemirror[spark]'")
+        fail(f"{package} is not installed: pip install 'lakemirror[spark]'")
 
 
 def call(function: Callable[..., Any], *args: Any, debug: bool, **options: Any) -> Any:

@@ -29,5 +29,10 @@ def run(file: str, once: bool, settings: tuple[str, ...], secrets: tuple[str, ..
     """
     pipeline = read_pipeline(file, settings)
     directories = secret_directories(pipeline, secrets)
-    runner = driver_module("runner")
-    call(runner.run, pipeline, once=once, secrets=directories, debug=debug)
+    runner, display = driver_module("runner"), driver_module("display")
+
+    def mirror() -> None:
+        with display.Display() as shown:
+            runner.run(pipeline, once=once, secrets=directories, on_event=shown)
+
+    call(mirror, debug=debug)
