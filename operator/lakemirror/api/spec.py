@@ -196,6 +196,11 @@ def _spark_keys(conf: dict[str, str]) -> dict[str, str]:
     return conf
 
 
+PodTemplate = Annotated[
+    dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+]
+
+
 class Spark(Model):
     """The Spark application that runs the driver."""
 
@@ -220,9 +225,7 @@ class Spark(Model):
         AfterValidator(_spark_keys),
     ] = Field(default_factory=dict)
     """Further settings of Spark; all values are text."""
-    pod_template: Annotated[
-        dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-    ] | (None) = None
+    pod_template: PodTemplate | None = None
     """A pod template that driver and executors start from."""
     reset_token: Token = ""
     """A new value lets a change take effect once that needs another checkpoint."""
