@@ -1,0 +1,104 @@
+"""Schemas of Kafka Connect as JsonConverter writes them (``schemas.enable=true``).
+
+A schema document is JSON: ``{"type", "optional", "name", "parameters", "default", "field", "fields",
+"items", "keys", "values"}``. ``type`` is the physical type, ``name`` the semantic one (Debezium's
+``io.debezium.*`` or Connect's ``org.apache.kafka.connect.data.*``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakemirror.driver.errors import LakemirrorError
+
+SCHEMALESS = "json"
+"""``connect_type`` of a field without a schema: its value is whatever JSON says it is."""
+
+PHYSICAL = frozenset(
+    ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
+    + ("boolean", "string", "bytes", "array", "map", "struct")
+)
+
+
+class SchemaError(LakemirrorError):
+    """A schema document that is no Connect schema of a row."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column as the connector declares it.
+
+    ``connect_type`` is the physical type (int8 to int64, float, double, boolean, string, bytes,
+    array, map, struct, or ``SCHEMALESS``), ``semantic_name`` the name that gives it a meaning.
+    ``items`` is the element of an array or the value of a map, ``keys`` the key of a map.
+    ``default`` is the default as it stands on the wire.
+    """
+
+    name: str
+    connect_type: str
+    semantic_name: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    optional: bool = True
+    default: Any = None
+    items: Field | None = None
+    keys: Field | None = None
+    fields: tuple[Field, ...] = ()
+
+
+def parse_envelope(schema_json_text: str) -> list[Field]:
+    """The columns of a row, from the schema document of a Debezium envelope (its ``after`` or ``before``)."""
+    images = {f.get("field"): f for f in _struct(_document(schema_json_text), "the envelope")}
+    image = images.get("after") or images.get("before")
+    if image is None:
+        raise SchemaError(
+            "the schema has neither 'after' nor 'before': it is not the schema of a Debezium envelope"
+        )
+    return [_field(f) for f in _struct(image, "the row image")]
+
+
+def parse_key(schema_json_text: str) -> list[Field]:
+    """The key columns, from the schema document of a record's key."""
+    return [_field(f) for f in _struct(_document(schema_json_text), "the key")]
+
+
+def schemaless(name: str) -> Field:
+    """A column whose records carry no schema."""
+    return Field(name, SCHEMALESS)
+
+
+def _document(text: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"the schema is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise SchemaError(f"the schema is no JSON object: {text[:80]}")
+    return document
+
+
+def _struct(schema: Mapping[str, Any], what: str) -> list[Mapping[str, Any]]:
+    if schema.get("type") != "struct" or not isinstance(schema.get("fields"), list):
+        raise SchemaError(f"the schema of {what} is of type {schema.get('type')!r}; a struct is needed")
+    return list(schema["fields"])
+
+
+def _field(schema: Mapping[str, Any]) -> Field:
+    name = schema.get("field", "")
+    physical = schema.get("type")
+    if physical not in PHYSICAL:
+        raise SchemaError(f"column {name!r}: {physical!r} is no type of Kafka Connect")
+    element = schema.get("items") if physical == "array" else schema.get("values")
+    return Field(
+        name=name,
+        connect_type={"float32": "float", "float64": "double"}.get(physical, physical),
+        semantic_name=schema.get("name"),
+        parameters=schema.get("parameters") or {},
+        optional=bool(schema.get("optional")),
+        default=schema.get("default"),
+        items=_field(element) if element else None,
+        keys=_field(schema["keys"]) if schema.get("keys") else None,
+        fields=tuple(_field(f) for f in schema.get("fields") or ()),
+    )

@@ -1,0 +1,46 @@
+"""Small Column helpers that the rest of this room shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+
+def either(*conditions: Column | None) -> Column | None:
+    """The disjunction of those conditions that there are; None when there is none."""
+    present = [c for c in conditions if c is not None]
+    return reduce(or_, present) if present else None
+
+
+def unless(condition: Column | None, value: Column) -> Column:
+    """``value``, but null where ``condition`` holds."""
+    return value if condition is None else F.when(~condition, value)
+
+
+def null(type: DataType) -> Column:
+    return F.lit(None).cast(type)
+
+
+def div(value: Column, by: int) -> Column:
+    """Whole-number division, towards zero."""
+    return F.call_function("div", value, F.lit(by))
+
+
+def floor_div(value: Column, by: int) -> Column:
+    """Whole-number division, downwards; exact over the whole of BIGINT."""
+    return div(value, by) - F.when(value % by < 0, 1).otherwise(0)
+
+
+def at_least(width: int, digits: Column) -> Column:
+    """``digits`` with zeros in front of it up to ``width`` characters; never cut."""
+    return F.when(F.length(digits) < width, F.lpad(digits, width, "0")).otherwise(digits)
+
+
+def let(value: Column, body: Callable[[Column], Column]) -> Column:
+    """``body(value)`` with ``value`` computed once, even where lambdas in ``body`` use it many times."""
+    return F.transform(F.array(value), body).getItem(0)

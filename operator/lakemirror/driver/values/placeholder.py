@@ -1,0 +1,45 @@
+"""Debezium's placeholder for a value that the source did not send (an unchanged TOAST column)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass
+from functools import cached_property
+
+DEFAULT = "__debezium_unavailable_value"
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """``unavailable.value.placeholder`` in each of the shapes that Debezium gives it."""
+
+    text: str = DEFAULT
+
+    @cached_property
+    def octets(self) -> bytes:
+        return self.text.encode()
+
+    @cached_property
+    def spellings(self) -> tuple[str, ...]:
+        """As text: itself, its bytes in each ``binary.handling.mode``, and a JSON hstore of it."""
+        shapes = (
+            self.text,
+            base64.b64encode(self.octets).decode(),
+            base64.urlsafe_b64encode(self.octets).decode(),
+            self.octets.hex(),
+            json.dumps({self.text: self.text}, separators=(",", ":")),
+        )
+        return tuple(dict.fromkeys(shapes))
+
+    @cached_property
+    def codes(self) -> list[int]:
+        """As an array of integers (or of days): one code a byte, signed."""
+        return [b - 256 if b > 127 else b for b in self.octets]
+
+    @cached_property
+    def uuid(self) -> str:
+        """As the one element of an array of uuids: java.util.UUID.nameUUIDFromBytes."""
+        return str(uuid.UUID(bytes=hashlib.md5(self.octets, usedforsecurity=False).digest(), version=3))
