@@ -1,0 +1,106 @@
+"""Change events of one table -> one state a key: the newest event, with the values that it did not carry itself.
+
+Everything here is a pure function from frames to frames. An *event* frame has the columns
+
+    key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, digest, row STRUCT, gaps ARRAY<STRING>,
+    texts MAP<STRING, STRING>, new_key STRUCT, old_key STRUCT
+
+and a *state* frame
+
+    key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, row STRUCT, seqs MAP<STRING, BINARY>,
+    texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT
+
+``seqs`` has the sequence of each column whose value is older than the event (see `lakemirror.driver.sequence`); a
+column that is not in it is as new as the event. Columns merge one by one, the newest sequence wins, and a delete
+or truncate counts as a null for all of them: so the result does not depend on the order of delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
+
+ARRIVAL = ("topic", "partition", "offset")
+
+
+def anchor(events: DataFrame) -> DataFrame:
+    """Place unanchored changes after the snapshot row of their key that precedes them in their partition.
+
+    A transaction that was open while the snapshot was taken has an LSN below the snapshot's, and yet is newer.
+    """
+    before = Window.partitionBy("key", "topic", "partition").orderBy("offset")
+    base = F.max(F.when(is_snapshot(F.col("seq")), F.col("seq"))).over(before)
+    lifted = F.when(F.col("unanchored") & (base > F.col("seq")), anchored_at(F.col("seq"), base))
+    return events.withColumn("seq", F.coalesce(lifted, F.col("seq")))
+
+
+def reduce_events(events: DataFrame, *, tracked: Sequence[str] = (), floor: bytes | None = None) -> DataFrame:
+    """Event frame -> state frame.
+
+    ``tracked`` are the columns that may hold a gap; without any, every value is as new as its event. ``floor`` is
+    the sequence of the newest truncate: older events are left out, and no value is filled from below it.
+    """
+    if floor is not None:
+        events = events.where(F.col("seq") > F.lit(floor))
+    by_key = Window.partitionBy("key").orderBy("seq", *ARRIVAL)
+    repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
+    marked = events.withColumn("repeated", F.coalesce(repeated, F.lit(False)))
+    so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    values = {name: F.last(_carried(name), ignorenulls=True).over(so_far) for name in tracked}
+    folded = marked.select(
+        "key", "op", "seq", "unanchored", "event_time", *ARRIVAL, "row", "texts",
+        *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
+        F.row_number().over(by_key).alias("events"),
+        F.sum(F.col("repeated").cast("bigint")).over(so_far).alias("duplicates"),
+        F.lead("seq").over(by_key).isNull().alias("newest"),
+    ).where("newest")  # fmt: skip
+    found = {name: F.col(f"_{i}") for i, name in enumerate(values)}
+    least = F.lit(MISSING) if floor is None else own(F.lit(floor))
+    return folded.select(
+        "key", "op", "seq", "unanchored", "event_time", *ARRIVAL,
+        with_values("row", {name: reg["value"] for name, reg in found.items()}),
+        older_seqs({name: F.coalesce(reg["seq"], least) for name, reg in found.items()}, F.col("seq")).alias("seqs"),
+        "texts", F.col("events").cast("bigint"), "duplicates",
+    )  # fmt: skip
+
+
+def _carried(name: str) -> Column:
+    """What an event says of a column: STRUCT<value, seq>, or null if nothing.
+
+    An update with a gap says nothing, so that older events are asked; a create with a gap begins a new life of the
+    key: nothing older may fill it, and its sequence without suffix lets values moved from the former key in.
+    """
+    gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
+    value = F.col("row")[name]
+    nothing = F.lit(None)
+    return (
+        F.when(F.col("op") == "d", F.struct(nothing.alias("value"), own(F.col("seq")).alias("seq")))
+        .when(gap & (F.col("op") == "c"), F.struct(nothing.alias("value"), F.col("seq").alias("seq")))
+        .when(~gap, F.struct(value.alias("value"), own(F.col("seq")).alias("seq")))
+    )
+
+
+def with_values(row: str, values: dict[str, Column]) -> Column:
+    """The struct ``row`` with some fields replaced."""
+    column = F.col(row)
+    for name, value in values.items():
+        column = column.withField(f"`{name}`", value)
+    return column.alias("row")
+
+
+def older_seqs(seqs: dict[str, Column], seq: Column) -> Column:
+    """MAP of the sequences that are not the row's own; null when there is none."""
+    if not seqs:
+        return F.lit(None).cast("map<string, binary>")
+    all_seqs = F.map_from_arrays(F.array(*map(F.lit, seqs)), F.array(*seqs.values()))
+    older = F.map_filter(all_seqs, lambda _, value: value != own(seq))
+    return F.when(F.size(older) > 0, older)
+
+
+def column_seq(name: str, seqs: Column, seq: Column) -> Column:
+    """The sequence of one column of a state or stored row."""
+    return F.coalesce(seqs[F.lit(name)], own(seq))

@@ -1,0 +1,244 @@
+"""State of keys -> the current rows, in one MERGE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from delta.tables import DeltaMergeBuilder
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from lakemirror.driver.mirror import Mirror, quoted
+from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own
+
+
+@dataclass(frozen=True)
+class Default:
+    """A column that was added with a default: rows older than ``since`` have it."""
+
+    value: Column
+    since: bytes
+
+
+@dataclass(frozen=True)
+class Scd1:
+    """How one table's state is merged.
+
+    ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are those that
+    may hold values older than their row (none: the plain case). ``soft`` names the column of a soft delete.
+    ``floor`` is the sequence of a truncate in the batch, ``fills`` the defaults of columns that the batch adds.
+    ``snapshot`` and ``unanchored`` say if the batch holds such events; ``bounds`` limit key columns to the batch's range.
+    """
+
+    columns: Mapping[str, DataType]
+    key: Sequence[str]
+    tracked: Sequence[str] = ()
+    soft: str | None = None
+    floor: bytes | None = None
+    fills: Mapping[str, Default] = field(default_factory=dict)
+    snapshot: bool = False
+    unanchored: bool = False
+    bounds: Sequence[Column] = ()
+
+
+@dataclass(frozen=True)
+class MergeCounts:
+    """Rows that a MERGE changed."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+
+def merge(mirror: Mirror, state: DataFrame, plan: Scd1) -> MergeCounts:
+    """Apply a state frame to a mirror as one commit; columns of the target are ``t``, of the state ``s``."""
+    same = [T(name) == F.col(f"s.key.{quoted(name)}") for name in plan.key]
+    on = reduce(Column.__and__, [*same, *plan.bounds])
+    builder = mirror.delta(state.sparkSession).alias("t").merge(state.alias("s"), on)
+    newer = _newer(plan)
+    builder = _matched(builder, plan, newer)
+    builder = _unmatched(builder, plan)
+    builder = _untouched(builder, plan)
+    counts = builder.execute().first()
+    assert counts is not None
+    return MergeCounts(counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
+
+
+def T(name: str) -> Column:  # noqa: N802
+    """A column of the target."""
+    return F.col(f"t.{quoted(name)}")
+
+
+def S(name: str) -> Column:  # noqa: N802
+    """A row value of the state."""
+    return F.col("s.row")[name]
+
+
+def _newer(plan: Scd1) -> Column:
+    """Whether the state is newer than the stored row (design 5).
+
+    Sequences decide, but for two things: an unanchored change is placed by its LSN alone, and follows a snapshot row
+    that stands before it in its partition; and of two different events with one sequence the later arrival wins.
+    """
+    mine, stored = F.col("s.seq"), T("__seq")
+    here = (F.col("s.topic") == T("__origin")["topic"]) & (F.col("s.partition") == T("__origin")["partition"])
+    later = here & (F.col("s.offset") > T("__origin")["offset"])
+    differs = (mine == stored) & later & (_values_differ(plan) | (F.col("s.op") == "d") | (T("__op") == "d"))
+    newer = (mine > stored) | differs
+    if plan.unanchored:
+        follows = is_snapshot(stored) & later
+        outruns = ~is_snapshot(stored) & (minor(mine) > minor(stored)) & (F.substring(mine, 1, 2) == F.substring(stored, 1, 2))
+        newer = newer | (F.col("s.unanchored") & (follows | outruns))
+    if plan.snapshot:
+        overtaken = is_snapshot(mine) & ~is_snapshot(stored) & here & (T("__origin")["offset"] > F.col("s.offset"))
+        newer = newer & ~overtaken
+    return newer & (F.col("s.op") != "p")
+
+
+def _values_differ(plan: Scd1) -> Column:
+    same = [S(name).eqNullSafe(T(name)) for name in plan.columns if name != plan.soft]
+    return ~reduce(Column.__and__, same)
+
+
+def _seq(plan: Scd1) -> Column:
+    """The sequence of the row after an update."""
+    mine, stored = F.col("s.seq"), T("__seq")
+    if not plan.unanchored:
+        return mine
+    lifted = F.when(is_snapshot(stored) | (mine < stored), anchored_at(mine, stored))
+    return F.when(F.col("s.unanchored") & (mine < stored), lifted).otherwise(mine)
+
+
+def _matched(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMergeBuilder:
+    delete = newer & (F.col("s.op") == "d")
+    if plan.soft is None:
+        builder = builder.whenMatchedDelete(delete)
+    else:
+        gone = {plan.soft: F.col("s.event_time"), "__op": F.lit("d"), "__column_seq": F.lit(None), **_stamp(plan)}
+        builder = builder.whenMatchedUpdate(delete & (T("__op") != "d"), _quote(gone))
+        builder = builder.whenMatchedUpdate(delete, _quote(_stamp(plan)))
+    builder = builder.whenMatchedUpdate(newer, _quote(_update(plan)))
+    if plan.tracked:
+        usable = reduce(Column.__or__, [_wins(plan, name, T("__seq")) for name in plan.tracked])
+        builder = builder.whenMatchedUpdate(~newer & (T("__op") != "d") & usable, _quote(_fill(plan)))
+    if plan.fills:
+        aged = reduce(Column.__or__, [T("__seq") < F.lit(each.since) for each in plan.fills.values()])
+        builder = builder.whenMatchedUpdate(~newer & aged, _quote(_defaults(plan)))
+    return builder
+
+
+def _stamp(plan: Scd1) -> dict[str, Column]:
+    """Metadata of the row that an event leaves."""
+    origin = F.struct(F.col("s.topic").alias("topic"), F.col("s.partition").alias("partition"), F.col("s.offset").alias("offset"))
+    return {"__seq": _seq(plan), "__event_time": F.col("s.event_time"), "__origin": origin}
+
+
+def _update(plan: Scd1) -> dict[str, Column]:
+    values = {name: S(name) for name in plan.columns if name != plan.soft}
+    seq = _seq(plan)
+    for name in plan.tracked:
+        values[name] = F.when(_wins(plan, name, seq), S(name)).otherwise(_stored(plan, name))
+    if plan.soft is not None:
+        values[plan.soft] = F.lit(None)
+    return {
+        **values,
+        **_stamp(plan),
+        "__op": F.col("s.op"),
+        "__column_seq": _column_seqs(plan, seq),
+        "__unrepresentable": F.col("s.texts"),
+    }
+
+
+def _fill(plan: Scd1) -> dict[str, Column]:
+    """What an older event changes: columns that wait for a value, and nothing else."""
+    values = {name: F.when(_wins(plan, name, T("__seq")), S(name)).otherwise(T(name)) for name in plan.tracked}
+    return {**values, "__column_seq": _column_seqs(plan, T("__seq"))}
+
+
+def _defaults(plan: Scd1) -> dict[str, Column]:
+    return {
+        name: F.when(T("__seq") < F.lit(each.since), F.coalesce(T(name), each.value)).otherwise(T(name))
+        for name, each in plan.fills.items()
+    }
+
+
+def _mine(name: str) -> Column:
+    return F.coalesce(F.col("s.seqs")[F.lit(name)], own(F.col("s.seq")))
+
+
+def _theirs(name: str) -> Column:
+    return F.coalesce(T("__column_seq")[F.lit(name)], own(T("__seq")))
+
+
+def _stored(plan: Scd1, name: str) -> Column:
+    """A stored value; that of a soft-deleted row belongs to a former life."""
+    return T(name) if plan.soft is None else F.when(T("__op") != "d", T(name))
+
+
+def _wins(plan: Scd1, name: str, seq: Column) -> Column:
+    """Whether the state's value of a column is newer than the stored one, and no newer than the row."""
+    return (_mine(name) > _theirs(name)) & (F.substring(_mine(name), 1, WIDTH) <= seq)
+
+
+def _column_seqs(plan: Scd1, seq: Column) -> Column:
+    if not plan.tracked:
+        return F.lit(None).cast("map<string, binary>")
+    newest = [F.when(_wins(plan, name, seq), _mine(name)).otherwise(_theirs(name)) for name in plan.tracked]
+    entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
+    older = F.map_filter(entries, lambda _, value: value != own(seq))
+    return F.when(F.size(older) > 0, older)
+
+
+def _unmatched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
+    values = {name: S(name) for name in plan.columns if name != plan.soft}
+    for name in plan.tracked:
+        values[name] = F.when(F.substring(_mine(name), 1, WIDTH) <= F.col("s.seq"), S(name))
+    meta = {
+        "__seq": F.col("s.seq"),
+        "__op": F.col("s.op"),
+        "__event_time": F.col("s.event_time"),
+        "__origin": _stamp(plan)["__origin"],
+        "__column_seq": F.col("s.seqs"),
+        "__unrepresentable": F.col("s.texts"),
+    }
+    live = F.col("s.op").isin("c", "u", "r")
+    if plan.soft is None:
+        return builder.whenNotMatchedInsert(live, _quote({**values, **meta}))
+    builder = builder.whenNotMatchedInsert(live, _quote({**values, plan.soft: F.lit(None), **meta}))
+    keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
+    return builder.whenNotMatchedInsert(F.col("s.op") == "d", _quote({**keys, plan.soft: F.col("s.event_time"), **meta}))
+
+
+def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
+    """Rows whose key is not in the batch: a truncate takes them, a new column with a default reaches them."""
+    if plan.floor is not None:
+        gone = T("__seq") < F.lit(plan.floor)
+        if plan.soft is None:
+            builder = builder.whenNotMatchedBySourceDelete(gone)
+        else:
+            values = {plan.soft: F.coalesce(T(plan.soft), F.current_timestamp()), "__op": F.lit("d"), "__seq": F.lit(plan.floor), "__column_seq": F.lit(None)}
+            builder = builder.whenNotMatchedBySourceUpdate(gone & (T("__op") != "d"), _quote(values))
+        if plan.tracked:
+            base = own(F.lit(plan.floor))
+            old = [(_theirs(name) < base) for name in plan.tracked]
+            values = {name: F.when(~is_old, T(name)) for name, is_old in zip(plan.tracked, old, strict=True)}
+            kept = [F.when(is_old, base).otherwise(_theirs(name)) for name, is_old in zip(plan.tracked, old, strict=True)]
+            entries = F.map_filter(
+                F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)), lambda _, v: v != own(T("__seq"))
+            )
+            builder = builder.whenNotMatchedBySourceUpdate(
+                reduce(Column.__or__, old), _quote({**values, "__column_seq": F.when(F.size(entries) > 0, entries)})
+            )
+    if plan.fills:
+        aged = reduce(Column.__or__, [T("__seq") < F.lit(each.since) for each in plan.fills.values()])
+        builder = builder.whenNotMatchedBySourceUpdate(aged, _quote(_defaults(plan)))
+    return builder
+
+
+def _quote(values: Mapping[str, Column]) -> dict[str, str | Column]:
+    return {quoted(name): value for name, value in values.items()}
+
+

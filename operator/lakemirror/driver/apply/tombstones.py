@@ -1,0 +1,202 @@
+"""What remains of keys that are gone: tombstones, floors and the images of moved rows.
+
+They stand in a Delta table of their own beside the mirror (`_tombstones`), one row a fact, only appended:
+
+=========  =========================================================================================
+kind       meaning
+=========  =========================================================================================
+deleted    ``key`` was deleted at ``seq``: older events do not write it again
+truncated  all keys were, at ``seq`` (no key)
+moved      ``key`` became ``new_key`` at ``seq``; ``image`` are the values that the row had under its
+           former key, JSON, and ``seqs`` their sequences: the create half may need them
+collected  deletes up to ``seq`` were collected: an older event that comes now is late
+=========  =========================================================================================
+
+Keys are JSON texts, so that a widened key column changes nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from delta import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.driver.mirror import Mirror, is_table
+from lakemirror.driver.sequence import is_snapshot, own
+
+SCHEMA = (
+    "kind STRING, key STRING, seq BINARY, at TIMESTAMP, event_time TIMESTAMP, topic STRING, partition INT, "
+    "offset BIGINT, new_key STRING, image STRING, seqs MAP<STRING, BINARY>, batch BIGINT"
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is known of a mirror's tombstones without reading them."""
+
+    retained: int = 0
+    floor: bytes | None = None
+    moved: int = 0
+    collected: bytes | None = None
+
+
+class Tombstones:
+    """The tombstones of one mirror."""
+
+    def __init__(self, spark: SparkSession, mirror: Mirror) -> None:
+        self._spark = spark
+        self.path = mirror.side("tombstones")
+        self.summary = self._summarise()
+
+    def frame(self) -> DataFrame:
+        """All facts, with the columns of `SCHEMA`."""
+        return self._spark.read.format("delta").load(self.path)
+
+    def deleted(self) -> DataFrame | None:
+        """The newest tombstone a key: key STRING, seq, topic, partition, offset; None when there are none."""
+        if not self.summary.retained:
+            return None
+        newest = F.max_by(F.struct("seq", "topic", "partition", "offset"), "seq")
+        found = self.frame().where("kind IN ('deleted', 'moved')").groupBy("key").agg(newest.alias("t"))
+        return found.select("key", "t.*")
+
+    def moved(self) -> DataFrame | None:
+        """The newest image of each move: key, seq, new_key, image, seqs; None when there are none."""
+        if not self.summary.moved:
+            return None
+        newest = F.max_by(F.struct("new_key", "image", "seqs"), "batch")
+        found = self.frame().where("kind = 'moved'").groupBy("key", "seq").agg(newest.alias("t"))
+        return found.select("key", "seq", "t.*")
+
+    def append(self, facts: DataFrame, summary: Summary) -> None:
+        """Write facts as one commit; ``summary`` is what holds afterwards."""
+        self._create()
+        facts.coalesce(1).write.format("delta").mode("append").save(self.path)
+        self.summary = summary
+
+    def collect(self, before: datetime, below: bytes | None) -> int:
+        """Forget deletes that were recorded before a time and lie below a sequence (None: any); returns how many."""
+        if not self.summary.retained:
+            return 0
+        old = (F.col("kind") .isin("deleted", "moved")) & (F.col("at") < F.lit(before))
+        if below is not None:
+            old = old & (F.col("seq") < F.lit(below))
+        found = self.frame().where(old).agg(F.count("*"), F.max("seq")).first()
+        if found is None or not found[0]:
+            return 0
+        highest = bytes(found[1])
+        if self.summary.collected is not None:
+            highest = max(highest, self.summary.collected)
+        record = fact(self._spark.range(1), "collected", seq=F.lit(highest), batch=-1)
+        record.write.format("delta").mode("append").save(self.path)
+        DeltaTable.forPath(self._spark, self.path).delete(old)
+        self.summary = self._summarise()
+        return int(found[0])
+
+    def _create(self) -> None:
+        if is_table(self._spark, self.path):
+            return
+        builder = DeltaTable.createIfNotExists(self._spark).location(self.path)
+        for part in SCHEMA.split(", ", 10):
+            name, kind = part.split(" ", 1)
+            if name == "seqs":
+                builder = builder.addColumn("seqs", "map<string, binary>").addColumn("batch", "bigint")
+            else:
+                builder = builder.addColumn(name, kind)
+        builder.execute()
+
+    def _summarise(self) -> Summary:
+        if not is_table(self._spark, self.path):
+            return Summary()
+        kind = F.col("kind")
+        row = (
+            self.frame()
+            .agg(
+                F.countDistinct(F.when(kind.isin("deleted", "moved"), F.col("key"))),
+                F.max(F.when(kind == "truncated", F.col("seq"))),
+                F.count_if(kind == "moved"),
+                F.max(F.when(kind == "collected", F.col("seq"))),
+            )
+            .first()
+        )
+        assert row is not None
+        return Summary(row[0], _bytes(row[1]), row[2], _bytes(row[3]))
+
+
+def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
+    """Rows of `SCHEMA`; columns that are not given are null."""
+    given = {"kind": F.lit(kind), "at": F.current_timestamp(), "batch": F.lit(batch), **columns}
+    types = {"kind": "string", "key": "string", "seq": "binary", "at": "timestamp", "event_time": "timestamp",
+             "topic": "string", "partition": "int", "offset": "bigint", "new_key": "string", "image": "string",
+             "seqs": "map<string, binary>", "batch": "bigint"}  # fmt: skip
+    return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in types.items()])
+
+
+def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> DataFrame:
+    """Turn state that a tombstone forbids to write into op ``p``, which writes no row.
+
+    Adds ``stale``: whether the tombstone was newer (not the same delete again). Values from before the tombstone are
+    forgotten. Deletes pass, for they are gated by the stored row alone.
+    """
+    tomb = deleted.select(
+        F.col("key").alias("_key"),
+        F.struct("seq", "topic", "partition", "offset").alias("_tomb"),
+    )
+    joined = state.join(tomb, F.to_json("key") == F.col("_key"), "left")
+    seq, newest = F.col("seq"), F.col("_tomb.seq")
+    follows = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
+    precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
+    stale = newest.isNotNull() & (((seq <= newest) & ~follows) | precedes)
+    stale = F.coalesce(stale, F.lit(False))
+    columns: dict[str, Column] = {
+        "known": F.coalesce((F.col("op") == "d") & stale, F.lit(False)),
+        "stale": stale & (F.col("op") != "d"),
+        "op": F.when(stale & (F.col("op") != "d"), "p").otherwise(F.col("op")),
+    }
+    gated = joined.withColumns(columns)
+    for name in tracked:
+        gated = _forget(gated, name)
+    return gated.drop("_key", "_tomb")
+
+
+def _forget(state: DataFrame, name: str) -> DataFrame:
+    """Values of a column that are older than the key's tombstone become unknown."""
+    base = own(F.col("_tomb.seq"))
+    held = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+    older = F.col("_tomb.seq").isNotNull() & (held < base)
+    entries = F.map_concat(
+        F.map_filter(F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>")), lambda k, _: k != name),
+        F.create_map(F.lit(name), base),
+    )
+    blank = F.lit(None)
+    return state.withColumns(
+        {
+            "row": F.when(older, F.col("row").withField(f"`{name}`", blank.cast(state.select(F.col("row")[name]).dtypes[0][1])))
+            .otherwise(F.col("row")),
+            "seqs": F.when(older, entries).otherwise(F.col("seqs")),
+        }
+    )  # fmt: skip
+
+
+def same_partition(other: Column) -> Column:
+    """BOOLEAN: the state's event and ``other`` (a struct) came through one partition of one topic."""
+    return (F.col("topic") == other["topic"]) & (F.col("partition") == other["partition"])
+
+
+def raised(summary: Summary, *, deletes: int = 0, moved: int = 0, floor: bytes | None = None) -> Summary:
+    """The summary after more facts."""
+    floors = [each for each in (summary.floor, floor) if each is not None]
+    return replace(
+        summary,
+        retained=summary.retained + deletes,
+        moved=summary.moved + moved,
+        floor=max(floors) if floors else None,
+    )
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)

@@ -1,0 +1,269 @@
+"""One micro-batch: decide for all tables what would be written, then commit table by table.
+
+Deciding reads only. It ends with one state frame a table, materialised, and with everything that a policy may refuse;
+so a batch that is refused has written nothing. Committing writes, in this order: quarantine, then for each table its
+tombstones and its rows, then the audit record. Each Delta log gets one commit under the batch's transaction id, so
+that a replay changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.driver import faults, tables
+from lakemirror.driver.envelopes import debezium
+from lakemirror.driver.errors import BadRecordRefused, LakemirrorError, TableFailed
+from lakemirror.driver.mirror import TableName, is_table
+from lakemirror.driver.overview import Overview, overview, restarted
+from lakemirror.driver.results import BatchResult, TableResult
+from lakemirror.driver.sources.base import Batch
+from lakemirror.driver.table import Decision, TableApplier
+
+log = logging.getLogger(__name__)
+
+_SIDE_BY_SIDE = 4
+"""Tables that are decided or committed at the same time."""
+
+_TXN_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class BatchApplier:
+    """Applies the micro-batches of one query of one pipeline.
+
+    Not for use from several threads. ``query_id`` names the checkpoint's query: batch numbers count within it.
+    """
+
+    def __init__(self, spark: SparkSession, pipeline: CdcPipeline, query_id: str) -> None:
+        self._pipeline = pipeline
+        self._spec = pipeline.spec
+        self._checkpoint = pipeline.spec.checkpoint
+        self._app_id = f"lakemirror/{pipeline.name}/{query_id}"
+        self._tables: dict[TableName, TableApplier] = {}
+        self._schemas: dict[int, str] = {}
+        self._session = spark
+        self._positions = tables.last_positions(spark, self._checkpoint)
+        self._drift = tables.drift_reported(spark, self._checkpoint)
+        self._first = True
+        self._collected_at = datetime.now(UTC)
+
+    def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
+        """Apply one batch of RAW records; doing it again changes nothing.
+
+        Raises SourceRestarted, SchemaDriftRefused or BadRecordRefused with nothing written, and TableFailed or
+        BatchMismatch when some tables may have been written: a replay completes the others.
+        """
+        self._use(raw.sparkSession)
+        events = debezium.classify(
+            raw,
+            self._spec.ordering,
+            known=self._schemas,
+            keep_before=any(t.primary_key for t in self._spec.tables),
+        ).persist()
+        try:
+            seen = overview(events, self._schemas)
+            self._schemas.update(seen.documents)
+            restarted(events, seen, self._positions, self._spec.ordering)
+            return self._apply(raw, events, seen, batch)
+        finally:
+            events.unpersist()
+
+    def _apply(self, raw: DataFrame, events: DataFrame, seen: Overview, batch: Batch) -> BatchResult:
+        work = [(self._table(name), name) for name in seen.tables]
+        decisions = _side_by_side(lambda each: each[0].decide(events, seen.tables[each[1]], seen), work)
+        try:
+            self._refuse_bad(seen, decisions)
+            with _transaction(self._session, self._app_id, batch):
+                bad = self._quarantine(raw, events, seen, decisions, batch)
+                results = self._commit(decisions, batch)
+                result = BatchResult(
+                    batch.batch_id,
+                    records=seen.records,
+                    ignored=seen.ignored + sum(d.events for d in decisions if d.left_out),
+                    quarantined=bad,
+                    tables={each.source: each for each in results},
+                )
+                positions = seen.advanced(self._positions)
+                if result.tables or bad:
+                    tables.audit(self._session, self._checkpoint, batch, result, positions)
+                faults.reach("after-audit")
+        finally:
+            for decision in decisions:
+                decision.release()
+        self._positions = positions
+        self._first = False
+        return result
+
+    def collect_tombstones(self, *, caught_up: bool) -> int:
+        """Forget tombstones that no event can need any more (between batches); returns how many.
+
+        They must be older than the retention, below every partition's committed position (unless the source has
+        nothing left) and of a table without open quarantined records.
+        """
+        now = datetime.now(UTC)
+        retention = timedelta(seconds=duration_seconds(self._spec.tombstones.retention))
+        below = (
+            None
+            if caught_up
+            else min((bytes.fromhex(str(p[0])) for p in self._positions.values()), default=b"")
+        )
+        open_tables = self._open_quarantine()
+        collected = 0
+        for name, table in self._tables.items():
+            if str(name) not in open_tables:
+                collected += table.collect_tombstones(now - retention, below)
+        return collected
+
+    def _open_quarantine(self) -> set[str]:
+        where = tables.path(self._checkpoint, "quarantine")
+        if not is_table(self._session, where):
+            return set()
+        rows = (
+            self._session.read.format("delta").load(where).where("state = 'open'").select("source").distinct()
+        )
+        return {row[0] for row in rows.collect() if row[0]}
+
+    def _use(self, session: SparkSession) -> None:
+        if session is not self._session:
+            self._session = session
+            self._tables = {}
+
+    def _table(self, name: TableName) -> TableApplier:
+        if name not in self._tables:
+            self._tables[name] = TableApplier(
+                self._session, self._pipeline, name, self._drift.get(str(name), ())
+            )
+        return self._tables[name]
+
+    def _refuse_bad(self, seen: Overview, decisions: Sequence[Decision]) -> None:
+        if self._spec.on_bad_record != "fail":
+            return
+        bad = [d for d in decisions if d.bad]
+        if not seen.bad and not bad:
+            return
+        reason = seen.bad_reason or next(d.example() for d in bad)
+        count = seen.bad + sum(d.bad for d in bad)
+        raise BadRecordRefused(
+            f"{count} record(s) cannot be applied and onBadRecord is 'fail': nothing was written. First: {reason}. "
+            f"Set spec.onBadRecord to 'quarantine' to keep them aside, or correct the source."
+        )
+
+    def _quarantine(
+        self, raw: DataFrame, events: DataFrame, seen: Overview, decisions: Sequence[Decision], batch: Batch
+    ) -> int:
+        count = seen.bad + sum(d.bad for d in decisions)
+        if not count:
+            return 0
+        parts = []
+        if seen.bad:
+            parts.append(_unreadable(events))
+        parts += [_with_bytes(decision.bad_records(), raw) for decision in decisions if decision.bad]
+        records = parts[0]
+        for part in parts[1:]:
+            records = records.unionByName(part)
+        tables.quarantine(records, self._checkpoint, batch)
+        return count
+
+    def _commit(self, decisions: Sequence[Decision], batch: Batch) -> list[TableResult]:
+        """All tables side by side; one that fails is tried once more alone."""
+        replay, app_id = self._first, self._app_id
+
+        def commit(decision: Decision) -> TableResult | Exception:
+            try:
+                return decision.commit(batch, app_id, replay=replay)
+            except Exception as error:
+                return error
+
+        wanted = [d for d in decisions if not d.left_out]
+        results: list[TableResult] = []
+        for decision, outcome in zip(wanted, _side_by_side(commit, wanted), strict=True):
+            if isinstance(outcome, LakemirrorError):
+                raise outcome
+            if isinstance(outcome, Exception):
+                log.warning("table %s failed and is tried again: %s", decision.name, outcome)
+                try:
+                    outcome = decision.commit(batch, app_id, replay=True)
+                except LakemirrorError:
+                    raise
+                except Exception as error:
+                    raise TableFailed(
+                        f"table {decision.name} could not be written: {_first_line(error)}. The other tables of the batch "
+                        f"are written; set tables[{decision.name}].suspend: true to go on without it."
+                    ) from error
+            results.append(outcome)
+        return results
+
+
+class _transaction:  # noqa: N801
+    """Makes every Delta write of the session carry the batch's transaction id and range, until it ends."""
+
+    def __init__(self, session: SparkSession, app_id: str, batch: Batch) -> None:
+        self._conf = session.conf
+        note = {"query": batch.query_id, "batch": batch.batch_id, "extent": batch.extent}
+        self._settings = {
+            _TXN_ID: app_id,
+            _TXN_VERSION: str(batch.batch_id),
+            _USER_METADATA: json.dumps(note, sort_keys=True),
+        }
+
+    def __enter__(self) -> None:
+        for name, value in self._settings.items():
+            self._conf.set(name, value)
+
+    def __exit__(self, *_: Any) -> None:
+        for name in self._settings:
+            self._conf.unset(name)
+
+
+def _side_by_side(do: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
+    """Results in order; waits for all before the first error is raised."""
+    listed = list(items)
+    if len(listed) < 2:
+        return [do(each) for each in listed]
+    with ThreadPoolExecutor(min(len(listed), _SIDE_BY_SIDE)) as pool:
+        futures = [pool.submit(do, each) for each in listed]
+    return [future.result() for future in futures]
+
+
+def _unreadable(events: DataFrame) -> DataFrame:
+    """Records that are bad before any table is known: RAW columns, source and reason."""
+    return events.where("kind = 'bad'").selectExpr(
+        "concat_ws('.', database, schema, table) AS source", "reason", "topic", "partition", "offset", "timestamp",
+        "raw_key AS key", "raw_value AS value", "raw_headers AS headers", "file", "row", "CAST(NULL AS STRING) AS problem",
+    )  # fmt: skip
+
+
+def _with_bytes(bad: DataFrame, raw: DataFrame) -> DataFrame:
+    """Bad records of a table (source, reason, topic, partition, offset) with their raw bytes."""
+    places = bad.dropDuplicates(["topic", "partition", "offset"])
+    records = raw.dropDuplicates(["topic", "partition", "offset"])
+    return places.join(records, ["topic", "partition", "offset"]).select(
+        "source",
+        "reason",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+        "file",
+        "row",
+        "problem",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,182 @@
+"""Classified events of one table -> its event frame: typed keys and rows, gaps, and what is wrong with a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
+
+from lakemirror.driver.apply.scd1 import Default
+from lakemirror.driver.values.connect import Field
+from lakemirror.driver.values.decode import Decoded, RowDecoder
+
+Unrepresentable = Literal["quarantine", "null", "text"]
+
+
+@dataclass(frozen=True)
+class Version:
+    """How the events of one schema are read. ``fields`` are the source's, ``refused`` names mirror columns whose type
+    cannot be stored; ``schema_id`` is None for events without embedded schema."""
+
+    schema_id: int | None
+    fields: Sequence[Field]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How one table's events are read.
+
+    ``columns`` are the mirror's columns, ``names`` maps the source's names to them (a column not in it is left out),
+    ``key`` the mirror's key columns (empty: the table has none). ``declared`` says that the manifest names the key, so
+    that it is taken from the rows; ``images`` that the before image of a delete is wanted (append).
+    """
+
+    columns: Mapping[str, DataType]
+    names: Mapping[str, str]
+    key: Sequence[str]
+    versions: Sequence[Version]
+    defaults: Mapping[str, Default] = field(default_factory=dict)
+    declared: bool = False
+    images: bool = False
+    unrepresentable: Unrepresentable = "quarantine"
+    placeholder: str = "__debezium_unavailable_value"
+
+
+def decode(events: DataFrame, reading: Reading) -> DataFrame:
+    """Classified changes of one table -> event frame (see `lakemirror.driver.apply.reduce`) plus ``problem``.
+
+    A record with a ``problem`` has a null key. All versions are brought to the mirror's columns and types.
+    """
+    frames = []
+    for version in reading.versions:
+        mine = (
+            F.col("schema_id").isNull()
+            if version.schema_id is None
+            else F.col("schema_id") == version.schema_id
+        )
+        frames.append(_decode(events.where(mine), reading, version))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
+    columns = {
+        field.name: reading.columns[reading.names[field.name]]
+        for field in version.fields
+        if field.name in reading.names and reading.names[field.name] not in version.refused
+    }
+    kept = [field for field in version.fields if field.name in columns]
+    decoder = RowDecoder(kept, columns, placeholder=reading.placeholder)
+    image = F.when(F.col("op") != "d", F.col("row_text"))
+    if reading.images:
+        image = F.coalesce(image, F.col("before_text"))
+    wired = events.withColumn("_image", image).withColumn("_wire", decoder.parse(F.col("_image")))
+    decoded = decoder.project(F.col("_wire"))
+    keyed = _with_keys(wired, reading, version)
+    problem = _problem(decoder, decoded, reading, version)
+    by_mirror_name = {reading.names[name]: each for name, each in decoded.items()}
+    framed = keyed.select(
+        F.when(problem.isNull(), F.col("_key")).alias("key") if reading.key else F.lit("").alias("key"),
+        "op", "seq", "unanchored", "event_time", "topic", "partition", "offset", "file", "row",
+        F.xxhash64("op", "row_text").alias("digest"),
+        F.struct(*[_value(name, kind, by_mirror_name, reading).alias(name) for name, kind in reading.columns.items()]).alias("values"),
+        _gaps(by_mirror_name).alias("gaps"),
+        _texts(by_mirror_name, reading).alias("texts"),
+        F.col("_new_key").alias("new_key"), F.col("_old_key").alias("old_key"),
+        problem.alias("problem"),
+    )  # fmt: skip
+    return framed.withColumnsRenamed({"row": "line", "values": "row"})
+
+
+def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
+    """Adds ``_key``, ``_new_key`` and ``_old_key``, structs of the mirror's key columns; null where a part is missing."""
+    if not reading.key:
+        nothing = F.lit(None).cast("string")
+        return events.withColumns({"_key": nothing, "_new_key": nothing, "_old_key": nothing})
+    source_names = {mirror: source for source, mirror in reading.names.items()}
+    wanted = [source_names[name] for name in reading.key]
+    fields = [field for field in version.fields if field.name in wanted]
+    decoder = RowDecoder(
+        fields,
+        {each.name: reading.columns[reading.names[each.name]] for each in fields},
+        placeholder=reading.placeholder,
+    )
+    text = F.col("key_text")
+    if reading.declared:
+        text = F.when(F.col("op") == "d", F.coalesce("before_text", "key_text")).otherwise(F.col("row_text"))
+    texts = {"_key": text, "_new_key": F.col("new_key_text"), "_old_key": F.col("old_key_text")}
+    wired = events.withColumns({f"{name}_wire": decoder.parse(each) for name, each in texts.items()})
+    keys = {}
+    for name in texts:
+        decoded = decoder.project(F.col(f"{name}_wire"))
+        if decoded.keys() != set(wanted):
+            keys[name] = F.lit(None).cast(
+                StructType([StructField(each, reading.columns[each]) for each in reading.key])
+            )
+            continue
+        parts = [decoded[source_names[each]].value.alias(each) for each in reading.key]
+        complete = reduce(Column.__and__, [decoded[source].value.isNotNull() for source in wanted])
+        keys[name] = F.when(complete & F.col(f"{name}_wire")[decoder.corrupt].isNull(), F.struct(*parts))
+    return wired.withColumns(keys)
+
+
+def _problem(
+    decoder: RowDecoder, decoded: Mapping[str, Decoded], reading: Reading, version: Version
+) -> Column:
+    """Why a record cannot be applied: its first reason, or null."""
+    reasons = []
+    if version.refused:
+        column, why = next(iter(version.refused.items()))
+        reasons.append(F.when(F.col("op") != "d", F.lit(f"column {column}: {why}")))
+    if reading.key:
+        listed = ", ".join(reading.key)
+        reasons.append(
+            F.when(
+                F.col("_key").isNull(), F.lit(f"the key is missing or does not fit (key columns: {listed})")
+            )
+        )
+    reasons.append(decoder.problem(F.col("_image"), F.col("_wire")))
+    if reading.unrepresentable == "quarantine":
+        for name, each in decoded.items():
+            if each.unrepresentable is not None:
+                text = F.coalesce(F.lit(None) if each.text is None else each.text, F.lit("the value"))
+                reason = F.concat(F.lit(f"column {reading.names[name]}: Spark has no value for "), text)
+                reasons.append(F.when(each.unrepresentable, reason))
+    return F.coalesce(*reasons)
+
+
+def _value(name: str, kind: DataType, decoded: Mapping[str, Decoded], reading: Reading) -> Column:
+    each = decoded.get(name)
+    if each is None:
+        default = reading.defaults.get(name)
+        if default is None:
+            return F.lit(None).cast(kind)
+        return F.when((F.col("op") != "d") & (F.col("seq") < F.lit(default.since)), default.value.cast(kind))
+    return each.value
+
+
+def _gaps(decoded: Mapping[str, Decoded]) -> Column:
+    marks = [F.when(each.gap, F.lit(name)) for name, each in decoded.items() if each.gap is not None]
+    if not marks:
+        return F.lit(None).cast("array<string>")
+    return F.when(F.col("gaps"), F.array_compact(F.array(*marks)))
+
+
+def _texts(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
+    nothing = F.lit(None).cast("map<string, string>")
+    if reading.unrepresentable != "text":
+        return nothing
+    marks = [
+        F.when(each.unrepresentable, F.struct(F.lit(name).alias("k"), each.text.alias("v")))
+        for name, each in decoded.items()
+        if each.unrepresentable is not None and each.text is not None
+    ]
+    if not marks:
+        return nothing
+    found = F.array_compact(F.array(*marks))
+    return F.when(F.size(found) > 0, F.map_from_entries(found))

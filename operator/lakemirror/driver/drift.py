@@ -1,0 +1,175 @@
+"""Schema drift: what to do when the columns of events and of the mirror differ. Pure functions over Spark types.
+
+Widening follows Delta's list (https://docs.delta.io/latest/delta-type-widening.html); integers become decimals or
+doubles by an explicit ALTER.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+)
+
+from typing import Literal
+from lakemirror.driver.errors import SchemaDriftRefused
+from lakemirror.driver.results import Drift
+
+Policy = Literal["evolve", "skip", "fail"]
+
+_INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
+_DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+
+
+@dataclass(frozen=True)
+class SchemaVersion:
+    """The columns (name -> Spark type) that events of one schema carry, and when the first of them happened."""
+
+    columns: Mapping[str, DataType]
+    since: datetime | None = None
+    complete: bool = True
+    """False for a schema inferred from values: a column not seen is unknown, not dropped."""
+
+
+@dataclass(frozen=True)
+class DriftPlan:
+    """What to alter before a table is written, and what of each version can be written.
+
+    ``columns`` are the mirror's columns afterwards. ``refused[i]`` are the columns of version ``i`` whose type
+    cannot be stored: its records go to quarantine.
+    """
+
+    columns: dict[str, DataType]
+    add: dict[str, DataType] = field(default_factory=dict)
+    alter: dict[str, DataType] = field(default_factory=dict)
+    refused: tuple[frozenset[str], ...] = ()
+    drift: tuple[Drift, ...] = ()
+
+
+def plan_drift(
+    table: str, existing: Mapping[str, DataType] | None, versions: Sequence[SchemaVersion], policy: Policy
+) -> DriftPlan:
+    """Compare the mirror's columns (None: there is no table yet) with those of each schema version, oldest first.
+
+    Raises SchemaDriftRefused under the policy ``fail``, naming the column, the policy and the remedy.
+    """
+    columns = dict(existing or {})
+    add: dict[str, DataType] = {}
+    alter: dict[str, DataType] = {}
+    refused: list[frozenset[str]] = []
+    drift: list[Drift] = []
+
+    def note(
+        column: str,
+        change: str,
+        before: DataType | None,
+        after: DataType | None,
+        action: str,
+        version: SchemaVersion,
+    ) -> None:
+        if policy == "fail":
+            raise SchemaDriftRefused(_refusal(table, column, change, before, after))
+        drift.append(Drift(column, change, _name(before), _name(after), action, version.since))
+
+    for number, version in enumerate(versions):
+        bad: set[str] = set()
+        creating = existing is None and number == 0
+        for name, wanted in version.columns.items():
+            present = columns.get(name)
+            if present is None:
+                if creating:
+                    columns[name] = wanted
+                elif policy == "skip":
+                    note(name, "added", None, wanted, "skipped", version)
+                else:
+                    note(name, "added", None, wanted, "added", version)
+                    columns[name] = add[name] = wanted
+                continue
+            if fits(wanted, present):
+                continue
+            common = widened(present, wanted)
+            if common is None:
+                note(name, "incompatible", present, wanted, "quarantined", version)
+                bad.add(name)
+            elif policy == "skip":
+                note(name, "widened", present, wanted, "skipped", version)
+            else:
+                note(name, "widened", present, wanted, "altered", version)
+                columns[name] = common
+                if existing is not None and name in existing:
+                    alter[name] = common
+                elif name in add:
+                    add[name] = common
+        refused.append(frozenset(bad))
+    if versions and versions[-1].complete and existing is not None:
+        for name in existing.keys() - versions[-1].columns.keys():
+            note(name, "dropped", columns[name], None, "kept", versions[-1])
+    elif versions and existing is None:
+        for name in columns.keys() - versions[-1].columns.keys() if versions[-1].complete else ():
+            drift.append(Drift(name, "dropped", _name(columns[name]), None, "kept", versions[-1].since))
+    return DriftPlan(columns, add, alter, tuple(refused), tuple(drift))
+
+
+def fits(value: DataType, stored: DataType) -> bool:
+    """Whether every value of type ``value`` can be stored exactly as ``stored``."""
+    return value == stored or widened(value, stored) == stored
+
+
+def widened(present: DataType, wanted: DataType) -> DataType | None:
+    """The type to which ``present`` can be altered so that it holds both, or None where there is none."""
+    if present == wanted:
+        return present
+    if isinstance(present, _INTEGERS):
+        if isinstance(wanted, _INTEGERS):
+            return max(present, wanted, key=lambda each: _DIGITS[type(each)])
+        if isinstance(wanted, DoubleType):
+            return wanted if not isinstance(present, LongType) else None
+        if isinstance(wanted, DecimalType):
+            return _decimal(max(wanted.precision - wanted.scale, _DIGITS[type(present)]), wanted.scale)
+    if isinstance(present, DecimalType) and isinstance(wanted, _INTEGERS):
+        return _decimal(max(present.precision - present.scale, _DIGITS[type(wanted)]), present.scale)
+    if isinstance(present, DecimalType) and isinstance(wanted, DecimalType):
+        whole = max(present.precision - present.scale, wanted.precision - wanted.scale)
+        return _decimal(whole, max(present.scale, wanted.scale))
+    if isinstance(present, FloatType) and isinstance(wanted, DoubleType):
+        return wanted
+    if isinstance(present, DoubleType) and isinstance(wanted, (FloatType, ByteType, ShortType, IntegerType)):
+        return present
+    if isinstance(present, DateType) and isinstance(wanted, TimestampNTZType):
+        return wanted
+    if isinstance(present, TimestampNTZType) and isinstance(wanted, DateType):
+        return present
+    return None
+
+
+def _decimal(whole: int, scale: int) -> DecimalType | None:
+    return DecimalType(whole + scale, scale) if whole + scale <= 38 else None
+
+
+def _name(kind: DataType | None) -> str | None:
+    return None if kind is None else kind.simpleString()
+
+
+def _refusal(table: str, column: str, change: str, before: DataType | None, after: DataType | None) -> str:
+    what = {
+        "added": f"is new ({_name(after)})",
+        "dropped": f"({_name(before)}) is gone",
+        "widened": f"changed from {_name(before)} to {_name(after)}",
+        "incompatible": f"changed from {_name(before)} to {_name(after)}",
+    }[change]
+    return (
+        f"table {table}: column {column} {what}, and schemaEvolution is 'fail': nothing was written. "
+        f"Set spec.schemaEvolution to 'evolve' or 'skip', or change the source back."
+    )

@@ -1,0 +1,168 @@
+"""Debezium's JSON envelope: raw record -> classified change event.
+
+Format: https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-events, with or
+without the schema that Kafka's JsonConverter embeds (``{"schema": ..., "payload": ...}``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.api.spec import Ordering
+from lakemirror.driver.sequence import SOURCE, sequence, unanchored
+
+EVENT_COLUMNS: Final = (
+    "kind, reason, database, schema, table, op, key_text, row_text, before_text, new_key_text, old_key_text, "
+    "schema_text, schema_id, key_schema_text, key_schema_id, seq, unanchored, gaps, event_time, server, "
+    "topic, partition, offset, timestamp, file, row, raw_key, raw_value, raw_headers"
+)
+"""Columns of a classified event.
+
+``kind`` is ``change`` (op c, u, d, r), ``truncate``, ``tombstone`` (Kafka's null payload), ``other`` (heartbeat,
+transaction metadata, schema change, logical message) or ``bad``, with ``reason``. The texts are JSON objects;
+``schema_text`` is the embedded schema document, null without one or when its ``schema_id`` is among the known.
+``gaps`` says that a value may be the placeholder of one that the source did not send. ``raw_*`` are set for bad
+records only.
+"""
+
+PLACEHOLDER: Final = "__debezium_unavailable_value"
+"""Debezium's default for ``unavailable.value.placeholder``."""
+
+_BODY = f"before STRING, after STRING, source {SOURCE}, op STRING, ts_ms BIGINT, status STRING, id STRING, ddl STRING, databaseName STRING"
+_VALUE = f"schema STRING, payload STRUCT<{_BODY}>, {_BODY}, _corrupt STRING"
+_KEY = "schema STRING, payload STRING, _corrupt STRING"
+_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+
+
+def classify(raw: DataFrame, ordering: Ordering, *, known: Iterable[int] = (), keep_before: bool = False) -> DataFrame:
+    """RAW records -> events with the columns of `EVENT_COLUMNS`.
+
+    ``known`` are the schema ids whose documents the caller has. ``keep_before`` keeps every before image;
+    else only those of deletes and of records without key.
+    """
+    value = F.from_json(F.col("value").cast("string"), _VALUE, _OPTIONS)
+    key = F.from_json(F.col("key").cast("string"), _KEY, _OPTIONS)
+    parsed = raw.select("*", value.alias("v"), key.alias("k"))
+    with_schema = F.col("v.payload").isNotNull()
+    parsed = parsed.select(
+        "topic", "partition", "offset", "timestamp", "file", "row", "problem", "key", "value", "headers", "v", "k",
+        F.when(with_schema, F.col("v.payload")).otherwise(_body()).alias("b"),
+    )  # fmt: skip
+    snapshot = F.col("b.op") == "r"
+    origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
+    placed = parsed.select(
+        "*",
+        *_kind(),
+        F.coalesce(snapshot, F.lit(False)).alias("snapshot"),
+        F.xxhash64("v.schema").alias("schema_id"),
+        F.xxhash64("k.schema").alias("key_schema_id"),
+    )
+    change = F.col("kind").isin("change", "truncate")
+    wanted = F.lit(True) if keep_before else (F.col("b.op") == "d") | F.col("key").isNull()
+    bad = F.col("kind") == "bad"
+    return placed.select(
+        "kind",
+        "reason",
+        F.col("b.source.db").alias("database"),
+        F.col("b.source.schema").alias("schema"),
+        F.col("b.source.table").alias("table"),
+        F.col("b.op").alias("op"),
+        _key_text(F.col("key"), F.col("k")).alias("key_text"),
+        F.col("b.after").alias("row_text"),
+        F.when(wanted, F.col("b.before")).alias("before_text"),
+        _header("__debezium.newkey").alias("new_key_text"),
+        _header("__debezium.oldkey").alias("old_key_text"),
+        _unless_known("v.schema", "schema_id", known).alias("schema_text"),
+        F.when(F.col("v.schema").isNotNull(), F.col("schema_id")).alias("schema_id"),
+        _unless_known("k.schema", "key_schema_id", known).alias("key_schema_text"),
+        F.when(_has_schema(F.col("k")), F.col("key_schema_id")).alias("key_schema_id"),
+        F.when(
+            change,
+            sequence(F.col("b.source"), snapshot=F.col("snapshot"), by=ordering.by, epochs=ordering.epochs, **origin),
+        ).alias("seq"),
+        F.coalesce(change & unanchored(F.col("b.source"), F.col("snapshot")), F.lit(False)).alias("unanchored"),
+        F.coalesce(_may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
+        F.timestamp_micros(
+            F.coalesce(F.col("b.source.ts_us"), F.col("b.source.ts_ms") * 1000, F.col("b.ts_ms") * 1000)
+        ).alias("event_time"),
+        F.concat_ws("/", "b.source.name", F.col("b.source.server_id").cast("string")).alias("server"),
+        "topic", "partition", "offset", "timestamp", "file", "row",
+        F.when(bad, F.col("key")).alias("raw_key"),
+        F.when(bad, F.col("value")).alias("raw_value"),
+        F.when(bad, F.col("headers")).alias("raw_headers"),
+    )  # fmt: skip
+
+
+def _body() -> Column:
+    names = [part.split(" ")[0] for part in ("before", "after", "source", "op", "ts_ms", "status", "id", "ddl", "databaseName")]
+    return F.struct(*[F.col(f"v.{name}").alias(name) for name in names])
+
+
+def _kind() -> tuple[Column, Column]:
+    """``kind`` and, for a bad record, ``reason``."""
+    op, after, before = F.col("b.op"), F.col("b.after"), F.col("b.before")
+    table = F.col("b.source.table")
+    other = (
+        (op == "m")
+        | (op.isNull() & F.col("b.status").isNotNull() & F.col("b.id").isNotNull())
+        | (op.isNull() & (F.col("b.ddl").isNotNull() | F.col("b.databaseName").isNotNull()))
+        | (op.isNull() & F.col("b.ts_ms").isNotNull() & F.col("b.source").isNull() & after.isNull() & before.isNull())
+    )
+    reason = (
+        F.when(F.col("problem").isNotNull(), F.col("problem"))
+        .when(F.col("value").isNull(), None)
+        .when(F.col("v").isNull() | F.col("v._corrupt").isNotNull(), "the value is not a Debezium JSON object")
+        .when(F.col("k._corrupt").isNotNull(), "the key is not a JSON object")
+        .when(other, None)
+        .when(op.isNull(), "the value has no op: it is not a Debezium change event")
+        .when(~op.isin("c", "u", "d", "r", "t"), F.concat(F.lit("unknown op '"), op, F.lit("'")))
+        .when(F.coalesce(table, F.lit("")) == "", "source.table is missing")
+        .when(op.isin("c", "u", "r") & after.isNull(), F.concat(F.lit("op "), op, F.lit(" without an after image")))
+        .when((op == "d") & F.col("key").isNull() & before.isNull(), "op d with neither key nor before image")
+    )
+    kind = (
+        F.when(reason.isNotNull(), "bad")
+        .when(F.col("value").isNull(), "tombstone")
+        .when(other, "other")
+        .when(op == "t", "truncate")
+        .otherwise("change")
+    )
+    return kind.alias("kind"), reason.alias("reason")
+
+
+def _has_schema(document: Column) -> Column:
+    """BOOLEAN: a key document is wrapped as ``{"schema": {"type": "struct", ...}, "payload": ...}``."""
+    return F.coalesce(document["schema"].contains('"fields"') & document["payload"].isNotNull(), F.lit(False))
+
+
+def _key_text(key: Column, document: Column) -> Column:
+    return F.when(_has_schema(document), document["payload"]).otherwise(key.cast("string"))
+
+
+def _header(name: str) -> Column:
+    """The key in a header of a key change; it is wrapped with its schema when record keys are."""
+    first = F.get(F.filter("headers", lambda header: header["key"] == name), 0)["value"].cast("string")
+    payload = F.get_json_object(first, "$.payload")
+    return F.when(F.size(F.col("headers")) > 0, F.when(payload.isNotNull() & first.contains('"schema"'), payload).otherwise(first))
+
+
+def _unless_known(text: str, identity: str, known: Iterable[int]) -> Column:
+    ids = list(known)
+    return F.when(~F.col(identity).isin(ids), F.col(text)) if ids else F.col(text)
+
+
+def _may_have_gaps(text: Column) -> Column:
+    """The placeholder as text, as base64 of its bytes, as their hexadecimal form, or as an array of its codes."""
+    import base64
+
+    raw = PLACEHOLDER.encode()
+    codes = ",".join(str(code) for code in raw)
+    forms = [PLACEHOLDER, base64.b64encode(raw).decode().rstrip("="), raw.hex(), codes]
+    found = text.contains(forms[0])
+    for form in forms[1:]:
+        found = found | text.contains(form)
+    return found

@@ -1,0 +1,222 @@
+"""One mirror: a Delta table that holds the current rows of one source table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from delta import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructType
+
+from lakemirror.api.tables import Target
+
+METADATA = {
+    "__seq": "binary",
+    "__op": "string",
+    "__event_time": "timestamp",
+    "__origin": "struct<topic: string, partition: int, offset: bigint>",
+    "__column_seq": "map<string, binary>",
+    "__unrepresentable": "map<string, string>",
+}
+"""Metadata columns of a mirror.
+
+``__column_seq`` names the columns whose value is older than the row: a value that the source did not send, filled
+from an older image, with the sequence of that image (empty: nothing is known yet). ``__unrepresentable`` holds the
+source's text of values for which Spark has none, under ``onUnrepresentable: text``.
+"""
+
+SOURCE_PROPERTY = "lakemirror.source"
+KEY_PROPERTY = "lakemirror.key"
+MODE_PROPERTY = "lakemirror.mode"
+DEFAULTS_PROPERTY = "lakemirror.defaults"
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A source table as its envelope names it; ``schema`` is None where the source has none."""
+
+    database: str | None
+    schema: str | None
+    table: str
+
+    def __str__(self) -> str:
+        return ".".join(part for part in (self.database, self.schema, self.table) if part)
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a mirror stands: a path, or the name of a table in the catalog."""
+
+    path: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.path or self.name or ""
+
+    @property
+    def sql(self) -> str:
+        """The table as SQL names it."""
+        if self.path is not None:
+            return f"delta.`{self.path.replace('`', '``')}`"
+        return ".".join(f"`{part}`" for part in (self.name or "").split("."))
+
+
+def locate(target: Target, table: TableName) -> Location:
+    """Fill a target's placeholders; in a path, names from events are percent-encoded."""
+    parts = {
+        "db": table.database or "default",
+        "schema": table.schema or table.database or "default",
+        "table": table.table,
+    }
+    if target.path is not None:
+        text = target.path
+        for name, value in parts.items():
+            text = text.replace(f"{{{name}}}", quote(value, safe=" ").replace(" ", "%20"))
+        return Location(path=text)
+    text = target.table or ""
+    for name, value in parts.items():
+        text = text.replace(f"{{{name}}}", value)
+    return Location(name=text)
+
+
+class Mirror:
+    """The Delta table at a location. Reads its schema and properties once; a single driver writes it."""
+
+    def __init__(self, spark: SparkSession, location: Location) -> None:
+        self._spark = spark
+        self.location = location
+        self.path = location.path or (self._catalog_path() if self._in_catalog() else None)
+        self.columns: dict[str, DataType] | None = None
+        self.properties: dict[str, str] = {}
+        self.refresh()
+
+    @property
+    def exists(self) -> bool:
+        return self.columns is not None
+
+    def refresh(self) -> None:
+        """Read schema and properties again."""
+        if self.path is None or not is_table(self._spark, self.path):
+            self.columns = None
+            return
+        metadata = self._snapshot().metadata()
+        schema = StructType.fromJson(json.loads(metadata.schemaString()))
+        self.columns = {field.name: field.dataType for field in schema.fields if field.name not in METADATA}
+        self._metadata = {field.name for field in schema.fields if field.name in METADATA}
+        pairs = metadata.configuration().iterator()
+        self.properties = {}
+        while pairs.hasNext():
+            pair = pairs.next()
+            self.properties[pair._1()] = pair._2()
+
+    def create(self, columns: Mapping[str, DataType], properties: Mapping[str, str]) -> None:
+        """Create the table, unless it is there."""
+        builder = DeltaTable.createIfNotExists(self._spark)
+        builder = (
+            builder.location(self.location.path)
+            if self.location.path
+            else builder.tableName(self.location.sql)
+        )
+        for name, kind in columns.items():
+            builder = builder.addColumn(name, kind)
+        for name, ddl in METADATA.items():
+            builder = builder.addColumn(name, ddl)
+        for key, value in {"delta.enableTypeWidening": "true", **properties}.items():
+            builder = builder.property(key, value)
+        builder.execute()
+        if self.path is None:
+            self.path = self._catalog_path()
+        self.refresh()
+
+    def alter(
+        self, add: Mapping[str, DataType], widen: Mapping[str, DataType], properties: Mapping[str, str]
+    ) -> None:
+        """Add and widen columns and set properties; doing it again changes nothing."""
+        present = self.columns or {}
+        new = {name: kind for name, kind in add.items() if name not in present}
+        if new:
+            listed = ", ".join(f"{quoted(name)} {kind.simpleString()}" for name, kind in new.items())
+            self._spark.sql(f"ALTER TABLE {self.location.sql} ADD COLUMNS ({listed})")
+        for name, kind in widen.items():
+            if present.get(name) != kind:
+                self._spark.sql(
+                    f"ALTER TABLE {self.location.sql} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}"
+                )
+        changed = {key: value for key, value in properties.items() if self.properties.get(key) != value}
+        if changed:
+            listed = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in changed.items())
+            self._spark.sql(f"ALTER TABLE {self.location.sql} SET TBLPROPERTIES ({listed})")
+        if new or widen or changed:
+            self.refresh()
+
+    def delta(self, spark: SparkSession | None = None) -> DeltaTable:
+        return DeltaTable.forPath(spark or self._spark, self._required_path())
+
+    def frame(self, version: int | None = None) -> DataFrame:
+        """The table's rows with metadata columns, now or at a version."""
+        reader = self._spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(self._required_path())
+
+    @property
+    def version(self) -> int | None:
+        """The newest version; None without a table."""
+        return int(self._snapshot().version()) if self.exists else None
+
+    def applied(self, app_id: str) -> int | None:
+        """The newest transaction version that the log holds for ``app_id``."""
+        return applied(self._spark, self._required_path(), app_id)
+
+    def side(self, name: str) -> str:
+        """Path of a table that belongs to this one; vacuum leaves folders with an underscore alone."""
+        return f"{self._required_path()}/_{name}"
+
+    def _required_path(self) -> str:
+        if self.path is None:
+            raise ValueError(f"table {self.location} does not exist")
+        return self.path
+
+    def _snapshot(self) -> Any:
+        return snapshot(self._spark, self._required_path())
+
+    def _in_catalog(self) -> bool:
+        return self.location.name is not None and self._spark.catalog.tableExists(self.location.name)
+
+    def _catalog_path(self) -> str:
+        detail = self._spark.sql(f"DESCRIBE DETAIL {self.location.sql}").select("location").first()
+        assert detail is not None
+        return str(detail[0])
+
+
+def snapshot(spark: SparkSession, path: str) -> Any:
+    """Delta's own snapshot object of the newest version (org.apache.spark.sql.delta.Snapshot)."""
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    nothing = jvm.scala.Option.empty()
+    return log.update(False, nothing, nothing)
+
+
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether there is a Delta table at exactly this path; Delta's own check accepts folders inside of one, too."""
+    return int(snapshot(spark, path).version()) >= 0
+
+
+def applied(spark: SparkSession, path: str, app_id: str) -> int | None:
+    """The newest transaction version in the log at ``path`` for ``app_id``; None if there is none."""
+    found = snapshot(spark, path).transactions().get(app_id)
+    return int(found.get()) if found.isDefined() else None
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL wants it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def sql_text(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,212 @@
+"""What a batch holds, in one aggregation: tables, schemas, positions, and what is no change at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from lakemirror.api.spec import Ordering
+from lakemirror.driver.errors import SourceRestarted
+from lakemirror.driver.mirror import TableName
+
+Position = list[object]
+"""[seq as hexadecimal digits, source time in microseconds, offset] of the highest change in a partition."""
+
+
+@dataclass
+class Group:
+    """Events of one schema in one table."""
+
+    schema_id: int | None
+    key_schema_id: int | None
+    events: int = 0
+    first_seq: bytes | None = None
+    last_seq: bytes | None = None
+    since: datetime | None = None
+
+
+@dataclass
+class TableOverview:
+    """Events of one table."""
+
+    name: TableName
+    groups: dict[tuple[int | None, int | None], Group] = field(default_factory=dict)
+    events: int = 0
+    truncates: int = 0
+    floor: bytes | None = None
+    keyed: int = 0
+    gaps: bool = False
+    moves: bool = False
+    snapshot: bool = False
+    unanchored: bool = False
+    streamed: bool = False
+    last_event_time: datetime | None = None
+    topics: set[str] = field(default_factory=set)
+    tombstone_records: int = 0
+
+
+@dataclass
+class Overview:
+    """All of a batch. ``documents`` are schema documents seen for the first time, by id."""
+
+    records: int = 0
+    ignored: int = 0
+    bad: int = 0
+    bad_reason: str | None = None
+    tables: dict[TableName, TableOverview] = field(default_factory=dict)
+    documents: dict[int, str] = field(default_factory=dict)
+    positions: dict[str, Position] = field(default_factory=dict)
+
+    def advanced(self, before: Mapping[str, Position]) -> dict[str, Position]:
+        """Highest positions after this batch."""
+        merged = dict(before)
+        for name, position in self.positions.items():
+            merged[name] = max(merged.get(name, position), position, key=lambda each: str(each[0]))
+        return merged
+
+
+def overview(events: DataFrame, known: Mapping[int, str]) -> Overview:
+    """Aggregate classified events; this materialises them."""
+    streamed = F.when((F.col("kind") == "change") & (F.col("op") != "r"), F.col("seq"))
+    grouped = events.groupBy(
+        "kind", "database", "schema", "table", "schema_id", "key_schema_id", "topic", "partition", "server"
+    ).agg(
+        F.count("*").alias("events"),
+        F.count("key_text").alias("keyed"),
+        F.first("schema_text", ignorenulls=True).alias("schema_text"),
+        F.first("key_schema_text", ignorenulls=True).alias("key_schema_text"),
+        F.first("reason", ignorenulls=True).alias("reason"),
+        F.max("gaps").alias("gaps"),
+        F.max(F.col("new_key_text").isNotNull() | F.col("old_key_text").isNotNull()).alias("moves"),
+        F.max(F.col("op") == "r").alias("snapshot"),
+        F.max(F.col("op") != "r").alias("streamed"),
+        F.max("unanchored").alias("unanchored"),
+        F.min("seq").alias("first_seq"),
+        F.max("seq").alias("last_seq"),
+        F.min("event_time").alias("since"),
+        F.max("event_time").alias("last_event_time"),
+        F.max(streamed).alias("highest"),
+        F.max_by(F.struct(F.unix_micros("event_time").alias("time"), "offset"), streamed).alias("highest_at"),
+    )  # fmt: skip
+    result = Overview()
+    tombstones: dict[str, int] = {}
+    for row in grouped.collect():
+        result.records += row["events"]
+        if row["kind"] == "bad":
+            result.bad += row["events"]
+            result.bad_reason = result.bad_reason or f"{row['topic']}: {row['reason']}"
+        elif row["kind"] == "tombstone":
+            result.ignored += row["events"]
+            tombstones[row["topic"]] = tombstones.get(row["topic"], 0) + row["events"]
+        elif row["kind"] == "other":
+            result.ignored += row["events"]
+        else:
+            _count(result, row)
+    _attribute(result, tombstones)
+    return result
+
+
+def _count(result: Overview, row: Row) -> None:
+    name = TableName(row["database"], row["schema"], row["table"])
+    table = result.tables.setdefault(name, TableOverview(name))
+    table.topics.add(row["topic"])
+    table.last_event_time = _later(table.last_event_time, row["last_event_time"])
+    if row["kind"] == "truncate":
+        table.truncates += row["events"]
+        table.floor = max(table.floor or b"", bytes(row["last_seq"]))
+        return
+    for identity, document in (("schema_id", "schema_text"), ("key_schema_id", "key_schema_text")):
+        if row[identity] is not None and row[document] is not None:
+            result.documents[row[identity]] = row[document]
+    group = table.groups.setdefault(
+        (row["schema_id"], row["key_schema_id"]), Group(row["schema_id"], row["key_schema_id"])
+    )
+    group.events += row["events"]
+    group.first_seq = min(group.first_seq or bytes(row["first_seq"]), bytes(row["first_seq"]))
+    group.last_seq = max(group.last_seq or bytes(row["last_seq"]), bytes(row["last_seq"]))
+    since = _aware(row["since"])
+    group.since = min(group.since, since) if group.since and since else group.since or since
+    table.events += row["events"]
+    table.keyed += row["keyed"]
+    for flag in ("gaps", "moves", "snapshot", "unanchored", "streamed"):
+        setattr(table, flag, getattr(table, flag) or bool(row[flag]))
+    _place(result, row)
+
+
+def _place(result: Overview, row: Row) -> None:
+    """Note the highest position of a partition."""
+    if row["highest"] is None:
+        return
+    partition = f"{row['topic']}/{row['partition']}"
+    highest: Position = [bytes(row["highest"]).hex(), row["highest_at"]["time"], row["highest_at"]["offset"]]
+    if partition not in result.positions or str(result.positions[partition][0]) < str(highest[0]):
+        result.positions[partition] = highest
+
+
+def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:
+    """Kafka's tombstones name no table: they count for the one table of their topic."""
+    for topic, count in tombstones.items():
+        owners = [table for table in result.tables.values() if topic in table.topics]
+        if len(owners) == 1:
+            owners[0].tombstone_records += count
+
+
+def restarted(events: DataFrame, seen: Overview, before: Mapping[str, Position], ordering: Ordering) -> None:
+    """Raise SourceRestarted when positions of a partition start again (design 5, epochs).
+
+    Evidence is a change with a later offset and a later source time, by more than the tolerance, below the partition's
+    highest position. Changes that are sent again are older in time; so only partitions in which the highest position
+    is not the latest in time need a closer look.
+    """
+    if ordering.by in ("timestamp", "offset"):
+        return
+    tolerance = ordering.tolerance_ms * 1000
+    highest = seen.advanced(before)
+    for partition, (seq, time, offset) in highest.items():
+        if partition not in seen.positions or time is None:
+            continue
+        topic, number = partition.rsplit("/", 1)
+        later = (
+            events.where((F.col("kind") == "change") & (F.col("op") != "r"))
+            .where(
+                (F.col("topic") == topic)
+                & (F.col("partition") == int(number))
+                & (F.col("offset") > F.lit(offset))
+            )
+            .where(F.unix_micros("event_time") > F.lit(int(str(time)) + tolerance))
+            .where(F.col("seq") < F.unhex(F.lit(seq)))
+        )
+        if not _may_have(seen, partition, int(str(time)) + tolerance):
+            continue
+        first = later.orderBy("offset").select("offset", "event_time", "table", "server").first()
+        if first is not None:
+            raise SourceRestarted(
+                f"positions of the source start again: topic {topic}, partition {number}, offset {first['offset']} "
+                f"(table {first['table']}, {first['event_time']} UTC, server {first['server']}) is later than offset {offset} "
+                f"but stands before it in the source's log. Nothing was written. If the source failed over or was "
+                f"restored, declare a new epoch: ordering.epochs: [{{epoch: N, from: {{{topic}: "
+                f'{{"{number}": {first["offset"]}}}}}}}]; if these are old records sent again, correct the topic.'
+            )
+
+
+def _may_have(seen: Overview, partition: str, after: int) -> bool:
+    topic = partition.rsplit("/", 1)[0]
+    latest = [
+        table.last_event_time
+        for table in seen.tables.values()
+        if topic in table.topics and table.last_event_time
+    ]
+    return any(time.timestamp() * 1_000_000 > after for time in latest)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    other = _aware(other)
+    return max(one, other) if one and other else one or other
+
+
+def _aware(time: datetime | None) -> datetime | None:
+    return None if time is None else time.astimezone(UTC)
