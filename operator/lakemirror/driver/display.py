@@ -78,11 +78,10 @@ class Display:
         for source, table in result.tables.items():
             self._tables[source] = add(self._tables.get(source), table)
         if self._live is None:
-            ignored = f", {result.ignored} no row changes" if result.ignored else ""
-            bad = f", {result.quarantined} quarantined" if result.quarantined else ""
-            self._print(
-                f"batch {result.batch_id}: {result.records} records{ignored}{bad}, {event.seconds:.1f} s"
-            )
+            counts = [f"batch {result.batch_id}: {result.records} records"]
+            counts += [f"{result.ignored} no row changes"] if result.ignored else []
+            counts += [f"{result.quarantined} quarantined"] if result.quarantined else []
+            self._print(f"{', '.join(counts)}, {event.seconds:.1f} s")
             for table in result.tables.values():
                 self._print(f"  {table_line(table)}")
 

@@ -93,7 +93,7 @@ class RunSummary:
     quarantined: int = 0
     batches: int = 0
     seconds: float = 0.0
-    lag: Lag = Lag(None, False)
+    lag: Lag = field(default_factory=lambda: Lag(None, False))
     warnings: tuple[str, ...] = ()
 
 

@@ -220,6 +220,9 @@ def _lines(spark: SparkSession, uris: list[str]) -> DataFrame:
     """
     reader = spark.newSession()
     reader.conf.set("spark.sql.files.openCostInBytes", str(2**40))
+    # Many files are listed by a job: with a task a core, not with one a file.
+    tasks = str(spark.sparkContext.defaultParallelism)
+    reader.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", tasks)
     in_block = F.monotonically_increasing_id().bitwiseAND(F.lit(2**33 - 1))
     lines = reader.read.text([_literal(uri) for uri in uris], lineSep="\n").select(
         F.col("value").alias("line"),
@@ -244,7 +247,10 @@ def _parsed(line: Column) -> Column:
 
 def _problem(line: Column, record: Column, base64: bool) -> Column:
     """Why a line is no record; null when it is one."""
-    checks = [(~line.rlike(r"^\s*\{") | record.isNull(), "the line is no JSON object of a record")]
+    checks = [
+        (~F.is_valid_utf8(line), "the line is not valid UTF-8"),
+        (~line.rlike(r"^\s*\{") | record.isNull(), "the line is no JSON object of a record"),
+    ]
     checks += [
         (record[name].isNull(), f"the record has no {name}") for name in ("topic", "partition", "offset")
     ]

@@ -162,7 +162,9 @@ class KafkaFeed:
             if self._draining.is_set():
                 raise RuntimeError(f"stopping: batch {batch_id} is left to the next start")
             try:
-                apply(frame, self._batch(batch_id))
+                batch = self._batch(batch_id)
+                if batch.extent:  # the first batch may be empty, as when it starts at the end
+                    apply(frame, batch)
                 faults.reach("before-checkpoint-commit")
             except BaseException as error:
                 # Also those that py4j does not expect in a callback. Spark sees an Exception.

@@ -1,0 +1,368 @@
+"""Files in the order of their names, each applied once, whatever happens in between."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import _parse_datatype_string
+
+from lakemirror.api.source import FilesSource
+from lakemirror.driver import faults
+from lakemirror.driver.errors import BatchMismatch, LakemirrorError
+from lakemirror.driver.sources import files
+from lakemirror.driver.sources.base import RAW, Batch
+from lakemirror.driver.sources.files import FilesFeed, InputMissing, read_records
+from lakemirror.driver.storage import LocalStorage
+
+
+def record(offset: int, value: str | None = "v", **other: Any) -> dict[str, Any]:
+    given = {"topic": "t", "partition": 0, "offset": offset, "timestamp": 1_700_000_000_123, "key": "k"}
+    return {**given, "value": value, "headers": [], **other}
+
+
+def write(path: Path, *records: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(each) + "\n" for each in records)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+def rows(spark: SparkSession, path: Path, **options: Any) -> list[Row]:
+    return read_records(spark, [f"file://{path}"], **options).orderBy("row").collect()
+
+
+class Taken:
+    """An apply that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Batch, list[int]]] = []
+        self.crash_at: int | None = None
+
+    def __call__(self, frame: DataFrame, batch: Batch) -> None:
+        if batch.batch_id == self.crash_at:
+            raise OSError("the table could not be written")
+        self.batches.append((batch, sorted(row.offset for row in frame.select("offset").collect())))
+
+    @property
+    def offsets(self) -> list[list[int]]:
+        return [offsets for _, offsets in self.batches]
+
+
+class Setup:
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.spark, self.input, self.state = spark, path / "in", path / "state"
+        self.taken = Taken()
+        self.warnings: list[str] = []
+
+    def feed(self, path: str | Path | None = None, limit: int = 1000) -> FilesFeed:
+        source = FilesSource(path=str(path or self.input), max_files_per_batch=limit)
+        return FilesFeed(
+            self.spark,
+            source,
+            LocalStorage(self.state),
+            interval_seconds=0.1,
+            warn=self.warnings.append,
+        )
+
+    def once(self, path: str | Path | None = None, limit: int = 1000) -> FilesFeed:
+        feed = self.feed(path, limit)
+        feed.run(self.taken, once=True, stopping=lambda: False)
+        return feed
+
+
+@pytest.fixture
+def setup(spark: SparkSession, tmp_path: Path) -> Setup:
+    return Setup(spark, tmp_path)
+
+
+# --- reading
+
+
+def test_a_record_keeps_every_byte(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ['{"a": "\U0001f600 ä \\u0000"}', "\x00\x01\x7f\r\n\u2028\u0085", "", None, "\\", "0" * 70_000]
+    headers = [["a", "1"], ["a", None], ["ä", ""]]
+    written = [record(i, text, headers=headers) for i, text in enumerate(texts)]
+    write(tmp_path / "f.jsonl", *written)
+    plain = json.dumps(record(9, "😀"), ensure_ascii=False)  # not escaped, and a carriage return at its end
+    with open(tmp_path / "f.jsonl", "ab") as file:
+        file.write(f"\n  \n{plain}\r\n".encode())
+    read = rows(spark, tmp_path / "f.jsonl")
+    assert [row.problem for row in read] == [None] * 7
+    assert [row.value and bytes(row.value).decode() for row in read] == [
+        *[text or (None if text is None else bytearray()) for text in texts],
+        "😀",
+    ]
+    assert [row.row for row in read] == [0, 1, 2, 3, 4, 5, 8]
+    assert [(h.key, h.value and bytes(h.value)) for h in read[0].headers] == [
+        ("a", b"1"),
+        ("a", None),
+        ("ä", bytearray()),
+    ]
+    assert {(row.topic, row.partition, bytes(row.key)) for row in read} == {("t", 0, b"k")}
+    assert read[0].file.endswith("/f.jsonl")
+    stamps = (
+        read_records(spark, [f"file://{tmp_path}/f.jsonl"]).selectExpr("unix_millis(timestamp)").distinct()
+    )
+    assert [row[0] for row in stamps.collect()] == [1_700_000_000_123]
+
+
+def test_the_schema_is_the_one_of_raw_records(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "f.jsonl", record(0))
+    frame = read_records(spark, [f"file://{tmp_path}/f.jsonl"])
+    assert frame.schema.simpleString() == _parse_datatype_string(RAW).simpleString()
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"no json", "no JSON object"),
+        (b'{"topic": "t", "partition": 0, "offset": 1, "va', "no JSON object"),
+        (b"[1]", "no JSON object"),
+        (b"null", "no JSON object"),
+        (b"5", "no JSON object"),
+        (b"{}", "has no topic"),
+        (b'{"topic": "t", "partition": 0, "value": "v"}', "has no offset"),
+        (b'{"topic": "t", "partition": 0, "offset": "x", "value": "v"}', "no JSON object|has no offset"),
+        (
+            b'{"topic": "t", "partition": 0, "offset": 1}{"topic": "t", "partition": 0, "offset": 2}',
+            "no JSON",
+        ),
+        (b'[{"topic": "t", "partition": 0, "offset": 1}]', "no JSON object"),
+        (b'{"topic": "t", "partition": 0, "offset": 1, "value": "\xff\xfe"}', "not valid UTF-8"),
+        (b"\xff\xfe\x00", "not valid UTF-8"),
+    ],
+)
+def test_a_line_that_is_no_record_keeps_its_bytes(
+    spark: SparkSession, tmp_path: Path, line: bytes, problem: str
+) -> None:
+    good = json.dumps(record(7)).encode()
+    (tmp_path / "f.jsonl").write_bytes(b"\n".join([good, line, good]))
+    first, bad, last = rows(spark, tmp_path / "f.jsonl")
+    assert (first.problem, last.problem) == (None, None)
+    assert bad.problem is not None
+    assert any(part in bad.problem for part in problem.split("|"))
+    assert bytes(bad.value) == line
+    assert (bad.topic, bad.key, bad.row) == (None, None, 1)
+    assert bad.file.endswith("/f.jsonl")
+
+
+def test_base64_payloads(spark: SparkSession, tmp_path: Path) -> None:
+    body = base64.b64encode(bytes(range(256))).decode()
+    write(tmp_path / "f.jsonl", record(0, body, key=None), record(1, None, key=body), record(2, "no base64!"))
+    first, second, bad = rows(spark, tmp_path / "f.jsonl", base64=True)
+    assert (bytes(first.value), first.key) == (bytes(range(256)), None)
+    assert (second.value, bytes(second.key)) == (None, bytes(range(256)))
+    assert "not base64" in bad.problem
+
+
+def test_lines_are_counted_in_each_file(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["a.jsonl", "b.jsonl.gz", "c [odd] {name} 100%.jsonl", "d*.jsonl"]
+    for n, name in enumerate(names):
+        write(tmp_path / name, *(record(i, f"{n}") for i in range(20)))
+    frame = read_records(spark, [f"file://{tmp_path}/{name}" for name in names])
+    assert frame.count() == 80
+    assert frame.where("row <> offset").count() == 0
+    assert frame.select("file").distinct().count() == 4
+
+
+# --- batches
+
+
+def test_files_come_in_the_order_of_their_names(setup: Setup) -> None:
+    for offset, name in enumerate(["b", "a", "c", "10", "9"]):
+        write(setup.input / f"{name}.jsonl", record(offset))
+        os.utime(setup.input / f"{name}.jsonl", (2_000_000_000 - offset, 2_000_000_000 - offset))
+    (setup.input / "notes.txt").write_text("left alone")
+    (setup.input / "_partial.jsonl").write_text("left alone")
+    feed = setup.once(limit=2)
+    assert setup.taken.offsets == [[3, 4], [0, 1], [2]]
+    assert [batch.batch_id for batch, _ in setup.taken.batches] == [0, 1, 2]
+    names = [[name for name, _ in batch.extent["files"]] for batch, _ in setup.taken.batches]
+    assert names == [["10.jsonl", "9.jsonl"], ["a.jsonl", "b.jsonl"], ["c.jsonl"]]
+    assert {batch.query_id for batch, _ in setup.taken.batches} == {feed.query_id}
+    assert feed.lag().caught_up
+
+
+def test_a_second_run_does_nothing_and_later_files_are_added(setup: Setup) -> None:
+    write(setup.input / "b.jsonl", record(0))
+    first = setup.once()
+    again = setup.once()
+    assert again.query_id == first.query_id
+    write(setup.input / "a.jsonl", record(1))
+    setup.once()
+    assert setup.taken.offsets == [[0], [1]]
+    assert [batch.batch_id for batch, _ in setup.taken.batches] == [0, 1]
+
+
+@pytest.mark.parametrize("path", ["in/a.jsonl", "in/a*.jsonl", "in/[a]*", "in/", "in"])
+def test_a_file_a_pattern_or_a_directory(setup: Setup, tmp_path: Path, path: str) -> None:
+    write(setup.input / "a.jsonl", record(0))
+    write(setup.input / "a.jsonl.gz", record(0), record(1))
+    write(setup.input / "b.jsonl", record(2))
+    setup.once(f"{tmp_path}/{path}")
+    expected = {"in/a.jsonl": [0], "in/a*.jsonl": [0], "in/[a]*": [0, 0, 1]}.get(path, [0, 0, 1, 2])
+    assert setup.taken.offsets == [expected]
+
+
+@pytest.mark.parametrize("crash", ["in apply", "before the commit"])
+def test_a_batch_that_was_begun_comes_again(setup: Setup, crash: str) -> None:
+    for i in range(4):
+        write(setup.input / f"{i}.jsonl", record(i))
+    if crash == "in apply":
+        setup.taken.crash_at = 1
+        with pytest.raises(OSError, match="could not be written"):
+            setup.once(limit=2)
+        setup.taken.crash_at = None
+    else:
+        faults.arm("before-checkpoint-commit", after=1)
+        with pytest.raises(faults.InjectedCrash):
+            setup.once(limit=2)
+        setup.taken.batches.pop()
+    feed = setup.feed(limit=1)  # another limit does not change the batch
+    pending = list(feed.pending())
+    assert [batch.batch_id for batch in pending] == [1]
+    feed.run(setup.taken, once=True, stopping=lambda: False)
+    assert setup.taken.offsets == [[0, 1], [2, 3]]
+    assert setup.taken.batches[1][0] == pending[0]
+    assert list(feed.pending()) == []
+
+
+@pytest.mark.parametrize("harm", ["changed", "gone"])
+def test_a_batch_that_comes_again_must_have_the_same_input(setup: Setup, harm: str) -> None:
+    write(setup.input / "a.jsonl", record(0))
+    setup.taken.crash_at = 0
+    with pytest.raises(OSError, match="could not be written"):
+        setup.once()
+    if harm == "changed":
+        write(setup.input / "a.jsonl", record(5))
+        with pytest.raises(BatchMismatch, match=r"a\.jsonl belongs to batch 0"):
+            setup.once()
+    else:
+        (setup.input / "a.jsonl").unlink()
+        with pytest.raises(InputMissing, match=r"a\.jsonl is gone"):
+            setup.once()
+
+
+def test_new_content_under_a_known_name_is_reported_once(setup: Setup) -> None:
+    write(setup.input / "a.jsonl", record(0))
+    setup.once()
+    write(setup.input / "a.jsonl", record(0), record(1))
+    feed = setup.once()
+    assert setup.taken.offsets == [[0]]
+    assert feed.changed == 1
+    assert ["a.jsonl has changed" in warning for warning in setup.warnings] == [True]
+
+
+def test_a_touched_file_is_the_same_file(setup: Setup) -> None:
+    write(setup.input / "a.jsonl", record(0))
+    setup.once()
+    os.utime(setup.input / "a.jsonl", (1, 1))
+    setup.once()
+    assert (setup.taken.offsets, setup.warnings) == ([[0]], [])
+
+
+def test_known_content_under_a_new_name_is_skipped(setup: Setup) -> None:
+    write(setup.input / "a.jsonl", record(0))
+    write(setup.input / "b.jsonl", record(0))
+    feed = setup.once()
+    write(setup.input / "c.jsonl", record(0))
+    write(setup.input / "d.jsonl", record(1))
+    setup.once()
+    setup.once()
+    assert setup.taken.offsets == [[0], [1]]
+    assert feed.skipped == 1
+    assert [w.split(":")[0] for w in setup.warnings] == ["b.jsonl is skipped", "c.jsonl is skipped"]
+
+
+def test_an_empty_file_waits_until_it_has_content(setup: Setup) -> None:
+    write(setup.input / "a.jsonl")
+    write(setup.input / "b.jsonl", record(1))
+    setup.once()
+    write(setup.input / "a.jsonl", record(0))
+    setup.once()
+    assert (setup.taken.offsets, setup.warnings) == ([[1], [0]], [])
+
+
+def test_running_on_it_takes_files_as_they_come(setup: Setup) -> None:
+    write(setup.input / "a.jsonl", record(0))
+    stop = threading.Event()
+    feed = setup.feed()
+    thread = threading.Thread(target=lambda: feed.run(setup.taken, once=False, stopping=stop.is_set))
+    thread.start()
+    until(lambda: len(setup.taken.batches) == 1)
+    write(setup.input / "0.jsonl", record(1))
+    until(lambda: len(setup.taken.batches) == 2)
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert setup.taken.offsets == [[0], [1]]
+
+
+def test_many_batches_are_compacted(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "COMPACT_EVERY", every := 4)
+    for i in range(every + 3):
+        write(setup.input / f"{i:03}.jsonl", record(i))
+
+    def apply(frame: DataFrame, batch: Batch) -> None:
+        setup.taken.batches.append((batch, []))
+
+    setup.feed(limit=1).run(apply, once=True, stopping=lambda: False)
+    assert len(setup.taken.batches) == every + 3
+    assert [f.name for f in (setup.state / "files" / "state").iterdir()] == [f"{every - 1}.json"]
+    assert len(list((setup.state / "files" / "offsets").iterdir())) == 3
+    write(setup.input / "000-copy.jsonl", record(0))
+    write(setup.input / "new.jsonl", record(900))
+    feed = setup.feed()
+    feed.run(apply, once=True, stopping=lambda: False)
+    assert [batch.batch_id for batch, _ in setup.taken.batches][-2:] == [every + 2, every + 3]
+    assert [n for n, _ in setup.taken.batches[-1][0].extent["files"]] == ["new.jsonl"]
+    assert feed.skipped == 1
+
+
+def test_looking_again_at_thousands_of_files_reads_none(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(1000):
+        write(setup.input / f"{i:05}.jsonl", record(i))
+    setup.feed().run(lambda frame, batch: None, once=True, stopping=lambda: False)
+
+    def refuse(self: LocalStorage, name: str) -> str:
+        raise AssertionError(f"{name} was read again")
+
+    monkeypatch.setattr(LocalStorage, "sha256", refuse)
+    began = time.monotonic()
+    setup.feed().run(setup.taken, once=True, stopping=lambda: False)
+    assert setup.taken.batches == []
+    assert time.monotonic() - began < 5
+
+
+def test_a_checkpoint_without_batches_gets_a_new_query(setup: Setup) -> None:
+    write(setup.input / "a.jsonl", record(0))
+    first = setup.once().query_id
+    for file in (setup.state / "files").rglob("*.json"):
+        file.unlink()
+    assert setup.once().query_id != first
+    assert [batch.batch_id for batch, _ in setup.taken.batches] == [0, 0]
+
+
+def test_a_missing_path_is_an_error(setup: Setup) -> None:
+    with pytest.raises(InputMissing, match=r"spec\.source\.files\.path: there is no file or directory"):
+        setup.once(setup.input / "nothing.jsonl")
+    with pytest.raises(LakemirrorError, match="last part of the path only"):
+        setup.feed("/data/*/x.jsonl")
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)

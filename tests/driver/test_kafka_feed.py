@@ -1,0 +1,246 @@
+"""The Kafka feed against a real broker."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import _parse_datatype_string
+
+from lakemirror.api.source import KafkaSource
+from lakemirror.driver import faults
+from lakemirror.driver.sources.base import RAW, Batch
+from lakemirror.driver.sources.kafka import KafkaFeed, client_options
+from lakemirror.driver.storage import LocalStorage
+from tests.support.kafka_broker import Broker
+
+pytestmark = pytest.mark.sources
+
+
+@dataclass
+class Setup:
+    """A feed's checkpoint, and an apply that keeps what it was given."""
+
+    spark: SparkSession
+    broker: Broker
+    path: Path
+    batches: list[tuple[Batch, list[Row]]] = field(default_factory=list)
+    crash: BaseException | None = None
+    schema: str = ""
+
+    def feed(self, **source: Any) -> KafkaFeed:
+        document = {"bootstrapServers": self.broker.bootstrap, **source}
+        return KafkaFeed(
+            self.spark, KafkaSource.model_validate(document), LocalStorage(self.path), interval_seconds=0.2
+        )
+
+    def apply(self, frame: DataFrame, batch: Batch) -> None:
+        if self.crash is not None:
+            crash, self.crash = self.crash, None
+            raise crash
+        self.schema = frame.schema.simpleString()
+        rows = frame.orderBy("topic", "partition", "offset").collect()
+        self.batches.append((batch, rows))
+
+    def once(self, **source: Any) -> KafkaFeed:
+        feed = self.feed(**source)
+        feed.run(self.apply, once=True, stopping=lambda: False)
+        return feed
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [row.value and bytes(row.value) for _, rows in self.batches for row in rows]
+
+    @property
+    def extents(self) -> list[dict[str, Any]]:
+        return [batch.extent for batch, _ in self.batches]
+
+
+@pytest.fixture
+def setup(spark: SparkSession, kafka: Broker, tmp_path: Path) -> Setup:
+    return Setup(spark, kafka, tmp_path / "state")
+
+
+def fill(broker: Broker, topic: str, values: list[str], *, partition: int = 0, **other: Any) -> None:
+    for value in values:
+        broker.send(topic, value, partition=partition, **other)
+    broker.flush()
+
+
+def test_a_record_as_it_is(setup: Setup, kafka: Broker) -> None:
+    topic = kafka.create("plain", 2)
+    headers = [("a", b"1"), ("b", None), ("\u00e4", b"\xff\x00")]
+    kafka.send(topic, b"\x00\xff", key="k", partition=1, headers=headers, timestamp=1_700_000_000_123)
+    kafka.send(topic, None, key="k", partition=1)
+    kafka.send(topic, "", key=None, partition=0)
+    kafka.flush()
+    setup.once(topics=[topic])
+    [(batch, rows)] = setup.batches
+    keyless, full, tombstone = rows
+    assert setup.schema == _parse_datatype_string(RAW).simpleString()
+    assert (full.topic, full.partition, full.offset, bytes(full.key)) == (topic, 1, 0, b"k")
+    assert bytes(full.value) == b"\x00\xff"
+    assert [(h.key, h.value and bytes(h.value)) for h in full.headers] == headers
+    assert full.timestamp.astimezone(UTC).timestamp() == 1_700_000_000.123
+    assert (tombstone.offset, tombstone.value) == (1, None)
+    assert (keyless.key, bytes(keyless.value)) == (None, b"")
+    assert {(row.file, row.row, row.problem) for row in rows} == {(None, None, None)}
+    assert batch.extent == {topic: {"0": [0, 1], "1": [0, 2]}}
+
+
+def test_batches_are_bounded_and_a_second_run_does_nothing(setup: Setup, kafka: Broker) -> None:
+    topic = kafka.create("bounded")
+    fill(kafka, topic, [str(i) for i in range(10)])
+    feed = setup.once(topics=[topic], maxRecordsPerBatch=4)
+    assert setup.extents == [{topic: {"0": span}} for span in ([0, 4], [4, 8], [8, 10])]
+    assert [batch.batch_id for batch, _ in setup.batches] == [0, 1, 2]
+    assert feed.lag().records == 0
+    assert feed.lag().caught_up
+    again = setup.once(topics=[topic])
+    assert len(setup.batches) == 3
+    assert again.query_id == feed.query_id
+    fill(kafka, topic, ["new"])
+    assert again.lag().records == 1
+    setup.once(topics=[topic])
+    assert setup.values == [*(str(i).encode() for i in range(10)), b"new"]
+    assert setup.batches[3][0] == Batch(feed.query_id, 3, {topic: {"0": [10, 11]}})
+
+
+def test_starting_at_offsets(setup: Setup, kafka: Broker) -> None:
+    topic, other = kafka.create("at", 2), kafka.create("at")
+    for partition in (0, 1):
+        fill(kafka, topic, [f"{partition}.{i}" for i in range(5)], partition=partition)
+    fill(kafka, other, ["other"])
+    setup.once(topics=[topic, other], startingOffsets={topic: {"1": 3}})
+    assert setup.extents == [{topic: {"0": [0, 5], "1": [3, 5]}, other: {"0": [0, 1]}}]
+
+
+def test_starting_at_a_moment(setup: Setup, kafka: Broker) -> None:
+    topic = kafka.create("moment", 2)
+    stamp = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
+    for i, value in enumerate(["early", "exact", "late"]):
+        fill(kafka, topic, [value], timestamp=stamp + (i - 1) * 1000)
+    fill(kafka, topic, ["long ago"], partition=1, timestamp=stamp - 1000)
+    setup.once(topics=[topic], startingOffsets={"timestamp": "2026-03-01T01:00:00+01:00"})
+    assert setup.values == [b"exact", b"late"]
+
+
+def test_starting_at_the_end(setup: Setup, kafka: Broker) -> None:
+    topic = kafka.create("latest")
+    fill(kafka, topic, ["before"])
+    feed = setup.once(topics=[topic], startingOffsets="latest")
+    assert (setup.batches, feed.lag().records) == ([], 0)
+    fill(kafka, topic, ["after"])
+    setup.once(topics=[topic], startingOffsets="latest")
+    assert setup.values == [b"after"]
+
+
+def test_a_new_topic_is_picked_up_while_running(setup: Setup, kafka: Broker) -> None:
+    first = kafka.create("growing.a")
+    prefix = first.removeprefix("growing.a.")
+    fill(kafka, first, ["one"])
+    stop = threading.Event()
+    feed = setup.feed(topicPattern=rf"growing\..*{prefix}")
+    thread = threading.Thread(target=lambda: feed.run(setup.apply, once=False, stopping=stop.is_set))
+    thread.start()
+    until(lambda: setup.values == [b"one"])
+    second = f"growing.b.{prefix}"
+    kafka.create_named(second)
+    fill(kafka, second, ["two"])
+    kafka.create_named(f"shrinking.{prefix}")
+    fill(kafka, f"shrinking.{prefix}", ["not matched"])
+    until(lambda: len(setup.values) == 2)
+    fill(kafka, second, ["three"])
+    until(lambda: len(setup.values) == 3)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert setup.values == [b"one", b"two", b"three"]
+    assert setup.extents[1] == {second: {"0": [0, 1]}}
+    assert list(setup.feed(topicPattern=rf"growing\..*{prefix}").pending()) == []
+
+
+class OursError(Exception):
+    """An exception with something in it."""
+
+
+@pytest.mark.parametrize("crash", [OursError("the table"), faults.InjectedCrash("after-rows"), "commit"])
+def test_after_a_crash_the_same_batch_comes_again(
+    setup: Setup, kafka: Broker, crash: BaseException | str
+) -> None:
+    topic = kafka.create("crash")
+    fill(kafka, topic, [str(i) for i in range(5)])
+    if isinstance(crash, str):
+        faults.arm("before-checkpoint-commit")
+        with pytest.raises(faults.InjectedCrash):
+            setup.once(topics=[topic])
+        setup.batches.clear()
+    else:
+        setup.crash = crash
+        with pytest.raises(type(crash)) as raised:
+            setup.once(topics=[topic])
+        assert raised.value is crash  # the very one that apply raised
+    fill(kafka, topic, ["later"])
+    feed = setup.feed(topics=[topic], maxRecordsPerBatch=1)
+    [pending] = feed.pending()
+    feed.run(setup.apply, once=True, stopping=lambda: False)
+    assert pending == Batch(feed.query_id, 0, {topic: {"0": [0, 5]}})
+    assert setup.batches[0][0] == pending
+    assert setup.values == [*(str(i).encode() for i in range(5)), b"later"]
+    assert list(feed.pending()) == []
+
+
+def test_stopping_lets_the_batch_finish_and_marks_it(setup: Setup, kafka: Broker) -> None:
+    topic = kafka.create("stop")
+    fill(kafka, topic, [str(i) for i in range(6)])
+    stop = threading.Event()
+
+    def apply(frame: DataFrame, batch: Batch) -> None:
+        stop.set()
+        time.sleep(1.5)
+        setup.apply(frame, batch)
+
+    feed = setup.feed(topics=[topic], maxRecordsPerBatch=2)
+    feed.run(apply, once=True, stopping=stop.is_set)
+    assert setup.extents == [{topic: {"0": [0, 2]}}]
+    assert 0 not in [batch.batch_id for batch in feed.pending()]
+    setup.once(topics=[topic], maxRecordsPerBatch=2)
+    assert setup.values == [str(i).encode() for i in range(6)]
+
+
+def test_lag_counts_what_is_not_applied(setup: Setup, kafka: Broker) -> None:
+    topic = kafka.create("lag", 2)
+    fill(kafka, topic, ["a", "b"])
+    feed = setup.feed(topics=[topic])
+    assert feed.lag().records is None  # where it starts is not known before it was started
+    feed.run(setup.apply, once=True, stopping=lambda: False)
+    fill(kafka, topic, ["c", "d", "e"], partition=1)
+    assert (feed.lag().records, feed.lag().caught_up) == (3, False)
+    feed.close()
+
+
+def test_options_of_the_client() -> None:
+    source = {"bootstrapServers": "kafka:9092", "topics": ["t"]}
+    plain = KafkaSource.model_validate(source)
+    assert client_options(plain, {}) == {"bootstrap.servers": "kafka:9092"}
+    secured = KafkaSource.model_validate({**source, "security": {"protocol": "SSL", "secret": "tls"}})
+    options = client_options(secured, {"ca.crt": "CA", "tls.crt": "CERT", "tls.key": "KEY"})
+    assert options["security.protocol"] == "SSL"
+    assert options["ssl.truststore.certificates"] == "CA"
+    assert (options["ssl.keystore.certificate.chain"], options["ssl.keystore.key"]) == ("CERT", "KEY")
+    assert json.loads(json.dumps(options)) == options
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.1)

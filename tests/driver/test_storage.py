@@ -1,0 +1,97 @@
+"""The same promises on plain paths and through Hadoop's FileSystem."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.storage import HadoopStorage, LocalStorage, Storage, StorageUnfit, open_storage
+
+
+@pytest.fixture(params=["local", "hadoop"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return LocalStorage(tmp_path / "root")
+    return HadoopStorage(f"file://{tmp_path}/root", request.getfixturevalue("spark"))
+
+
+def test_reads_what_was_written(storage: Storage) -> None:
+    text = "zwei\nÄäß 😀 \x00 end"
+    storage.write_text("a/b.json", text)
+    assert storage.read_text("a/b.json") == text
+    assert storage.exists("a/b.json")
+    assert storage.sha256("a/b.json") == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_replaces_and_deletes(storage: Storage) -> None:
+    storage.write_text("x", "old, and longer")
+    storage.write_text("x", "new")
+    assert storage.read_text("x") == "new"
+    storage.delete("x")
+    storage.delete("x")
+    assert not storage.exists("x")
+    with pytest.raises(FileNotFoundError):
+        storage.read_text("x")
+
+
+def test_lists_files_of_one_folder_by_name(storage: Storage) -> None:
+    for name in ("f/b", "f/a", "f/deeper/c", "other"):
+        storage.write_text(name, name)
+    assert [(entry.name, entry.size) for entry in storage.list("f")] == [("a", 3), ("b", 3)]
+    assert storage.list("nowhere") == []
+    assert storage.is_folder("f")
+    assert not storage.is_folder("f/a")
+    assert not storage.is_folder("nowhere")
+
+
+def test_modification_time_is_in_milliseconds(storage: Storage) -> None:
+    storage.write_text("f/a", "a")
+    assert 1_600_000_000_000 < storage.list("f")[0].mtime < 4_000_000_000_000
+
+
+def test_creates_only_once(storage: Storage) -> None:
+    assert storage.write_text_new("n/1", "first")
+    assert not storage.write_text_new("n/1", "second")
+    assert storage.read_text("n/1") == "first"
+    assert [entry.name for entry in storage.list("n")] == ["1"]
+
+
+def test_of_many_creators_one_wins(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda i: storage.write_text_new("n/1", f"{i}" * 1000), range(32)))
+    assert won.count(True) == 1
+    assert storage.read_text("n/1") == f"{won.index(True)}" * 1000
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.write_text("x", "0" * 100_000)
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(lambda: [storage.write_text("x", f"{i % 10}" * 100_000) for i in range(100)])
+        while not writing.done():
+            text = storage.read_text("x")
+            assert len(text) == 100_000
+            assert len(set(text)) == 1
+
+
+def test_paths_without_a_session_are_local(tmp_path: Path) -> None:
+    assert open_storage(str(tmp_path)).uri == f"file://{tmp_path}"
+    assert open_storage(f"file://{tmp_path}").uri == f"file://{tmp_path}"
+    with pytest.raises(StorageUnfit, match="s3a://lake"):
+        open_storage("s3a://lake/x")
+
+
+def test_a_path_without_a_scheme_follows_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    assert isinstance(open_storage(str(tmp_path), spark), LocalStorage)
+    session = spark.newSession()
+    session.conf.set("fs.defaultFS", "viewfs://cluster/")
+    session.conf.set("fs.viewfs.mounttable.cluster.link./data", f"file://{tmp_path}")
+    storage = open_storage("/data", session)
+    assert isinstance(storage, HadoopStorage)
+    storage.write_text("a", "text")
+    assert (tmp_path / "a").read_text() == "text"
