@@ -19,9 +19,9 @@ from tests.support.reference import Mirror, position
 
 KEY, ROW = "STRUCT<h: INT, id: INT>", "STRUCT<h: INT, id: INT, v: INT, note: STRING, big: STRING>"
 EVENT = (
-    f"key {KEY}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, partition INT, "
-    f"offset BIGINT, digest BIGINT, row {ROW}, gaps ARRAY<STRING>, texts MAP<STRING, STRING>, new_key {KEY}, "
-    f"old_key {KEY}"
+    f"key {KEY}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
+    f"partition INT, offset BIGINT, digest BIGINT, row {ROW}, gaps ARRAY<STRING>, "
+    f"texts MAP<STRING, STRING>, new_key {KEY}, old_key {KEY}"
 )
 
 
