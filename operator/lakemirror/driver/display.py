@@ -9,6 +9,7 @@ from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +28,7 @@ from lakemirror.driver.runner import (
 from lakemirror.driver.sources.base import Lag
 
 _COLUMNS = ("inserted", "updated", "deleted", "stale", "duplicates")
+_WIDE = Console(width=10_000)
 _LINES = 20
 """Tables shown while a run works; all are in the summary."""
 
@@ -103,7 +105,9 @@ class Display:
         for line in drift_lines(summary):
             self._print(line)
         if summary.tables:
-            self._console.print(summary_table(summary))
+            shown = summary_table(summary)
+            # All of it, also where lines are short: a number that is cut is worse than a line that wraps.
+            self._console.print(shown, width=Measurement.get(_WIDE, _WIDE.options, shown).maximum, crop=False)
         self._print(summary_line(summary))
 
     def _print(self, text: str) -> None:

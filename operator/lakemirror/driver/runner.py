@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.api.tables import Target
 from lakemirror.driver import tables
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.errors import LakemirrorError
@@ -123,6 +124,7 @@ def run(
     it. Raises LakemirrorError with what to do; an interrupted or failed batch is repeated at the next run.
     """
     require_supported(pipeline)
+    pipeline = with_absolute_paths(pipeline)
     with ExitStack() as stack:
         stop = stack.enter_context(_stop_requests(stopping))
         return _Run(pipeline, once, on_event or (lambda event: None), stop).run(
@@ -257,6 +259,37 @@ class _Run:
             lag,
             report.warnings,
         )
+
+
+def with_absolute_paths(pipeline: CdcPipeline) -> CdcPipeline:
+    """The pipeline with relative paths taken from the current directory, for Delta takes none."""
+    spec = pipeline.spec
+    if "spark.hadoop.fs.defaultFS" in spec.spark.conf:
+        return pipeline  # relative to a place of that file system
+
+    def moved(target: Target) -> Target:
+        return target if target.path is None else target.model_copy(update={"path": _absolute(target.path)})
+
+    source = spec.source
+    if source.files is not None:
+        files = source.files.model_copy(update={"path": _absolute(source.files.path)})
+        source = source.model_copy(update={"files": files})
+    changes = {
+        "source": source,
+        "checkpoint": _absolute(spec.checkpoint),
+        "target": moved(spec.target),
+        "tables": [
+            table if table.target is None else table.model_copy(update={"target": moved(table.target)})
+            for table in spec.tables
+        ],
+    }
+    return pipeline.model_copy(update={"spec": spec.model_copy(update=changes)})
+
+
+def _absolute(path: str) -> str:
+    if urlsplit(path).scheme or path.startswith("/"):
+        return path
+    return f"{os.getcwd()}/{path.removeprefix('./')}"
 
 
 def read_secret(name: str, secrets: Secrets) -> dict[str, str]:

@@ -232,7 +232,7 @@ def _lines(spark: SparkSession, uris: list[str]) -> DataFrame:
     view = f"lakemirror_lines_{uuid.uuid4().hex}"
     lines.createGlobalTempView(view)
     try:
-        return spark.table(f"global_temp.{view}").where(F.btrim("line", F.lit(" \t\r")) != "")
+        return spark.table(f"global_temp.{view}").where(F.col("line").rlike(r"\S"))
     finally:
         spark.catalog.dropGlobalTempView(view)
 

@@ -1,0 +1,62 @@
+"""The numbers of the report at /metrics."""
+
+from __future__ import annotations
+
+import socket
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.metrics import Metrics, port_from_environment
+from lakemirror.driver.progress import Progress
+from lakemirror.driver.results import BatchResult, TableResult
+from lakemirror.driver.sources.base import Lag
+
+
+def scrape(port: int) -> dict[tuple[str, str], float]:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    return {(s.name, s.labels.get("table", "")): s.value for family in families for s in family.samples}
+
+
+def test_the_numbers_of_the_report() -> None:
+    progress = Progress("shop")
+    tables = {
+        name: TableResult(name, events=n, inserted=n - 1, version=n, tombstones_retained=2)
+        for n, name in enumerate(["public.a", "public.b"], 1)
+    }
+    progress.batch_done(BatchResult(3, records=3, tables=tables))
+    with Metrics(0, "127.0.0.1") as metrics:
+        assert scrape(metrics.port) == {}
+        metrics.publish(progress.report("Running", Lag(5, False)))
+        found = scrape(metrics.port)
+    assert found["lakemirror_batch_id", ""] == 3
+    assert found["lakemirror_lag_records", ""] == 5
+    assert found["lakemirror_caught_up", ""] == 0
+    assert found["lakemirror_phase", ""] == 1
+    assert ("lakemirror_lag_seconds", "") not in found  # unknown is left out, not 0
+    assert found["lakemirror_table_events_total", "public.b"] == 2
+    assert found["lakemirror_table_inserted_total", "public.b"] == 1
+    assert found["lakemirror_table_version", "public.a"] == 1
+    assert found["lakemirror_table_tombstones_retained", "public.a"] == 2
+
+
+def test_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert port_from_environment() is None
+    monkeypatch.setenv("LAKEMIRROR_METRICS_PORT", "9100")
+    assert port_from_environment() == 9100
+    for wrong in ("x", "-1", "70000"):
+        monkeypatch.setenv("LAKEMIRROR_METRICS_PORT", wrong)
+        with pytest.raises(LakemirrorError, match="LAKEMIRROR_METRICS_PORT"):
+            port_from_environment()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LakemirrorError, match=str(port)), Metrics(port, "127.0.0.1"):
+            pass

@@ -1,0 +1,170 @@
+"""The progress report: its numbers, its document, when it is published."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from lakemirror.driver.errors import SourceRestarted, TableFailed
+from lakemirror.driver.progress import FileSink, Phase, Progress, Report, Reporter, add
+from lakemirror.driver.results import BatchResult, Drift, TableResult
+from lakemirror.driver.sources.base import Lag
+from lakemirror.driver.storage import LocalStorage
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ADDED = Drift("note", "added", None, "string", "added", NOON)
+ORDERS = TableResult(
+    "public.orders",
+    target="/lake/orders",
+    version=3,
+    events=10,
+    inserted=4,
+    updated=3,
+    deleted=1,
+    stale=1,
+    duplicates=1,
+    tombstone_records=1,
+    tombstones_retained=5,
+    late_after_collection=2,
+    quarantined=6,
+    last_event_time=NOON,
+    drift=(ADDED,),
+)
+
+
+def batch(batch_id: int, *tables: TableResult) -> BatchResult:
+    return BatchResult(batch_id, records=20, ignored=2, quarantined=6, tables={t.source: t for t in tables})
+
+
+def test_counts_add_up_and_states_are_the_last() -> None:
+    later = replace(ORDERS, version=None, target=None, tombstones_retained=2, last_event_time=None)
+    both = add(ORDERS, later)
+    assert (both.events, both.inserted, both.quarantined, both.late_after_collection) == (20, 8, 12, 4)
+    assert (both.version, both.target, both.tombstones_retained) == (3, "/lake/orders", 2)
+    assert both.last_event_time == NOON
+    assert both.drift == (ADDED,)
+
+
+def test_the_document() -> None:
+    progress = Progress("shop")
+    progress.batch_done(batch(0, ORDERS))
+    progress.batch_done(batch(1, replace(ORDERS, events=1, version=4), TableResult("public.a", events=2)))
+    progress.warn("a file has changed")
+    document = json.loads(json.dumps(progress.report("Running", Lag(7, False)).document()))
+    assert document["pipeline"] == "shop"
+    assert (document["phase"], document["batchId"], document["lagRecords"]) == ("Running", 1, 7)
+    assert document["eventTime"] == "2026-03-01T12:00:00.000Z"
+    assert document["lagSeconds"] > 0
+    assert document["caughtUp"] is False
+    assert document["committedAt"] <= document["observedAt"]
+    assert document["totals"] == {
+        "applied": 13,
+        "inserted": 8,
+        "updated": 6,
+        "deleted": 2,
+        "stale": 2,
+        "duplicates": 2,
+        "tombstoneRecords": 2,
+        "tombstonesRetained": 5,
+        "lateAfterCollection": 4,
+        "quarantined": 12,
+    }
+    assert document["tablesTotal"] == 2
+    assert [table["source"] for table in document["tables"]] == ["public.a", "public.orders"]
+    orders = document["tables"][1]
+    assert (orders["applied"], orders["version"]) == (11, 4)
+    assert orders["drift"] == [
+        {
+            "column": "note",
+            "change": "added",
+            "from": None,
+            "to": "string",
+            "action": "added",
+            "since": "2026-03-01T12:00:00.000Z",
+        }
+    ]
+    assert document["warnings"] == ["a file has changed"]
+    assert (document["sourceRestarted"], document["tableFailed"], document["failure"]) == (None, None, None)
+
+
+def test_totals_begin_with_what_was_before_and_count_a_repeated_batch_once() -> None:
+    progress = Progress("shop")
+    progress.begin_with({"public.orders": {"events": 100, "inserted": 40, "tombstones_retained": 9}})
+    assert progress.report("Starting", Lag(None, False)).totals.applied == 100
+    # The batch was in the totals of before: the audit table says what they are with it.
+    progress.batch_done(batch(7, ORDERS), {"public.orders": {"events": 100, "inserted": 40}})
+    totals = progress.report("Running", Lag(0, True)).totals
+    assert (totals.applied, totals.inserted) == (100, 40)
+    assert progress.tables["public.orders"].events == 10  # the summary is of this run
+    progress.batch_done(batch(8, ORDERS))
+    assert progress.report("Running", Lag(0, True)).totals.applied == 110
+
+
+def test_lag_in_seconds() -> None:
+    progress = Progress("shop")
+    assert progress.report("Running", Lag(3, False)).lag_seconds is None
+    past = datetime.now(UTC) - timedelta(seconds=90)
+    progress.batch_done(batch(0, replace(ORDERS, last_event_time=past)))
+    lag = progress.report("Running", Lag(3, False)).lag_seconds
+    assert lag is not None
+    assert 90 <= lag < 120
+    assert progress.report("Running", Lag(0, True)).lag_seconds == 0
+
+
+def test_what_ended_the_run_is_told() -> None:
+    for error, name in (
+        (SourceRestarted("epoch"), "source_restarted"),
+        (TableFailed("orders"), "table_failed"),
+    ):
+        progress = Progress("shop")
+        progress.failed(error)
+        report = progress.report("Failed", Lag(None, False))
+        assert getattr(report, name) == report.failure == str(error)
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.at: list[tuple[float, Phase]] = []
+
+    def publish(self, report: Report) -> None:
+        self.at.append((time.monotonic(), report.phase))
+
+
+class Broken:
+    def publish(self, report: Report) -> None:
+        raise OSError("away")
+
+
+def test_reports_come_soon_after_news_but_not_often_and_at_times_without() -> None:
+    progress, kept = Progress("shop"), Kept()
+    reporter = Reporter(
+        lambda phase: progress.report(phase, Lag(0, True)),
+        [Broken(), kept],
+        at_most_every=0.3,
+        at_least_every=1.2,
+    )
+    reporter.start()
+    for _ in range(50):
+        reporter.news()
+        time.sleep(0.02)
+    busy = len(kept.at)
+    assert 2 <= busy <= 5
+    time.sleep(2.0)
+    assert len(kept.at) > busy  # renewed while nothing happened
+    gaps = [b[0] - a[0] for a, b in zip(kept.at, kept.at[1:], strict=False)]
+    assert min(gaps) >= 0.29
+    reporter.stop("Completed")
+    assert [phase for _, phase in kept.at][:: len(kept.at) - 1] == ["Starting", "Completed"]
+
+
+def test_the_file_holds_the_newest_report(tmp_path: Path) -> None:
+    progress = Progress("shop")
+    sink = FileSink(LocalStorage(tmp_path))
+    sink.publish(progress.report("Running", Lag(1, False)))
+    progress.batch_done(batch(4, ORDERS))
+    last = progress.report("Completed", Lag(0, True))
+    sink.publish(last)
+    assert json.loads((tmp_path / "progress.json").read_text()) == last.document()

@@ -1,0 +1,145 @@
+"""Java is checked, jars are found once, and settings of the user win."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lakemirror.driver
+from lakemirror.driver import jars, session
+from lakemirror.driver.session import JavaMissing, check_java
+
+
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_java_is_found() -> None:
+    assert check_java() >= 17
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaMissing, match="apt-get install openjdk-17-jre-headless"):
+        check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(JavaMissing, match=r"JAVA_HOME=.*nowhere holds no bin/java"):
+        check_java()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("1.8.0_392", "Java 8"), ("11.0.2", "Java 11"), ("none", "version")]
+)
+def test_java_that_will_not_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, expected: str
+) -> None:
+    program(tmp_path / "bin" / "java", f"echo 'openjdk version \"{said}\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing, match=expected):
+        check_java()
+
+
+def test_the_session_writes_delta_and_has_our_defaults(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.format("delta").save(str(tmp_path / "t"))
+    assert spark.read.format("delta").load(str(tmp_path / "t")).count() == 3
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.databricks.delta.snapshotPartitions") == "1"  # given by the tests: it wins
+    assert spark.conf.get("spark.ui.enabled") == "false"
+    assert spark.sparkContext.master == "local[2]"
+
+
+def test_a_submitted_application_keeps_what_the_cluster_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert not {"spark.master", "spark.driver.memory", "spark.jars"} & set(session._defaults({}))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT")
+    assert session._defaults({})["spark.master"] == "local[*]"
+    assert "spark.driver.memory" not in session._defaults({"spark.master": "k8s://https://x"})
+
+
+@pytest.mark.parametrize(("master", "cores"), [("local", 1), ("local[3]", 3), ("local[4, 2]", 4)])
+def test_cores_of_a_local_master(master: str, cores: int) -> None:
+    assert session._cores(master) == cores
+
+
+def test_the_pom_names_each_jar_with_its_version() -> None:
+    named = jars.declared()
+    assert len({jar.artifact for jar in named}) == len(named) == 12
+    assert "io.delta:delta-spark_4.2_2.13:4.4.0" in {jar.coordinates for jar in named}
+    assert all(jar.group and jar.artifact and jar.version for jar in named)
+
+
+def fake_maven(folder: Path) -> None:
+    """A mvn that makes the files that it is asked for, slowly, and counts its calls."""
+    names = " ".join(jar.file for jar in jars.declared())
+    program(
+        folder / "mvn",
+        'for a in "$@"; do case "$a" in -DoutputDirectory=*) out="${a#*=}";; esac; done\n'
+        f'echo called >> "{folder}/calls"; sleep 1; for n in {names}; do echo jar > "$out/$n"; done',
+    )
+
+
+def test_jars_are_resolved_once_by_processes_at_once(tmp_path: Path) -> None:
+    fake_maven(tmp_path)
+    target = tmp_path / "jars"
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "LAKEMIRROR_JARS": str(target),
+        "PYTHONPATH": str(Path(lakemirror.driver.__file__).parents[2]),
+    }
+    command = [sys.executable, "-m", "lakemirror.driver.jars"]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    assert [process.communicate()[0].strip() for process in running] == [str(target)] * 3
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert (tmp_path / "calls").read_text().count("called") == 1
+    assert {file.name for file in target.glob("*.jar")} == {jar.file for jar in jars.declared()}
+    assert not list(target.glob(".partial*"))
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No jars anywhere, no programs on the PATH."""
+    monkeypatch.setenv("LAKEMIRROR_JARS", str(tmp_path / "jars"))
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path
+
+
+def test_with_the_jars_there_no_maven_is_needed(empty: Path) -> None:
+    (empty / "jars").mkdir()
+    for jar in jars.declared():
+        (empty / "jars" / jar.file).touch()
+    assert jars.spark_conf()["spark.jars"].split(",")[0] == str(empty / "jars" / jars.declared()[0].file)
+
+
+def test_jars_in_sparks_own_folder_are_left_to_it(empty: Path) -> None:
+    (empty / "spark" / "jars").mkdir(parents=True)
+    for jar in jars.declared():
+        (empty / "spark" / "jars" / jar.file).touch()
+    assert jars.spark_conf() == {}
+
+
+def test_without_maven_spark_downloads_the_same_jars(empty: Path) -> None:
+    packages = jars.spark_conf()["spark.jars.packages"].split(",")
+    assert packages == [jar.coordinates for jar in jars.declared()]
+    with pytest.raises(jars.JarsUnavailable, match="apt-get install maven"):
+        jars.ensure()
+
+
+def test_what_maven_says_is_told(empty: Path) -> None:
+    program(empty / "bin" / "mvn", "echo '[ERROR] no route to the repository'; exit 1")
+    with pytest.raises(jars.JarsUnavailable, match="no route to the repository"):
+        jars.ensure()
+    assert list((empty / "jars").glob("*.jar")) == []
