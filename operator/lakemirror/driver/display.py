@@ -9,7 +9,6 @@ from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +27,6 @@ from lakemirror.driver.runner import (
 from lakemirror.driver.sources.base import Lag
 
 _COLUMNS = ("inserted", "updated", "deleted", "stale", "duplicates")
-_WIDE = Console(width=10_000)
 _LINES = 20
 """Tables shown while a run works; all are in the summary."""
 
@@ -105,9 +103,7 @@ class Display:
         for line in drift_lines(summary):
             self._print(line)
         if summary.tables:
-            shown = summary_table(summary)
-            # All of it, also where lines are short: a number that is cut is worse than a line that wraps.
-            self._console.print(shown, width=Measurement.get(_WIDE, _WIDE.options, shown).maximum, crop=False)
+            self._print(summary_table(summary))
         self._print(summary_line(summary))
 
     def _print(self, text: str) -> None:
@@ -124,9 +120,9 @@ def table_line(table: TableResult) -> str:
     return f"{table.source}: {', '.join(counts) or 'nothing changed'}"
 
 
-def summary_table(summary: RunSummary) -> Table:
-    """All tables, numbers aligned."""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+def summary_table(summary: RunSummary) -> str:
+    """All tables, numbers aligned, however long the lines get: a number that is cut is worse than a wrap."""
+    shown = Table(box=None, pad_edge=False)
     shown.add_column("table", no_wrap=True)
     for name in (
         "rows",
@@ -147,7 +143,10 @@ def summary_table(summary: RunSummary) -> Table:
             len(table.drift),
         ]
         shown.add_row(source, *("-" if number is None else str(number) for number in numbers))
-    return shown
+    wide = Console(width=10_000, force_terminal=False)
+    with wide.capture() as text:
+        wide.print(shown)
+    return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 
 def summary_line(summary: RunSummary) -> str:

@@ -21,6 +21,7 @@ from lakemirror.driver.errors import LakemirrorError
 
 POM = Path(__file__).with_name("jars.xml")
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_IN_SPARK = ("org.apache.hadoop", "org.scala-lang", "org.slf4j", "org.apache.logging.log4j")
 _XMLNS = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
@@ -76,7 +77,8 @@ def spark_conf() -> dict[str, str]:
         return {"spark.jars": ",".join(str(path) for path in ensure())}
     return {
         "spark.jars.packages": ",".join(jar.coordinates for jar in declared()),
-        "spark.jars.excludes": "*:*",  # what they depend on is in Spark already
+        # The heavy part of what they depend on; Spark has it already.
+        "spark.jars.excludes": ",".join(f"{group}:*" for group in _IN_SPARK),
     }
 
 
