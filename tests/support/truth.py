@@ -70,8 +70,9 @@ def primary_keys(captured: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, 
     for record in captured:
         if record["key"] is None or record["value"] is None:
             continue
-        source = (records.payload(record["value"]) or {}).get("source") or {}
-        if "table" in source and source["table"]:
+        change = records.payload(record["value"]) or {}
+        source = change.get("source") or {}
+        if change.get("op") in ("c", "r", "u", "d") and source.get("table"):
             table = f"{source.get('schema') or source['db']}.{source['table']}"
             keys.setdefault(table, tuple(records.payload(record["key"])))
     return keys
@@ -230,7 +231,7 @@ def _decimal(expected: Any, actual: Any, context: _Context) -> bool:
         return True
     arguments = context.arguments or [0, 2]  # money
     unscaled = int.from_bytes(base64.b64decode(actual, validate=True), "big", signed=True)
-    return Decimal(unscaled).scaleb(-(arguments + [0])[1]) == number
+    return Decimal(f"{unscaled}E-{(arguments + [0])[1]}") == number
 
 
 def _boolean(expected: Any, actual: Any, _: _Context) -> bool:

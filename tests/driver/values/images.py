@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from lakemirror.driver.values import RowDecoder
+from lakemirror.driver.values import Field, RowDecoder
 from tests.support import records
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "debezium"
@@ -60,29 +59,41 @@ def values(spark: SparkSession, decoder: RowDecoder, texts: list[str]) -> DataFr
     return wired(spark, decoder, texts).select(*(d.value.alias(name) for name, d in decoded.items()))
 
 
-def one(
-    spark: SparkSession, decoder: RowDecoder, row: Mapping[str, Any] | str, name: str = "c"
-) -> dict[str, Any]:
-    """All that becomes of one column of one row; a TIMESTAMP as microseconds, and NTZ and DATE as text."""
-    decoded = decoder.project(F.col("wire"))[name]
-    text = row if isinstance(row, str) else records.dumps(row)
-    columns = {
-        "value": _plain(decoded.value, decoder.types[name]),
-        "gap": decoded.gap,
-        "unrepresentable": decoded.unrepresentable,
-        "text": decoded.text,
-        "misfit": decoded.misfit,
-        "problem": decoder.problem(F.col("text"), F.col("wire")),
-    }
-    shown = [F.lit(None).alias(n) if c is None else c.alias(n) for n, c in columns.items()]
-    return wired(spark, decoder, [text]).select(*shown).collect()[0].asDict(recursive=True)
+def outcomes(
+    spark: SparkSession, field: Field, wire: list[Any], target: DataType | None = None
+) -> list[dict[str, Any]]:
+    """What becomes of one column's wire values (as JSON values), a dict each.
+
+    ``value`` (a TIMESTAMP as microseconds, NTZ and DATE as text), ``text``, and ``is``: what holds of it, one
+    of gap, unrepresentable, misfit, corrupt; None where none does.
+    """
+    decoder = RowDecoder([field], None if target is None else {field.name: target})
+    decoded = decoder.project(F.col("wire"))[field.name]
+    flags = {"gap": decoded.gap, "unrepresentable": decoded.unrepresentable, "misfit": decoded.misfit}
+    flags["corrupt"] = F.col(f"wire.{decoder.corrupt}").isNotNull()
+    held = F.array_compact(F.array(*(F.when(c, F.lit(n)) for n, c in flags.items() if c is not None)))
+    frame = wired(spark, decoder, [records.dumps({field.name: value}) for value in wire])
+    value = _plain(decoded.value, decoder.types[field.name])
+    text = F.lit(None) if decoded.text is None else decoded.text
+    rows = frame.coalesce(1).select(value.alias("value"), text.alias("text"), held.alias("is")).collect()
+    return [{**row.asDict(recursive=True), "is": ",".join(row["is"]) or None} for row in rows]
 
 
-def _plain(value: Any, type: DataType) -> Any:
-    return {"timestamp": F.unix_micros, "timestamp_ntz": _text, "date": _text}.get(
-        type.simpleString(), lambda column: column
-    )(value)
+def fine(value: Any) -> dict[str, Any]:
+    return {"value": value, "text": None, "is": None}
 
 
-def _text(column: Any) -> Any:
-    return column.cast("string")
+def lost(text: str | None) -> dict[str, Any]:
+    return {"value": None, "text": text, "is": "unrepresentable"}
+
+
+MISFIT = {"value": None, "text": None, "is": "misfit"}
+CORRUPT = {"value": None, "text": None, "is": "corrupt"}
+GAP = {"value": None, "text": None, "is": "gap"}
+
+
+def _plain(value: Column, type: DataType) -> Column:
+    name = type.simpleString()
+    if name == "timestamp":
+        return F.unix_micros(value)
+    return value.cast("string") if name in ("timestamp_ntz", "date") else value

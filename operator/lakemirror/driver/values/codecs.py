@@ -119,7 +119,7 @@ class DecimalBytes(Codec):
         return Parts(
             decimals.decimal(value, self.precision, self.scale),
             unrepresentable=whole & ~decimals.fits(value, self.precision),
-            text=self.text(value),
+            text=decimals.large_text(value, self.scale),
             misfit=~whole,
         )
 

@@ -17,10 +17,8 @@ from lakemirror.driver.errors import LakemirrorError
 SCHEMALESS = "json"
 """``connect_type`` of a field without a schema: its value is whatever JSON says it is."""
 
-PHYSICAL = frozenset(
-    ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
-    + ("boolean", "string", "bytes", "array", "map", "struct")
-)
+_NUMBERS = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
+PHYSICAL = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
 
 
 class SchemaError(LakemirrorError):

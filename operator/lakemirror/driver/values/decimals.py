@@ -56,32 +56,42 @@ def decimal(unscaled: Column, precision: int, scale: int) -> Column:
 def plain_text(unscaled: Column, scale: Column) -> Column:
     """Plain decimal text, exact, with as many fraction digits as ``scale`` says; null beyond the limits."""
     small = decimal(unscaled, MAX_DIGITS, 0).cast("string")
-    large = F.when(F.length(unscaled).between(1, MAX_BYTES), _integer_text(unscaled))
-    text = F.when(fits(unscaled, MAX_DIGITS), small).otherwise(large)
-    return F.when(F.abs(scale) <= MAX_SCALE, _pointed(text, scale))
+    text = F.when(fits(unscaled, MAX_DIGITS), small).otherwise(_integer_text(unscaled))
+    return _pointed(text, scale)
+
+
+def large_text(unscaled: Column, scale: int) -> Column:
+    """The same for a constant scale; slow, and shorter as an expression: for values that are rare."""
+    return _pointed(_integer_text(unscaled), F.lit(scale))
 
 
 def _pointed(integer: Column, scale: Column) -> Column:
     """Integer text with the decimal point ``scale`` digits from the right."""
-    negative = integer.startswith("-")
-    digits = F.ltrim(integer, F.lit("-"))
-    shown = F.when(F.length(digits) > scale, digits).otherwise(F.lpad(digits, scale + 1, "0"))
-    whole = F.length(shown) - scale
-    pointed = F.concat(shown.substr(F.lit(1), whole), F.lit("."), shown.substr(whole + 1, scale))
-    padded = F.when(digits == "0", digits).otherwise(F.concat(digits, F.repeat(F.lit("0"), -scale)))
-    number = F.when(scale > 0, pointed).when(scale == 0, digits).otherwise(padded)
-    return F.concat(F.when(negative, "-").otherwise(""), number)
+
+    def point(text: Column) -> Column:
+        digits = F.ltrim(text, F.lit("-"))
+        sign = F.when(text.startswith("-"), "-").otherwise("")
+        padded = F.lpad(digits, F.greatest(F.length(digits), scale + 1), "0")
+        pointed = F.regexp_replace(padded, F.concat(F.lit("(?=.{"), scale, F.lit("}$)")), F.lit("."))
+        zeros = F.when(digits == "0", digits).otherwise(F.concat(digits, F.repeat(F.lit("0"), -scale)))
+        return F.concat(sign, F.when(scale > 0, pointed).otherwise(zeros))
+
+    return F.when(F.abs(scale) <= MAX_SCALE, let(integer, point))
 
 
 def _integer_text(unscaled: Column) -> Column:
     """Decimal text of two's complement bytes of any length: base 2^32 -> base 10^9 -> text."""
-    hexes = F.hex(unscaled)
-    negative = unscaled >= F.lit(b"\x80")
-    magnitude = F.when(negative, _negated(hexes)).otherwise(hexes)
-    limbs = let(F.lpad(magnitude, F.length(magnitude) + 8 - F.length(magnitude) % 8, "0"), _limbs)
-    digits = F.aggregate(limbs, F.array().cast("array<bigint>"), _times_2_32_plus)
-    text = F.array_join(F.transform(F.reverse(digits), lambda d: F.lpad(d.cast("string"), 9, "0")), "")
-    return F.concat(F.when(negative, "-").otherwise(""), F.ltrim(text, F.lit("0")))
+
+    def convert(hexes: Column) -> Column:
+        negative = hexes.rlike("^[89A-F]")
+        magnitude = F.when(negative, _negated(hexes)).otherwise(hexes)
+        limbs = let(F.lpad(magnitude, F.length(hexes) + 8 - F.length(hexes) % 8, "0"), _limbs)
+        digits = F.aggregate(limbs, F.array().cast("array<bigint>"), _times_2_32_plus)
+        text = F.array_join(F.transform(F.reverse(digits), lambda d: F.lpad(d.cast("string"), 9, "0")), "")
+        shown = F.regexp_replace(text, "^0+(?=.)", "")
+        return F.when(negative, F.concat(F.lit("-"), shown)).otherwise(shown)
+
+    return F.when(F.length(unscaled).between(1, MAX_BYTES), let(F.hex(unscaled), convert))
 
 
 def _limbs(hexes: Column) -> Column:

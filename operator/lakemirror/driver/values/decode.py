@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark import SparkContext
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
@@ -15,8 +16,8 @@ from lakemirror.driver.values.codecs import Codec
 from lakemirror.driver.values.connect import SCHEMALESS, Field
 from lakemirror.driver.values.expressions import either, null, unless
 from lakemirror.driver.values.placeholder import Placeholder
-from lakemirror.driver.values.untyped import codec_of_type
 from lakemirror.driver.values.semantics import codec_of, is_known
+from lakemirror.driver.values.untyped import codec_of_type
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ class Decoded:
     unrepresentable: Column | None = None
     text: Column | None = None
     misfit: Column | None = None
+
+
+# Building expressions takes a call into the JVM for each of their nodes: seconds for a wide table, which
+# a stream would spend in each batch. They depend on nothing but the key.
+_PROJECTED: dict[tuple[object, ...], dict[str, Decoded]] = {}
+_PROJECTED_AT_MOST = 1000
 
 
 def spark_type(field: Field) -> DataType:
@@ -112,19 +119,16 @@ class RowDecoder:
         tokens = F.from_json(text, "map<string,string>")
         decoded = self.project(wire)
         names = [
-            F.when(either(self._unread(wire, f, tokens), decoded[f.name].misfit), self._shown(f))
+            F.when(self._unread(wire, f, tokens) | _or_false(decoded[f.name].misfit), self._shown(f))
             for f in self._fields
         ]
         listed = F.array_join(F.array_compact(F.array(*names)), ", ") if names else F.lit("")
         reason = F.when(listed != "", F.concat(F.lit("the value does not fit "), listed)).otherwise(
             "the row is no JSON object of the table's schema"
         )
-        bad = either(
-            wire.isNull(),
-            wire.getField(self.corrupt).isNotNull(),
-            *(d.misfit for d in decoded.values()),
-        )
-        return F.when(text.isNotNull() & bad, reason)
+        corrupt = wire.isNull() | wire.getField(self.corrupt).isNotNull()
+        misfit = either(*(d.misfit for d in decoded.values()))
+        return F.when(text.isNotNull() & (corrupt if misfit is None else corrupt | misfit), reason)
 
     def default(self, name: str) -> Column:
         """The column's default, from its schema, as a constant of its target type; null where it has none."""
@@ -150,6 +154,10 @@ def _codec(field: Field, target: DataType | None) -> Codec:
 
 def _sure(condition: Column | None) -> Column | None:
     return None if condition is None else F.coalesce(condition, F.lit(False))
+
+
+def _or_false(condition: Column | None) -> Column:
+    return F.lit(False) if condition is None else condition
 
 
 def _free_name(name: str, taken: set[str]) -> str:

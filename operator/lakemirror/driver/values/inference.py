@@ -25,6 +25,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
+# How JSON spells the floats that it has no numbers for; as text they would turn a DOUBLE into a STRING.
+_NO_NUMBER = r'(?<!\\)"(NaN|-?Infinity)"(?=\s*[,}\]])'
+
 Types = dict[str, DataType | None]
 """Types by column name, in the source's order; None where it is not known yet."""
 
@@ -32,11 +35,12 @@ Types = dict[str, DataType | None]
 def infer(images: DataFrame) -> dict[str, Types]:
     """Types by table, from ``images``: columns ``table`` and ``text`` (the JSON of a row image, or null)."""
     keys = F.json_object_keys("text")
+    numbers = F.regexp_replace("text", _NO_NUMBER, "null")
     schemas = (
         images.where("text IS NOT NULL")
         .groupBy("table")
         .agg(
-            F.schema_of_variant_agg(F.try_parse_json("text")).alias("schema"),
+            F.schema_of_variant_agg(F.try_parse_json(numbers)).alias("schema"),
             F.max_by(keys, F.size(keys)).alias("order"),
         )
     )

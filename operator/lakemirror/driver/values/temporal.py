@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from lakemirror.driver.values.expressions import at_least, div, floor_div
+from lakemirror.driver.values.expressions import at_least, div, floor_div, let
 
 FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01, 9999-12-31
 _PG_FIRST_DAY, _PG_LAST_DATE = -2440588, 2145031948  # 4714-11-24 BC, 5874897-12-31
 _PG_FIRST_YEAR, _PG_LAST_DATE_YEAR, _PG_LAST_TIMESTAMP_YEAR = -4713, 5874897, 294276
 # The last of PostgreSQL's timestamps that BIGINT microseconds can hold; PGStatement.DATE_POSITIVE_INFINITY.
 _POSITIVE_INFINITY = 9223372036825200000
-_PG_LAST_DAY = 106762939  # 294276-12-31
+_PG_LAST_DAY = 106762940  # 294277-01-01, the first beyond
 _DAY = 86400
 
 
@@ -80,9 +80,7 @@ def clock(value: Column, unit: Unit) -> Column:
 
 def clock_of_iso(text: Column) -> Column:
     """``HH:MM:SS[.f]`` of an ISO time: without the ``Z`` and without zeros at the fraction's end."""
-    local = F.rtrim(text, F.lit("Z"))
-    shorter = F.rtrim(F.rtrim(local, F.lit("0")), F.lit("."))
-    return F.when(local.contains("."), shorter).otherwise(local)
+    return F.regexp_replace(text, r"(\.\d*[1-9])0*Z?$|(\.0+)?Z$|\.0+$", "$1")
 
 
 def days_spelled(days: Column) -> Column:
@@ -90,20 +88,21 @@ def days_spelled(days: Column) -> Column:
     return (
         F.when(days > _PG_LAST_DATE, "infinity")
         .when(days < _PG_FIRST_DAY, "-infinity")
-        .otherwise(_era(_iso_date(days), None))
+        .otherwise(_with_era(F.date_from_unix_date(days).cast("string")))
     )
 
 
-def timestamp_spelled(value: Column, unit: Unit, zone: str = "") -> Column:
+def timestamp_spelled(value: Column, unit: Unit) -> Column:
     """PostgreSQL's spelling of a number since the epoch, infinities included."""
-    days = floor_div(value, _DAY * unit.per_second)
-    time = clock(value - days * (_DAY * unit.per_second), unit)
-    text = _era(_iso_date(days), F.concat(F.lit(" "), time, F.lit(zone)))
+    if unit == NANOS:
+        first, last = -(2**63) + 1, 2**63 - 2
+    else:
+        first = _PG_FIRST_DAY * _DAY * unit.per_second
+        last = min(_PG_LAST_DAY * _DAY * unit.per_second, _POSITIVE_INFINITY) - 1
     return (
-        F.when((value >= _POSITIVE_INFINITY) & F.lit(unit != NANOS) | (value == 2**63 - 1), "infinity")
-        .when((value == -(2**63)) | (days < _PG_FIRST_DAY), "-infinity")
-        .when(days > _PG_LAST_DAY, "infinity")
-        .otherwise(text)
+        F.when(value > last, "infinity")
+        .when(value < first, "-infinity")
+        .otherwise(_with_era(ntz(unit.micros(value)).cast("string")))
     )
 
 
@@ -114,36 +113,36 @@ def iso_outside(text: Column) -> Column:
 
 def iso_date_spelled(text: Column) -> Column:
     """PostgreSQL's spelling of an ISO date, infinities included."""
-    return _iso_spelled(text, F.rtrim(text, F.lit("Z")), None, _PG_LAST_DATE_YEAR)
+    return _iso_spelled(text, F.rtrim(text, F.lit("Z")), _PG_LAST_DATE_YEAR)
 
 
 def iso_timestamp_spelled(text: Column, *, zoned: bool) -> Column:
     """PostgreSQL's spelling of an ISO timestamp in UTC, infinities included."""
-    time = clock_of_iso(F.substring_index(text, "T", -1))
-    rest = F.concat(F.lit(" "), time, F.lit("+00" if zoned else ""))
-    return _iso_spelled(text, F.substring_index(text, "T", 1), rest, _PG_LAST_TIMESTAMP_YEAR)
+    local = clock_of_iso(F.translate(text, "T", " "))
+    return _iso_spelled(text, local, _PG_LAST_TIMESTAMP_YEAR, "+00" if zoned else "")
 
 
-def _iso_spelled(text: Column, date: Column, rest: Column | None, last_year: int) -> Column:
-    year = F.regexp_extract(date, r"^([-+]?\d+)-", 1).try_cast("bigint")
-    return (
-        F.when(text.isin("infinity", "-infinity"), text)
-        .when(year > last_year, "infinity")
-        .when(year < _PG_FIRST_YEAR, "-infinity")
-        .when(year.isNull(), text)
-        .otherwise(_era(date, rest))
+def _iso_spelled(text: Column, local: Column, last_year: int, zone: str = "") -> Column:
+    year = F.regexp_extract(text, r"^([-+]?\d+)-", 1).try_cast("bigint")
+    return let(
+        year,
+        lambda y: (
+            F.when(y > last_year, "infinity")
+            .when(y < _PG_FIRST_YEAR, "-infinity")
+            .when(y.isNull(), text)
+            .otherwise(_with_era(local, zone))
+        ),
     )
 
 
-def _iso_date(days: Column) -> Column:
-    return F.date_from_unix_date(days.cast("int")).cast("string")
+def _with_era(iso: Column, zone: str = "") -> Column:
+    """An ISO date (and time) with a signed year -> without sign, `` BC`` at the end before the year 1."""
 
+    def spell(text: Column) -> Column:
+        year = F.regexp_extract(text, r"^-?\d+", 0).cast("int")
+        rest = F.regexp_extract(text, r"\d(-.*)$", 1)
+        before = F.concat(F.lpad((1 - year).cast("string"), 4, "0"), rest, F.lit(zone + " BC"))
+        after = F.concat(F.ltrim(text, F.lit("+")), F.lit(zone))
+        return F.when(text.rlike("^(-|0000)"), before).otherwise(after)
 
-def _era(date: Column, rest: Column | None) -> Column:
-    """An ISO date with a signed year -> ``YYYY-MM-DD`` + rest + `` BC`` where it is before the year 1."""
-    year = F.regexp_extract(date, r"^([-+]?\d+)-", 1).try_cast("bigint")
-    before = year < 1
-    digits = F.when(before, 1 - year).otherwise(year).cast("string")
-    parts = [at_least(4, digits), F.lit("-"), F.substring_index(date, "-", -2)]
-    parts += [] if rest is None else [rest]
-    return F.concat(*parts, F.when(before, " BC").otherwise(""))
+    return let(iso, spell)
