@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.conformance.captures import FIXED_SCHEMA, SCENARIOS, Capture, wrong
 from tests.support.delivery import Batches, cut, doubled, interleaved, parts, restarted, shuffled, whole
 from tests.support.mirroring import Mirroring
-from tests.support.records import Record
+from tests.support.records import Record, payload
 
 DELIVERIES: dict[str, Callable[[Sequence[Record]], Batches]] = {
     "whole": whole,
@@ -45,7 +45,15 @@ def test_every_capture_ends_in_the_rows_of_its_database(
     mirroring = Mirroring(tmp_path).deliver(DELIVERIES[delivery](all_of(captures)))
     summary = mirroring.run(spark)
     assert not report(spark, mirroring, captures)
-    assert summary is not None
+    stale = {name: table.stale for name, table in summary.tables.items() if table.stale}
+    duplicates = sum(table.duplicates for table in summary.tables.values())
+    changes = sum(1 for record in all_of(captures) if record["value"] and _is_change(record))
+    assert not stale, "no event came after a newer one of its key"
+    assert duplicates == (changes if delivery == "doubled" else 0)
+
+
+def _is_change(record: Record) -> bool:
+    return payload(record["value"]).get("op") in ("c", "u", "d", "r")
 
 
 def test_records_without_schemas_end_in_the_rows_too_when_types_are_declared(
