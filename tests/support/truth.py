@@ -2,17 +2,21 @@
 
 | source type | equal when |
 |---|---|
-| smallint, integer, bigint, oid, int(11), year ... | the numbers are equal; MariaDB's tinyint(1) may be a boolean |
-| real, float | equal as 32-bit floats, NaN equal to NaN; double: as 64-bit floats |
-| numeric, decimal, money | DECIMAL: equal numbers; text: equal digits, trailing zeros included; DOUBLE (the connector's double mode): the double nearest to the number. Money is without its currency |
-| boolean, bit(1) | the same truth value |
+| smallint, integer, bigint, oid, int(11), year | the numbers are equal |
+| real, float | equal as 32-bit floats, NaN equal to NaN |
+| double precision | equal as 64-bit floats, NaN equal to NaN |
+| numeric, decimal, money (without its currency) | DECIMAL: equal numbers |
+| | text: equal digits, trailing zeros included |
+| | DOUBLE (decimal.handling.mode=double): the double nearest to the number |
+| boolean, bit(1), MariaDB's tinyint(1) | the same truth value, 1 being true and 0 false |
 | bit(n) | the same text of 0 and 1; bit varying: without leading zeros, as the connector drops its length |
 | char, varchar, text, uuid, xml, enum, inet, cidr, macaddr, ranges | the same text |
 | bytea, blob | the same bytes; in a text column as base64, base64url or hex (``binary.handling.mode``) |
 | date | the same day |
 | time | the same time, ``HH:MM:SS[.f]``; with ``millis`` (time.precision.mode=connect) cut to milliseconds |
 | timetz | the same instant of a day in UTC |
-| timestamp, datetime | the same local time, with ``millis`` cut to milliseconds; timestamptz: the same instant |
+| timestamp, datetime | the same local time, with ``millis`` cut to milliseconds |
+| timestamptz | the same instant |
 | interval | text: the same ISO fields; BIGINT: microseconds, a year being 365.25 and a month 30.4375 days |
 | json, jsonb, and what MariaDB keeps as longtext | equal as parsed values; a JSON null is equal to SQL's |
 | point | the same two doubles |
@@ -210,7 +214,8 @@ def _integer(expected: Any, actual: Any, _: _Context) -> bool:
 
 
 def _real(expected: Any, actual: Any, _: _Context) -> bool:
-    return _same_float(struct.unpack("f", struct.pack("f", float(expected)))[0], actual)
+    narrowed, other = (struct.unpack("f", struct.pack("f", float(n)))[0] for n in (expected, actual))
+    return _same_float(narrowed, other)
 
 
 def _double(expected: Any, actual: Any, _: _Context) -> bool:
@@ -231,7 +236,7 @@ def _decimal(expected: Any, actual: Any, context: _Context) -> bool:
         return True
     arguments = context.arguments or [0, 2]  # money
     unscaled = int.from_bytes(base64.b64decode(actual, validate=True), "big", signed=True)
-    return Decimal(f"{unscaled}E-{(arguments + [0])[1]}") == number
+    return Decimal(f"{unscaled}E-{[*arguments, 0][1]}") == number
 
 
 def _boolean(expected: Any, actual: Any, _: _Context) -> bool:

@@ -105,7 +105,7 @@ def test_without_schemas_rows_equal_the_sources_in_physical_form(spark: SparkSes
 
 @pytest.mark.parametrize("table", TABLES)
 def test_without_schemas_known_types_give_the_same_values(spark: SparkSession, table: str) -> None:
-    """The table exists, with the types that schemas gave it: what they say unambiguously is decoded by them."""
+    """The table exists, with the types that schemas gave it: they decode what is unambiguous."""
     types = decoder_of("jsons", table).types
     decoder = RowDecoder([schemaless(name) for name in types], types)
     assert differences(spark, decoder, "json", table) == []

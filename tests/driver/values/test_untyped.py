@@ -88,8 +88,18 @@ CASES: list[tuple[DataType, list[tuple[Any, dict[str, Any]]]]] = [
             ("soon", MISFIT),
         ],
     ),
-    (TimestampType(), [("1970-01-01T00:00:00Z", fine(0)), ("1970-01-01 00:00:00", fine(0)), (1000, fine(1000000))]),
-    (BinaryType(), [("3q2+7wD/", fine(bytearray.fromhex("deadbeef00ff"))), ("A!", MISFIT), (base64.b64encode(MARK.encode()).decode(), GAP)]),
+    (
+        TimestampType(),
+        [("1970-01-01T00:00:00Z", fine(0)), ("1970-01-01 00:00:00", fine(0)), (1000, fine(1000000))],
+    ),
+    (
+        BinaryType(),
+        [
+            ("3q2+7wD/", fine(bytearray.fromhex("deadbeef00ff"))),
+            ("A!", MISFIT),
+            (base64.b64encode(MARK.encode()).decode(), GAP),
+        ],
+    ),
     (
         StringType(),
         [
@@ -104,8 +114,11 @@ CASES: list[tuple[DataType, list[tuple[Any, dict[str, Any]]]]] = [
     ),
     (ArrayType(LongType()), [([1, None], fine([1, None])), (list(MARK.encode()), GAP)]),
     (ArrayType(DecimalType(6, 2)), [(["bg==", None], fine([Decimal("1.10"), None]))]),
-    (StructType([StructField("x", DoubleType()), StructField("s", StringType())]), [({"x": 1.5}, fine({"x": 1.5, "s": None}))]),
-]  # fmt: skip
+    (
+        StructType([StructField("x", DoubleType()), StructField("s", StringType())]),
+        [({"x": 1.5}, fine({"x": 1.5, "s": None}))],
+    ),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].simpleString())

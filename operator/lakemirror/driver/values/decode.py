@@ -109,10 +109,16 @@ class RowDecoder:
 
     def project(self, wire: Column) -> dict[str, Decoded]:
         """Each column's parts, from the wire struct."""
-        return {
-            f.name: decode(wire.getField(f.name), f, self._targets.get(f.name), placeholder=self._placeholder)
-            for f in self._fields
-        }
+        targets = [self._targets.get(f.name) for f in self._fields]
+        key = (id(SparkContext._gateway), str(wire), repr(self._fields), repr(targets), self._placeholder)
+        if key not in _PROJECTED:
+            if len(_PROJECTED) >= _PROJECTED_AT_MOST:
+                _PROJECTED.clear()
+            _PROJECTED[key] = {
+                f.name: decode(wire.getField(f.name), f, target, placeholder=self._placeholder)
+                for f, target in zip(self._fields, targets, strict=True)
+            }
+        return dict(_PROJECTED[key])
 
     def problem(self, text: Column, wire: Column) -> Column:
         """Why the row cannot be decoded, naming the columns; null where it can."""
