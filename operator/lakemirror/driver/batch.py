@@ -35,6 +35,7 @@ _SIDE_BY_SIDE = 4
 _TXN_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -57,6 +58,8 @@ class BatchApplier:
         self._positions = tables.last_positions(spark, self._checkpoint)
         self._drift = tables.drift_reported(spark, self._checkpoint)
         self._first = True
+        self.still_bad: DataFrame | None = None
+        """The records that the last batch put into quarantine, with their ids."""
         self._collected_at = datetime.now(UTC)
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
@@ -83,28 +86,28 @@ class BatchApplier:
     def _apply(self, raw: DataFrame, events: DataFrame, seen: Overview, batch: Batch) -> BatchResult:
         work = [(self._table(name), name) for name in seen.tables]
         decisions = _side_by_side(lambda each: each[0].decide(events, seen.tables[each[1]], seen), work)
-        try:
-            self._refuse_bad(seen, decisions)
-            with _transaction(self._session, self._app_id, batch):
-                bad = self._quarantine(raw, events, seen, decisions, batch)
-                results = self._commit(decisions, batch)
-                result = BatchResult(
-                    batch.batch_id,
-                    records=seen.records,
-                    ignored=seen.ignored + sum(d.events for d in decisions if d.left_out),
-                    quarantined=bad,
-                    tables={each.source: each for each in results},
-                )
-                positions = seen.advanced(self._positions)
-                if result.tables or bad:
-                    tables.audit(self._session, self._checkpoint, batch, result, positions)
-                faults.reach("after-audit")
-        finally:
-            for decision in decisions:
-                decision.release()
+        self._refuse_bad(seen, decisions)
+        with _transaction(self._session, self._app_id, batch):
+            bad = self._quarantine(raw, events, seen, decisions, batch)
+            results = self._commit(decisions, batch)
+            result = BatchResult(
+                batch.batch_id,
+                records=seen.records,
+                ignored=seen.ignored + sum(d.events for d in decisions if d.left_out),
+                quarantined=bad,
+                tables={each.source: each for each in results},
+            )
+            positions = seen.advanced(self._positions)
+            if result.tables or bad:
+                tables.audit(self._session, self._checkpoint, batch, result, positions)
+            faults.reach("after-audit")
         self._positions = positions
         self._first = False
         return result
+
+    def forget(self) -> None:
+        """Read all mirrors anew before the next batch, for something else has written them."""
+        self._tables = {}
 
     def collect_tombstones(self, *, caught_up: bool) -> int:
         """Forget tombstones that no event can need any more (between batches); returns how many.
@@ -164,6 +167,7 @@ class BatchApplier:
         self, raw: DataFrame, events: DataFrame, seen: Overview, decisions: Sequence[Decision], batch: Batch
     ) -> int:
         count = seen.bad + sum(d.bad for d in decisions)
+        self.still_bad = None
         if not count:
             return 0
         parts = []
@@ -173,7 +177,7 @@ class BatchApplier:
         records = parts[0]
         for part in parts[1:]:
             records = records.unionByName(part)
-        tables.quarantine(records, self._checkpoint, batch)
+        self.still_bad = tables.quarantine(records, self._checkpoint, batch)
         return count
 
     def _commit(self, decisions: Sequence[Decision], batch: Batch) -> list[TableResult]:
@@ -216,6 +220,7 @@ class _transaction:  # noqa: N801
             _TXN_ID: app_id,
             _TXN_VERSION: str(batch.batch_id),
             _USER_METADATA: json.dumps(note, sort_keys=True),
+            _MATERIALIZE: "none",  # what is merged is materialised already
         }
 
     def __enter__(self) -> None:

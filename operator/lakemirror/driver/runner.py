@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.tables import Target
-from lakemirror.driver import tables
+from lakemirror.driver import replay, tables
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.metrics import Metrics, port_from_environment
@@ -38,6 +38,7 @@ Status = Literal["completed", "stopped"]
 Secrets = Mapping[str, str | Path]
 _DEFAULT_INTERVAL = "10s"
 _COLLECT_EVERY_SECONDS = 600.0
+_REPLAY_EVERY_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +48,8 @@ class Applier(Protocol):
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult: ...
 
     def collect_tombstones(self, *, caught_up: bool) -> int: ...
+
+    def forget(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ class _Run:
         self._began = time.monotonic()
         self._progress = Progress(pipeline.name)
         self._collected = time.monotonic()
+        self._busy = threading.Lock()
 
     def run(
         self,
@@ -165,7 +169,8 @@ class _Run:
         self._tell(Started(self._pipeline.name, self._progress.run_id, storage.uri))
         self._reporter.start()
         try:
-            feed.run(self._apply, once=self._once, stopping=self._stop.requested)
+            with self._between_batches(session, storage):
+                feed.run(self._apply, once=self._once, stopping=self._stop.requested)
             lag = _lag(feed)
             self._collect_tombstones(caught_up=lag.caught_up)
         except BaseException as error:
@@ -212,7 +217,41 @@ class _Run:
         stack.callback(feed.close)
         return feed
 
+    @contextmanager
+    def _between_batches(self, session: SparkSession, storage: Storage) -> Iterator[None]:
+        """Serves requests for a replay while no batch is under way: at once, and then every few seconds."""
+        over = threading.Event()
+
+        def serve() -> None:
+            while True:
+                try:
+                    self._serve_replays(session, storage)
+                except Exception as error:
+                    self._warn(f"a replay failed and is tried again: {error}")
+                if over.wait(_REPLAY_EVERY_SECONDS):
+                    return
+
+        thread = threading.Thread(target=serve, name="replay", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _serve_replays(self, session: SparkSession, storage: Storage) -> None:
+        if not storage.list(replay.FOLDER):
+            return
+        with self._busy:
+            self._owner.check()
+            replay.serve(session, self._pipeline, storage, self._progress.batch_done)
+            self._applier.forget()
+
     def _apply(self, raw: DataFrame, batch: Batch) -> None:
+        with self._busy:
+            self._apply_alone(raw, batch)
+
+    def _apply_alone(self, raw: DataFrame, batch: Batch) -> None:
         self._owner.check()
         self._tell(BatchStarted(batch))
         began = time.monotonic()

@@ -59,6 +59,9 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
+        # Plans are drawn as text for every query; ours are large and nobody looks at them.
+        "spark.sql.ui.explainMode": "simple",
+        "spark.sql.maxPlanStringLength": "4096",
         # The log of one mirror is small, and its state is computed anew with every commit.
         "spark.databricks.delta.snapshotPartitions": "2",
     }
@@ -77,6 +80,8 @@ def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": java_options,
         "spark.ui.enabled": "false",
+        # A few cores share one machine: planning each stage anew costs more than it brings.
+        "spark.sql.adaptive.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(_cores(conf.get("spark.master", "local[*]"))),
     }

@@ -113,11 +113,6 @@ class Decision:
         """Write the table: its tombstones, then its rows. ``replay``: the batch may have been written before."""
         return self.table.commit(self, batch, app_id, replay=replay)
 
-    def release(self) -> None:
-        """Free what was materialised."""
-        if self.state is not None:
-            self.state.unpersist()
-
 
 @dataclass(frozen=True)
 class StateCounts:
@@ -131,6 +126,7 @@ class StateCounts:
     deletes: int = 0
     stale: int = 0
     known: int = 0
+    expected: int = 0
     bounds: tuple[tuple[Any, Any], ...] = ()
     first_seq: bytes | None = None
 
@@ -410,7 +406,7 @@ class TableApplier:
         summary = self.tombstones.summary if self.mirror.exists else Summary()
         floor = max(filter(None, (summary.floor, seen.floor)), default=None)
         tracked = self._tracked(decision)
-        state = reduce_events(frame, tracked=tracked, floor=floor)
+        state = reduce_events(frame, tracked=tracked, floor=floor, soft=self._soft is not None)
         deleted = self.tombstones.deleted() if self.mirror.exists else None
         if deleted is not None:
             state = tombstones.gate(state, deleted, tracked=tracked)
@@ -422,7 +418,7 @@ class TableApplier:
             marks = state.select("key", "known", "stale")
             state = moves.inherit(state.drop("known", "stale"), inherited, tracked)
             state = state.join(marks, "key", "left").na.fill(False, ["known", "stale"])
-        decision.state = state.persist()
+        decision.state = state.localCheckpoint(eager=False)  # MERGE reads it twice
         decision.counts = self._count(decision)
 
     def _tracked(self, decision: Decision) -> list[str]:
@@ -494,12 +490,13 @@ class TableApplier:
             F.count_if(good & (F.col("op") == "d")),
             F.coalesce(F.sum(F.when(good & F.col("stale"), F.col("events"))), F.lit(0)),
             F.count_if(good & F.col("known")),
+            F.count_if(good & (F.col("op") != "p") & ~((F.col("op") == "d") & F.col("born"))),
             F.min(F.when(live, F.col("seq"))),
             *ends,
         ).first()
         assert row is not None
-        bounds = tuple((row[9 + 2 * i], row[10 + 2 * i]) for i in range(len(bounded)))
-        return StateCounts(*row[:8], bounds=bounds, first_seq=_bytes(row[8]))
+        bounds = tuple((row[10 + 2 * i], row[11 + 2 * i]) for i in range(len(bounded)))
+        return StateCounts(*row[:9], bounds=bounds, first_seq=_bytes(row[9]))
 
     # -- commit ---------------------------------------------------------------------------------
 
@@ -639,7 +636,7 @@ class TableApplier:
         return self._spark.createDataFrame(
             [],
             f"key STRUCT<{key}>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, partition INT, "
-            f"offset BIGINT, row STRUCT<{row}>, seqs MAP<STRING, BINARY>, texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, "
+            f"offset BIGINT, row STRUCT<{row}>, seqs MAP<STRING, BINARY>, texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, row_seq BINARY, born BOOLEAN, "
             "known BOOLEAN, stale BOOLEAN",
         )
 
@@ -696,7 +693,7 @@ class TableApplier:
         late = self._late(decision, held)
         changed = counts.inserted + counts.updated + counts.deleted
         truncated = decision.overview is not None and decision.overview.floor is not None
-        if before is None or (changed >= held.keys and not truncated):
+        if before is None or (changed >= held.expected and not truncated):
             return held.stale, held.duplicates, late
         reading = decision.reading
         assert reading is not None

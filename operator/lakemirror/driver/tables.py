@@ -47,8 +47,11 @@ def ensure(spark: SparkSession, where: str, columns: str) -> None:
     builder.execute()
 
 
-def quarantine(records: DataFrame, checkpoint: str, batch: Batch) -> None:
-    """Store bad records: RAW columns with ``source`` and ``reason``. A record that is there already stays as it is."""
+def quarantine(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
+    """Store bad records: RAW columns with ``source`` and ``reason``. A record that is there already stays as it is.
+
+    Returns the records with their ids.
+    """
     spark = records.sparkSession
     where = path(checkpoint, "quarantine")
     ensure(spark, where, QUARANTINE)
@@ -63,6 +66,7 @@ def quarantine(records: DataFrame, checkpoint: str, batch: Batch) -> None:
     ).dropDuplicates(["id"])
     target = DeltaTable.forPath(spark, where).alias("t")
     target.merge(rows.alias("s"), "t.id = s.id").whenNotMatchedInsertAll().execute()
+    return rows
 
 
 def _identity() -> Column:

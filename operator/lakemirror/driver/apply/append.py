@@ -21,7 +21,9 @@ def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -
     """
     origin = F.struct("topic", "partition", "offset")
     place = F.when(is_snapshot(F.col("seq")), origin)
-    once = events.withColumn("origin", origin).withColumn("place", place).dropDuplicates(["seq", "op", "place"])
+    once = (
+        events.withColumn("origin", origin).withColumn("place", place).dropDuplicates(["seq", "op", "place"])
+    )
     stored = F.when(is_snapshot(T("__seq")), T("__origin"))
     same = (T("__seq") == F.col("s.seq")) & (T("__op") == F.col("s.op")) & stored.eqNullSafe(F.col("s.place"))
     values = {name: S(name) for name in columns}
@@ -33,7 +35,12 @@ def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -
         "__unrepresentable": F.col("s.texts"),
     }
     inserts = {quoted(name): value for name, value in {**values, **meta}.items()}
-    result = mirror.delta(events.sparkSession).alias("t").merge(once.alias("s"), same).whenNotMatchedInsert(values=inserts)
+    result = (
+        mirror.delta(events.sparkSession)
+        .alias("t")
+        .merge(once.alias("s"), same)
+        .whenNotMatchedInsert(values=inserts)
+    )
     counts = result.execute().first()
     assert counts is not None
     return MergeCounts(counts["num_inserted_rows"], 0, 0)

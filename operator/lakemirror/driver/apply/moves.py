@@ -89,10 +89,13 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
             F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
         )
         theirs = F.coalesce(F.col("_seqs")[F.lit(name)], F.lit(MISSING))
-        row = row.withField(f"`{name}`", F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name]))
+        row = row.withField(
+            f"`{name}`", F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name])
+        )
         seqs[name] = F.greatest(mine, theirs)
     entries = F.map_filter(
-        _seqs(list(seqs.values()), list(seqs)), lambda _, value: F.col("seq").isNull() | (value != own(F.col("seq")))
+        _seqs(list(seqs.values()), list(seqs)),
+        lambda _, value: F.col("seq").isNull() | (value != own(F.col("seq"))),
     )
     return joined.withColumns(
         {
@@ -137,7 +140,8 @@ def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
 def _said(rows: DataFrame, tracked: Sequence[str], bound: Column | None = None) -> DataFrame:
     """Stored rows, images or patches as facts; ``bound`` ties a fact to the image of one move."""
     columns = [
-        F.struct(_seq_of(name).alias("s"), F.col("row")[name].alias("v")).alias(f"_{i}") for i, name in enumerate(tracked)
+        F.struct(_seq_of(name).alias("s"), F.col("row")[name].alias("v")).alias(f"_{i}")
+        for i, name in enumerate(tracked)
     ]
     tied = F.lit(None).cast("binary") if bound is None else bound
     return rows.select("key", tied.alias("bound"), *columns)
@@ -157,7 +161,8 @@ def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFra
     """For each move, the newest that was said of each column before it."""
     joined = moves.alias("m").join(
         facts.alias("f"),
-        (F.col("m.key") == F.col("f.key")) & (F.col("f.bound").isNull() | (F.col("f.bound") == F.col("m.seq"))),
+        (F.col("m.key") == F.col("f.key"))
+        & (F.col("f.bound").isNull() | (F.col("f.bound") == F.col("m.seq"))),
         "left",
     )
     newest = []
@@ -184,5 +189,7 @@ def _seqs(values: Sequence[Column], names: Sequence[str]) -> Column:
 
 def _digest(found: DataFrame, tracked: Sequence[str]) -> int:
     """Changes when any sequence of any image does."""
-    row = found.agg(F.sum(F.xxhash64("seq", *[_seq_of(name) for name in tracked]).cast("decimal(38,0)"))).first()
+    row = found.agg(
+        F.sum(F.xxhash64("seq", *[_seq_of(name) for name in tracked]).cast("decimal(38,0)"))
+    ).first()
     return int(row[0]) if row is not None and row[0] is not None else 0

@@ -8,7 +8,10 @@ Everything here is a pure function from frames to frames. An *event* frame has t
 and a *state* frame
 
     key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, row STRUCT, seqs MAP<STRING, BINARY>,
-    texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT
+    texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, row_seq, born
+
+``row_seq`` is the sequence of the event that ``row`` comes from: the state's own, but for a soft delete, which keeps the
+last row before it (null if there is none). ``born`` says that the first of the key's events is a create or a snapshot row.
 
 ``seqs`` has the sequence of each column whose value is older than the event (see `lakemirror.driver.sequence`); a
 column that is not in it is as new as the event. Columns merge one by one, the newest sequence wins, and a delete
@@ -38,11 +41,14 @@ def anchor(events: DataFrame) -> DataFrame:
     return events.withColumn("seq", F.coalesce(lifted, F.col("seq")))
 
 
-def reduce_events(events: DataFrame, *, tracked: Sequence[str] = (), floor: bytes | None = None) -> DataFrame:
+def reduce_events(
+    events: DataFrame, *, tracked: Sequence[str] = (), floor: bytes | None = None, soft: bool = False
+) -> DataFrame:
     """Event frame -> state frame.
 
     ``tracked`` are the columns that may hold a gap; without any, every value is as new as its event. ``floor`` is
-    the sequence of the newest truncate: older events are left out, and no value is filled from below it.
+    the sequence of the newest truncate: older events are left out, and no value is filled from below it. ``soft``
+    keeps the last row of a deleted key.
     """
     if floor is not None:
         events = events.where(F.col("seq") > F.lit(floor))
@@ -50,11 +56,15 @@ def reduce_events(events: DataFrame, *, tracked: Sequence[str] = (), floor: byte
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
     marked = events.withColumn("repeated", F.coalesce(repeated, F.lit(False)))
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    values = {name: F.last(_carried(name), ignorenulls=True).over(so_far) for name in tracked}
+    values = {name: F.last(_carried(name, soft), ignorenulls=True).over(so_far) for name in tracked}
+    live = F.last(F.when(F.col("op") != "d", F.struct("row", "seq")), ignorenulls=True).over(so_far)
     folded = marked.select(
-        "key", "op", "seq", "unanchored", "event_time", *ARRIVAL, "row", "texts",
+        "key", "op", "seq", "unanchored", "event_time", *ARRIVAL, "texts",
+        (F.coalesce(live["row"], F.col("row")) if soft else F.col("row")).alias("row"),
+        (live["seq"] if soft else F.col("seq")).alias("row_seq"),
         *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
         F.row_number().over(by_key).alias("events"),
+        F.first("op").over(so_far).isin("c", "r").alias("born"),
         F.sum(F.col("repeated").cast("bigint")).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
     ).where("newest")  # fmt: skip
@@ -64,21 +74,23 @@ def reduce_events(events: DataFrame, *, tracked: Sequence[str] = (), floor: byte
         "key", "op", "seq", "unanchored", "event_time", *ARRIVAL,
         with_values("row", {name: reg["value"] for name, reg in found.items()}),
         older_seqs({name: F.coalesce(reg["seq"], least) for name, reg in found.items()}, F.col("seq")).alias("seqs"),
-        "texts", F.col("events").cast("bigint"), "duplicates",
+        "texts", F.col("events").cast("bigint"), "duplicates", "row_seq", "born",
     )  # fmt: skip
 
 
-def _carried(name: str) -> Column:
+def _carried(name: str, soft: bool) -> Column:
     """What an event says of a column: STRUCT<value, seq>, or null if nothing.
 
     An update with a gap says nothing, so that older events are asked; a create with a gap begins a new life of the
-    key: nothing older may fill it, and its sequence without suffix lets values moved from the former key in.
+    key: nothing older may fill it, and its sequence without suffix lets values moved from the former key in. A soft
+    delete leaves the values where they are.
     """
     gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
     value = F.col("row")[name]
     nothing = F.lit(None)
+    deleted = F.struct(nothing.alias("value"), own(F.col("seq")).alias("seq"))
     return (
-        F.when(F.col("op") == "d", F.struct(nothing.alias("value"), own(F.col("seq")).alias("seq")))
+        F.when(F.col("op") == "d", F.lit(None) if soft else deleted)
         .when(gap & (F.col("op") == "c"), F.struct(nothing.alias("value"), F.col("seq").alias("seq")))
         .when(~gap, F.struct(value.alias("value"), own(F.col("seq")).alias("seq")))
     )

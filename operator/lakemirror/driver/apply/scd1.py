@@ -90,10 +90,16 @@ def _newer(plan: Scd1) -> Column:
     newer = (mine > stored) | differs
     if plan.unanchored:
         follows = is_snapshot(stored) & later
-        outruns = ~is_snapshot(stored) & (minor(mine) > minor(stored)) & (F.substring(mine, 1, 2) == F.substring(stored, 1, 2))
+        outruns = (
+            ~is_snapshot(stored)
+            & (minor(mine) > minor(stored))
+            & (F.substring(mine, 1, 2) == F.substring(stored, 1, 2))
+        )
         newer = newer | (F.col("s.unanchored") & (follows | outruns))
     if plan.snapshot:
-        overtaken = is_snapshot(mine) & ~is_snapshot(stored) & here & (T("__origin")["offset"] > F.col("s.offset"))
+        overtaken = (
+            is_snapshot(mine) & ~is_snapshot(stored) & here & (T("__origin")["offset"] > F.col("s.offset"))
+        )
         newer = newer & ~overtaken
     return newer & (F.col("s.op") != "p")
 
@@ -117,7 +123,8 @@ def _matched(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMerg
     if plan.soft is None:
         builder = builder.whenMatchedDelete(delete)
     else:
-        gone = {plan.soft: F.col("s.event_time"), "__op": F.lit("d"), "__column_seq": F.lit(None), **_stamp(plan)}
+        gone = {**_last_row(plan), plan.soft: F.col("s.event_time"), "__op": F.lit("d"), **_stamp(plan)}
+        gone["__column_seq"] = F.lit(None)
         builder = builder.whenMatchedUpdate(delete & (T("__op") != "d"), _quote(gone))
         builder = builder.whenMatchedUpdate(delete, _quote(_stamp(plan)))
     builder = builder.whenMatchedUpdate(newer, _quote(_update(plan)))
@@ -130,9 +137,19 @@ def _matched(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMerg
     return builder
 
 
+def _last_row(plan: Scd1) -> dict[str, Column]:
+    """What a soft delete leaves of a row: the last one before it, from the batch or as it is stored."""
+    carried = F.col("s.row_seq") > T("__seq")
+    return {name: F.when(carried, S(name)).otherwise(T(name)) for name in plan.columns if name != plan.soft}
+
+
 def _stamp(plan: Scd1) -> dict[str, Column]:
     """Metadata of the row that an event leaves."""
-    origin = F.struct(F.col("s.topic").alias("topic"), F.col("s.partition").alias("partition"), F.col("s.offset").alias("offset"))
+    origin = F.struct(
+        F.col("s.topic").alias("topic"),
+        F.col("s.partition").alias("partition"),
+        F.col("s.offset").alias("offset"),
+    )
     return {"__seq": _seq(plan), "__event_time": F.col("s.event_time"), "__origin": origin}
 
 
@@ -154,7 +171,9 @@ def _update(plan: Scd1) -> dict[str, Column]:
 
 def _fill(plan: Scd1) -> dict[str, Column]:
     """What an older event changes: columns that wait for a value, and nothing else."""
-    values = {name: F.when(_wins(plan, name, T("__seq")), S(name)).otherwise(T(name)) for name in plan.tracked}
+    values = {
+        name: F.when(_wins(plan, name, T("__seq")), S(name)).otherwise(T(name)) for name in plan.tracked
+    }
     return {**values, "__column_seq": _column_seqs(plan, T("__seq"))}
 
 
@@ -209,7 +228,8 @@ def _unmatched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
         return builder.whenNotMatchedInsert(live, _quote({**values, **meta}))
     builder = builder.whenNotMatchedInsert(live, _quote({**values, plan.soft: F.lit(None), **meta}))
     keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
-    return builder.whenNotMatchedInsert(F.col("s.op") == "d", _quote({**keys, plan.soft: F.col("s.event_time"), **meta}))
+    gone = {**values, **keys, plan.soft: F.col("s.event_time"), **meta}
+    return builder.whenNotMatchedInsert(F.col("s.op") == "d", _quote(gone))
 
 
 def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
@@ -219,18 +239,28 @@ def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
         if plan.soft is None:
             builder = builder.whenNotMatchedBySourceDelete(gone)
         else:
-            values = {plan.soft: F.coalesce(T(plan.soft), F.current_timestamp()), "__op": F.lit("d"), "__seq": F.lit(plan.floor), "__column_seq": F.lit(None)}
+            values = {
+                plan.soft: F.coalesce(T(plan.soft), F.current_timestamp()),
+                "__op": F.lit("d"),
+                "__seq": F.lit(plan.floor),
+                "__column_seq": F.lit(None),
+            }
             builder = builder.whenNotMatchedBySourceUpdate(gone & (T("__op") != "d"), _quote(values))
         if plan.tracked:
             base = own(F.lit(plan.floor))
             old = [(_theirs(name) < base) for name in plan.tracked]
             values = {name: F.when(~is_old, T(name)) for name, is_old in zip(plan.tracked, old, strict=True)}
-            kept = [F.when(is_old, base).otherwise(_theirs(name)) for name, is_old in zip(plan.tracked, old, strict=True)]
+            kept = [
+                F.when(is_old, base).otherwise(_theirs(name))
+                for name, is_old in zip(plan.tracked, old, strict=True)
+            ]
             entries = F.map_filter(
-                F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)), lambda _, v: v != own(T("__seq"))
+                F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)),
+                lambda _, v: v != own(T("__seq")),
             )
             builder = builder.whenNotMatchedBySourceUpdate(
-                reduce(Column.__or__, old), _quote({**values, "__column_seq": F.when(F.size(entries) > 0, entries)})
+                reduce(Column.__or__, old),
+                _quote({**values, "__column_seq": F.when(F.size(entries) > 0, entries)}),
             )
     if plan.fills:
         aged = reduce(Column.__or__, [T("__seq") < F.lit(each.since) for each in plan.fills.values()])
@@ -240,5 +270,3 @@ def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
 
 def _quote(values: Mapping[str, Column]) -> dict[str, str | Column]:
     return {quoted(name): value for name, value in values.items()}
-
-

@@ -82,7 +82,7 @@ class Tombstones:
         """Forget deletes that were recorded before a time and lie below a sequence (None: any); returns how many."""
         if not self.summary.retained:
             return 0
-        old = (F.col("kind") .isin("deleted", "moved")) & (F.col("at") < F.lit(before))
+        old = (F.col("kind").isin("deleted", "moved")) & (F.col("at") < F.lit(before))
         if below is not None:
             old = old & (F.col("seq") < F.lit(below))
         found = self.frame().where(old).agg(F.count("*"), F.max("seq")).first()
@@ -169,7 +169,9 @@ def _forget(state: DataFrame, name: str) -> DataFrame:
     held = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
     older = F.col("_tomb.seq").isNotNull() & (held < base)
     entries = F.map_concat(
-        F.map_filter(F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>")), lambda k, _: k != name),
+        F.map_filter(
+            F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>")), lambda k, _: k != name
+        ),
         F.create_map(F.lit(name), base),
     )
     blank = F.lit(None)

@@ -38,7 +38,9 @@ _KEY = "schema STRING, payload STRING, _corrupt STRING"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
 
 
-def classify(raw: DataFrame, ordering: Ordering, *, known: Iterable[int] = (), keep_before: bool = False) -> DataFrame:
+def classify(
+    raw: DataFrame, ordering: Ordering, *, known: Iterable[int] = (), keep_before: bool = False
+) -> DataFrame:
     """RAW records -> events with the columns of `EVENT_COLUMNS`.
 
     ``known`` are the schema ids whose documents the caller has. ``keep_before`` keeps every before image;
@@ -98,7 +100,10 @@ def classify(raw: DataFrame, ordering: Ordering, *, known: Iterable[int] = (), k
 
 
 def _body() -> Column:
-    names = [part.split(" ")[0] for part in ("before", "after", "source", "op", "ts_ms", "status", "id", "ddl", "databaseName")]
+    names = [
+        part.split(" ")[0]
+        for part in ("before", "after", "source", "op", "ts_ms", "status", "id", "ddl", "databaseName")
+    ]
     return F.struct(*[F.col(f"v.{name}").alias(name) for name in names])
 
 
@@ -110,18 +115,29 @@ def _kind() -> tuple[Column, Column]:
         (op == "m")
         | (op.isNull() & F.col("b.status").isNotNull() & F.col("b.id").isNotNull())
         | (op.isNull() & (F.col("b.ddl").isNotNull() | F.col("b.databaseName").isNotNull()))
-        | (op.isNull() & F.col("b.ts_ms").isNotNull() & F.col("b.source").isNull() & after.isNull() & before.isNull())
+        | (
+            op.isNull()
+            & F.col("b.ts_ms").isNotNull()
+            & F.col("b.source").isNull()
+            & after.isNull()
+            & before.isNull()
+        )
     )
     reason = (
         F.when(F.col("problem").isNotNull(), F.col("problem"))
         .when(F.col("value").isNull(), None)
-        .when(F.col("v").isNull() | F.col("v._corrupt").isNotNull(), "the value is not a Debezium JSON object")
+        .when(
+            F.col("v").isNull() | F.col("v._corrupt").isNotNull(), "the value is not a Debezium JSON object"
+        )
         .when(F.col("k._corrupt").isNotNull(), "the key is not a JSON object")
         .when(other, None)
         .when(op.isNull(), "the value has no op: it is not a Debezium change event")
         .when(~op.isin("c", "u", "d", "r", "t"), F.concat(F.lit("unknown op '"), op, F.lit("'")))
         .when(F.coalesce(table, F.lit("")) == "", "source.table is missing")
-        .when(op.isin("c", "u", "r") & after.isNull(), F.concat(F.lit("op "), op, F.lit(" without an after image")))
+        .when(
+            op.isin("c", "u", "r") & after.isNull(),
+            F.concat(F.lit("op "), op, F.lit(" without an after image")),
+        )
         .when((op == "d") & F.col("key").isNull() & before.isNull(), "op d with neither key nor before image")
     )
     kind = (
@@ -147,7 +163,10 @@ def _header(name: str) -> Column:
     """The key in a header of a key change; it is wrapped with its schema when record keys are."""
     first = F.get(F.filter("headers", lambda header: header["key"] == name), 0)["value"].cast("string")
     payload = F.get_json_object(first, "$.payload")
-    return F.when(F.size(F.col("headers")) > 0, F.when(payload.isNotNull() & first.contains('"schema"'), payload).otherwise(first))
+    return F.when(
+        F.size(F.col("headers")) > 0,
+        F.when(payload.isNotNull() & first.contains('"schema"'), payload).otherwise(first),
+    )
 
 
 def _unless_known(text: str, identity: str, known: Iterable[int]) -> Column:

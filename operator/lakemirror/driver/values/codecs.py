@@ -104,10 +104,15 @@ class Byte(Codec):
 
 @dataclass(frozen=True)
 class DecimalBytes(Codec):
-    """Connect's Decimal; a precision above 38 digits is held in 38 where the value allows."""
+    """Connect's Decimal of up to 38 digits.
+
+    ``bounded``: the schema says that the source's values have no more digits than ``precision``, so that one
+    that has is none of them. Otherwise ``precision`` is only what Spark can hold.
+    """
 
     precision: int
     scale: int
+    bounded: bool
     wire = BinaryType()
 
     @property
@@ -115,13 +120,11 @@ class DecimalBytes(Codec):
         return DecimalType(self.precision, self.scale)
 
     def parts(self, value: Column) -> Parts:
-        whole = F.length(value) > 0
-        return Parts(
-            decimals.decimal(value, self.precision, self.scale),
-            unrepresentable=whole & ~decimals.fits(value, self.precision),
-            text=decimals.large_text(value, self.scale),
-            misfit=~whole,
-        )
+        number = decimals.decimal(value, self.precision, self.scale)
+        fits, empty = decimals.fits(value, self.precision), F.length(value) == 0
+        if self.bounded:
+            return Parts(number, misfit=~fits | empty)
+        return Parts(number, ~fits, decimals.large_text(value, F.lit(self.scale)), misfit=empty)
 
     def text(self, value: Column) -> Column:
         return decimals.plain_text(value, F.lit(self.scale))

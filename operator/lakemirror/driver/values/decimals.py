@@ -60,9 +60,14 @@ def plain_text(unscaled: Column, scale: Column) -> Column:
     return _pointed(text, scale)
 
 
-def large_text(unscaled: Column, scale: int) -> Column:
-    """The same for a constant scale; slow, and shorter as an expression: for values that are rare."""
-    return _pointed(_integer_text(unscaled), F.lit(scale))
+def small_text(unscaled: Column, scale: Column) -> Column:
+    """The same for at most 38 digits, null beyond: the shortest expression."""
+    return _pointed(decimal(unscaled, MAX_DIGITS, 0).cast("string"), scale)
+
+
+def large_text(unscaled: Column, scale: Column) -> Column:
+    """The same for values that are rare: slower, and a shorter expression, so that plans stay small."""
+    return _pointed(_integer_text(unscaled), scale)
 
 
 def _pointed(integer: Column, scale: Column) -> Column:
@@ -80,42 +85,34 @@ def _pointed(integer: Column, scale: Column) -> Column:
 
 
 def _integer_text(unscaled: Column) -> Column:
-    """Decimal text of two's complement bytes of any length: base 2^32 -> base 10^9 -> text."""
+    """Decimal text of two's complement bytes of any length: base 2^28 -> base 10^9 -> text."""
 
     def convert(hexes: Column) -> Column:
         negative = hexes.rlike("^[89A-F]")
         magnitude = F.when(negative, _negated(hexes)).otherwise(hexes)
-        limbs = let(F.lpad(magnitude, F.length(hexes) + 8 - F.length(hexes) % 8, "0"), _limbs)
-        digits = F.aggregate(limbs, F.array().cast("array<bigint>"), _times_2_32_plus)
+        limbs = let(F.lpad(magnitude, F.length(hexes) + 7 - F.length(hexes) % 7, "0"), _limbs)
+        digits = F.aggregate(limbs, F.array().cast("array<bigint>"), _times_2_28_plus)
         text = F.array_join(F.transform(F.reverse(digits), lambda d: F.lpad(d.cast("string"), 9, "0")), "")
-        shown = F.regexp_replace(text, "^0+(?=.)", "")
-        return F.when(negative, F.concat(F.lit("-"), shown)).otherwise(shown)
+        return F.concat(F.when(negative, "-").otherwise(""), F.regexp_replace(text, "^0+(?=.)", ""))
 
     return F.when(F.length(unscaled).between(1, MAX_BYTES), let(F.hex(unscaled), convert))
 
 
 def _limbs(hexes: Column) -> Column:
-    return F.transform(
-        F.sequence(F.lit(0), div(F.length(hexes), 8) - 1),
-        lambda i: F.conv(hexes.substr((i * 8 + 1).cast("int"), F.lit(8)), 16, 10).cast("bigint"),
-    )
+    starts = F.sequence(F.lit(1), F.length(hexes), F.lit(7))
+    return F.transform(starts, lambda i: F.conv(hexes.substr(i, F.lit(7)), 16, 10).cast("bigint"))
 
 
-def _times_2_32_plus(digits: Column, limb: Column) -> Column:
-    """``digits`` (base 10^9, least first) * 2^32 + ``limb``."""
+def _times_2_28_plus(digits: Column, limb: Column) -> Column:
+    """``digits`` (base 10^9, least first) * 2^28 + ``limb``; the last carry is below 2^28."""
     start = F.struct(F.array().cast("array<bigint>").alias("out"), limb.alias("carry"))
 
     def step(state: Column, digit: Column) -> Column:
-        total = digit * (1 << 32) + state["carry"]
+        total = digit * (1 << 28) + state["carry"]
         out = F.concat(state["out"], F.array(total % 10**9))
         return F.struct(out.alias("out"), div(total, 10**9).alias("carry"))
 
-    def finish(state: Column) -> Column:
-        carry = state["carry"]
-        high = F.array(carry % 10**9, div(carry, 10**9))
-        return F.when(carry > 0, F.concat(state["out"], high)).otherwise(state["out"])
-
-    return F.aggregate(digits, start, step, finish)
+    return F.aggregate(digits, start, step, lambda s: F.concat(s["out"], F.array(s["carry"])))
 
 
 def _negated(hexes: Column) -> Column:

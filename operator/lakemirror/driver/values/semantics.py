@@ -45,10 +45,12 @@ _AS_THEY_ARE = (
 
 def _decimal(field: Field) -> Codec:
     scale = _parameter(field, "scale", 0)
-    precision = _parameter(field, "connect.decimal.precision", MAX_DIGITS)
+    precision = _parameter(field, "connect.decimal.precision", 0)
     if not 0 <= scale <= MAX_DIGITS:
         return codecs.DecimalText(scale)
-    return codecs.DecimalBytes(min(max(precision, scale, 1), MAX_DIGITS), scale)
+    if 0 < precision <= MAX_DIGITS:
+        return codecs.DecimalBytes(max(precision, scale), scale, bounded=True)
+    return codecs.DecimalBytes(MAX_DIGITS, scale, bounded=False)
 
 
 def _bits(field: Field) -> Codec:

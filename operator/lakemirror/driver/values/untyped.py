@@ -11,7 +11,8 @@
 | STRING | text as is; the pair as decimal text; any other value as JSON |
 | ARRAY, STRUCT, MAP | element by element |
 
-"The pair" is ``{"scale": s, "value": base64}``, Debezium's VariableScaleDecimal.
+"The pair" is ``{"scale": s, "value": base64}``, Debezium's VariableScaleDecimal, of up to 38 digits; a larger
+one stays as it is.
 
 The unit of a timestamp's number is the coarsest of milliseconds, microseconds and nanoseconds that puts it
 into the years 0001 to 9999 (nanoseconds: only after 1970). So microseconds between 1968-01-12 and
@@ -48,13 +49,13 @@ from pyspark.sql.types import (
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.values import codecs, decimals, temporal
 from lakemirror.driver.values.codecs import Codec
-from lakemirror.driver.values.expressions import either
+from lakemirror.driver.values.expressions import either, let
 from lakemirror.driver.values.fit import Parts, fit
 from lakemirror.driver.values.placeholder import Placeholder
 from lakemirror.driver.values.temporal import MICROS, MILLIS
 
 _WHOLE = r"^-?\d+$"
-_SCALED = r'^\{"scale":(-?\d{1,9}),"value":"([A-Za-z0-9+/=]*)"\}$'
+_PAIR = r'^\{"scale":(-?\d{1,9}),"value":"([A-Za-z0-9+/=]*)"\}$'
 _NEGATIVE_INFINITY, _POSITIVE_INFINITY = -9223372036832400000, 9223372036825200000  # PGStatement's
 
 
@@ -100,10 +101,10 @@ class JsonText(codecs.Text):
         return Parts(self.text(value))
 
     def text(self, value: Column) -> Column:
-        octets = F.unbase64(F.regexp_extract(value, _SCALED, 2))
-        scale = F.regexp_extract(value, _SCALED, 1).cast("int")
-        scaled = value.startswith('{"scale":') & value.rlike(_SCALED)
-        return F.when(scaled, F.coalesce(decimals.plain_text(octets, scale), value)).otherwise(value)
+        octets = F.unbase64(F.regexp_extract(value, _PAIR, 2))
+        number = decimals.small_text(octets, F.regexp_extract(value, _PAIR, 1).cast("int"))
+        is_pair = value.startswith('{"scale":') & value.rlike(_PAIR)
+        return F.when(is_pair, F.coalesce(number, value)).otherwise(value)
 
 
 class JsonBoolean(Codec):
@@ -164,43 +165,59 @@ class JsonTimestamp(Codec):
 
 @dataclass(frozen=True)
 class JsonDecimal(Codec):
+    """Text and bytes are exact; a number of JSON is exact as a double."""
+
     natural: DecimalType
     wire = VariantType()
 
     def parts(self, value: Column) -> Parts:
-        kind = F.schema_of_variant(value)
-        text = F.try_variant_get(value, "$", "string")
-        is_text = kind == "STRING"
-        plain = (~is_text) | text.rlike(decimals.SPECIAL) | text.rlike(r"^-|\.")
-        digits = text.rlike(r"^\d+$")
-        readable = plain | (digits & (F.length(text) % 4 != 0))
-        number = fit(
-            F.when(is_text & readable | kind.rlike("^(BIGINT|DECIMAL)"), text), StringType(), self.natural
+        kind, text = F.schema_of_variant(value), self.text(value)
+        is_text, digits = kind == "STRING", text.rlike(r"^(\d{4})+$")
+        special = text.rlike(decimals.SPECIAL)
+        plain = text.rlike(decimals.NUMBER) & ~digits
+        encoded = F.when(~plain & ~special & self._is_base64(digits), F.try_to_binary(text, F.lit("base64")))
+        number = (
+            F.when(is_text & plain, self._of_text(text))
+            .when(is_text, let(encoded, self._of_octets))
+            .when(kind.startswith("OBJECT"), self._of_pair(value))
+            .otherwise(self._of_number(value))
         )
-        double = fit(
-            F.when(kind == "DOUBLE", F.try_variant_get(value, "$", "double")), DoubleType(), self.natural
+        readable = F.when(is_text, plain | special | encoded.isNotNull()).otherwise(
+            kind.rlike("^(BIGINT|DECIMAL|DOUBLE|OBJECT)")
         )
-        octets = F.when(
-            is_text & ~readable & self._unambiguous(digits), F.try_to_binary(text, F.lit("base64"))
-        )
-        unscaled = codecs.DecimalBytes(self.natural.precision, self.natural.scale).parts(octets)
-        scaled = fit(F.when(kind.startswith("OBJECT"), _scaled_text(value)), StringType(), self.natural)
-        given = value.isNotNull() & (kind != "VOID")
-        return _first_of(F.when(given, kind), number, double, unscaled, scaled)
+        none = value.isNotNull() & (kind != "VOID") & number.isNull()
+        shown = F.coalesce(let(encoded, self._spelled), text)
+        return Parts(number, none & readable, shown, none & ~readable)
 
-    def _unambiguous(self, digits: Column) -> Column:
-        return ~digits if self.natural.scale == 0 else F.lit(True)
+    def _is_base64(self, digits: Column) -> Column:
+        """Of digits that are base64 too: a decimal text would show its fraction; without one, who knows."""
+        return F.lit(True) if self.natural.scale > 0 else ~digits
+
+    def _of_octets(self, octets: Column) -> Column:
+        return decimals.decimal(octets, self.natural.precision, self.natural.scale)
+
+    def _spelled(self, octets: Column) -> Column:
+        return decimals.small_text(octets, F.lit(self.natural.scale))
+
+    def _of_text(self, text: Column) -> Column:
+        return F.when(~text.rlike(rf"\.\d{{{self.natural.scale}}}\d*[1-9]"), text.try_cast(self.natural))
+
+    def _of_pair(self, pair: Column) -> Column:
+        octets = F.try_to_binary(F.try_variant_get(pair, "$.value", "string"), F.lit("base64"))
+        unscaled = let(octets, lambda o: decimals.decimal(o, decimals.MAX_DIGITS, 0)).cast("string")
+        text = F.concat(unscaled, F.lit("E"), -F.try_variant_get(pair, "$.scale", "int"))
+        number = text.try_cast(self.natural)
+        return F.when(number == text.try_cast(DecimalType(decimals.MAX_DIGITS, 18)), number)
+
+    def _of_number(self, value: Column) -> Column:
+        number = F.try_variant_get(value, "$", self.natural.simpleString())
+        return F.when(number.cast("double") == F.try_variant_get(value, "$", "double"), number)
 
     def text(self, value: Column) -> Column:
         return F.try_variant_get(value, "$", "string")
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         return self.text(value).isin(*placeholder.spellings)
-
-
-def _scaled_text(value: Column) -> Column:
-    octets = F.try_to_binary(F.try_variant_get(value, "$.value", "string"), F.lit("base64"))
-    return decimals.plain_text(octets, F.try_variant_get(value, "$.scale", "int"))
 
 
 def _first_of(given: Column, *readings: Parts) -> Parts:
