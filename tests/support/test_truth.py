@@ -56,6 +56,7 @@ EQUAL: list[tuple[str, Any, Any, DataType]] = [
     ("numeric(10,2)", Decimal("0.10"), Decimal("0.1000"), DecimalType(14, 4)),
     ("numeric", Decimal("1.10"), "1.10", TEXT),
     ("numeric(10,2)", Decimal("12345678.90"), "SZYC0g==", TEXT),
+    ("numeric", Decimal("12345.6789"), '{"scale":4,"value":"B1vNFQ=="}', TEXT),
     ("numeric(38,10)", Decimal("0.1"), 0.1, DOUBLE),
     ("numeric", "NaN", None, DecimalType(10, 2)),
     ("numeric", "NaN", "NaN", TEXT),

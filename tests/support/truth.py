@@ -28,7 +28,8 @@ spelling (``infinity``, ``0044-03-15 BC``).
 
 Without schemas (``schemas.enable=false``) some values can only land in the connector's physical form; where
 the mirror's column has the physical type, it is read by the source's column type: base64 of a decimal with
-the column's scale, days, milli- or microseconds (by the column's precision), base64 of little-endian bits.
+the column's scale, ``{"scale", "value"}`` of one beyond 38 digits, days, milli- or microseconds (by the
+column's precision), base64 of little-endian bits.
 
 Columns of the mirror whose names start with ``__`` are ours, and those that the source no longer has are
 what it dropped: both are ignored. A column of the source that the mirror lacks must be null in all rows.
@@ -232,11 +233,17 @@ def _decimal(expected: Any, actual: Any, context: _Context) -> bool:
         return isinstance(context.mirror, DecimalType) and actual == number
     if isinstance(actual, float):
         return _same_float(float(number), actual)
+    if actual.startswith("{"):
+        pair = json.loads(actual)
+        return _unscaled(pair["value"], pair["scale"]).as_tuple() == number.as_tuple()
     if re.fullmatch(r"-?\d+(\.\d+)?", actual) and Decimal(actual).as_tuple() == number.as_tuple():
         return True
     arguments = context.arguments or [0, 2]  # money
-    unscaled = int.from_bytes(base64.b64decode(actual, validate=True), "big", signed=True)
-    return Decimal(f"{unscaled}E-{[*arguments, 0][1]}") == number
+    return _unscaled(actual, [*arguments, 0][1]) == number
+
+
+def _unscaled(text: str, scale: int) -> Decimal:
+    return Decimal(f"{int.from_bytes(base64.b64decode(text, validate=True), 'big', signed=True)}E-{scale}")
 
 
 def _boolean(expected: Any, actual: Any, _: _Context) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +13,18 @@ from lakemirror.driver.values import RowDecoder, parse_envelope, schemaless
 from tests.driver.values import images
 
 TABLE = "public.types_full"
+
+
+@pytest.fixture(autouse=True)
+def whole_plans(spark: SparkSession) -> Iterator[None]:
+    """Plans are printed whole: nothing hides behind what was cut off."""
+    settings = ("spark.sql.maxPlanStringLength", "spark.sql.debug.maxToStringFields")
+    before = {name: spark.conf.get(name) for name in settings}
+    for name in settings:
+        spark.conf.set(name, "100000000")
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 def plan_of(frame: DataFrame) -> str:
