@@ -30,7 +30,6 @@ from benchmarks.contenders import COLUMNS, Contender, Floor, Ours, Textbook
 from benchmarks.events import Files, Load, make
 from lakemirror.driver.session import create_session
 
-
 _SETTINGS = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
 
 

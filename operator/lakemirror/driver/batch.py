@@ -1,9 +1,9 @@
 """One micro-batch: decide for all tables what would be written, then commit table by table.
 
-Deciding reads only. It ends with one state frame a table, materialised, and with everything that a policy may refuse;
-so a batch that is refused has written nothing. Committing writes, in this order: quarantine, then for each table its
-tombstones and its rows, then the audit record. Each Delta log gets one commit under the batch's transaction id, so
-that a replay changes nothing.
+Deciding reads only. It ends with one state frame a table, materialised, and with everything that a policy
+may refuse; so a batch that is refused has written nothing. Committing writes, in this order: quarantine,
+then for each table its tombstones and its rows, then the audit record. Each Delta log gets one commit under
+the batch's transaction id, so that a replay changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ Out = TypeVar("Out")
 class BatchApplier:
     """Applies the micro-batches of one query of one pipeline.
 
-    Not for use from several threads. ``query_id`` names the checkpoint's query: batch numbers count within it.
+    Not for use from several threads. ``query_id`` names the checkpoint's query: batch numbers count within
+    it.
     """
 
     def __init__(self, spark: SparkSession, pipeline: CdcPipeline, query_id: str) -> None:
@@ -65,8 +66,8 @@ class BatchApplier:
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
         """Apply one batch of RAW records; doing it again changes nothing.
 
-        Raises SourceRestarted, SchemaDriftRefused or BadRecordRefused with nothing written, and TableFailed or
-        BatchMismatch when some tables may have been written: a replay completes the others.
+        Raises SourceRestarted, SchemaDriftRefused or BadRecordRefused with nothing written, and TableFailed
+        or BatchMismatch when some tables may have been written: a replay completes the others.
         """
         self._use(raw.sparkSession)
         events = debezium.classify(
@@ -112,8 +113,8 @@ class BatchApplier:
     def collect_tombstones(self, *, caught_up: bool) -> int:
         """Forget tombstones that no event can need any more (between batches); returns how many.
 
-        They must be older than the retention, below every partition's committed position (unless the source has
-        nothing left) and of a table without open quarantined records.
+        They must be older than the retention, below every partition's committed position (unless the source
+        has nothing left) and of a table without open quarantined records.
         """
         now = datetime.now(UTC)
         retention = timedelta(seconds=duration_seconds(self._spec.tombstones.retention))
@@ -159,7 +160,8 @@ class BatchApplier:
         reason = seen.bad_reason or next(d.example() for d in bad)
         count = seen.bad + sum(d.bad for d in bad)
         raise BadRecordRefused(
-            f"{count} record(s) cannot be applied and onBadRecord is 'fail': nothing was written. First: {reason}. "
+            f"{count} record(s) cannot be applied and onBadRecord is 'fail': nothing was written. First: "
+            f"{reason}. "
             f"Set spec.onBadRecord to 'quarantine' to keep them aside, or correct the source."
         )
 
@@ -203,7 +205,8 @@ class BatchApplier:
                     raise
                 except Exception as error:
                     raise TableFailed(
-                        f"table {decision.name} could not be written: {_first_line(error)}. The other tables of the batch "
+                        f"table {decision.name} could not be written: {_first_line(error)}. The other "
+                        "tables of the batch "
                         f"are written; set tables[{decision.name}].suspend: true to go on without it."
                     ) from error
             results.append(outcome)
@@ -245,9 +248,19 @@ def _side_by_side(do: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
 def _unreadable(events: DataFrame) -> DataFrame:
     """Records that are bad before any table is known: RAW columns, source and reason."""
     return events.where("kind = 'bad'").selectExpr(
-        "concat_ws('.', database, schema, table) AS source", "reason", "topic", "partition", "offset", "timestamp",
-        "raw_key AS key", "raw_value AS value", "raw_headers AS headers", "file", "row", "CAST(NULL AS STRING) AS problem",
-    )  # fmt: skip
+        "concat_ws('.', database, schema, table) AS source",
+        "reason",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "raw_key AS key",
+        "raw_value AS value",
+        "raw_headers AS headers",
+        "file",
+        "row",
+        "CAST(NULL AS STRING) AS problem",
+    )
 
 
 def _with_bytes(bad: DataFrame, raw: DataFrame) -> DataFrame:

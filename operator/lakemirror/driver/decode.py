@@ -1,4 +1,6 @@
-"""Classified events of one table -> its event frame: typed keys and rows, gaps, and what is wrong with a record."""
+"""Classified events of one table -> its event frame: typed keys and rows, gaps, and what is wrong with a
+record.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ Unrepresentable = Literal["quarantine", "null", "text"]
 
 @dataclass(frozen=True)
 class Version:
-    """How the events of one schema are read. ``fields`` are the source's, ``refused`` names mirror columns whose type
-    cannot be stored; ``schema_id`` is None for events without embedded schema."""
+    """How the events of one schema are read. ``fields`` are the source's, ``refused`` names mirror columns
+    whose type cannot be stored; ``schema_id`` is None for events without embedded schema.
+    """
 
     schema_id: int | None
     fields: Sequence[Field]
@@ -32,9 +35,10 @@ class Version:
 class Reading:
     """How one table's events are read.
 
-    ``columns`` are the mirror's columns, ``names`` maps the source's names to them (a column not in it is left out),
-    ``key`` the mirror's key columns (empty: the table has none). ``declared`` says that the manifest names the key, so
-    that it is taken from the rows; ``images`` that the before image of a delete is wanted (append).
+    ``columns`` are the mirror's columns, ``names`` maps the source's names to them (a column not in it is
+    left out), ``key`` the mirror's key columns (empty: the table has none). ``declared`` says that the
+    manifest names the key, so that it is taken from the rows; ``images`` that the before image of a delete
+    is wanted (append).
     """
 
     columns: Mapping[str, DataType]
@@ -82,19 +86,35 @@ def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
     by_mirror_name = {reading.names[name]: each for name, each in decoded.items()}
     framed = keyed.select(
         F.when(problem.isNull(), F.col("_key")).alias("key") if reading.key else F.lit("").alias("key"),
-        "op", "seq", "unanchored", "event_time", "topic", "partition", "offset", "file", "row",
+        "op",
+        "seq",
+        "unanchored",
+        "event_time",
+        "topic",
+        "partition",
+        "offset",
+        "file",
+        "row",
         F.xxhash64("op", "row_text").alias("digest"),
-        F.struct(*[_value(name, kind, by_mirror_name, reading).alias(name) for name, kind in reading.columns.items()]).alias("values"),
+        F.struct(
+            *[
+                _value(name, kind, by_mirror_name, reading).alias(name)
+                for name, kind in reading.columns.items()
+            ]
+        ).alias("values"),
         _gaps(by_mirror_name).alias("gaps"),
         _texts(by_mirror_name, reading).alias("texts"),
-        F.col("_new_key").alias("new_key"), F.col("_old_key").alias("old_key"),
+        F.col("_new_key").alias("new_key"),
+        F.col("_old_key").alias("old_key"),
         problem.alias("problem"),
-    )  # fmt: skip
+    )
     return framed.withColumnsRenamed({"row": "line", "values": "row"})
 
 
 def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
-    """Adds ``_key``, ``_new_key`` and ``_old_key``, structs of the mirror's key columns; null where a part is missing."""
+    """Adds ``_key``, ``_new_key`` and ``_old_key``, structs of the mirror's key columns; null where a part
+    is missing.
+    """
     if not reading.key:
         nothing = F.lit(None).cast("string")
         return events.withColumns({"_key": nothing, "_new_key": nothing, "_old_key": nothing})

@@ -1,7 +1,8 @@
-"""Schema drift: what to do when the columns of events and of the mirror differ. Pure functions over Spark types.
+"""Schema drift: what to do when the columns of events and of the mirror differ. Pure functions over Spark
+types.
 
-Widening follows Delta's list (https://docs.delta.io/latest/delta-type-widening.html); integers become decimals or
-doubles by an explicit ALTER.
+Widening follows Delta's list (https://docs.delta.io/latest/delta-type-widening.html); integers become
+decimals or doubles by an explicit ALTER.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from pyspark.sql.types import (
     ByteType,
@@ -23,19 +25,20 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from typing import Literal
 from lakemirror.driver.errors import SchemaDriftRefused
 from lakemirror.driver.results import Drift
 
 Policy = Literal["evolve", "skip", "fail"]
 
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
-_DIGITS = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 
 
 @dataclass(frozen=True)
 class SchemaVersion:
-    """The columns (name -> Spark type) that events of one schema carry, and when the first of them happened."""
+    """The columns (name -> Spark type) that events of one schema carry, and when the first of them
+    happened.
+    """
 
     columns: Mapping[str, DataType]
     since: datetime | None = None
@@ -47,8 +50,8 @@ class SchemaVersion:
 class DriftPlan:
     """What to alter before a table is written, and what of each version can be written.
 
-    ``columns`` are the mirror's columns afterwards. ``refused[i]`` are the columns of version ``i`` whose type
-    cannot be stored: its records go to quarantine.
+    ``columns`` are the mirror's columns afterwards. ``refused[i]`` are the columns of version ``i`` whose
+    type cannot be stored: its records go to quarantine.
     """
 
     columns: dict[str, DataType]
@@ -61,7 +64,8 @@ class DriftPlan:
 def plan_drift(
     table: str, existing: Mapping[str, DataType] | None, versions: Sequence[SchemaVersion], policy: Policy
 ) -> DriftPlan:
-    """Compare the mirror's columns (None: there is no table yet) with those of each schema version, oldest first.
+    """Compare the mirror's columns (None: there is no table yet) with those of each schema version, oldest
+    first.
 
     Raises SchemaDriftRefused under the policy ``fail``, naming the column, the policy and the remedy.
     """
@@ -117,8 +121,11 @@ def plan_drift(
         for name in existing.keys() - versions[-1].columns.keys():
             note(name, "dropped", columns[name], None, "kept", versions[-1])
     elif versions and existing is None:
-        for name in columns.keys() - versions[-1].columns.keys() if versions[-1].complete else ():
-            drift.append(Drift(name, "dropped", _name(columns[name]), None, "kept", versions[-1].since))
+        newest = versions[-1]
+        gone = columns.keys() - newest.columns.keys() if newest.complete else set()
+        drift.extend(
+            Drift(name, "dropped", _name(columns[name]), None, "kept", newest.since) for name in sorted(gone)
+        )
     return DriftPlan(columns, add, alter, tuple(refused), tuple(drift))
 
 

@@ -24,9 +24,10 @@ METADATA = {
 }
 """Metadata columns of a mirror.
 
-``__column_seq`` names the columns whose value is older than the row: a value that the source did not send, filled
-from an older image, with the sequence of that image (empty: nothing is known yet). ``__unrepresentable`` holds the
-source's text of values for which Spark has none, under ``onUnrepresentable: text``.
+``__column_seq`` names the columns whose value is older than the row: a value that the source did not send,
+filled from an older image, with the sequence of that image (empty: nothing is known yet).
+``__unrepresentable`` holds the source's text of values for which Spark has none, under ``onUnrepresentable:
+text``.
 """
 
 SOURCE_PROPERTY = "lakemirror.source"
@@ -202,7 +203,9 @@ def snapshot(spark: SparkSession, path: str) -> Any:
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
-    """Whether there is a Delta table at exactly this path; Delta's own check accepts folders inside of one, too."""
+    """Whether there is a Delta table at exactly this path; Delta's own check accepts folders inside of one,
+    too.
+    """
     return int(snapshot(spark, path).version()) >= 0
 
 

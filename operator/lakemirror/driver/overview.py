@@ -91,7 +91,7 @@ def overview(events: DataFrame, known: Mapping[int, str]) -> Overview:
         F.max("event_time").alias("last_event_time"),
         F.max(streamed).alias("highest"),
         F.max_by(F.struct(F.unix_micros("event_time").alias("time"), "offset"), streamed).alias("highest_at"),
-    )  # fmt: skip
+    )
     result = Overview()
     tombstones: dict[str, int] = {}
     for row in grouped.collect():
@@ -158,9 +158,9 @@ def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:
 def restarted(events: DataFrame, seen: Overview, before: Mapping[str, Position], ordering: Ordering) -> None:
     """Raise SourceRestarted when positions of a partition start again (design 5, epochs).
 
-    Evidence is a change with a later offset and a later source time, by more than the tolerance, below the partition's
-    highest position. Changes that are sent again are older in time; so only partitions in which the highest position
-    is not the latest in time need a closer look.
+    Evidence is a change with a later offset and a later source time, by more than the tolerance, below the
+    partition's highest position. Changes that are sent again are older in time; so only partitions in which
+    the highest position is not the latest in time need a closer look.
     """
     if ordering.by in ("timestamp", "offset"):
         return
@@ -185,11 +185,15 @@ def restarted(events: DataFrame, seen: Overview, before: Mapping[str, Position],
         first = later.orderBy("offset").select("offset", "event_time", "table", "server").first()
         if first is not None:
             raise SourceRestarted(
-                f"positions of the source start again: topic {topic}, partition {number}, offset {first['offset']} "
-                f"(table {first['table']}, {first['event_time']} UTC, server {first['server']}) is later than offset {offset} "
-                f"but stands before it in the source's log. Nothing was written. If the source failed over or was "
+                f"positions of the source start again: topic {topic}, partition {number}, offset "
+                f"{first['offset']} "
+                f"(table {first['table']}, {first['event_time']} UTC, server {first['server']}) is later "
+                f"than offset {offset} "
+                "but stands before it in the source's log. Nothing was written. If the source failed over "
+                "or was "
                 f"restored, declare a new epoch: ordering.epochs: [{{epoch: N, from: {{{topic}: "
-                f'{{"{number}": {first["offset"]}}}}}}}]; if these are old records sent again, correct the topic.'
+                f'{{"{number}": {first["offset"]}}}}}}}]; if these are old records sent again, correct the '
+                "topic."
             )
 
 

@@ -1,10 +1,11 @@
 """Replay of quarantined records, through the same gate as any other.
 
-Only the driver writes. So a replay is a request: a file ``replay/<id>.json`` beside the checkpoint, which the driver
-applies between two batches. Where no driver owns the checkpoint, `replay` takes it and applies the request itself.
+Only the driver writes. So a replay is a request: a file ``replay/<id>.json`` beside the checkpoint, which
+the driver applies between two batches. Where no driver owns the checkpoint, `replay` takes it and applies
+the request itself.
 
-A request is one batch of a query of its own (``replay-<id>``); a record that is still bad stays in quarantine as it is,
-the others are marked ``replayed``.
+A request is one batch of a query of its own (``replay-<id>``); a record that is still bad stays in
+quarantine as it is, the others are marked ``replayed``.
 """
 
 from __future__ import annotations

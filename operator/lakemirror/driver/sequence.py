@@ -43,8 +43,10 @@ MISSING: Final = b""
 
 SOURCE = (
     "STRUCT<connector: STRING, name: STRING, ts_ms: BIGINT, ts_us: BIGINT, snapshot: STRING, db: STRING, "
-    "schema: STRING, table: STRING, sequence: STRING, lsn: BIGINT, server_id: BIGINT, file: STRING, pos: BIGINT, "
-    "row: BIGINT, commit_lsn: STRING, change_lsn: STRING, event_serial_no: BIGINT, scn: STRING, commit_scn: STRING>"
+    "schema: STRING, table: STRING, sequence: STRING, lsn: BIGINT, server_id: BIGINT, file: STRING, pos: "
+    "BIGINT, "
+    "row: BIGINT, commit_lsn: STRING, change_lsn: STRING, event_serial_no: BIGINT, scn: STRING, "
+    "commit_scn: STRING>"
 )
 """The fields of Debezium's source block that matter for the order, over all connectors."""
 

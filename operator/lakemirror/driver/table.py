@@ -54,12 +54,16 @@ GAPS_PROPERTY = "lakemirror.gaps"
 
 
 class Refused(Exception):
-    """A table that cannot be mirrored as it is asked for; its records go to quarantine and the others go on."""
+    """A table that cannot be mirrored as it is asked for; its records go to quarantine and the others go
+    on.
+    """
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The schema of a group of events: the source's columns, their types in Spark, and the names of key columns."""
+    """The schema of a group of events: the source's columns, their types in Spark, and the names of key
+    columns.
+    """
 
     group: Group
     fields: Sequence[Field]
@@ -110,7 +114,9 @@ class Decision:
         )
 
     def commit(self, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
-        """Write the table: its tombstones, then its rows. ``replay``: the batch may have been written before."""
+        """Write the table: its tombstones, then its rows. ``replay``: the batch may have been written
+        before.
+        """
         return self.table.commit(self, batch, app_id, replay=replay)
 
 
@@ -132,7 +138,9 @@ class StateCounts:
 
 
 class TableApplier:
-    """Applies batches to the mirror of one source table. Keeps what it knows of the mirror between batches."""
+    """Applies batches to the mirror of one source table. Keeps what it knows of the mirror between
+    batches.
+    """
 
     def __init__(
         self, spark: SparkSession, pipeline: CdcPipeline, name: TableName, reported: Sequence[Drift]
@@ -147,7 +155,8 @@ class TableApplier:
 
     @cached_property
     def mirror(self) -> Mirror:
-        assert self._settings is not None and self._settings.target is not None
+        assert self._settings is not None
+        assert self._settings.target is not None
         return Mirror(self._spark, locate(self._settings.target, self.name))
 
     @cached_property
@@ -220,7 +229,9 @@ class TableApplier:
         return Schema(group, fields, types, list(keys[0] or ()) if keys is not None else ())
 
     def _inferred(self, changes: DataFrame) -> dict[str, DataType]:
-        """Types of columns without schema: the mirror's, then those of the manifest, then what the values say."""
+        """Types of columns without schema: the mirror's, then those of the manifest, then what the values
+        say.
+        """
         texts = F.coalesce("row_text", "before_text").alias("text")
         images = changes.where("schema_id IS NULL").select("table", texts)
         columns = self._settings.columns if self._settings else None
@@ -268,7 +279,8 @@ class TableApplier:
         mine = f"{self._pipeline}/{self.name}"
         if owner is None:
             raise Refused(
-                f"the target {self.mirror.location} is a table that Lakemirror did not make: choose another target"
+                f"the target {self.mirror.location} is a table that Lakemirror did not make: choose "
+                "another target"
             )
         if owner != mine:
             raise Refused(
@@ -278,7 +290,8 @@ class TableApplier:
         wanted = "scd1" if key else "append"
         if mode != wanted:
             raise Refused(
-                f"the target {self.mirror.location} was made with mode {mode}, and {wanted} is asked for now: choose another target"
+                f"the target {self.mirror.location} was made with mode {mode}, and {wanted} is asked for "
+                "now: choose another target"
             )
 
     def _names(self, versions: Sequence[Schema]) -> dict[str, str]:
@@ -324,15 +337,14 @@ class TableApplier:
         names: Mapping[str, str],
         key: Sequence[str],
     ) -> Reading:
-        assert decision.plan is not None and self._settings is not None
+        assert decision.plan is not None
+        assert self._settings is not None
         plan = decision.plan
         decision.since = self._defaults_since(versions, names, plan)
         read = []
         for schema, refused in zip(versions, plan.refused, strict=True):
             why = {
-                names[
-                    name
-                ]: f"its type changed from {plan.columns[names[name]].simpleString()} to {kind.simpleString()}"
+                names[name]: _changed(plan.columns[names[name]], kind)
                 for name, kind in schema.types.items()
                 if names.get(name) in refused
             }
@@ -399,7 +411,8 @@ class TableApplier:
     # -- reduce ---------------------------------------------------------------------------------
 
     def _reduce(self, decision: Decision, seen: TableOverview) -> None:
-        assert decision.frame is not None and decision.reading is not None
+        assert decision.frame is not None
+        assert decision.reading is not None
         frame = decision.frame
         if seen.snapshot and seen.unanchored:
             frame = anchor(frame)
@@ -422,8 +435,11 @@ class TableApplier:
         decision.counts = self._count(decision)
 
     def _tracked(self, decision: Decision) -> list[str]:
-        """Columns whose values may be older than their row: none, until the source leaves out a value once."""
-        assert decision.overview is not None and decision.reading is not None
+        """Columns whose values may be older than their row: none, until the source leaves out a value
+        once.
+        """
+        assert decision.overview is not None
+        assert decision.reading is not None
         stored = self.mirror.exists and self.mirror.properties.get(GAPS_PROPERTY) == "true"
         if not (stored or decision.overview.gaps or decision.overview.moves):
             return []
@@ -443,15 +459,18 @@ class TableApplier:
     ) -> DataFrame:
         reading = decision.reading
         assert reading is not None
-        key_type = frame.schema["key"].dataType
+        key_type = StructType([StructField(name, reading.columns[name]) for name in reading.key])
         row_type = StructType([StructField(name, reading.columns[name]) for name in tracked])
         stored = self.tombstones.moved() if self.mirror.exists else None
         known = None
         if stored is not None:
             known = stored.select(
-                F.from_json("key", key_type).alias("key"), "seq", F.from_json("new_key", key_type).alias("new_key"),
-                F.from_json("image", row_type).alias("row"), "seqs",
-            )  # fmt: skip
+                F.from_json("key", key_type).alias("key"),
+                "seq",
+                F.from_json("new_key", key_type).alias("new_key"),
+                F.from_json("image", row_type).alias("row"),
+                "seqs",
+            )
         rows = self._stored_rows(reading, tracked) if self.mirror.exists else None
         gone = None
         if deleted is not None:
@@ -476,7 +495,8 @@ class TableApplier:
         )
 
     def _count(self, decision: Decision) -> StateCounts:
-        assert decision.state is not None and decision.reading is not None
+        assert decision.state is not None
+        assert decision.reading is not None
         good = F.col("key").isNotNull()
         bounded = [name for name in decision.reading.key if _ordered(decision.reading.columns[name])]
         ends = [end(F.when(good, F.col("key")[name])) for name in bounded for end in (F.min, F.max)]
@@ -496,7 +516,10 @@ class TableApplier:
         ).first()
         assert row is not None
         bounds = tuple((row[10 + 2 * i], row[11 + 2 * i]) for i in range(len(bounded)))
-        return StateCounts(*row[:9], bounds=bounds, first_seq=_bytes(row[9]))
+        keys, events, bad, duplicates, live_keys, deletes, stale, known, expected, first = row[:10]
+        return StateCounts(
+            keys, events, bad, duplicates, live_keys, deletes, stale, known, expected, bounds, _bytes(first)
+        )
 
     # -- commit ---------------------------------------------------------------------------------
 
@@ -548,8 +571,10 @@ class TableApplier:
                 continue
             if note.get("extent") != json.loads(json.dumps(batch.extent)):
                 raise BatchMismatch(
-                    f"table {self.name} has batch {batch.batch_id} already, with another range of input: it was {note.get('extent')}, "
-                    f"now {batch.extent}. The checkpoint is not the one that wrote {self.mirror.location}: restore it, or start with a new one."
+                    f"table {self.name} has batch {batch.batch_id} already, with another range of input: "
+                    f"it was {note.get('extent')}, "
+                    f"now {batch.extent}. The checkpoint is not the one that wrote {self.mirror.location}: "
+                    "restore it, or start with a new one."
                 )
             metrics = row["operationMetrics"] or {}
             counts = MergeCounts(
@@ -558,15 +583,24 @@ class TableApplier:
             version = int(row["version"])
             stale, duplicates, late = self._skipped(decision, counts, version - 1)
             return replace(
-                result, version=version, inserted=counts.inserted, updated=counts.updated, deleted=counts.deleted,
-                stale=stale, duplicates=duplicates, late_after_collection=late,
-                tombstones_retained=self.tombstones.summary.retained if decision.reading and decision.reading.key else 0,
-            )  # fmt: skip
+                result,
+                version=version,
+                inserted=counts.inserted,
+                updated=counts.updated,
+                deleted=counts.deleted,
+                stale=stale,
+                duplicates=duplicates,
+                late_after_collection=late,
+                tombstones_retained=self.tombstones.summary.retained
+                if decision.reading and decision.reading.key
+                else 0,
+            )
         return replace(result, version=self.mirror.version)
 
     def _prepare(self, decision: Decision) -> None:
         """Create or alter the table; a commit of metadata only, that may be repeated."""
-        assert decision.plan is not None and decision.reading is not None
+        assert decision.plan is not None
+        assert decision.reading is not None
         properties = {}
         if decision.since:
             properties[DEFAULTS_PROPERTY] = self._defaults_text(decision)
@@ -597,7 +631,8 @@ class TableApplier:
         return json.dumps(stored, sort_keys=True)
 
     def _write(self, decision: Decision, batch: Batch) -> MergeCounts:
-        assert decision.reading is not None and decision.overview is not None
+        assert decision.reading is not None
+        assert decision.overview is not None
         reading, seen = decision.reading, decision.overview
         if not reading.key:
             if decision.frame is None:
@@ -635,8 +670,10 @@ class TableApplier:
         row = ", ".join(f"`{name}`: {kind.simpleString()}" for name, kind in reading.columns.items())
         return self._spark.createDataFrame(
             [],
-            f"key STRUCT<{key}>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, partition INT, "
-            f"offset BIGINT, row STRUCT<{row}>, seqs MAP<STRING, BINARY>, texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, row_seq BINARY, born BOOLEAN, "
+            f"key STRUCT<{key}>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic "
+            "STRING, partition INT, "
+            f"offset BIGINT, row STRUCT<{row}>, seqs MAP<STRING, BINARY>, texts MAP<STRING, STRING>, "
+            "events BIGINT, duplicates BIGINT, row_seq BINARY, born BOOLEAN, "
             "known BOOLEAN, stale BOOLEAN",
         )
 
@@ -652,7 +689,8 @@ class TableApplier:
 
     def _write_tombstones(self, decision: Decision, batch: Batch) -> None:
         seen, counts, state = decision.overview, decision.counts, decision.state
-        assert seen is not None and counts is not None
+        assert seen is not None
+        assert counts is not None
         facts = []
         soft = self._soft is not None
         deletes = 0
@@ -675,10 +713,16 @@ class TableApplier:
             if moved:
                 facts.append(
                     tombstones.fact(
-                        decision.images, "moved", batch=batch.batch_id, key=F.to_json("key"), seq=F.col("seq"),
-                        new_key=F.to_json("new_key"), image=F.to_json("row"), seqs=F.col("seqs"),
+                        decision.images,
+                        "moved",
+                        batch=batch.batch_id,
+                        key=F.to_json("key"),
+                        seq=F.col("seq"),
+                        new_key=F.to_json("new_key"),
+                        image=F.to_json("row"),
+                        seqs=F.col("seqs"),
                     )
-                )  # fmt: skip
+                )
         if facts:
             summary = tombstones.raised(
                 self.tombstones.summary, deletes=deletes, moved=moved, floor=seen.floor
@@ -686,7 +730,9 @@ class TableApplier:
             self.tombstones.append(reduce(DataFrame.unionByName, facts), summary)
 
     def _skipped(self, decision: Decision, counts: MergeCounts, before: int | None) -> tuple[int, int, int]:
-        """(stale, duplicates, late after collection), in events. Only asked of the table when a key was skipped."""
+        """(stale, duplicates, late after collection), in events. Only asked of the table when a key was
+        skipped.
+        """
         state, held = decision.state, decision.counts
         if held is None or state is None:
             return 0, held.duplicates if held else 0, 0
@@ -697,9 +743,16 @@ class TableApplier:
             return held.stale, held.duplicates, late
         reading = decision.reading
         assert reading is not None
-        stored = self.mirror.frame(before).alias("t").select(
-            F.struct(*[T(name).cast(reading.columns[name]).alias(name) for name in reading.key]).alias("key"), T("__seq").alias("stored")
-        )  # fmt: skip
+        stored = (
+            self.mirror.frame(before)
+            .alias("t")
+            .select(
+                F.struct(*[T(name).cast(reading.columns[name]).alias(name) for name in reading.key]).alias(
+                    "key"
+                ),
+                T("__seq").alias("stored"),
+            )
+        )
         compared = state.where("key IS NOT NULL AND op <> 'p'").join(stored, "key", "left")
         same = (F.col("stored") == F.col("seq")) | (F.col("known") & F.col("stored").isNull())
         older = F.col("stored") > F.col("seq")
@@ -725,9 +778,19 @@ class TableApplier:
             F.col("seq") <= F.lit(collected)
         )
         assert decision.reading is not None
-        now = self.mirror.frame().alias("t").select(
-            F.struct(*[T(name).cast(decision.reading.columns[name]).alias(name) for name in decision.reading.key]).alias("key"), T("__seq").alias("stored")
-        )  # fmt: skip
+        now = (
+            self.mirror.frame()
+            .alias("t")
+            .select(
+                F.struct(
+                    *[
+                        T(name).cast(decision.reading.columns[name]).alias(name)
+                        for name in decision.reading.key
+                    ]
+                ).alias("key"),
+                T("__seq").alias("stored"),
+            )
+        )
         return live.join(now, "key").where("stored = seq").count()
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
@@ -761,6 +824,10 @@ def _count_events(frame: DataFrame) -> StateCounts:
     return StateCounts(events=row[0], bad=row[1])
 
 
+def _changed(before: DataType, after: DataType) -> str:
+    return f"its type changed from {before.simpleString()} to {after.simpleString()}"
+
+
 def _described(each: Field) -> dict[str, Any]:
     """What a default needs of its field, as JSON."""
     return {
@@ -772,7 +839,7 @@ def _described(each: Field) -> dict[str, Any]:
 
 
 def _parsed(ddl: str) -> DataType:
-    return StructType.fromDDL(f"value {ddl}")["value"].dataType
+    return DataType.fromDDL(ddl)
 
 
 def _may_be_left_out(kind: DataType) -> bool:

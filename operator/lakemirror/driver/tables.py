@@ -1,4 +1,6 @@
-"""The pipeline's own tables, beside its checkpoint: quarantine and audit. Written once a batch for all tables."""
+"""The pipeline's own tables, beside its checkpoint: quarantine and audit. Written once a batch for all
+tables.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ QUARANTINE = (
     "id STRING, source STRING, reason STRING, state STRING, quarantined_at TIMESTAMP, query_id STRING, "
     f"batch_id BIGINT, {RAW}"
 )
-"""Columns of the quarantine: raw bytes, origin and reason of each record. ``state`` is open or replayed; ``id`` is the
-hash of origin and value, so that a record that comes again is one row."""
+"""Columns of the quarantine: raw bytes, origin and reason of each record. ``state`` is open or replayed;
+``id`` is the hash of origin and value, so that a record that comes again is one row.
+"""
 
 AUDIT = (
-    "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, records BIGINT, ignored BIGINT, "
-    "source STRING, target STRING, version BIGINT, events BIGINT, inserted BIGINT, updated BIGINT, deleted BIGINT, "
+    "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, records BIGINT, ignored "
+    "BIGINT, "
+    "source STRING, target STRING, version BIGINT, events BIGINT, inserted BIGINT, updated BIGINT, deleted "
+    "BIGINT, "
     "stale BIGINT, duplicates BIGINT, tombstone_records BIGINT, tombstones_retained BIGINT, "
-    "late_after_collection BIGINT, quarantined BIGINT, last_event_time TIMESTAMP, drift STRING, error STRING, "
+    "late_after_collection BIGINT, quarantined BIGINT, last_event_time TIMESTAMP, drift STRING, error "
+    "STRING, "
     "positions STRING"
 )
 """Columns of the audit table: one row a batch and table, and one with null ``source`` a batch."""
@@ -48,7 +54,8 @@ def ensure(spark: SparkSession, where: str, columns: str) -> None:
 
 
 def quarantine(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
-    """Store bad records: RAW columns with ``source`` and ``reason``. A record that is there already stays as it is.
+    """Store bad records: RAW columns with ``source`` and ``reason``. A record that is there already stays
+    as it is.
 
     Returns the records with their ids.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
@@ -16,8 +16,8 @@ from lakemirror.driver.sequence import is_snapshot
 def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -> MergeCounts:
     """Add an event frame's rows that are not there yet, as one commit.
 
-    A change has a sequence of its own in its table; all rows of a snapshot share one, so that where they stood
-    tells them apart.
+    A change has a sequence of its own in its table; all rows of a snapshot share one, so that where they
+    stood tells them apart.
     """
     origin = F.struct("topic", "partition", "offset")
     place = F.when(is_snapshot(F.col("seq")), origin)
@@ -34,7 +34,7 @@ def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -
         "__origin": F.col("s.origin"),
         "__unrepresentable": F.col("s.texts"),
     }
-    inserts = {quoted(name): value for name, value in {**values, **meta}.items()}
+    inserts: dict[str, str | Column] = {quoted(name): value for name, value in {**values, **meta}.items()}
     result = (
         mirror.delta(events.sparkSession)
         .alias("t")

@@ -1,9 +1,11 @@
-"""Key changes: values that the source did not send with the create half come from the row under its former key.
+"""Key changes: values that the source did not send with the create half come from the row under its former
+key.
 
-Debezium sends a key change as delete (with the new key) and create (with the old key), both at one sequence. An
-*image* is what a row was under its former key just before a move: STRUCT key, seq of the move, new_key, one value and
-one sequence a tracked column. Late events for the former key still improve it, and what it gains is passed on to the
-new key as a *patch*, through any number of further moves. Patches only fill columns; they never make a row.
+Debezium sends a key change as delete (with the new key) and create (with the old key), both at one
+sequence. An *image* is what a row was under its former key just before a move: STRUCT key, seq of the move,
+new_key, one value and one sequence a tracked column. Late events for the former key still improve it, and
+what it gains is passed on to the new key as a *patch*, through any number of further moves. Patches only
+fill columns; they never make a row.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ def images(
 ) -> DataFrame:
     """The images that this batch makes or improves: key, seq, new_key, row STRUCT of tracked, seqs MAP.
 
-    ``events`` is the table's event frame; ``stored_images`` has the same columns as the result; ``stored_rows`` are the
-    mirror's rows as key STRUCT, row STRUCT, seq, seqs; ``deleted`` are tombstones as key STRUCT, seq.
+    ``events`` is the table's event frame; ``stored_images`` has the same columns as the result;
+    ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs; ``deleted`` are tombstones
+    as key STRUCT, seq.
     """
     moves = _moves(events, stored_images).localCheckpoint()
     touched = events.select("key").union(moves.select("key")).distinct()
@@ -59,21 +62,27 @@ def images(
 
 
 def patches(found: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """Images -> what their new keys inherit: key, seq, row, seqs; one row a key, the newest of each column."""
-    known = [
-        F.when(_seq_of(name) != F.lit(MISSING), moved(F.col("seq"), _seq_of(name))) for name in tracked
-    ]  # fmt: skip
+    """Images -> what their new keys inherit: key, seq, row, seqs; one row a key, the newest of each
+    column.
+    """
+    known = [F.when(_seq_of(name) != F.lit(MISSING), moved(F.col("seq"), _seq_of(name))) for name in tracked]
     columns: list[Column] = []
     for name, seq in zip(tracked, known, strict=True):
         columns.append(F.struct(seq.alias("s"), F.col("row")[name].alias("v")).alias(f"_{len(columns)}"))
     each = found.select(F.col("new_key").alias("key"), "seq", *columns)
     newest = [F.max_by(f"_{i}", f"_{i}.s").alias(f"_{i}") for i in range(len(tracked))]
-    return each.groupBy("key").agg(F.max("seq").alias("seq"), *newest).select(
-        "key",
-        "seq",
-        F.struct(*[F.col(f"_{i}.v").alias(name) for i, name in enumerate(tracked)]).alias("row"),
-        _seqs([F.coalesce(F.col(f"_{i}.s"), F.lit(MISSING)) for i in range(len(tracked))], tracked).alias("seqs"),
-    )  # fmt: skip
+    return (
+        each.groupBy("key")
+        .agg(F.max("seq").alias("seq"), *newest)
+        .select(
+            "key",
+            "seq",
+            F.struct(*[F.col(f"_{i}.v").alias(name) for i, name in enumerate(tracked)]).alias("row"),
+            _seqs([F.coalesce(F.col(f"_{i}.s"), F.lit(MISSING)) for i in range(len(tracked))], tracked).alias(
+                "seqs"
+            ),
+        )
+    )
 
 
 def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> DataFrame:
@@ -97,16 +106,20 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
         _seqs(list(seqs.values()), list(seqs)),
         lambda _, value: F.col("seq").isNull() | (value != own(F.col("seq"))),
     )
-    return joined.withColumns(
-        {
-            "row": row,
-            "seqs": F.when(F.size(entries) > 0, entries),
-            "op": F.coalesce("op", F.lit("p")),
-            "unanchored": F.coalesce("unanchored", F.lit(False)),
-            "events": F.coalesce("events", F.lit(0)),
-            "duplicates": F.coalesce("duplicates", F.lit(0)),
-        }
-    ).withColumn("seq", blank).drop("_row", "_seqs")  # fmt: skip
+    return (
+        joined.withColumns(
+            {
+                "row": row,
+                "seqs": F.when(F.size(entries) > 0, entries),
+                "op": F.coalesce("op", F.lit("p")),
+                "unanchored": F.coalesce("unanchored", F.lit(False)),
+                "events": F.coalesce("events", F.lit(0)),
+                "duplicates": F.coalesce("duplicates", F.lit(0)),
+            }
+        )
+        .withColumn("seq", blank)
+        .drop("_row", "_seqs")
+    )
 
 
 def _moves(events: DataFrame, stored: DataFrame | None) -> DataFrame:
@@ -159,23 +172,29 @@ def _blank(keys: DataFrame, tracked: Sequence[str], like: DataFrame) -> DataFram
 
 def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFrame:
     """For each move, the newest that was said of each column before it."""
-    joined = moves.alias("m").join(
-        facts.alias("f"),
-        (F.col("m.key") == F.col("f.key"))
-        & (F.col("f.bound").isNull() | (F.col("f.bound") == F.col("m.seq"))),
+    said = facts.select(F.col("key").alias("_key"), "bound", *[f"_{i}" for i in range(len(tracked))])
+    joined = moves.join(
+        said,
+        (F.col("key") == F.col("_key")) & (F.col("bound").isNull() | (F.col("bound") == F.col("seq"))),
         "left",
     )
     newest = []
     for i in range(len(tracked)):
-        usable = F.when(F.col(f"f._{i}.s") < F.col("m.seq"), F.col(f"f._{i}.s"))
-        newest.append(F.max_by(F.when(usable.isNotNull(), F.col(f"f._{i}")), usable).alias(f"_{i}"))
-    return joined.groupBy("m.key", "m.seq").agg(F.first("m.new_key").alias("new_key"), *newest).select(
-        "key",
-        "seq",
-        "new_key",
-        F.struct(*[F.col(f"_{i}.v").alias(name) for i, name in enumerate(tracked)]).alias("row"),
-        _seqs([F.coalesce(F.col(f"_{i}.s"), F.lit(MISSING)) for i in range(len(tracked))], tracked).alias("seqs"),
-    )  # fmt: skip
+        usable = F.when(F.col(f"_{i}.s") < F.col("seq"), F.col(f"_{i}.s"))
+        newest.append(F.max_by(F.when(usable.isNotNull(), F.col(f"_{i}")), usable).alias(f"_{i}"))
+    return (
+        joined.groupBy("key", "seq")
+        .agg(F.first("new_key").alias("new_key"), *newest)
+        .select(
+            "key",
+            "seq",
+            "new_key",
+            F.struct(*[F.col(f"_{i}.v").alias(name) for i, name in enumerate(tracked)]).alias("row"),
+            _seqs([F.coalesce(F.col(f"_{i}.s"), F.lit(MISSING)) for i in range(len(tracked))], tracked).alias(
+                "seqs"
+            ),
+        )
+    )
 
 
 def _seq_of(name: str) -> Column:

@@ -1,21 +1,24 @@
-"""Change events of one table -> one state a key: the newest event, with the values that it did not carry itself.
+"""Change events of one table -> one state a key: the newest event, with the values that it did not carry
+itself.
 
 Everything here is a pure function from frames to frames. An *event* frame has the columns
 
-    key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, digest, row STRUCT, gaps ARRAY<STRING>,
-    texts MAP<STRING, STRING>, new_key STRUCT, old_key STRUCT
+    key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, digest, row STRUCT, gaps
+    ARRAY<STRING>, texts MAP<STRING, STRING>, new_key STRUCT, old_key STRUCT
 
 and a *state* frame
 
-    key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, row STRUCT, seqs MAP<STRING, BINARY>,
-    texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, row_seq, born
+    key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, row STRUCT, seqs MAP<STRING,
+    BINARY>, texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, row_seq, born
 
-``row_seq`` is the sequence of the event that ``row`` comes from: the state's own, but for a soft delete, which keeps the
-last row before it (null if there is none). ``born`` says that the first of the key's events is a create or a snapshot row.
+``row_seq`` is the sequence of the event that ``row`` comes from: the state's own, but for a soft delete,
+which keeps the last row before it (null if there is none). ``born`` says that the first of the key's events
+is a create or a snapshot row.
 
-``seqs`` has the sequence of each column whose value is older than the event (see `lakemirror.driver.sequence`); a
-column that is not in it is as new as the event. Columns merge one by one, the newest sequence wins, and a delete
-or truncate counts as a null for all of them: so the result does not depend on the order of delivery.
+``seqs`` has the sequence of each column whose value is older than the event (see
+`lakemirror.driver.sequence`); a column that is not in it is as new as the event. Columns merge one by one,
+the newest sequence wins, and a delete or truncate counts as a null for all of them: so the result does not
+depend on the order of delivery.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ ARRIVAL = ("topic", "partition", "offset")
 def anchor(events: DataFrame) -> DataFrame:
     """Place unanchored changes after the snapshot row of their key that precedes them in their partition.
 
-    A transaction that was open while the snapshot was taken has an LSN below the snapshot's, and yet is newer.
+    A transaction that was open while the snapshot was taken has an LSN below the snapshot's, and yet is
+    newer.
     """
     before = Window.partitionBy("key", "topic", "partition").orderBy("offset")
     base = F.max(F.when(is_snapshot(F.col("seq")), F.col("seq"))).over(before)
@@ -46,9 +50,9 @@ def reduce_events(
 ) -> DataFrame:
     """Event frame -> state frame.
 
-    ``tracked`` are the columns that may hold a gap; without any, every value is as new as its event. ``floor`` is
-    the sequence of the newest truncate: older events are left out, and no value is filled from below it. ``soft``
-    keeps the last row of a deleted key.
+    ``tracked`` are the columns that may hold a gap; without any, every value is as new as its event.
+    ``floor`` is the sequence of the newest truncate: older events are left out, and no value is filled from
+    below it. ``soft`` keeps the last row of a deleted key.
     """
     if floor is not None:
         events = events.where(F.col("seq") > F.lit(floor))
@@ -59,7 +63,13 @@ def reduce_events(
     values = {name: F.last(_carried(name, soft), ignorenulls=True).over(so_far) for name in tracked}
     live = F.last(F.when(F.col("op") != "d", F.struct("row", "seq")), ignorenulls=True).over(so_far)
     folded = marked.select(
-        "key", "op", "seq", "unanchored", "event_time", *ARRIVAL, "texts",
+        "key",
+        "op",
+        "seq",
+        "unanchored",
+        "event_time",
+        *ARRIVAL,
+        "texts",
         (F.coalesce(live["row"], F.col("row")) if soft else F.col("row")).alias("row"),
         (live["seq"] if soft else F.col("seq")).alias("row_seq"),
         *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
@@ -67,23 +77,34 @@ def reduce_events(
         F.first("op").over(so_far).isin("c", "r").alias("born"),
         F.sum(F.col("repeated").cast("bigint")).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
-    ).where("newest")  # fmt: skip
+    ).where("newest")
     found = {name: F.col(f"_{i}") for i, name in enumerate(values)}
     least = F.lit(MISSING) if floor is None else own(F.lit(floor))
     return folded.select(
-        "key", "op", "seq", "unanchored", "event_time", *ARRIVAL,
+        "key",
+        "op",
+        "seq",
+        "unanchored",
+        "event_time",
+        *ARRIVAL,
         with_values("row", {name: reg["value"] for name, reg in found.items()}),
-        older_seqs({name: F.coalesce(reg["seq"], least) for name, reg in found.items()}, F.col("seq")).alias("seqs"),
-        "texts", F.col("events").cast("bigint"), "duplicates", "row_seq", "born",
-    )  # fmt: skip
+        older_seqs({name: F.coalesce(reg["seq"], least) for name, reg in found.items()}, F.col("seq")).alias(
+            "seqs"
+        ),
+        "texts",
+        F.col("events").cast("bigint"),
+        "duplicates",
+        "row_seq",
+        "born",
+    )
 
 
 def _carried(name: str, soft: bool) -> Column:
     """What an event says of a column: STRUCT<value, seq>, or null if nothing.
 
-    An update with a gap says nothing, so that older events are asked; a create with a gap begins a new life of the
-    key: nothing older may fill it, and its sequence without suffix lets values moved from the former key in. A soft
-    delete leaves the values where they are.
+    An update with a gap says nothing, so that older events are asked; a create with a gap begins a new life
+    of the key: nothing older may fill it, and its sequence without suffix lets values moved from the former
+    key in. A soft delete leaves the values where they are.
     """
     gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
     value = F.col("row")[name]

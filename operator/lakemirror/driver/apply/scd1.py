@@ -27,10 +27,11 @@ class Default:
 class Scd1:
     """How one table's state is merged.
 
-    ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are those that
-    may hold values older than their row (none: the plain case). ``soft`` names the column of a soft delete.
-    ``floor`` is the sequence of a truncate in the batch, ``fills`` the defaults of columns that the batch adds.
-    ``snapshot`` and ``unanchored`` say if the batch holds such events; ``bounds`` limit key columns to the batch's range.
+    ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are
+    those that may hold values older than their row (none: the plain case). ``soft`` names the column of a
+    soft delete. ``floor`` is the sequence of a truncate in the batch, ``fills`` the defaults of columns
+    that the batch adds. ``snapshot`` and ``unanchored`` say if the batch holds such events; ``bounds``
+    limit key columns to the batch's range.
     """
 
     columns: Mapping[str, DataType]
@@ -80,8 +81,9 @@ def S(name: str) -> Column:  # noqa: N802
 def _newer(plan: Scd1) -> Column:
     """Whether the state is newer than the stored row (design 5).
 
-    Sequences decide, but for two things: an unanchored change is placed by its LSN alone, and follows a snapshot row
-    that stands before it in its partition; and of two different events with one sequence the later arrival wins.
+    Sequences decide, but for two things: an unanchored change is placed by its LSN alone, and follows a
+    snapshot row that stands before it in its partition; and of two different events with one sequence the
+    later arrival wins.
     """
     mine, stored = F.col("s.seq"), T("__seq")
     here = (F.col("s.topic") == T("__origin")["topic"]) & (F.col("s.partition") == T("__origin")["partition"])

@@ -79,7 +79,9 @@ class Tombstones:
         self.summary = summary
 
     def collect(self, before: datetime, below: bytes | None) -> int:
-        """Forget deletes that were recorded before a time and lie below a sequence (None: any); returns how many."""
+        """Forget deletes that were recorded before a time and lie below a sequence (None: any); returns how
+        many.
+        """
         if not self.summary.retained:
             return 0
         old = (F.col("kind").isin("deleted", "moved")) & (F.col("at") < F.lit(before))
@@ -130,17 +132,28 @@ class Tombstones:
 def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
     """Rows of `SCHEMA`; columns that are not given are null."""
     given = {"kind": F.lit(kind), "at": F.current_timestamp(), "batch": F.lit(batch), **columns}
-    types = {"kind": "string", "key": "string", "seq": "binary", "at": "timestamp", "event_time": "timestamp",
-             "topic": "string", "partition": "int", "offset": "bigint", "new_key": "string", "image": "string",
-             "seqs": "map<string, binary>", "batch": "bigint"}  # fmt: skip
+    types = {
+        "kind": "string",
+        "key": "string",
+        "seq": "binary",
+        "at": "timestamp",
+        "event_time": "timestamp",
+        "topic": "string",
+        "partition": "int",
+        "offset": "bigint",
+        "new_key": "string",
+        "image": "string",
+        "seqs": "map<string, binary>",
+        "batch": "bigint",
+    }
     return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in types.items()])
 
 
 def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> DataFrame:
     """Turn state that a tombstone forbids to write into op ``p``, which writes no row.
 
-    Adds ``stale``: whether the tombstone was newer (not the same delete again). Values from before the tombstone are
-    forgotten. Deletes pass, for they are gated by the stored row alone.
+    Adds ``stale``: whether the tombstone was newer (not the same delete again). Values from before the
+    tombstone are forgotten. Deletes pass, for they are gated by the stored row alone.
     """
     tomb = deleted.select(
         F.col("key").alias("_key"),
@@ -177,11 +190,15 @@ def _forget(state: DataFrame, name: str) -> DataFrame:
     blank = F.lit(None)
     return state.withColumns(
         {
-            "row": F.when(older, F.col("row").withField(f"`{name}`", blank.cast(state.select(F.col("row")[name]).dtypes[0][1])))
-            .otherwise(F.col("row")),
+            "row": F.when(
+                older,
+                F.col("row").withField(
+                    f"`{name}`", blank.cast(state.select(F.col("row")[name]).dtypes[0][1])
+                ),
+            ).otherwise(F.col("row")),
             "seqs": F.when(older, entries).otherwise(F.col("seqs")),
         }
-    )  # fmt: skip
+    )
 
 
 def same_partition(other: Column) -> Column:

@@ -1,7 +1,7 @@
 """Debezium's JSON envelope: raw record -> classified change event.
 
-Format: https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-events, with or
-without the schema that Kafka's JsonConverter embeds (``{"schema": ..., "payload": ...}``).
+Format: https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-events,
+with or without the schema that Kafka's JsonConverter embeds (``{"schema": ..., "payload": ...}``).
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ EVENT_COLUMNS: Final = (
 )
 """Columns of a classified event.
 
-``kind`` is ``change`` (op c, u, d, r), ``truncate``, ``tombstone`` (Kafka's null payload), ``other`` (heartbeat,
-transaction metadata, schema change, logical message) or ``bad``, with ``reason``. The texts are JSON objects;
-``schema_text`` is the embedded schema document, null without one or when its ``schema_id`` is among the known.
-``gaps`` says that a value may be the placeholder of one that the source did not send. ``raw_*`` are set for bad
-records only.
+``kind`` is ``change`` (op c, u, d, r), ``truncate``, ``tombstone`` (Kafka's null payload), ``other``
+(heartbeat, transaction metadata, schema change, logical message) or ``bad``, with ``reason``. The texts are
+JSON objects; ``schema_text`` is the embedded schema document, null without one or when its ``schema_id`` is
+among the known. ``gaps`` says that a value may be the placeholder of one that the source did not send.
+``raw_*`` are set for bad records only.
 """
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Debezium's default for ``unavailable.value.placeholder``."""
 
-_BODY = f"before STRING, after STRING, source {SOURCE}, op STRING, ts_ms BIGINT, status STRING, id STRING, ddl STRING, databaseName STRING"
+_BODY = (
+    f"before STRING, after STRING, source {SOURCE}, op STRING, ts_ms BIGINT, "
+    "status STRING, id STRING, ddl STRING, databaseName STRING"
+)
 _VALUE = f"schema STRING, payload STRUCT<{_BODY}>, {_BODY}, _corrupt STRING"
 _KEY = "schema STRING, payload STRING, _corrupt STRING"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
@@ -51,9 +54,20 @@ def classify(
     parsed = raw.select("*", value.alias("v"), key.alias("k"))
     with_schema = F.col("v.payload").isNotNull()
     parsed = parsed.select(
-        "topic", "partition", "offset", "timestamp", "file", "row", "problem", "key", "value", "headers", "v", "k",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "file",
+        "row",
+        "problem",
+        "key",
+        "value",
+        "headers",
+        "v",
+        "k",
         F.when(with_schema, F.col("v.payload")).otherwise(_body()).alias("b"),
-    )  # fmt: skip
+    )
     snapshot = F.col("b.op") == "r"
     origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
     placed = parsed.select(
@@ -84,19 +98,32 @@ def classify(
         F.when(_has_schema(F.col("k")), F.col("key_schema_id")).alias("key_schema_id"),
         F.when(
             change,
-            sequence(F.col("b.source"), snapshot=F.col("snapshot"), by=ordering.by, epochs=ordering.epochs, **origin),
+            sequence(
+                F.col("b.source"),
+                snapshot=F.col("snapshot"),
+                by=ordering.by,
+                epochs=ordering.epochs,
+                **origin,
+            ),
         ).alias("seq"),
-        F.coalesce(change & unanchored(F.col("b.source"), F.col("snapshot")), F.lit(False)).alias("unanchored"),
+        F.coalesce(change & unanchored(F.col("b.source"), F.col("snapshot")), F.lit(False)).alias(
+            "unanchored"
+        ),
         F.coalesce(_may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
         F.timestamp_micros(
             F.coalesce(F.col("b.source.ts_us"), F.col("b.source.ts_ms") * 1000, F.col("b.ts_ms") * 1000)
         ).alias("event_time"),
         F.concat_ws("/", "b.source.name", F.col("b.source.server_id").cast("string")).alias("server"),
-        "topic", "partition", "offset", "timestamp", "file", "row",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "file",
+        "row",
         F.when(bad, F.col("key")).alias("raw_key"),
         F.when(bad, F.col("value")).alias("raw_value"),
         F.when(bad, F.col("headers")).alias("raw_headers"),
-    )  # fmt: skip
+    )
 
 
 def _body() -> Column:
@@ -175,7 +202,9 @@ def _unless_known(text: str, identity: str, known: Iterable[int]) -> Column:
 
 
 def _may_have_gaps(text: Column) -> Column:
-    """The placeholder as text, as base64 of its bytes, as their hexadecimal form, or as an array of its codes."""
+    """The placeholder as text, as base64 of its bytes, as their hexadecimal form, or as an array of its
+    codes.
+    """
     import base64
 
     raw = PLACEHOLDER.encode()
