@@ -62,6 +62,8 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         # Plans are drawn as text for every query; ours are large and nobody looks at them.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.maxPlanStringLength": "4096",
+        # Notes where each column was built, in every call to the JVM.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         # The log of one mirror is small, and its state is computed anew with every commit.
         "spark.databricks.delta.snapshotPartitions": "2",
     }

@@ -62,33 +62,33 @@ def images(
 
 
 def patches(found: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """Images -> what their new keys inherit: key, seq, row, seqs; one row a key, the newest of each
-    column.
-    """
-    known = [F.when(_seq_of(name) != F.lit(MISSING), moved(F.col("seq"), _seq_of(name))) for name in tracked]
-    columns: list[Column] = []
-    for name, seq in zip(tracked, known, strict=True):
-        columns.append(F.struct(seq.alias("s"), F.col("row")[name].alias("v")).alias(f"_{len(columns)}"))
-    each = found.select(F.col("new_key").alias("key"), "seq", *columns)
-    newest = [F.max_by(f"_{i}", f"_{i}.s").alias(f"_{i}") for i in range(len(tracked))]
+    """Images -> what each move passes on to its new key: key, seq, row, seqs."""
+    seqs = [
+        F.when(_seq_of(name) != F.lit(MISSING), moved(F.col("seq"), _seq_of(name))).otherwise(F.lit(MISSING))
+        for name in tracked
+    ]
+    return found.select(F.col("new_key").alias("key"), "seq", "row", _seqs(seqs, tracked).alias("seqs"))
+
+
+def _newest(inherited: DataFrame, tracked: Sequence[str]) -> DataFrame:
+    """One patch a key, with the newest of each column: key, _row, _seqs."""
+    entry = [F.struct(F.col("seqs")[name].alias("s"), F.col("row")[name].alias("v")) for name in tracked]
+    newest = [
+        F.max_by(each, F.col("seqs")[name]).alias(f"_{i}")
+        for i, (name, each) in enumerate(zip(tracked, entry, strict=True))
+    ]
+    values = [F.col(f"_{i}.v").alias(name) for i, name in enumerate(tracked)]
+    seqs = [F.col(f"_{i}.s") for i in range(len(tracked))]
     return (
-        each.groupBy("key")
-        .agg(F.max("seq").alias("seq"), *newest)
-        .select(
-            "key",
-            "seq",
-            F.struct(*[F.col(f"_{i}.v").alias(name) for i, name in enumerate(tracked)]).alias("row"),
-            _seqs([F.coalesce(F.col(f"_{i}.s"), F.lit(MISSING)) for i in range(len(tracked))], tracked).alias(
-                "seqs"
-            ),
-        )
+        inherited.groupBy("key")
+        .agg(*newest)
+        .select("key", F.struct(*values).alias("_row"), _seqs(seqs, tracked).alias("_seqs"))
     )
 
 
 def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> DataFrame:
     """A state frame with patches merged in; a key that has only a patch gets op ``p``."""
-    other = inherited.select("key", F.col("row").alias("_row"), F.col("seqs").alias("_seqs"))
-    joined = state.join(other, "key", "full_outer")
+    joined = state.join(_newest(inherited, tracked), "key", "full_outer")
     blank = F.coalesce(F.col("seq"), F.lit(MISSING))
     row_type = state.schema["row"].dataType
     row = F.coalesce(F.col("row"), F.from_json(F.lit("{}"), row_type))  # type: ignore[arg-type]
