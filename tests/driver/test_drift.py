@@ -1,0 +1,190 @@
+"""Drift: what a changed schema does to a mirror, by policy."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import types as t
+from pyspark.sql.types import DataType
+
+from lakemirror.driver.drift import SchemaVersion, fits, plan_drift, widened
+from lakemirror.driver.errors import SchemaDriftRefused
+from lakemirror.driver.results import Drift
+
+SINCE = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+KINDS: dict[str, DataType] = {
+    each.simpleString(): each
+    for each in (
+        t.BooleanType(),
+        t.ByteType(),
+        t.ShortType(),
+        t.IntegerType(),
+        t.LongType(),
+        t.FloatType(),
+        t.DoubleType(),
+        t.StringType(),
+        t.BinaryType(),
+        t.DateType(),
+        t.TimestampType(),
+        t.TimestampNTZType(),
+        t.ArrayType(t.IntegerType()),
+        t.ArrayType(t.LongType()),
+    )
+}
+
+
+def kind(name: str) -> DataType:
+    """The type of a name, without Spark."""
+    decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", name)
+    return t.DecimalType(int(decimal[1]), int(decimal[2])) if decimal else KINDS[name]
+
+
+def version(*, complete: bool = True, **columns: str) -> SchemaVersion:
+    return SchemaVersion({name: kind(ddl) for name, ddl in columns.items()}, SINCE, complete)
+
+
+def stored(**columns: str) -> dict[str, DataType]:
+    return {name: kind(ddl) for name, ddl in columns.items()}
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "common"),
+    [
+        ("int", "int", "int"),
+        ("tinyint", "smallint", "smallint"),
+        ("int", "bigint", "bigint"),
+        ("bigint", "int", "bigint"),
+        ("int", "double", "double"),
+        ("bigint", "double", None),  # a double holds 53 bits
+        ("double", "int", "double"),
+        ("double", "bigint", None),
+        ("float", "double", "double"),
+        ("double", "float", "double"),
+        ("int", "float", None),
+        ("int", "decimal(4,2)", "decimal(12,2)"),
+        ("bigint", "decimal(30,2)", "decimal(30,2)"),
+        ("decimal(4,2)", "int", "decimal(12,2)"),
+        ("decimal(10,2)", "decimal(12,4)", "decimal(12,4)"),
+        ("decimal(10,2)", "decimal(10,4)", "decimal(12,4)"),
+        ("decimal(12,4)", "decimal(10,2)", "decimal(12,4)"),
+        ("decimal(38,0)", "decimal(38,10)", None),  # 48 digits
+        ("bigint", "decimal(38,30)", None),
+        ("date", "timestamp_ntz", "timestamp_ntz"),
+        ("timestamp_ntz", "date", "timestamp_ntz"),
+        ("date", "timestamp", None),  # it would need a time zone
+        ("timestamp_ntz", "timestamp", None),
+        ("string", "int", None),
+        ("int", "string", None),
+        ("boolean", "int", None),
+        ("binary", "string", None),
+        ("array<int>", "array<bigint>", None),
+    ],
+)
+def test_a_type_is_widened_only_to_one_that_holds_both(present: str, wanted: str, common: str | None) -> None:
+    assert widened(kind(present), kind(wanted)) == (common and kind(common))
+
+
+@pytest.mark.parametrize(
+    ("value", "column", "expected"),
+    [
+        ("int", "bigint", True),
+        ("bigint", "int", False),
+        ("decimal(10,2)", "decimal(12,4)", True),
+        ("decimal(10,2)", "decimal(10,4)", False),
+        ("int", "decimal(12,2)", True),
+        ("int", "decimal(11,2)", False),
+        ("float", "double", True),
+        ("string", "int", False),
+    ],
+)
+def test_a_value_fits_where_nothing_of_it_is_lost(value: str, column: str, expected: bool) -> None:
+    assert fits(kind(value), kind(column)) is expected
+
+
+def test_a_new_table_takes_the_columns_of_its_events() -> None:
+    plan = plan_drift("t", None, [version(id="int", a="string")], "fail")
+    assert plan.columns == stored(id="int", a="string")
+    assert (plan.add, plan.alter, plan.drift, plan.refused) == ({}, {}, (), (frozenset(),))
+
+
+def test_a_new_table_of_two_schemas_has_the_columns_of_both_in_the_wider_type() -> None:
+    plan = plan_drift("t", None, [version(id="int", old="int"), version(id="bigint", new="int")], "evolve")
+    assert plan.columns == stored(id="bigint", old="int", new="int")
+    assert {(d.column, d.change) for d in plan.drift} == {
+        ("id", "widened"),
+        ("new", "added"),
+        ("old", "dropped"),
+    }
+
+
+def test_evolve_adds_widens_keeps_and_refuses_column_by_column() -> None:
+    existing = stored(id="int", text="string", gone="int", wide="bigint")
+    plan = plan_drift("t", existing, [version(id="bigint", text="int", new="date", wide="int")], "evolve")
+    assert plan.columns == {**existing, **stored(id="bigint", new="date")}
+    assert plan.add == stored(new="date")
+    assert plan.alter == stored(id="bigint")
+    assert plan.refused == (frozenset({"text"}),)
+    assert set(plan.drift) == {
+        Drift("id", "widened", "int", "bigint", "altered", SINCE),
+        Drift("text", "incompatible", "string", "int", "quarantined", SINCE),
+        Drift("new", "added", None, "date", "added", SINCE),
+        Drift("gone", "dropped", "int", None, "kept", SINCE),
+    }
+
+
+def test_only_the_version_that_does_not_fit_is_refused() -> None:
+    plan = plan_drift("t", stored(v="string"), [version(v="string"), version(v="int")], "evolve")
+    assert plan.refused == (frozenset(), frozenset({"v"}))
+
+
+def test_a_column_added_in_one_version_and_widened_in_the_next_is_added_wide() -> None:
+    plan = plan_drift(
+        "t", stored(id="int"), [version(id="int", n="int"), version(id="int", n="bigint")], "evolve"
+    )
+    assert plan.add == stored(n="bigint")
+    assert plan.alter == {}
+
+
+def test_a_column_that_no_value_showed_is_not_dropped() -> None:
+    """Events without schema: a column not seen is unknown."""
+    assert plan_drift("t", stored(id="int", a="int"), [version(complete=False, id="int")], "fail").drift == ()
+
+
+def test_skip_changes_no_column() -> None:
+    existing = stored(id="int", gone="int")
+    plan = plan_drift("t", existing, [version(id="bigint", new="int")], "skip")
+    assert plan.columns == existing
+    assert (plan.add, plan.alter) == ({}, {})
+    assert {(d.column, d.change, d.action) for d in plan.drift} == {
+        ("id", "widened", "skipped"),
+        ("new", "added", "skipped"),
+        ("gone", "dropped", "kept"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("existing", "event", "column", "types"),
+    [
+        (stored(id="int"), version(id="int", new="date"), "new", ["date"]),
+        (stored(id="int", old="date"), version(id="int"), "old", ["date"]),
+        (stored(id="int"), version(id="bigint"), "id", ["int", "bigint"]),
+        (stored(v="string"), version(v="int"), "v", ["string", "int"]),
+    ],
+    ids=["added", "dropped", "widened", "incompatible"],
+)
+def test_fail_names_table_column_types_policy_and_remedy(
+    existing: dict[str, DataType], event: SchemaVersion, column: str, types: list[str]
+) -> None:
+    with pytest.raises(SchemaDriftRefused) as refusal:
+        plan_drift("shop.t", existing, [event], "fail")
+    for part in ("table shop.t", f"column {column}", *types, "'fail'", "'evolve' or 'skip'"):
+        assert part in str(refusal.value)
+
+
+def test_fail_takes_what_fits() -> None:
+    plan = plan_drift("t", stored(id="bigint"), [version(id="int")], "fail")
+    assert plan.drift == ()
