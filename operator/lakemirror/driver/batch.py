@@ -86,7 +86,9 @@ class BatchApplier:
 
     def _apply(self, raw: DataFrame, events: DataFrame, seen: Overview, batch: Batch) -> BatchResult:
         work = [(self._table(name), name) for name in seen.tables]
-        decisions = _side_by_side(lambda each: each[0].decide(events, seen.tables[each[1]], seen), work)
+        decisions = _side_by_side(
+            lambda each: each[0].decide(events, seen.tables[each[1]], self._schemas), work
+        )
         self._refuse_bad(seen, decisions)
         with _transaction(self._session, self._app_id, batch):
             bad = self._quarantine(raw, events, seen, decisions, batch)

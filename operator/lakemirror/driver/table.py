@@ -43,7 +43,7 @@ from lakemirror.driver.mirror import (
     TableName,
     locate,
 )
-from lakemirror.driver.overview import Group, Overview, TableOverview
+from lakemirror.driver.overview import Group, TableOverview
 from lakemirror.driver.results import Drift, TableResult
 from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.values.connect import Field, parse_envelope, parse_key, schemaless
@@ -165,15 +165,18 @@ class TableApplier:
 
     # -- decide ---------------------------------------------------------------------------------
 
-    def decide(self, events: DataFrame, seen: TableOverview, batch: Overview) -> Decision:
-        """What to do with the table's part of the batch; materialises its state. Writes nothing."""
+    def decide(self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> Decision:
+        """What to do with the table's part of the batch; materialises its state. Writes nothing.
+
+        ``documents``: every schema document that the batch refers to, by id.
+        """
         decision = Decision(self.name, self, seen.events + seen.truncates, overview=seen)
         if self._settings is None or self._settings.suspend:
             decision.left_out = True
             return decision
         mine = _of(events, self.name)
         try:
-            self._decide(decision, mine, seen, batch.documents)
+            self._decide(decision, mine, seen, documents)
         except Refused as refusal:
             decision.refused = str(refusal)
             decision.frame = mine
