@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,10 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.session import create_session
 from tests.support.kafka_broker import Broker, start_broker
+
+
+# Short runs: what the JVM gains by compiling well is less than what the compiler takes.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")

@@ -250,7 +250,7 @@ def _side_by_side(do: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
 def _unreadable(events: DataFrame) -> DataFrame:
     """Records that are bad before any table is known: RAW columns, source and reason."""
     return events.where("kind = 'bad'").selectExpr(
-        "concat_ws('.', database, schema, table) AS source",
+        "nullif(concat_ws('.', database, schema, table), '') AS source",
         "reason",
         "topic",
         "partition",

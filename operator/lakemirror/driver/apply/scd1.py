@@ -131,7 +131,7 @@ def _matched(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMerg
         builder = builder.whenMatchedUpdate(delete, _quote(_stamp(plan)))
     builder = builder.whenMatchedUpdate(newer, _quote(_update(plan)))
     if plan.tracked:
-        usable = reduce(Column.__or__, [_wins(plan, name, T("__seq")) for name in plan.tracked])
+        usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), T("__seq")) for name in plan.tracked])
         builder = builder.whenMatchedUpdate(~newer & (T("__op") != "d") & usable, _quote(_fill(plan)))
     if plan.fills:
         aged = reduce(Column.__or__, [T("__seq") < F.lit(each.since) for each in plan.fills.values()])
@@ -159,14 +159,14 @@ def _update(plan: Scd1) -> dict[str, Column]:
     values = {name: S(name) for name in plan.columns if name != plan.soft}
     seq = _seq(plan)
     for name in plan.tracked:
-        values[name] = F.when(_wins(plan, name, seq), S(name)).otherwise(_stored(plan, name))
+        values[name] = F.when(_wins(name, seq, seq), S(name)).otherwise(_stored(plan, name))
     if plan.soft is not None:
         values[plan.soft] = F.lit(None)
     return {
         **values,
         **_stamp(plan),
         "__op": F.col("s.op"),
-        "__column_seq": _column_seqs(plan, seq),
+        "__column_seq": _column_seqs(plan, seq, seq),
         "__unrepresentable": F.col("s.texts"),
     }
 
@@ -174,9 +174,10 @@ def _update(plan: Scd1) -> dict[str, Column]:
 def _fill(plan: Scd1) -> dict[str, Column]:
     """What an older event changes: columns that wait for a value, and nothing else."""
     values = {
-        name: F.when(_wins(plan, name, T("__seq")), S(name)).otherwise(T(name)) for name in plan.tracked
+        name: F.when(_wins(name, F.col("s.seq"), T("__seq")), S(name)).otherwise(T(name))
+        for name in plan.tracked
     }
-    return {**values, "__column_seq": _column_seqs(plan, T("__seq"))}
+    return {**values, "__column_seq": _column_seqs(plan, F.col("s.seq"), T("__seq"))}
 
 
 def _defaults(plan: Scd1) -> dict[str, Column]:
@@ -186,8 +187,9 @@ def _defaults(plan: Scd1) -> dict[str, Column]:
     }
 
 
-def _mine(name: str) -> Column:
-    return F.coalesce(F.col("s.seqs")[F.lit(name)], own(F.col("s.seq")))
+def _mine(name: str, seq: Column) -> Column:
+    """The sequence of a column of the state, whose own sequence is ``seq``."""
+    return F.coalesce(F.col("s.seqs")[F.lit(name)], own(seq))
 
 
 def _theirs(name: str) -> Column:
@@ -199,15 +201,21 @@ def _stored(plan: Scd1, name: str) -> Column:
     return T(name) if plan.soft is None else F.when(T("__op") != "d", T(name))
 
 
-def _wins(plan: Scd1, name: str, seq: Column) -> Column:
-    """Whether the state's value of a column is newer than the stored one, and no newer than the row."""
-    return (_mine(name) > _theirs(name)) & (F.substring(_mine(name), 1, WIDTH) <= seq)
+def _wins(name: str, mine: Column, row: Column) -> Column:
+    """Whether the state's value of a column is newer than the stored one, and no newer than the row.
+
+    ``mine`` is the state's sequence, ``row`` the one that the row has afterwards.
+    """
+    value = _mine(name, mine)
+    return (value > _theirs(name)) & (F.substring(value, 1, WIDTH) <= row)
 
 
-def _column_seqs(plan: Scd1, seq: Column) -> Column:
+def _column_seqs(plan: Scd1, mine: Column, seq: Column) -> Column:
     if not plan.tracked:
         return F.lit(None).cast("map<string, binary>")
-    newest = [F.when(_wins(plan, name, seq), _mine(name)).otherwise(_theirs(name)) for name in plan.tracked]
+    newest = [
+        F.when(_wins(name, mine, seq), _mine(name, mine)).otherwise(_theirs(name)) for name in plan.tracked
+    ]
     entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
     older = F.map_filter(entries, lambda _, value: value != own(seq))
     return F.when(F.size(older) > 0, older)
@@ -216,7 +224,7 @@ def _column_seqs(plan: Scd1, seq: Column) -> Column:
 def _unmatched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
     values = {name: S(name) for name in plan.columns if name != plan.soft}
     for name in plan.tracked:
-        values[name] = F.when(F.substring(_mine(name), 1, WIDTH) <= F.col("s.seq"), S(name))
+        values[name] = F.when(F.substring(_mine(name, F.col("s.seq")), 1, WIDTH) <= F.col("s.seq"), S(name))
     meta = {
         "__seq": F.col("s.seq"),
         "__op": F.col("s.op"),
