@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from tests.support.records import Column, Message, PostgresPosition, Record, Row, Table, Topic
 
@@ -26,7 +26,21 @@ class Special(Column):
     parameters: tuple[tuple[str, str], ...] = ()
 
     def field(self) -> Row:
+        """Its schema, with the semantic name."""
         return {**super().field(), "name": self.name_of_type, "parameters": dict(self.parameters)}
+
+
+def decimal(name: str, precision: int, scale: int) -> Column:
+    """A NOT NULL numeric(precision, scale) in the precise mode: base64 of its unscaled value."""
+    parameters = (("scale", str(scale)), ("connect.decimal.precision", str(precision)))
+    return Special(
+        name, cast(Any, "bytes"), name_of_type="org.apache.kafka.connect.data.Decimal", parameters=parameters
+    )
+
+
+def timestamp(name: str) -> Column:
+    """A nullable timestamp without time zone, in microseconds."""
+    return Special(name, "int64", optional=True, name_of_type="io.debezium.time.MicroTimestamp")
 
 
 def table(name: str, *columns: Column, key: Sequence[str] = ("id",), full: bool = False) -> Table:
