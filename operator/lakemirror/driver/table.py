@@ -147,8 +147,8 @@ class TableApplier:
     ) -> None:
         self._spark = spark
         self._spec = pipeline.spec
-        self._pipeline = pipeline.name
         self.name = name
+        self._source = f"{pipeline.name}/{name}"
         self._settings: Table | None = pipeline.spec.table_settings(str(name))
         self._schemas: dict[tuple[int | None, int | None], Schema] = {}
         self._reported = {(each.column, each.change, each.to_type): each for each in reported}
@@ -279,13 +279,12 @@ class TableApplier:
         if not self.mirror.exists:
             return
         owner = self.mirror.properties.get(SOURCE_PROPERTY)
-        mine = f"{self._pipeline}/{self.name}"
         if owner is None:
             raise Refused(
                 f"the target {self.mirror.location} is a table that Lakemirror did not make: choose "
                 "another target"
             )
-        if owner != mine:
+        if owner != self._source:
             raise Refused(
                 f"the target {self.mirror.location} is the mirror of {owner}: choose another target"
             )
@@ -614,7 +613,7 @@ class TableApplier:
             return
         soft = {self._soft: TimestampType()} if self._soft and decision.reading.key else {}
         own = {
-            SOURCE_PROPERTY: f"{self._pipeline}/{self.name}",
+            SOURCE_PROPERTY: self._source,
             KEY_PROPERTY: json.dumps(list(decision.reading.key)),
             MODE_PROPERTY: "scd1" if decision.reading.key else "append",
         }
@@ -798,7 +797,10 @@ class TableApplier:
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
         """Forget tombstones that are old enough; returns how many."""
-        if not self.mirror.exists or self.mirror.properties.get(MODE_PROPERTY) != "scd1":
+        if self._settings is None or self._settings.suspend or not self.mirror.exists:
+            return 0
+        properties = self.mirror.properties
+        if properties.get(MODE_PROPERTY) != "scd1" or properties.get(SOURCE_PROPERTY) != self._source:
             return 0
         return self.tombstones.collect(before, below)
 
