@@ -37,6 +37,7 @@ def report(spark: SparkSession, mirroring: Mirroring, captures: Sequence[Capture
     return "\n".join(filter(None, (wrong(c.differences(spark, mirroring)) for c in captures)))
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_every_capture_ends_in_the_rows_of_its_database(
     delivery: str, spark: SparkSession, tmp_path: Path
@@ -56,6 +57,7 @@ def _is_change(record: Record) -> bool:
     return payload(record["value"]).get("op") in ("c", "u", "d", "r")
 
 
+@pytest.mark.timeout(600)
 def test_records_without_schemas_end_in_the_rows_too_when_types_are_declared(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -66,6 +68,7 @@ def test_records_without_schemas_end_in_the_rows_too_when_types_are_declared(
     assert not report(spark, mirroring, captures)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("unrepresentable", ["text", "null"])
 def test_every_type_of_column_equals_the_source(
     unrepresentable: str, spark: SparkSession, tmp_path: Path
@@ -78,9 +81,10 @@ def test_every_type_of_column_equals_the_source(
     assert not report(spark, mirroring, captures)
 
 
+@pytest.mark.timeout(600)
 def test_a_short_capture_in_batches_of_seven(spark: SparkSession, tmp_path: Path) -> None:
     capture = Capture("pk_change")
-    records = [r for r in capture.records if r["topic"].endswith(".users")][:70]
+    records = [r for r in capture.records if r["topic"].endswith(".users")][:42]
     of_seven = Mirroring(tmp_path / "seven").deliver(cut(records, 7))
     at_once = Mirroring(tmp_path / "once").deliver(whole(records))
     of_seven.run(spark)

@@ -56,6 +56,10 @@ class Delivery:
     batches: Callable[[Sequence[Record]], Batches]
     ordered: bool = False
     complete: bool = True
+    marks: tuple[pytest.MarkDecorator, ...] = (pytest.mark.timeout(900),)
+
+
+SOAK = (pytest.mark.soak, pytest.mark.timeout(1800))
 
 
 def _side_by_side(size: int) -> Callable[[Sequence[Record]], Batches]:
@@ -69,26 +73,33 @@ def _side_by_side(size: int) -> Callable[[Sequence[Record]], Batches]:
 
 
 DELIVERIES = (
-    Delivery("as it is", whole, ordered=True),
+    Delivery("as it is", whole, ordered=True, marks=SOAK),
     Delivery("each record twice", lambda records: whole(doubled(records))),
-    Delivery("in six batches", _side_by_side(6), ordered=True),
+    Delivery("in three batches", _side_by_side(3), ordered=True),
+    Delivery("in ten batches", _side_by_side(10), ordered=True, marks=SOAK),
     Delivery(
         "after restarts of the connector",
         lambda records: parts(
             [r for history in HISTORIES for r in restarted(history.records, back=90, every=300)], 3
         ),
     ),
-    Delivery("partitions merged otherwise", lambda records: parts(interleaved(records, 1), 3)),
+    Delivery("partitions merged otherwise", lambda records: parts(interleaved(records, 1), 3), marks=SOAK),
     Delivery("shuffled", lambda records: whole(shuffled(records, 2))),
-    Delivery("shuffled, in five batches", lambda records: parts(shuffled(records, 3), 5), complete=False),
+    Delivery("shuffled, in four batches", lambda records: parts(shuffled(records, 3), 4), complete=False),
+    Delivery(
+        "shuffled, in nine batches",
+        lambda records: parts(shuffled(records, 4), 9),
+        complete=False,
+        marks=SOAK,
+    ),
 )
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES, ids=lambda delivery: delivery.name)
+@pytest.mark.parametrize("delivery", [pytest.param(d, id=d.name, marks=d.marks) for d in DELIVERIES])
 def test_histories_end_in_the_rows_of_their_source(
     delivery: Delivery, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """In `shuffled, in five batches`, histories are left out in which a row moved to another key without its
+    """In `shuffled, in ... batches`, histories are left out in which a row moved to another key without its
     TOASTed value while its old key was used again: the image that it needs can be overwritten before the move
     is known."""
     mirroring = Mirroring(tmp_path).deliver(delivery.batches(IN_ORDER))
@@ -102,6 +113,7 @@ def test_histories_end_in_the_rows_of_their_source(
         _never_backwards(history, spark, path, exactly=delivery.ordered, left_out=left_out)
 
 
+@pytest.mark.timeout(600)
 def test_every_commit_of_an_ordered_delivery_is_a_past_state_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def parts(records: Sequence[Record], number: int) -> Batches:
 
 
 def write(batches: Batches, folder: Path) -> None:
-    """One file a batch, named so that their order is the batches' order."""
+    """One file a batch, named so that their order is the batches' order, after the files that are there."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(batches, start=sum(1 for _ in folder.iterdir())):
         write_records(folder / f"part-{number:05d}.jsonl", batch)

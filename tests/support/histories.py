@@ -336,7 +336,8 @@ def _insert_in_order(
 def _postgres(
     shape: Shape, snapshot: Sequence[Row], transactions: Sequence[Transaction], rnd: random.Random
 ) -> Iterator[Message]:
-    lsn, taken = 26_000_000, 26_000_000
+    taken = 26_000_000
+    lsn = taken + 264
     lsns: dict[tuple[int, int], int] = {}
     commits: list[int] = []
     segments = _written_order(transactions, rnd)
