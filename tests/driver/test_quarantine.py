@@ -1,0 +1,113 @@
+"""Records that cannot be applied: kept whole, with a reason, and applied later when they can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from lakemirror.driver.errors import BadRecordRefused
+from lakemirror.driver.owner import Owner
+from lakemirror.driver.replay import replay
+from lakemirror.driver.storage import open_storage
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column, Record
+from tests.support.shop import Shop, table, timestamp, with_payload
+
+ITEMS = table("items", Column("v", "int32"), timestamp("until"))
+INFINITY = 9223372036825200000
+NARROW = {"tables": [{"source": "public.items", "columns": {"types": {"v": "smallint"}}}]}
+WIDE = {
+    "tables": [{"source": "public.items", "columns": {"types": {"v": "int"}}}],
+    "onUnrepresentable": "text",
+}
+SOURCE = "demo.public.items"
+
+
+def quarantined(spark: SparkSession, mirroring: Mirroring) -> dict[int, Row]:
+    """The quarantine's rows by offset."""
+    rows = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
+    assert len({row["offset"] for row in rows}) == len(rows)
+    return {row["offset"]: row for row in rows}
+
+
+def test_bad_records_are_kept_whole_and_replayed_when_they_can_be_applied(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = Shop()
+    records: list[Record] = [
+        *shop.create(ITEMS, id=1, v=1, until=None),
+        *shop.garbage(ITEMS, '{"payload": {"op": '),
+        *shop.keyless(ITEMS, id=2, v=2, until=None),
+        *[with_payload(record, op="z") for record in shop.create(ITEMS, id=3, v=3, until=None)],
+        *shop.create(ITEMS, id=4, v=100_000, until=None),
+        *shop.create(ITEMS, id=5, v=5, until=INFINITY),
+        *shop.create(ITEMS, id=6, v=6, until=None),
+    ]
+    mirroring = Mirroring(tmp_path, NARROW).deliver([records])
+    summary = mirroring.run(spark)
+
+    assert ids(spark, mirroring) == [1, 6]
+    assert (summary.records, summary.quarantined) == (7, 5)
+    assert (summary.tables[SOURCE].inserted, summary.tables[SOURCE].quarantined) == (2, 3)
+    kept = quarantined(spark, mirroring)
+    assert {offset: (row["state"], row["source"]) for offset, row in kept.items()} == {
+        1: ("open", None),
+        2: ("open", SOURCE),
+        3: ("open", SOURCE),
+        4: ("open", SOURCE),
+        5: ("open", SOURCE),
+    }
+    reasons = {
+        1: "not a Debezium JSON object",
+        2: "the key is missing",
+        3: "unknown op 'z'",
+        4: "v (smallint)",
+        5: "until: Spark has no value for infinity",
+    }
+    for offset, reason in reasons.items():
+        row, record = kept[offset], records[offset]
+        assert reason in row["reason"]
+        assert bytes(row["value"]).decode() == record["value"]
+        assert (row["key"] and bytes(row["key"]).decode()) == record["key"]
+        assert [[h["key"], bytes(h["value"]).decode()] for h in row["headers"]] == record["headers"]
+        assert (row["topic"], row["partition"]) == (record["topic"], record["partition"])
+        assert row["file"].endswith("part-00000.jsonl")
+
+    corrected = Mirroring(tmp_path, WIDE)
+    with Owner(open_storage(str(corrected.checkpoint), spark), run_id="another"):
+        filed = replay(corrected.pipeline, reason="smallint", spark=spark)
+    assert filed.filed
+    assert (corrected.checkpoint / "replay" / f"{filed.request}.json").exists()
+    assert ids(spark, corrected) == [1, 6]
+    corrected.run(spark)  # has no new records, and serves the request
+    assert ids(spark, corrected) == [1, 4, 6]
+    assert states(spark, corrected) == {1: "open", 2: "open", 3: "open", 4: "replayed", 5: "open"}
+
+    outcome = replay(corrected.pipeline, spark=spark)
+    assert (outcome.records, outcome.still_bad, outcome.filed) == (4, 3, False)
+    assert ids(spark, corrected) == [1, 4, 5, 6]
+    assert states(spark, corrected) == {1: "open", 2: "open", 3: "open", 4: "replayed", 5: "replayed"}
+    stored = spark.read.format("delta").load(corrected.path("demo", "public", "items"))
+    assert [row["__unrepresentable"] for row in stored.where("id = 5").collect()] == [{"until": "infinity"}]
+    assert replay(corrected.pipeline, reason="smallint", spark=spark).records == 0
+
+
+def test_fail_names_the_record_and_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop()
+    records = [*shop.create(ITEMS, id=1, v=1, until=None), *shop.create(ITEMS, id=2, v=100_000, until=None)]
+    mirroring = Mirroring(tmp_path, {**NARROW, "onBadRecord": "fail"}).deliver([records])
+    with pytest.raises(BadRecordRefused, match=r"demo\.public\.items/0/1: .*v \(smallint\)"):
+        mirroring.run(spark)
+    assert mirroring.versions() == {}
+    assert not (mirroring.checkpoint / "quarantine").exists()
+    assert not (mirroring.checkpoint / "audit").exists()
+
+
+def ids(spark: SparkSession, mirroring: Mirroring) -> list[int]:
+    return sorted(row["id"] for row in at(spark, mirroring.path("demo", "public", "items")).collect())
+
+
+def states(spark: SparkSession, mirroring: Mirroring) -> dict[int, str]:
+    return {offset: row["state"] for offset, row in quarantined(spark, mirroring).items()}
