@@ -13,7 +13,7 @@ from tests.support.kafka_broker import Broker, start_broker
 
 
 # Short runs: what the JVM gains by compiling well is less than what the compiler takes.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         {
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
-            "spark.driver.memory": "1500m",
+            "spark.driver.memory": "3g",
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.databricks.delta.snapshotPartitions": "1",
         },
