@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.types import DataType
 
 from lakemirror.driver.drift import SchemaVersion, fits, plan_drift, widened
 from lakemirror.driver.errors import SchemaDriftRefused
 from lakemirror.driver.results import Drift
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column, Record
+from tests.support.shop import Shop, decimal, table
 
 SINCE = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -188,3 +196,121 @@ def test_fail_names_table_column_types_policy_and_remedy(
 def test_fail_takes_what_fits() -> None:
     plan = plan_drift("t", stored(id="bigint"), [version(id="int")], "fail")
     assert plan.drift == ()
+
+
+# Through a whole run
+
+ADDED, WIDENED, BROKEN, NARROWED = "added", "widened", "broken", "narrowed"
+BEFORE = {
+    ADDED: table(ADDED),
+    WIDENED: table(WIDENED, Column("v", "int32"), decimal("price", 5, 2)),
+    BROKEN: table(BROKEN, Column("v", "int32")),
+    NARROWED: table(NARROWED, Column("v", "int64")),
+}
+AFTER = {
+    ADDED: table(ADDED, Column("size", "int32", default=7), Column("note", "string", optional=True)),
+    WIDENED: table(WIDENED, Column("v", "int64"), decimal("price", 12, 3)),
+    BROKEN: table(BROKEN, Column("v", "string")),
+    NARROWED: table(NARROWED, Column("v", "int32")),
+}
+
+
+def unscaled(digits: int) -> str:
+    """A decimal as Connect sends it."""
+    return base64.b64encode(digits.to_bytes(digits.bit_length() // 8 + 1, "big", signed=True)).decode()
+
+
+def first_rows(shop: Shop) -> list[Record]:
+    return [
+        *shop.create(BEFORE[ADDED], id=1),
+        *shop.create(BEFORE[WIDENED], id=1, v=1, price=unscaled(12345)),
+        *shop.create(BEFORE[BROKEN], id=1, v=1),
+        *shop.create(BEFORE[NARROWED], id=1, v=2**40),
+    ]
+
+
+def changed_rows(shop: Shop, key: int) -> list[Record]:
+    return [
+        *shop.create(AFTER[ADDED], id=key, size=9, note="n"),
+        *shop.create(AFTER[WIDENED], id=key, v=2**40, price=unscaled(123456789012)),
+        *shop.create(AFTER[BROKEN], id=key, v="five"),
+        *shop.create(BEFORE[BROKEN], id=key + 10, v=5),
+        *shop.create(AFTER[NARROWED], id=key, v=3),
+    ]
+
+
+def values(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in at(spark, mirroring.path("demo", "public", name)).collect())
+
+
+def audited_drift(spark: SparkSession, mirroring: Mirroring) -> list[tuple[object, ...]]:
+    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit").where("drift IS NOT NULL")
+    return sorted(
+        (row["source"], each["column"], each["change"], each["from_type"], each["to_type"], each["action"])
+        for row in audit.collect()
+        for each in json.loads(row["drift"])
+    )
+
+
+def test_evolving_tables_keep_every_value_and_report_each_change_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = Shop()
+    batches = [first_rows(shop), changed_rows(shop, 2), changed_rows(shop, 3)]
+    mirroring = Mirroring(tmp_path).deliver(batches[:2])
+    summary = mirroring.run(spark)
+    reported = summary.tables["demo.public.added"].drift
+    assert {(d.column, d.change, d.action) for d in reported} == {
+        ("size", "added", "added"),
+        ("note", "added", "added"),
+    }
+    assert {d.since for d in reported} == {datetime.fromtimestamp(1_700_000_005, UTC)}
+    mirroring.deliver(batches).run(spark)
+
+    assert values(spark, mirroring, ADDED) == [(1, 7, None), (2, 9, "n"), (3, 9, "n")]
+    price = Decimal("123456789.012")
+    assert values(spark, mirroring, WIDENED) == [
+        (1, 1, Decimal("123.450")),
+        (2, 2**40, price),
+        (3, 2**40, price),
+    ]
+    assert values(spark, mirroring, BROKEN) == [(1, 1), (12, 5), (13, 5)]
+    assert values(spark, mirroring, NARROWED) == [(1, 2**40), (2, 3), (3, 3)]
+    assert audited_drift(spark, mirroring) == [
+        ("demo.public.added", "note", "added", None, "string", "added"),
+        ("demo.public.added", "size", "added", None, "int", "added"),
+        ("demo.public.broken", "v", "incompatible", "int", "string", "quarantined"),
+        ("demo.public.widened", "price", "widened", "decimal(5,2)", "decimal(12,3)", "altered"),
+        ("demo.public.widened", "v", "widened", "int", "bigint", "altered"),
+    ]
+    bad = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
+    assert [row["source"] for row in bad] == ["demo.public.broken"] * 2
+    assert {row["reason"] for row in bad} == {"column v: its type changed from int to string"}
+
+
+def test_fail_stops_the_batch_whole_and_skip_lets_it_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop()
+    first = first_rows(shop)
+    mirroring = Mirroring(tmp_path, {"schemaEvolution": "fail"}).deliver([first])
+    mirroring.run(spark)
+    before = mirroring.versions()
+    drifted = [
+        *shop.create(BEFORE[BROKEN], id=2, v=2),
+        *shop.create(BEFORE[WIDENED], id=2, v=2, price=unscaled(1)),
+        *shop.create(AFTER[ADDED], id=2, size=9, note="n"),
+        *shop.garbage(BEFORE[ADDED], "{"),
+    ]
+    mirroring.deliver([first, drifted])
+    with pytest.raises(SchemaDriftRefused, match=r"demo\.public\.added: column size is new"):
+        mirroring.run(spark)
+    assert mirroring.versions() == before
+    assert not (mirroring.checkpoint / "quarantine").exists()
+
+    skipping = Mirroring(tmp_path, {"schemaEvolution": "skip"})
+    skipping.run(spark)
+    assert values(spark, skipping, ADDED) == [(1,), (2,)]
+    assert values(spark, skipping, BROKEN) == [(1, 1), (2, 2)]
+    assert [each[1:] for each in audited_drift(spark, skipping)] == [
+        ("note", "added", None, "string", "skipped"),
+        ("size", "added", None, "int", "skipped"),
+    ]
