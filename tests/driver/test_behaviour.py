@@ -1,0 +1,162 @@
+"""What one pipeline does to single tables: deletes, keys, columns, targets, tombstones, totals."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.delivery import doubled
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column, Record, Table
+from tests.support.shop import Shop, decimal, table
+
+V = Column("v", "int32")
+SOFT = {"defaults": {"delete": {"type": "soft", "column": "deleted_at"}}}
+
+
+def found(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[object, ...]]:
+    """A mirror's rows as tuples, in order."""
+    return sorted(tuple(row) for row in at(spark, mirroring.path("demo", "public", name)).collect())
+
+
+def audited(spark: SparkSession, mirroring: Mirroring) -> list[tuple[object, ...]]:
+    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit").where("source IS NOT NULL")
+    names = ("source", "events", "inserted", "updated", "deleted", "stale", "duplicates", "quarantined")
+    return sorted((row["batch_id"], *(row[name] for name in names)) for row in audit.collect())
+
+
+def life(shop: Shop, of: Table) -> list[list[Record]]:
+    """One row is updated and deleted, another deleted and inserted again; one list an event."""
+    return [
+        shop.create(of, id=1, v=1),
+        shop.update(of, id=1, v=2),
+        [*shop.create(of, id=2, v=1), *shop.delete(of, id=1, v=2)],
+        shop.delete(of, id=2, v=1),
+        shop.create(of, id=2, v=3),
+    ]
+
+
+def test_a_soft_delete_keeps_the_last_row_in_any_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """It is an update of the mirror, and is counted as one."""
+    shop = Shop()
+    events, at_once = life(shop, table("apart", V)), life(shop, table("at_once", V))
+    events[0] += [record for event in at_once for record in event]
+    mirroring = Mirroring(tmp_path, SOFT).deliver(events)
+    mirroring.run(spark)
+    for name in ("apart", "at_once"):
+        rows = [(id, v, gone is not None) for id, v, gone in found(spark, mirroring, name)]
+        assert rows == [(1, 2, True), (2, 3, False)], name
+    one, whole = "demo.public.apart", "demo.public.at_once"
+    before = audited(spark, mirroring)
+    assert before == [
+        (0, one, 1, 1, 0, 0, 0, 0, 0),
+        (0, whole, 6, 2, 0, 0, 0, 0, 0),
+        (1, one, 1, 0, 1, 0, 0, 0, 0),
+        (2, one, 2, 1, 1, 0, 0, 0, 0),
+        (3, one, 1, 0, 1, 0, 0, 0, 0),
+        (4, one, 1, 0, 1, 0, 0, 0, 0),
+    ]
+    mirroring.run(spark)
+    assert audited(spark, mirroring) == before
+
+
+def test_tables_without_a_key_are_appended_to_and_targets_are_not_shared(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = Shop()
+    log, asked, keyed = (table(name, V) for name in ("log", "asked", "keyed"))
+    records = [
+        *shop.delete(keyed, id=9, v=9),
+        *(record for v in (1, 1, 2) for record in shop.keyless(log, id=1, v=v)),
+        *shop.keyless(asked, id=1, v=1),
+        *shop.create(keyed, id=1, v=1),
+    ]
+    listed = {"tables": [{"source": "public.asked", "mode": "scd1"}]}
+    mirroring = Mirroring(tmp_path / "one", listed).deliver([doubled(records)])
+    tables = mirroring.run(spark).tables
+    assert found(spark, mirroring, "log") == [(1, 1), (1, 1), (1, 2)]
+    assert found(spark, mirroring, "keyed") == [(1, 1)]
+    assert "tables[public.asked].primaryKey" in (tables["demo.public.asked"].error or "")
+    assert not Path(mirroring.path("demo", "public", "asked")).exists()
+    bad = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
+    assert [(row["source"], row["offset"]) for row in bad] == [("demo.public.asked", 0)]
+
+    shutil.rmtree(mirroring.checkpoint)
+    mirroring.run(spark)
+    assert found(spark, mirroring, "log") == [(1, 1), (1, 1), (1, 2)]
+
+    other = Mirroring(
+        tmp_path / "two",
+        {
+            "target": {"path": f"{mirroring.lake}/{{db}}/{{schema}}/{{table}}"},
+            "tombstones": {"retention": "0s"},
+        },
+        name="other",
+    )
+    versions = mirroring.versions()
+    result = other.deliver([shop.create(keyed, id=2, v=2)]).run(spark)
+    assert "is the mirror of test/demo.public.keyed" in (result.tables["demo.public.keyed"].error or "")
+    assert result.quarantined == 1
+    assert mirroring.versions() == versions, "nothing of it is touched, nor its tombstones"
+
+
+def test_settings_of_single_tables(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop()
+    secret = Column("secret", "string", optional=True)
+    narrow, wide, coded = (
+        table("narrow", V, secret),
+        table("wide", V, decimal("price", 5, 2), secret),
+        table("coded", Column("code", "string"), V),
+    )
+    settings = {
+        "unlisted": "ignore",
+        "tables": [
+            {"source": "narrow", "columns": {"include": ["id", "v"]}},
+            {
+                "source": "wide",
+                "columns": {"exclude": ["secret"], "rename": {"v": "amount"}, "types": {"v": "bigint"}},
+            },
+            {"source": "coded", "primaryKey": ["code"]},
+            {"source": "parked", "suspend": True},
+        ],
+    }
+    records = [
+        *shop.create(narrow, id=1, v=1, secret="x"),
+        *shop.create(wide, id=1, v=1, price="AME=", secret="x"),  # 193
+        *shop.create(coded, id=1, code="a", v=1),
+        *shop.create(coded, id=2, code="a", v=2),
+        *shop.create(coded, id=2, code="b", v=3),
+        *shop.create(table("parked", V), id=1, v=1),
+        *shop.create(table("other", V), id=1, v=1),
+    ]
+    mirroring = Mirroring(tmp_path, settings).deliver([records])
+    summary = mirroring.run(spark)
+    assert found(spark, mirroring, "narrow") == [(1, 1)]
+    frame = at(spark, mirroring.path("demo", "public", "wide"))
+    assert frame.dtypes == [("id", "int"), ("amount", "bigint"), ("price", "decimal(5,2)")]
+    assert [(row["amount"], str(row["price"])) for row in frame.collect()] == [(1, "1.93")]
+    assert found(spark, mirroring, "coded") == [(2, "a", 2), (2, "b", 3)]
+    assert {path.name for path in mirroring.lake.glob("demo/public/*")} == {"narrow", "wide", "coded"}
+    assert (summary.records, summary.ignored, summary.quarantined) == (7, 2, 0)
+
+
+@pytest.mark.parametrize("retention", ["0s", "7d"])
+def test_a_late_event_after_a_delete(retention: str, spark: SparkSession, tmp_path: Path) -> None:
+    """A tombstone stops it; once that is collected nothing can, but it is counted."""
+    shop = Shop()
+    items = table("items", V)
+    created, updated = shop.create(items, id=1, v=1), shop.update(items, id=1, v=2)
+    gone = shop.delete(items, id=1, v=2)
+    mirroring = Mirroring(tmp_path, {"tombstones": {"retention": retention}}).deliver([gone])
+    first = mirroring.run(spark).tables["demo.public.items"]
+    assert (first.tombstones_retained, first.tombstone_records) == (1, 1)
+    late = mirroring.deliver([gone, [*created, *updated]]).run(spark).tables["demo.public.items"]
+    if retention == "7d":
+        assert found(spark, mirroring, "items") == []
+        assert (late.tombstones_retained, late.stale, late.late_after_collection) == (1, 2, 0)
+    else:
+        assert found(spark, mirroring, "items") == [(1, 2)]
+        assert (late.tombstones_retained, late.stale, late.late_after_collection) == (0, 0, 1)
