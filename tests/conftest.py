@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from lakemirror.driver.session import create_session
 from tests.support.kafka_broker import Broker, start_broker
 
-
 # Short runs: what the JVM gains by compiling well is less than what the compiler takes.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
 

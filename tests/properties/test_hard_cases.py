@@ -100,6 +100,12 @@ CASES = (
 )
 
 
+OPEN_LIMIT = pytest.mark.xfail(
+    strict=True,
+    reason="a moved row's image does not know the offset of its snapshot row (ARCHITECTURE, how rows stay right)",
+)
+
+
 @pytest.fixture(scope="module")
 def mirroring(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mirroring:
     rounds = zip_longest(*(case.batches for case in CASES), fillvalue=[])
@@ -110,7 +116,13 @@ def mirroring(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[OPEN_LIMIT] if case.name == "open_and_moved" else [])
+        for case in CASES
+    ],
+)
 def test_a_hard_case_ends_in_the_rows_of_its_source(
     case: Case, spark: SparkSession, mirroring: Mirroring
 ) -> None:

@@ -121,6 +121,8 @@ def _seq(plan: Scd1) -> Column:
 
 
 def _matched(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMergeBuilder:
+    if plan.floor is not None:
+        builder = _truncated(builder, plan, newer)
     delete = newer & (F.col("s.op") == "d")
     if plan.soft is None:
         builder = builder.whenMatchedDelete(delete)
@@ -137,6 +139,24 @@ def _matched(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMerg
         aged = reduce(Column.__or__, [T("__seq") < F.lit(each.since) for each in plan.fills.values()])
         builder = builder.whenMatchedUpdate(~newer & aged, _quote(_defaults(plan)))
     return builder
+
+
+def _truncated(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMergeBuilder:
+    """A truncate takes a row also when the batch has something older, or only a value, for its key."""
+    gone = ~newer & (T("__seq") < F.lit(plan.floor))
+    if plan.soft is None:
+        return builder.whenMatchedDelete(gone)
+    return builder.whenMatchedUpdate(gone & (T("__op") != "d"), _quote(_softly_truncated(plan)))
+
+
+def _softly_truncated(plan: Scd1) -> dict[str, Column]:
+    assert plan.soft is not None
+    return {
+        plan.soft: F.coalesce(T(plan.soft), F.current_timestamp()),
+        "__op": F.lit("d"),
+        "__seq": F.lit(plan.floor),
+        "__column_seq": F.lit(None),
+    }
 
 
 def _last_row(plan: Scd1) -> dict[str, Column]:
@@ -159,14 +179,16 @@ def _update(plan: Scd1) -> dict[str, Column]:
     values = {name: S(name) for name in plan.columns if name != plan.soft}
     seq = _seq(plan)
     for name in plan.tracked:
-        values[name] = F.when(_wins(name, seq, seq), S(name)).otherwise(_stored(plan, name))
+        values[name] = F.when(_wins(name, seq, seq, place=plan.unanchored), S(name)).otherwise(
+            _stored(plan, name)
+        )
     if plan.soft is not None:
         values[plan.soft] = F.lit(None)
     return {
         **values,
         **_stamp(plan),
         "__op": F.col("s.op"),
-        "__column_seq": _column_seqs(plan, seq, seq),
+        "__column_seq": _column_seqs(plan, seq, seq, place=plan.unanchored),
         "__unrepresentable": F.col("s.texts"),
     }
 
@@ -192,6 +214,15 @@ def _mine(name: str, seq: Column) -> Column:
     return F.coalesce(F.col("s.seqs")[F.lit(name)], own(seq))
 
 
+def _placed(value: Column) -> Column:
+    """A column's sequence from an unanchored change, placed after the stored row as the change itself is."""
+    stored = T("__seq")
+    above = is_snapshot(stored) | (minor(value) > minor(stored))
+    carried = (F.length(value) >= WIDTH) & ~is_snapshot(value) & (value < own(stored))
+    placed = F.concat(F.substring(stored, 1, 12), F.substring(value, 13, 1_000_000))
+    return F.when(F.col("s.unanchored") & carried & above, placed).otherwise(value)
+
+
 def _theirs(name: str) -> Column:
     return F.coalesce(T("__column_seq")[F.lit(name)], own(T("__seq")))
 
@@ -201,21 +232,22 @@ def _stored(plan: Scd1, name: str) -> Column:
     return T(name) if plan.soft is None else F.when(T("__op") != "d", T(name))
 
 
-def _wins(name: str, mine: Column, row: Column) -> Column:
+def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Column:
     """Whether the state's value of a column is newer than the stored one, and no newer than the row.
 
     ``mine`` is the state's sequence, ``row`` the one that the row has afterwards.
     """
-    value = _mine(name, mine)
+    value = _placed(_mine(name, mine)) if place else _mine(name, mine)
     return (value > _theirs(name)) & (F.substring(value, 1, WIDTH) <= row)
 
 
-def _column_seqs(plan: Scd1, mine: Column, seq: Column) -> Column:
+def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) -> Column:
     if not plan.tracked:
         return F.lit(None).cast("map<string, binary>")
-    newest = [
-        F.when(_wins(name, mine, seq), _mine(name, mine)).otherwise(_theirs(name)) for name in plan.tracked
-    ]
+    newest = []
+    for name in plan.tracked:
+        value = _placed(_mine(name, mine)) if place else _mine(name, mine)
+        newest.append(F.when(_wins(name, mine, seq, place=place), value).otherwise(_theirs(name)))
     entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
     older = F.map_filter(entries, lambda _, value: value != own(seq))
     return F.when(F.size(older) > 0, older)
@@ -249,13 +281,9 @@ def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
         if plan.soft is None:
             builder = builder.whenNotMatchedBySourceDelete(gone)
         else:
-            values = {
-                plan.soft: F.coalesce(T(plan.soft), F.current_timestamp()),
-                "__op": F.lit("d"),
-                "__seq": F.lit(plan.floor),
-                "__column_seq": F.lit(None),
-            }
-            builder = builder.whenNotMatchedBySourceUpdate(gone & (T("__op") != "d"), _quote(values))
+            builder = builder.whenNotMatchedBySourceUpdate(
+                gone & (T("__op") != "d"), _quote(_softly_truncated(plan))
+            )
         if plan.tracked:
             base = own(F.lit(plan.floor))
             old = [(_theirs(name) < base) for name in plan.tracked]
