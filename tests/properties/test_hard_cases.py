@@ -102,7 +102,7 @@ CASES = (
 
 OPEN_LIMIT = pytest.mark.xfail(
     strict=True,
-    reason="a moved row's image does not know the offset of its snapshot row (ARCHITECTURE, how rows stay right)",
+    reason="the image of a moved row does not know the offset of its snapshot row (see ARCHITECTURE.md)",
 )
 
 
