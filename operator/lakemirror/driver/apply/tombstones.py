@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.mirror import Mirror, is_table
-from lakemirror.driver.sequence import is_snapshot, own
+from lakemirror.driver.sequence import is_snapshot, minor, own
 
 SCHEMA = (
     "kind STRING, key STRING, seq BINARY, at TIMESTAMP, event_time TIMESTAMP, topic STRING, partition INT, "
@@ -163,7 +163,13 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     seq, newest = F.col("seq"), F.col("_tomb.seq")
     follows = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
     precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
-    stale = newest.isNotNull() & (((seq <= newest) & ~follows) | precedes)
+    # Within a batch a change of an open transaction was placed after its snapshot row; its LSN still tells.
+    outrun = (
+        F.col("unanchored")
+        & (minor(seq) <= minor(newest))
+        & (F.substring(seq, 1, 2) == F.substring(newest, 1, 2))
+    )
+    stale = newest.isNotNull() & (((seq <= newest) & ~follows) | precedes | outrun)
     stale = F.coalesce(stale, F.lit(False))
     columns: dict[str, Column] = {
         "known": F.coalesce((F.col("op") == "d") & stale, F.lit(False)),
