@@ -85,7 +85,12 @@ DELIVERIES = (
     ),
     Delivery("partitions merged otherwise", lambda records: parts(interleaved(records, 1), 3), marks=SOAK),
     Delivery("shuffled", lambda records: whole(shuffled(records, 2))),
-    Delivery("shuffled, in four batches", lambda records: parts(shuffled(records, 3), 4), complete=False),
+    Delivery(
+        "shuffled, in four batches",
+        lambda records: parts(shuffled(records, 3), 4),
+        complete=False,
+        marks=SOAK,
+    ),
     Delivery(
         "shuffled, in nine batches",
         lambda records: parts(shuffled(records, 4), 9),
