@@ -114,12 +114,6 @@ CASES = (
 )
 
 
-OPEN_LIMIT = pytest.mark.xfail(
-    strict=True,
-    reason="the image of a moved row does not know the offset of its snapshot row (see ARCHITECTURE.md)",
-)
-
-
 @pytest.fixture(scope="module")
 def mirroring(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mirroring:
     rounds = zip_longest(*(case.batches for case in CASES), fillvalue=[])
@@ -130,13 +124,7 @@ def mirroring(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=[OPEN_LIMIT] if case.name == "open_and_moved" else [])
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_hard_case_ends_in_the_rows_of_its_source(
     case: Case, spark: SparkSession, mirroring: Mirroring
 ) -> None:

@@ -16,7 +16,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakemirror.driver.sequence import MISSING, moved, own
+from lakemirror.driver.sequence import MISSING, WIDTH, moved, own
 
 ROUNDS = 64
 """Moves that one value is passed through in a batch at most; a longer chain is not a chain of one batch."""
@@ -97,7 +97,9 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
         mine = F.when(F.col("seq").isNull(), F.lit(MISSING)).otherwise(
             F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
         )
-        theirs = F.coalesce(F.col("_seqs")[F.lit(name)], F.lit(MISSING))
+        # A value that a later move brings waits for its create half: the row as it is here keeps its own.
+        due = F.col("seq").isNull() | (F.substring(F.col("_seqs")[F.lit(name)], 1, WIDTH) <= F.col("seq"))
+        theirs = F.coalesce(F.when(due, F.col("_seqs")[F.lit(name)]), F.lit(MISSING))
         row = row.withField(
             f"`{name}`", F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name])
         )
