@@ -62,6 +62,14 @@ def measure(spark: SparkSession, load: Load, folder: Path) -> Result:
     files = make(load, folder / "load")
     kinds: tuple[Callable[[SparkSession, Path, bool], Contender], ...] = (Ours, Textbook, Floor)
     contenders = [kind(spark, folder / f"contender-{n}", load.schemas) for n, kind in enumerate(kinds)]
+    try:
+        return _race(spark, load, files, contenders)
+    finally:
+        for contender in contenders:
+            contender.close()
+
+
+def _race(spark: SparkSession, load: Load, files: Files, contenders: Sequence[Contender]) -> Result:
     for contender in contenders:
         contender.load(files.snapshot)
     seconds: dict[str, list[float]] = {c.name: [] for c in contenders}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +14,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.events import SPARK_TYPES
 from lakemirror.api import CdcPipeline
-from lakemirror.driver.runner import run
+from lakemirror.driver.runner import BatchDone, Event, run
 
 COLUMNS = ("id", *SPARK_TYPES)
 """The table's columns, without what a contender adds."""
@@ -35,9 +37,12 @@ class Contender(Protocol):
     def table(self) -> DataFrame:
         """The rows as they are now."""
 
+    def close(self) -> None:
+        """Stop what still runs."""
+
 
 class Ours:
-    """Lakemirror, whole: `lakemirror.driver.runner.run` over one more file each time.
+    """Lakemirror, whole: `lakemirror.driver.runner.run` goes on in a thread and takes each file as it comes.
 
     Checkpoint, ownership, quarantine and audit are part of what is measured.
     """
@@ -49,18 +54,42 @@ class Ours:
         self._input = folder / "input"
         self._input.mkdir(parents=True)
         self._pipeline = CdcPipeline.from_yaml(_manifest(folder))
+        self._batches: queue.Queue[BatchDone | BaseException] = queue.Queue()
+        self._stop = threading.Event()
+        self._runner = threading.Thread(target=self._run, name="lakemirror-run")
 
     def load(self, snapshot: Sequence[Path]) -> None:
         for path in snapshot:
             self._offer(path)
-        run(self._pipeline, once=True, spark=self._spark)
+        self._runner.start()
+        self._wait()
 
     def apply(self, batch: Path) -> None:
         self._offer(batch)
-        run(self._pipeline, once=True, spark=self._spark)
+        self._wait()
 
     def table(self) -> DataFrame:
         return self._spark.read.format("delta").load(f"{self._folder}/lake/accounts").select(*COLUMNS)
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._runner.is_alive():
+            self._runner.join()
+
+    def _run(self) -> None:
+        try:
+            run(self._pipeline, spark=self._spark, stopping=self._stop.is_set, on_event=self._told)
+        except BaseException as error:
+            self._batches.put(error)
+
+    def _told(self, event: Event) -> None:
+        if isinstance(event, BatchDone):
+            self._batches.put(event)
+
+    def _wait(self) -> None:
+        done = self._batches.get()
+        if isinstance(done, BaseException):
+            raise done
 
     def _offer(self, path: Path) -> None:
         number = sum(1 for _ in self._input.iterdir())
@@ -79,7 +108,7 @@ spec:
   target: {{path: "{folder}/lake/{{table}}"}}
   tables: [{{source: public.accounts, columns: {{types: {{{types}}}}}}}]
   checkpoint: "{folder}/checkpoint"
-  trigger: {{availableNow: true}}
+  trigger: {{interval: 50ms}}
 """
 
 
@@ -118,6 +147,9 @@ class Textbook:
     def table(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._path)
 
+    def close(self) -> None:
+        """Nothing runs between batches."""
+
 
 class Floor:
     """No apply at all: parse the events and append them. Nothing that stores them can be faster."""
@@ -138,6 +170,9 @@ class Floor:
 
     def table(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._path)
+
+    def close(self) -> None:
+        """Nothing runs between batches."""
 
 
 def _changes(spark: SparkSession, files: Sequence[Path], schemas: bool) -> DataFrame:

@@ -26,7 +26,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "3g",
             "spark.sql.warehouse.dir": str(warehouse),
-            "spark.databricks.delta.snapshotPartitions": "1",
+            # A test's tables are tiny and all different: to interpret a plan is faster than to compile it.
+            # Runs in processes of their own (the command line's, those that are killed) compile as users' do.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     yield session

@@ -2,18 +2,19 @@
 
 Deciding reads only. It ends with one state frame a table, materialised, and with everything that a policy
 may refuse; so a batch that is refused has written nothing. Committing writes, in this order: quarantine,
-then for each table its tombstones and its rows, then the audit record. Each Delta log gets one commit under
-the batch's transaction id, so that a replay changes nothing.
+tombstones, rows, the audit record. Rows are one commit a table under the batch's transaction id, so that a
+replay changes nothing.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -90,7 +91,7 @@ class BatchApplier:
             lambda each: each[0].decide(events, seen.tables[each[1]], self._schemas), work
         )
         self._refuse_bad(seen, decisions)
-        with _transaction(self._session, self._app_id, batch):
+        with _settings(self._session, {_USER_METADATA: _note(batch)}):
             bad = self._quarantine(raw, events, seen, decisions, batch)
             results = self._commit(decisions, batch)
             result = BatchResult(
@@ -102,7 +103,7 @@ class BatchApplier:
             )
             positions = seen.advanced(self._positions)
             if result.tables or bad:
-                tables.audit(self._session, self._checkpoint, batch, result, positions)
+                tables.audit(self._session, self._checkpoint, batch, result, positions, replay=self._first)
             faults.reach("after-audit")
         self._positions = positions
         self._first = False
@@ -185,56 +186,73 @@ class BatchApplier:
         return count
 
     def _commit(self, decisions: Sequence[Decision], batch: Batch) -> list[TableResult]:
-        """All tables side by side; one that fails is tried once more alone."""
-        replay, app_id = self._first, self._app_id
+        """All tables side by side: first their tombstones, then their rows.
 
-        def commit(decision: Decision) -> TableResult | Exception:
-            try:
-                return decision.commit(batch, app_id, replay=replay)
-            except Exception as error:
-                return error
-
+        Only the rows carry the transaction id. Looking it up costs Delta a job for each log, and tombstones
+        that are written twice say nothing new.
+        """
         wanted = [d for d in decisions if not d.left_out]
-        results: list[TableResult] = []
-        for decision, outcome in zip(wanted, _side_by_side(commit, wanted), strict=True):
-            if isinstance(outcome, LakemirrorError):
-                raise outcome
-            if isinstance(outcome, Exception):
-                log.warning("table %s failed and is tried again: %s", decision.name, outcome)
-                try:
-                    outcome = decision.commit(batch, app_id, replay=True)
-                except LakemirrorError:
-                    raise
-                except Exception as error:
-                    raise TableFailed(
-                        f"table {decision.name} could not be written: {_first_line(error)}. The other "
-                        "tables of the batch "
-                        f"are written; set tables[{decision.name}].suspend: true to go on without it."
-                    ) from error
-            results.append(outcome)
-        return results
-
-
-class _transaction:  # noqa: N801
-    """Makes every Delta write of the session carry the batch's transaction id and range, until it ends."""
-
-    def __init__(self, session: SparkSession, app_id: str, batch: Batch) -> None:
-        self._conf = session.conf
-        note = {"query": batch.query_id, "batch": batch.batch_id, "extent": batch.extent}
-        self._settings = {
+        replay, app_id = self._first, self._app_id
+        _each_table(wanted, lambda table, again: table.prepare(batch, app_id, replay=replay or again))
+        transaction = {
             _TXN_ID: app_id,
             _TXN_VERSION: str(batch.batch_id),
-            _USER_METADATA: json.dumps(note, sort_keys=True),
             _MATERIALIZE: "none",  # what is merged is materialised already
         }
+        with _settings(self._session, transaction):
+            return _each_table(
+                wanted, lambda table, again: table.commit(batch, app_id, replay=replay or again)
+            )
 
-    def __enter__(self) -> None:
-        for name, value in self._settings.items():
-            self._conf.set(name, value)
 
-    def __exit__(self, *_: Any) -> None:
-        for name in self._settings:
-            self._conf.unset(name)
+def _each_table(decisions: Sequence[Decision], step: Callable[[Decision, bool], Out]) -> list[Out]:
+    """Do a step of all tables side by side; one that fails is tried once more alone."""
+
+    def attempt(decision: Decision) -> Out | Exception:
+        try:
+            return step(decision, False)
+        except Exception as error:
+            return error
+
+    results: list[Out] = []
+    for decision, outcome in zip(decisions, _side_by_side(attempt, decisions), strict=True):
+        if isinstance(outcome, LakemirrorError):
+            raise outcome
+        if isinstance(outcome, Exception):
+            log.warning("table %s failed and is tried again: %s", decision.name, outcome)
+            outcome = _again(decision, step)
+        results.append(outcome)
+    return results
+
+
+def _again(decision: Decision, step: Callable[[Decision, bool], Out]) -> Out:
+    try:
+        return step(decision, True)
+    except LakemirrorError:
+        raise
+    except Exception as error:
+        raise TableFailed(
+            f"table {decision.name} could not be written: {_first_line(error)}. The other tables of the "
+            f"batch are written; set tables[{decision.name}].suspend: true to go on without it."
+        ) from error
+
+
+def _note(batch: Batch) -> str:
+    """What a commit says of its batch."""
+    note = {"query": batch.query_id, "batch": batch.batch_id, "extent": batch.extent}
+    return json.dumps(note, sort_keys=True)
+
+
+@contextmanager
+def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session that hold for a while: those of Delta's writes can be given in no other way."""
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            session.conf.unset(name)
 
 
 def _side_by_side(do: Callable[[In], Out], items: Iterable[In]) -> list[Out]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from lakemirror.api.tables import Target
 
@@ -29,6 +37,9 @@ filled from an older image, with the sequence of that image (empty: nothing is k
 ``__unrepresentable`` holds the source's text of values for which Spark has none, under ``onUnrepresentable:
 text``.
 """
+
+_RANGED = (NumericType, DateType, TimestampType, TimestampNTZType)
+_MOST_STATISTICS = 32
 
 SOURCE_PROPERTY = "lakemirror.source"
 KEY_PROPERTY = "lakemirror.key"
@@ -114,7 +125,9 @@ class Mirror:
             pair = pairs.next()
             self.properties[pair._1()] = pair._2()
 
-    def create(self, columns: Mapping[str, DataType], properties: Mapping[str, str]) -> None:
+    def create(
+        self, columns: Mapping[str, DataType], properties: Mapping[str, str], key: Sequence[str] = ()
+    ) -> None:
         """Create the table, unless it is there."""
         builder = DeltaTable.createIfNotExists(self._spark)
         builder = (
@@ -126,8 +139,9 @@ class Mirror:
             builder = builder.addColumn(name, kind)
         for name, ddl in METADATA.items():
             builder = builder.addColumn(name, ddl)
-        for key, value in {"delta.enableTypeWidening": "true", **properties}.items():
-            builder = builder.property(key, value)
+        settings = {"delta.enableTypeWidening": "true", **_statistics(columns, key), **properties}
+        for name, value in settings.items():
+            builder = builder.property(name, value)
         builder.execute()
         if self.path is None:
             self.path = self._catalog_path()
@@ -192,6 +206,21 @@ class Mirror:
         detail = self._spark.sql(f"DESCRIBE DETAIL {self.location.sql}").select("location").first()
         assert detail is not None
         return str(detail[0])
+
+
+def _statistics(columns: Mapping[str, DataType], key: Sequence[str]) -> dict[str, str]:
+    """The property that says of which columns Delta keeps the least and greatest value in each file.
+
+    Of the key, by which batches skip files, and of numbers and times, by which people do. Not of other texts
+    and of metadata: their statistics took a fifth of the time of writing.
+    """
+    texts = [name for name in key if isinstance(columns.get(name), StringType)]
+    plain = [name for name, kind in columns.items() if isinstance(kind, _RANGED)]
+    ordered = sorted(plain, key=lambda name: name not in key)
+    listed = (texts + ordered)[:_MOST_STATISTICS]
+    if not listed:
+        return {"delta.dataSkippingNumIndexedCols": "0"}
+    return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, listed))}
 
 
 def snapshot(spark: SparkSession, path: str) -> Any:

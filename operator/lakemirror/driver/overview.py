@@ -169,6 +169,8 @@ def restarted(events: DataFrame, seen: Overview, before: Mapping[str, Position],
     for partition, (seq, time, offset) in highest.items():
         if partition not in seen.positions or time is None:
             continue
+        if not _may_have(seen, partition, int(str(time)) + tolerance):
+            continue
         topic, number = partition.rsplit("/", 1)
         later = (
             events.where((F.col("kind") == "change") & (F.col("op") != "r"))
@@ -180,8 +182,6 @@ def restarted(events: DataFrame, seen: Overview, before: Mapping[str, Position],
             .where(F.unix_micros("event_time") > F.lit(int(str(time)) + tolerance))
             .where(F.col("seq") < F.unhex(F.lit(seq)))
         )
-        if not _may_have(seen, partition, int(str(time)) + tolerance):
-            continue
         first = later.orderBy("offset").select("offset", "event_time", "table", "server").first()
         if first is not None:
             raise SourceRestarted(

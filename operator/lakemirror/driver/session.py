@@ -64,8 +64,14 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.maxPlanStringLength": "4096",
         # Notes where each column was built, in every call to the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # A batch of a few tables has hundreds of generated classes, the same in each batch: the default of
+        # 100 would compile them all anew every time.
+        "spark.sql.codegen.cache.maxEntries": "10000",
         # The log of one mirror is small, and its state is computed anew with every commit.
         "spark.databricks.delta.snapshotPartitions": "2",
+        # No two rows have the same sequence or offset: a dictionary of them is written only to be given up.
+        "spark.hadoop.parquet.enable.dictionary#__seq": "false",
+        "spark.hadoop.parquet.enable.dictionary#__origin.offset": "false",
     }
     # spark-submit (Kubernetes) brings master, memory, log settings and jars of its own.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -74,7 +80,8 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:
-    java_options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    # Elsewhere than in UTC, Delta checks with every commit that its checksum file agrees with the whole log.
+    java_options = f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     return {
         "spark.master": "local[*]",
         "spark.driver.memory": f"{_driver_memory_mb()}m",
@@ -85,6 +92,7 @@ def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:
         # A few cores share one machine: planning each stage anew costs more than it brings.
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.shuffle.partitions": str(_cores(conf.get("spark.master", "local[*]"))),
     }
 

@@ -113,10 +113,16 @@ class Decision:
             F.lit(str(self.name)).alias("source"), reason.alias("reason"), "topic", "partition", "offset"
         )
 
-    def commit(self, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
-        """Write the table: its tombstones, then its rows. ``replay``: the batch may have been written
-        before.
+    def prepare(self, batch: Batch, app_id: str, *, replay: bool) -> None:
+        """Write what has to stand before the rows do: the table itself, and its tombstones.
+
+        ``replay``: the batch may have been written before.
         """
+        if self.refused is None:
+            self.table.prepare(self, batch, app_id, replay=replay)
+
+    def commit(self, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
+        """Write the rows."""
         return self.table.commit(self, batch, app_id, replay=replay)
 
 
@@ -525,8 +531,23 @@ class TableApplier:
 
     # -- commit ---------------------------------------------------------------------------------
 
+    def prepare(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> None:
+        """Create or alter the table and write its tombstones, unless it has this batch already."""
+        if replay and self._has(batch, app_id):
+            return
+        self._prepare(decision)
+        if decision.reading is not None and decision.reading.key:
+            self._write_tombstones(decision, batch)
+        faults.reach("after-tombstones")
+
+    def _has(self, batch: Batch, app_id: str) -> bool:
+        if not self.mirror.exists:
+            return False
+        done = self.mirror.applied(app_id)
+        return done is not None and done >= batch.batch_id
+
     def commit(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
-        """Write what was decided; a table that has this batch already is left as it is."""
+        """Write the rows; a table that has this batch already is left as it is."""
         result = TableResult(
             str(self.name),
             str(self.mirror.location),
@@ -538,16 +559,10 @@ class TableApplier:
         )
         if decision.refused:
             return replace(result, error=decision.refused)
-        if (
-            replay
-            and self.mirror.exists
-            and (done := self.mirror.applied(app_id)) is not None
-            and done >= batch.batch_id
-        ):
+        if replay and self._has(batch, app_id):
             return self._already(decision, batch, result)
-        self._prepare(decision)
         before = self.mirror.version
-        counts = self._write(decision, batch)
+        counts = self._write(decision)
         faults.reach("after-rows")
         self._reported.update({(each.column, each.change, each.to_type): each for each in decision.drift})
         stale, duplicates, late = self._skipped(decision, counts, before)
@@ -617,7 +632,7 @@ class TableApplier:
             KEY_PROPERTY: json.dumps(list(decision.reading.key)),
             MODE_PROPERTY: "scd1" if decision.reading.key else "append",
         }
-        self.mirror.create({**decision.plan.columns, **soft}, {**own, **properties})
+        self.mirror.create({**decision.plan.columns, **soft}, {**own, **properties}, decision.reading.key)
 
     def _defaults_text(self, decision: Decision) -> str:
         assert decision.reading is not None
@@ -632,7 +647,7 @@ class TableApplier:
                 stored[name]["since"] = seq.hex()
         return json.dumps(stored, sort_keys=True)
 
-    def _write(self, decision: Decision, batch: Batch) -> MergeCounts:
+    def _write(self, decision: Decision) -> MergeCounts:
         assert decision.reading is not None
         assert decision.overview is not None
         reading, seen = decision.reading, decision.overview
@@ -640,8 +655,6 @@ class TableApplier:
             if decision.frame is None:
                 return MergeCounts(0, 0, 0)
             return append(self.mirror, decision.frame.where("problem IS NULL"), reading.columns)
-        self._write_tombstones(decision, batch)
-        faults.reach("after-tombstones")
         state = decision.state if decision.state is not None else self._no_state(reading)
         counts = decision.counts or StateCounts()
         fills = {

@@ -91,10 +91,14 @@ def audit(
     batch: Batch,
     result: BatchResult,
     positions: dict[str, list[object]],
+    *,
+    replay: bool,
 ) -> None:
-    """Append what a batch did; under the batch's transaction id, so a replay adds nothing."""
+    """Append what a batch did. With ``replay`` it may be there already, and is left as it is."""
     where = path(checkpoint, "audit")
     ensure(spark, where, AUDIT)
+    if replay and _audited(spark, where, batch):
+        return
     common = {
         "committed_at": datetime.now(UTC).isoformat(),
         "query_id": batch.query_id,
@@ -117,6 +121,11 @@ def audit(
     text = json.dumps(rows, default=str)
     frame = spark.range(1).select(F.inline(F.from_json(F.lit(text), f"ARRAY<STRUCT<{_struct(AUDIT)}>>")))
     frame.coalesce(1).write.format("delta").mode("append").save(where)
+
+
+def _audited(spark: SparkSession, where: str, batch: Batch) -> bool:
+    same = (F.col("query_id") == batch.query_id) & (F.col("batch_id") == batch.batch_id)
+    return not spark.read.format("delta").load(where).where(same).isEmpty()
 
 
 def _struct(columns: str) -> str:
