@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "lakemirror"
 CRD = "cdcpipelines.lakemirror.io"
 HELM = shutil.which("helm")
+KUBERNETES = "--kube-version=1.34.0"
+"""What the chart is rendered for, where no cluster is asked."""
 needs_helm = pytest.mark.skipif(HELM is None, reason="helm is not on the PATH")
 
 EVERYTHING = (
@@ -39,7 +41,7 @@ def render(*settings: str, release: str = "lakemirror", json_settings: tuple[str
     options = [o for s in settings for o in ("--set", s)] + [
         o for s in json_settings for o in ("--set-json", s)
     ]
-    done = helm("template", release, str(CHART), "--namespace", "operators", *options)
+    done = helm("template", release, str(CHART), "--namespace", "operators", KUBERNETES, *options)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 
@@ -92,7 +94,7 @@ def test_every_value_has_a_schema() -> None:
 @needs_helm
 @pytest.mark.parametrize("settings", [(), EVERYTHING, ("namespaces={a,b}",)], ids=["plain", "all", "roles"])
 def test_lint(settings: tuple[str, ...]) -> None:
-    done = helm("lint", "--strict", str(CHART), *(o for s in settings for o in ("--set", s)))
+    done = helm("lint", "--strict", KUBERNETES, str(CHART), *(o for s in settings for o in ("--set", s)))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -112,7 +114,7 @@ def test_lint(settings: tuple[str, ...]) -> None:
     ],
 )
 def test_wrong_values_are_refused_by_name(setting: str, named: str) -> None:
-    done = helm("template", "x", str(CHART), "--set", setting)
+    done = helm("template", "x", str(CHART), KUBERNETES, "--set", setting)
     assert done.returncode != 0
     assert named in done.stderr
 
@@ -245,7 +247,7 @@ def test_names_stay_within_limits_and_follow_the_release() -> None:
 
 @needs_helm
 def test_a_foreign_service_account_must_be_named() -> None:
-    done = helm("template", "x", str(CHART), "--set", "serviceAccount.create=false")
+    done = helm("template", "x", str(CHART), KUBERNETES, "--set", "serviceAccount.create=false")
     assert "serviceAccount.name is needed" in done.stderr
     objects = render("serviceAccount.create=false", "serviceAccount.name=given")
     assert of_kind(objects, "ServiceAccount") == []
