@@ -9,9 +9,6 @@ not do himself: the driver's Role has them.
 - apiGroups: [lakemirror.io]
   resources: [cdcpipelines/status]
   verbs: [patch]
-- apiGroups: [lakemirror.io]
-  resources: [cdcpipelines/finalizers]   # for owner references that block deletion
-  verbs: [update]
 - apiGroups: [""]
   resources: [configmaps, services, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]

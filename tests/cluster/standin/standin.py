@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A driver that mirrors nothing, but reports as the real one does and behaves as a test wants it to.
 
-It is started as the driver is (``python3 -m lakemirror.pod``, the manifest in /etc/lakemirror), and patches
+It is started as the driver is (``python3 -m lakemirror.pod``, its manifest in a file), and patches
 the ConfigMap ``LAKEMIRROR_PROGRESS_CONFIGMAP``, key ``progress.json``, with the document that
 ``lakemirror.driver.progress`` describes. What it does stands as JSON in the key ``behaviour`` of ConfigMap
 ``<pipeline>-behaviour``, which it reads every second:
@@ -39,7 +39,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NAMESPACE = (ACCOUNT / "namespace").read_text()
 API = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
 TRUST = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-MANIFESTS = Path("/etc/lakemirror")
+MANIFEST = Path("/etc/lakemirror/pipeline.yaml")
 TERMINATION_LOG = Path("/dev/termination-log")
 
 
@@ -209,8 +209,7 @@ def now() -> str:
 
 
 def main() -> int:
-    (file,) = MANIFESTS.glob("*.yaml")
-    manifest = file.read_text()
+    manifest = MANIFEST.read_text()
     named = re.search(r"^metadata:(?:\n  .*)*?\n  name: (.*)$", manifest, re.MULTILINE)
     if not named:
         print("the manifest has no name:", manifest, flush=True)
