@@ -3,10 +3,13 @@
 The cluster is the one that ``KUBECONFIG`` names, else one made with kind. On a cluster that is given,
 ``LAKEMIRROR_IMAGE_COMMAND`` has to say how an image gets into it; scripts/images describes it.
 ``LAKEMIRROR_ON_NODE`` (as ``sh -c`` where the cluster runs on this machine) lets tests stop the API server.
+For the tests with Spark, ``LAKEMIRROR_HOST_ADDRESS`` tells where pods reach this machine, and
+``LAKEMIRROR_SHARED_FOLDER`` names a folder that the node has at the same path.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -23,6 +26,9 @@ from tests.cluster.operator import OPERATORS, Operator
 
 ROOT = Path(__file__).parents[2]
 KIND_CLUSTER = "lakemirror-tests"
+KIND = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4"}
+SHARED = Path(os.environ.get("LAKEMIRROR_SHARED_FOLDER", "/tmp/lakemirror-cluster-tests"))
+MOUNT = {"hostPath": str(SHARED), "containerPath": str(SHARED)}
 TAG = "cluster-tests"
 Build = Callable[..., str]
 
@@ -39,10 +45,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
         return
     if shutil.which("kind") is None or not succeeds("docker", "info"):
         pytest.skip("no cluster: KUBECONFIG is not set, and kind or a running Docker is missing")
-    kubeconfig = tmp_path_factory.mktemp("kind") / "kubeconfig"
-    run(
-        "kind", "create", "cluster", "--name", KIND_CLUSTER, "--kubeconfig", str(kubeconfig), "--wait", "180s"
-    )
+    folder = tmp_path_factory.mktemp("kind")
+    kubeconfig, config = folder / "kubeconfig", folder / "kind.json"
+    SHARED.mkdir(parents=True, exist_ok=True)
+    config.write_text(json.dumps(KIND | {"nodes": [{"role": "control-plane", "extraMounts": [MOUNT]}]}))
+    create = ["kind", "create", "cluster", "--name", KIND_CLUSTER, "--config", str(config), "--wait", "180s"]
+    run(*create, "--kubeconfig", str(kubeconfig))
+    os.environ.setdefault("LAKEMIRROR_ON_NODE", f"docker exec {KIND_CLUSTER}-control-plane sh -c")
     try:
         yield Kube(kubeconfig)
     finally:
@@ -79,6 +88,39 @@ def operator_image(build: Build) -> str:
     """The operator's image; ``LAKEMIRROR_OPERATOR_IMAGE`` names one that is in the cluster already."""
     given = os.environ.get("LAKEMIRROR_OPERATOR_IMAGE")
     return given or build("lakemirror-operator", ROOT, "--target", "operator")
+
+
+@pytest.fixture(scope="session")
+def driver_image(build: Build) -> str:
+    """The driver's image; ``LAKEMIRROR_DRIVER_IMAGE`` names one that is in the cluster already."""
+    given = os.environ.get("LAKEMIRROR_DRIVER_IMAGE")
+    return given or build("lakemirror-driver", ROOT, "--target", "driver")
+
+
+@pytest.fixture(scope="session")
+def host(cluster: Kube) -> str:
+    """The address at which pods reach this machine."""
+    given = os.environ.get("LAKEMIRROR_HOST_ADDRESS")
+    if given:
+        return given
+    if "KUBECONFIG" in os.environ:
+        pytest.skip(
+            "a cluster is given, but not where its pods reach this machine: set LAKEMIRROR_HOST_ADDRESS"
+        )
+    gateways = "{{range .IPAM.Config}}{{.Gateway}} {{end}}"
+    inspect = ["docker", "network", "inspect", "kind", "--format", gateways]
+    found = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.split()
+    return next(address for address in found if ":" not in address)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """An empty folder that this machine and the node have in common, and that everybody may write to."""
+    folder = SHARED / uuid.uuid4().hex[:8]
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
