@@ -105,6 +105,8 @@ def test_an_invalid_edit_survives_a_restart_of_the_operator(mirror: Mirror, oper
 )
 def test_what_the_checkpoint_cannot_follow_waits_for_a_reset_token(mirror: Mirror, change: dict) -> None:  # type: ignore[type-arg]
     mirror.create(tables=[{"source": "public.items", "primaryKey": ["id"]}]).ready()
+    mirror.behave(commits=True)
+    eventually(lambda: mirror.status()["checkpoint"].get("batchId"), what="a batch that the checkpoint knows")
     mirror.edit(**change)
     refused = mirror.wait("Stalled")
     assert "resetToken" in refused["message"]
