@@ -139,7 +139,8 @@ SMALL = {
 
 def merged(base: Any, over: Any) -> Any:
     """``over`` laid over ``base``: mappings field by field (None removes one), the rest as a whole."""
-    if not (isinstance(base, dict) and isinstance(over, dict)):
+    if not isinstance(over, dict):
         return over
-    found = {name: merged(base.get(name), value) for name, value in over.items() if value is not None}
-    return {name: value for name, value in base.items() if name not in over} | found
+    under = base if isinstance(base, dict) else {}
+    found = {name: merged(under.get(name), value) for name, value in over.items() if value is not None}
+    return {name: value for name, value in under.items() if name not in over} | found

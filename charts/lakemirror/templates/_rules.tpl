@@ -31,9 +31,9 @@ not do himself: the driver's Role has them.
   resources: [sparkapplications]
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
-- apiGroups: [events.k8s.io, ""]
+- apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete, deletecollection]
@@ -43,5 +43,5 @@ not do himself: the driver's Role has them.
 {{- define "lakemirror.leaseRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, create, update, patch]
+  verbs: [get, create, update]
 {{- end }}
