@@ -56,6 +56,8 @@ RUN --mount=type=secret,id=maven,target=/root/.m2/settings.xml \
 FROM base AS operator
 COPY --from=operator-packages /opt/lakemirror /opt/lakemirror
 COPY --from=project /project /
+# kopf asks for the user's name; by a variable, so that any user will do.
+ENV USER=lakemirror
 USER 65532:65532
 CMD ["lakemirror", "--help"]
 

@@ -127,9 +127,11 @@ def shared() -> Iterator[Path]:
 def installed(cluster: Kube, operator_image: str, standin_image: str) -> Iterator[Operator]:
     """The operator, installed with the chart; two replicas, so that one can take over."""
     operator = Operator(cluster.within(OPERATORS))
-    operator.install(ROOT / "charts/lakemirror", operator_image, standin_image)
-    yield operator
-    operator.uninstall()
+    try:
+        operator.install(ROOT / "charts/lakemirror", operator_image, standin_image)
+        yield operator
+    finally:
+        operator.uninstall()
 
 
 @pytest.fixture
