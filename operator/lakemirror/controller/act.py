@@ -113,7 +113,7 @@ class Actor:
             raise
 
     async def record(self, resource: Resource, events: Sequence[Event], now: str) -> None:
-        """Record events; one that says the same again is counted up. That one is lost is no reason to stop."""
+        """Record events; one that says the same again is counted up, one that is refused is let go."""
         for event in events:
             try:
                 await self._record(resource, event, now)
