@@ -63,9 +63,9 @@ def _timeless(status: PipelineStatus) -> dict[str, Any]:
 
 
 def events(before: PipelineStatus, after: PipelineStatus) -> list[Event]:
-    """An event for each condition that came, went or has another reason; none for what stays."""
+    """What each condition says that is new or has another reason, once; nothing for what stays."""
     found = [_event(before.condition(c.type), c) for c in after.conditions or []]
-    return [event for event in found if event is not None]
+    return list(dict.fromkeys(event for event in found if event is not None))
 
 
 def _event(before: Condition | None, after: Condition) -> Event | None:
