@@ -125,9 +125,9 @@ def run(
 
     ``spark`` is used and left open when it is given. ``secrets``: a directory for each Secret that the
     manifest names, with one file a key. ``on_event`` is told what happens, from several threads.
-    ``sinks`` get the progress reports besides. A first SIGTERM or Ctrl-C (or ``stopping()``) lets the current
-    batch finish; a second one, or ``grace_seconds`` after a first signal, interrupts it. Raises LakemirrorError
-    with what to do; an interrupted or failed batch is repeated at the next run.
+    ``sinks`` get the progress reports besides. A first SIGTERM or Ctrl-C (or ``stopping()``) lets the
+    current batch finish; a second one, or ``grace_seconds`` after a first signal, interrupts it. Raises
+    LakemirrorError with what to do; an interrupted or failed batch is repeated at the next run.
     """
     require_supported(pipeline)
     pipeline = with_absolute_paths(pipeline)
