@@ -256,7 +256,7 @@ async def test_a_foreign_object_is_left_alone_until_it_is_gone() -> None:
 async def test_the_objects_of_a_former_pipeline_are_waited_for() -> None:
     async with world() as w:
         labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.PIPELINE: "shop"}
-        owners = [{"kind": "CdcPipeline", "uid": "old"}]
+        owners = [{"kind": "CdcPipeline", "name": "shop", "uid": "old"}]
         metadata = {
             "name": "shop-driver",
             "namespace": "mirrors",

@@ -50,7 +50,7 @@ class Actor:
                     document["apiVersion"], document["kind"], resource.namespace, document["metadata"]["name"]
                 )
             if there is not None and not observe.owned_by(there, resource.uid):
-                return _stranger(where, there)
+                return _stranger(resource, where, there)
             if there is not None and document["kind"] in _MADE_ONCE:
                 return None
             made = await self._api.apply(_pinned(document, there))
@@ -180,9 +180,9 @@ def _pinned(document: Object, there: Object | None) -> Object:
     return {**document, "metadata": {**document["metadata"], "uid": there["metadata"]["uid"]}}
 
 
-def _stranger(where: str, there: Object) -> Obstacle:
-    ours = observe.metadata_of(there, "labels").get(names.MANAGED_BY) == names.FIELD_MANAGER
-    if ours and any(owner.get("kind") == KIND for owner in there["metadata"].get("ownerReferences", ())):
+def _stranger(resource: Resource, where: str, there: Object) -> Obstacle:
+    owners = there["metadata"].get("ownerReferences", ())
+    if any((owner.get("kind"), owner.get("name")) == (KIND, resource.name) for owner in owners):
         return Obstacle("FormerObject", f"{where} of a former pipeline of this name has to be gone first")
     return Obstacle("ForeignObject", f"{where} is there already and not Lakemirror's: delete or rename it")
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from lakemirror.controller.values import Kind, Object
 GRACE_SECONDS = 120
 """How long a driver may take to finish its batch when it is told to stop."""
 SPARK_VERSION = "4.2.0"
+_REMEMBERED = 20_000
+"""Results that are kept: most passes find what the pass before found."""
 APPLICATION_FILE = "local:///opt/lakemirror/lib/python3.11/site-packages/lakemirror/pod/__main__.py"
 """``lakemirror.pod`` in the driver's image, for ``spark-submit``, which takes files and no modules."""
 
@@ -42,6 +44,9 @@ class Application:
     held: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash((self.namespace, self.name, self.revision, self.held))
+
 
 def kind_of(spec: PipelineSpec) -> Kind:
     """What makes the driver's pods for this spec."""
@@ -52,16 +57,18 @@ def kind_of(spec: PipelineSpec) -> Kind:
     return "Job" if spec.trigger.schedule is None else "CronJob"
 
 
-def foundations(app: Application) -> list[Object]:
+@lru_cache(_REMEMBERED)
+def foundations(app: Application) -> tuple[Object, ...]:
     """What a driver needs before it starts: account, rights, configuration and, natively, a Service."""
     values = _values(app)
     data = {"data": config_data(app)}
     found = [*_rendered("common/access", values), *_rendered("common/config", values | data)]
     if app.spec.spark.backend == "native":
         found += _rendered("native/service", values)
-    return [_owned(app, document) for document in found]
+    return tuple(_owned(app, document) for document in found)
 
 
+@lru_cache(_REMEMBERED)
 def workload(app: Application) -> Object:
     """What makes the driver's pods."""
     kind, backend = kind_of(app.spec), app.spec.spark.backend

@@ -99,9 +99,10 @@ def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | No
     driver = observed.resource.status.driver
     limit = spec.restart.backoff_limit
     if driver is not None and driver.revision == revision and (driver.consecutive_failures or 0) > limit:
+        last = driver.last_failure.message if driver.last_failure is not None else None
         return Verdict(
             "BackoffLimitExceeded",
             f"the driver failed {driver.consecutive_failures} times in a row: mend the cause and give "
-            "spec.restartToken a new value",
+            f"spec.restartToken a new value{f'. The last failure: {last}' if last else ''}",
         )
     return None

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
 
-from lakemirror.api import CdcPipeline, ManifestError, PipelineStatus
+from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.controller import backends, names
 from lakemirror.controller.values import (
     Accepted,
@@ -52,9 +53,14 @@ def accepted(config: Object | None) -> Accepted | None:
     if config is None:
         return None
     revision = metadata_of(config, "annotations").get(names.CURRENT, "")
-    text = (config.get("data") or {}).get(f"{revision}.yaml")
+    spec = _spec((config.get("data") or {}).get(f"{revision}.yaml", ""))
+    return Accepted(spec, revision) if spec is not None else None
+
+
+@lru_cache(20_000)
+def _spec(text: str) -> PipelineSpec | None:
     try:
-        return Accepted(CdcPipeline.from_yaml(text).spec, revision) if text else None
+        return CdcPipeline.from_yaml(text).spec
     except ManifestError:
         return None
 

@@ -36,7 +36,8 @@ def objects(decision: Decision, observed: Observed) -> list[Object]:
     if conflict and observed.accepted is None:
         return []  # it has nothing yet, and need not keep to a spec that never ran
     app = application(decision, observed)
-    return build.foundations(app) + ([build.workload(app)] if _workload_is_due(decision, observed) else [])
+    due = [build.workload(app)] if _workload_is_due(decision, observed) else []
+    return [*build.foundations(app), *due]
 
 
 def _workload_is_due(decision: Decision, observed: Observed) -> bool:
