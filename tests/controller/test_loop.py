@@ -356,7 +356,7 @@ async def test_a_refused_object_is_told_with_the_server_s_words() -> None:
     }
     async with world(api) as w:
         await w.apply()
-        await w.until(lambda: w.ready() == ("False", "Refused"))
+        await w.until(lambda: w.ready() == ("False", "InvalidSpec"))
         assert "containers[1].image" in w.status()["conditions"][0]["message"]
 
 

@@ -80,6 +80,22 @@ class TestFirstPass:
         assert stalled is not None
         assert stalled.message == "spec.target: is required; spec.checkpoint: is required"
 
+    @pytest.mark.parametrize(
+        ("template", "message"),
+        [
+            ({"spec": {"containers": "none"}}, "spec.spark.podTemplate.spec.containers: must be a list"),
+            ({"spec": {"containers": [{"image": "x"}]}}, "each entry with a name"),
+            ({"spec": {"volumes": ["x"]}}, "spec.spark.podTemplate.spec.volumes"),
+            ({"spec": "none"}, "spec.spark.podTemplate.spec: must be a mapping"),
+            ({"metadata": [1]}, "spec.spark.podTemplate.metadata: must be a mapping"),
+        ],
+    )
+    def test_a_pod_template_that_is_none_is_refused(self, template: dict[str, Any], message: str) -> None:
+        plan = planned(spec(spark={"podTemplate": template}), observed())
+        stalled = plan.status.condition("Stalled")
+        assert stalled is not None
+        assert (stalled.reason, message in stalled.message) == ("InvalidSpec", True)
+
 
 class TestRunning:
     def test_a_driver_that_has_applied_everything_is_ready(self) -> None:

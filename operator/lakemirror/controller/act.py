@@ -193,4 +193,5 @@ def _refused(where: str, error: ApiError) -> Obstacle:
     if error.status == 404:
         hint = "the cluster does not know this kind: is the operator of spec.spark.backend installed?"
         return Obstacle("Refused", f"{where}: {hint}")
-    return Obstacle("Refused", f"{where}: {error}")
+    # What no CRD can check of a pod template comes to light here.
+    return Obstacle("InvalidSpec" if error.status in (400, 422) else "Refused", f"{where}: {error}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakemirror.api import ManifestError, PipelineSpec
-from lakemirror.controller import fields
+from lakemirror.controller import fields, podtemplate
 from lakemirror.controller.values import Observed, Settings
 
 
@@ -53,6 +53,9 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
             "InvalidSpec",
             "spec.trigger.schedule: only the back end native runs by a schedule: set spark.backend: native",
         )
+    template = podtemplate.wrong(spec.spark.pod_template)
+    if template is not None:
+        return Verdict("InvalidSpec", f"spec.spark.podTemplate.{template}")
     before = observed.accepted
     if before is None or not begun(observed) or fields.accepts(before.spec, spec):
         return None

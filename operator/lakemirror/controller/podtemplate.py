@@ -26,6 +26,24 @@ def overlay(ours: Template, theirs: Template | None, container: str) -> Template
     return _merge(merged, {"metadata": ours.get("metadata", {})}, "")  # type: ignore[no-any-return]
 
 
+def wrong(template: Template | None) -> str | None:
+    """What keeps ``template`` from being laid over anything, if so; the rest is the API server's to judge."""
+    for part in ("metadata", "spec"):
+        if not isinstance((template or {}).get(part) or {}, dict):
+            return f"{part}: must be a mapping"
+    return next(filter(None, (_wrong_list(template, name) for name in _LISTS)), None)
+
+
+_LISTS = ("containers", "initContainers", "volumes")
+
+
+def _wrong_list(template: Template | None, name: str) -> str | None:
+    items = ((template or {}).get("spec") or {}).get(name) or []
+    if isinstance(items, list) and all(isinstance(i, dict) and isinstance(i.get("name"), str) for i in items):
+        return None
+    return f"spec.{name}: must be a list, each entry with a name"
+
+
 def _merge(below: Any, above: Any, name: str) -> Any:
     if isinstance(below, dict) and isinstance(above, dict):
         both = {key: _merge(below.get(key), value, key) for key, value in above.items() if value is not None}

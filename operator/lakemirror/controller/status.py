@@ -124,8 +124,12 @@ def _stalled(case: Case, health: Health) -> Verdict | None:
         return case.decision.refusal
     if health.stalled:
         return Verdict(health.reason, health.message)
-    obstacles = [o for o in case.observed.obstacles if o.reason in ("ForeignObject", "Refused")]
+    obstacles = [o for o in case.observed.obstacles if o.reason in _NEED_SOMEONE]
     return Verdict(obstacles[0].reason, obstacles[0].message) if obstacles else _source_restarted(case)
+
+
+_NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec")
+"""Obstacles that do not go by themselves."""
 
 
 def _schema_drift(case: Case) -> Verdict | None:

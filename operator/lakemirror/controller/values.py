@@ -112,7 +112,7 @@ class Report:
 class Obstacle:
     """An object that could not be applied: a foreign one has its name, or the API server refused it."""
 
-    reason: Literal["ForeignObject", "Refused", "NamespaceTerminating", "FormerObject"]
+    reason: Literal["ForeignObject", "Refused", "InvalidSpec", "NamespaceTerminating", "FormerObject"]
     message: str
 
 
