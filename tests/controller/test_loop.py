@@ -7,7 +7,7 @@ import copy
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
 
@@ -139,12 +139,16 @@ class World:
 
 
 @asynccontextmanager
-async def world(api: FakeApi | None = None, identity: str = "one") -> AsyncIterator[World]:
+async def world(
+    api: FakeApi | None = None,
+    identity: str = "one",
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> AsyncIterator[World]:
     api = api or FakeApi()
     lease = Lease(api, "mirrors", "operator", identity)
     await lease.acquire()
     options = Options(Settings("driver:1"), identity, "mirrors")
-    working = Operator(api, options, lease, Vitals())
+    working = Operator(api, options, lease, Vitals(), clock)
     tasks = [asyncio.create_task(one) for one in (working.run(), _kopf(api, working))]
     try:
         yield World(api, working)
@@ -444,3 +448,23 @@ async def test_without_the_lease_nothing_is_done(monkeypatch: pytest.MonkeyPatch
         assert w.ready() is None
         monkeypatch.setattr(Lease, "held", property(lambda lease: True))
         await w.until(lambda: w.ready() is not None)
+
+
+@in_loop
+async def test_figures_do_not_age_while_the_api_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hang with all connections open: then the Lease alone shows it."""
+    now = [datetime.now(UTC)]
+    async with world(clock=lambda: now[0]) as w:
+        await w.run()
+        await w.settle()
+        monkeypatch.setattr(Lease, "held", property(lambda lease: False))
+        w.operator.take(w.api.one("CdcPipeline", "shop"))
+        await asyncio.sleep(0.1)
+        now[0] += timedelta(seconds=100)
+        monkeypatch.setattr(Lease, "held", property(lambda lease: True))
+        w.operator.take(w.api.one("CdcPipeline", "shop"))
+        await asyncio.sleep(0.1)
+        assert w.ready() == ("True", "Progressing")
+        now[0] += timedelta(seconds=100)
+        w.operator.take(w.api.one("CdcPipeline", "shop"))
+        await w.until(lambda: w.ready() == ("Unknown", "StaleFigures"))

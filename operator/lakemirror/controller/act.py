@@ -118,7 +118,8 @@ class Actor:
             try:
                 await self._record(resource, event, now)
             except ApiError as error:
-                _log.warning("event %s is not recorded: %s", event.reason, error)
+                level = logging.DEBUG if "NamespaceTerminating" in error.causes else logging.WARNING
+                _log.log(level, "event %s is not recorded: %s", event.reason, error)
 
     async def _record(self, resource: Resource, event: Event, now: str) -> None:
         text = f"{resource.uid} {event.type} {event.reason} {event.message}"

@@ -82,6 +82,11 @@ class Cache:
         if known is None or _version(document) >= _version(known):
             self._objects[key][identity] = _slim(document)
 
+    def resume(self) -> None:
+        """The API server answers again after a time of silence, in which a watch may have seemed alive."""
+        if self.current_since is not None:
+            self.current_since = self._clock()
+
     async def synced(self) -> None:
         """Returns when everything has been seen once."""
         await self._synced.wait()

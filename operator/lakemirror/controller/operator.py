@@ -57,6 +57,7 @@ class Operator:
         self._queue: Queue[Key] = Queue()
         self._cache = Cache(api, options.namespaces, self._queue.add, clock)
         self._failures: Counter[Key] = Counter()
+        self._paused = False
         self._watched: dict[Key, int] = {}
         self._unseen: dict[Key, int] = {}
         self.reconciler = Reconciler(api, self._cache, self._queue, options.settings, clock)
@@ -93,10 +94,11 @@ class Operator:
 
     async def _pass(self, key: Key) -> None:
         """One pass. Whatever goes wrong in it concerns this pipeline alone, and is tried again later."""
+        may_act = self._may_act()
         if key == CANARY:
             self._vitals.beat()
             return
-        if not self._lease.held:
+        if not may_act:
             self._queue.add(key, _WAITING_SECONDS)
             return
         try:
@@ -117,6 +119,14 @@ class Operator:
                 exc_info=None if expected else error,
             )
             self._queue.add(key, wait)
+
+    def _may_act(self) -> bool:
+        """If the Lease is held. Without it the API server was silent: figures do not age in such a time."""
+        held = self._lease.held
+        if held and self._paused:
+            self._cache.resume()
+        self._paused = not held
+        return held
 
     async def _send_canary(self) -> None:
         while True:
