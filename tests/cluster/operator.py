@@ -10,6 +10,7 @@ from tests.cluster.kube import Kube, Object, eventually
 OPERATORS = "lakemirror-operators"
 """The namespace that the tests install the operator in."""
 RELEASE = "lakemirror"
+CRD = "cdcpipelines.lakemirror.io"
 SELECTOR = "app.kubernetes.io/component=operator"
 
 
@@ -26,8 +27,11 @@ class Operator:
         self.kube.run("helm", "upgrade", RELEASE, str(chart), *create, *settings, timeout=180)
 
     def uninstall(self) -> None:
-        self.kube.run("helm", "uninstall", RELEASE, "--wait")
-        self.kube.delete("crd", "cdcpipelines.lakemirror.io")
+        """Take it away, and what it may have left: first the pipelines, which may need it to go."""
+        if self.kube.get("crd", CRD) is not None:
+            self.kube.kubectl("delete", "cdc", "--all", "--all-namespaces")
+        self.kube.run("helm", "uninstall", RELEASE, "--wait", "--ignore-not-found")
+        self.kube.delete("crd", CRD)
         self.kube.delete("namespace", OPERATORS, "--wait=false")
 
     def scale(self, replicas: int) -> None:

@@ -108,7 +108,7 @@ class Standin:
         message = behaviour.get("message", "told to fail")
         code = int(behaviour["exit"])
         if code:
-            self.tell("Failed", behaviour | {"report": {"failure": message}})
+            self.tell("Failed", behaviour | {"report": {"failure": message} | behaviour.get("report", {})})
             TERMINATION_LOG.write_text(message)
         else:
             self.tell("Completed", behaviour)
