@@ -65,7 +65,10 @@ class Kube:
 
     def merge(self, kind: str, name: str, patch: Object, *options: str) -> None:
         """A merge patch."""
-        self.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch), *options)
+        # From a file: some patches are longer than an argument can be.
+        self.kubectl(
+            "patch", kind, name, "--type=merge", "--patch-file=/dev/stdin", *options, text=json.dumps(patch)
+        )
 
     def delete(self, kind: str, name: str, *options: str) -> None:
         self.kubectl("delete", kind, name, "--ignore-not-found", *options)
