@@ -409,6 +409,12 @@ class TestRunOnce:
         assert find(planned(ONCE, observed()).objects, "Job") is not None
         assert find(planned(ONCE, observed(ONCE, workloads=(job(ONCE),))).objects, "Job") is None
 
+    def test_a_run_is_ready_at_its_end_and_not_before(self) -> None:
+        running_pod = pod(ONCE, name="shop-run-1")
+        plan = planned(ONCE, observed(ONCE, workloads=(job(ONCE),), pods=(running_pod,), report=report()))
+        assert (ready(plan), plan.status.phase) == (("False", "Running"), "Running")
+        assert [e.type for e in plan.events] == ["Normal"]
+
     def completed(self) -> tuple[Observed, Plan]:
         under_way = observed(
             ONCE, workloads=(job(ONCE),), pods=(pod(ONCE, name="shop-run-1"),), report=report()

@@ -297,9 +297,15 @@ def progressing(case: Case) -> Health | None:
         moments.append(case.report.progressed + case.deadline)
     if case.tally.forgiven_at is not None:
         moments.append(case.tally.forgiven_at)
+    again = min(moments)
+    spec = case.decision.spec
+    if spec is not None and spec.trigger.available_now and spec.trigger.schedule is None:
+        # Ready is what one waits for, and that is the end of the run.
+        message = "the run is under way; it is ready when all that was there is applied"
+        return Health("False", "Running", message, "Running", reconciling=True, again=again)
     caught_up = bool(case.report["caughtUp"])
     message = "all that the source has is applied" if caught_up else "the driver applies batches"
-    return Health("True", "Progressing", message, "Running", again=min(moments))
+    return Health("True", "Progressing", message, "Running", again=again)
 
 
 def _lags(report: Report) -> bool:

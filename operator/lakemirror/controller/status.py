@@ -78,7 +78,7 @@ def _event(before: Condition | None, after: Condition) -> Event | None:
     return Event("Normal" if quiet else "Warning", after.reason, after.message)
 
 
-_QUIET = ("Suspended", "Restarting", "DriverPending", "DriverStarting", "Scheduled", "Deleting")
+_QUIET = ("Running", "Suspended", "Restarting", "DriverPending", "DriverStarting", "Scheduled", "Deleting")
 """Reasons for not being ready that are as someone wished."""
 
 
