@@ -1,4 +1,4 @@
-"""A Kafka broker for tests: one KRaft node on 127.0.0.1, from jars of Maven Central."""
+"""A Kafka broker for tests: one KRaft node on this machine, from jars of Maven Central."""
 
 from __future__ import annotations
 
@@ -75,12 +75,17 @@ class Broker:
 
 
 @contextmanager
-def start_broker(folder: Path) -> Iterator[Broker]:
-    """Run a broker whose data lies in ``folder``; skips the test where that is not possible."""
+def start_broker(folder: Path, host: str = "127.0.0.1") -> Iterator[Broker]:
+    """Run a broker whose data lies in ``folder``; skips the test where that is not possible.
+
+    ``host``: the address of this machine at which clients reach it.
+    """
     jars = _jars()
     port, controller = _free_port(), _free_port()
     properties = folder / "server.properties"
-    properties.write_text("\n".join(f"{k}={v}" for k, v in _properties(folder, port, controller).items()))
+    properties.write_text(
+        "\n".join(f"{k}={v}" for k, v in _properties(folder, host, port, controller).items())
+    )
     command = [*_JVM, f"-Dlog4j2.configurationFile={_quiet(folder)}", "-cp", f"{jars}/*"]
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     formatting = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
@@ -88,8 +93,8 @@ def start_broker(folder: Path) -> Iterator[Broker]:
     with open(folder / "broker.log", "wb") as log:
         process = subprocess.Popen([*command, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
     try:
-        _wait_until_up(f"127.0.0.1:{port}", process, folder / "broker.log")
-        yield Broker(f"127.0.0.1:{port}")
+        _wait_until_up(f"{host}:{port}", process, folder / "broker.log")
+        yield Broker(f"{host}:{port}")
     finally:
         process.kill()
         process.wait(30)
@@ -120,13 +125,13 @@ def _jars() -> Path:
     return target
 
 
-def _properties(folder: Path, port: int, controller: int) -> Mapping[str, object]:
+def _properties(folder: Path, host: str, port: int, controller: int) -> Mapping[str, object]:
     return {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": folder / "data",

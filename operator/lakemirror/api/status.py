@@ -43,10 +43,15 @@ class DriverStatus(Model):
     """The driver that runs now, or the last one."""
 
     pod: Word | None = None
+    uid: Word | None = None
+    """The pod's uid."""
+    revision: Word | None = None
+    """Which revision of the spec it runs: a hash of all that a driver is restarted for."""
     run_id: Word | None = None
     started_at: Time | None = None
     image: Word | None = None
     restarts: Count | None = None
+    """How often it ended and was started again in this pod."""
     consecutive_failures: Count | None = None
     last_failure: Failure | None = None
 

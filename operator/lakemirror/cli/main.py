@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import lakemirror
-from lakemirror.cli import crd, replay, run, validate
+from lakemirror.cli import crd, operator, render, replay, run, status, validate
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -19,7 +19,15 @@ def main() -> None:
     """
 
 
-for command in (run.run, validate.validate, crd.crd, replay.replay):
+for command in (
+    run.run,
+    validate.validate,
+    render.render,
+    crd.crd,
+    status.status,
+    replay.replay,
+    operator.operator,
+):
     main.add_command(command)
 
 

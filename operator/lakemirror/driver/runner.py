@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,20 +117,23 @@ def run(
     secrets: Secrets | None = None,
     on_event: Callable[[Event], None] | None = None,
     stopping: Callable[[], bool] | None = None,
+    sinks: Sequence[ProgressSink] = (),
+    grace_seconds: float | None = None,
     make_applier: Callable[[SparkSession, CdcPipeline, str], Applier] = BatchApplier,
 ) -> RunSummary:
     """Apply the pipeline's change events until it is told to stop, or ``once`` all that is there now.
 
     ``spark`` is used and left open when it is given. ``secrets``: a directory for each Secret that the
     manifest names, with one file a key. ``on_event`` is told what happens, from several threads.
-    A first SIGTERM or Ctrl-C (or ``stopping()``) lets the current batch finish; a second one interrupts
-    it. Raises LakemirrorError with what to do; an interrupted or failed batch is repeated at the next run.
+    ``sinks`` get the progress reports besides. A first SIGTERM or Ctrl-C (or ``stopping()``) lets the
+    current batch finish; a second one, or ``grace_seconds`` after a first signal, interrupts it. Raises
+    LakemirrorError with what to do; an interrupted or failed batch is repeated at the next run.
     """
     require_supported(pipeline)
     pipeline = with_absolute_paths(pipeline)
     with ExitStack() as stack:
-        stop = stack.enter_context(_stop_requests(stopping))
-        return _Run(pipeline, once, on_event or (lambda event: None), stop).run(
+        stop = stack.enter_context(_stop_requests(stopping, grace_seconds))
+        return _Run(pipeline, once, on_event or (lambda event: None), stop, sinks).run(
             stack, spark, secrets or {}, make_applier
         )
 
@@ -142,8 +145,10 @@ class _Run:
         once: bool,
         on_event: Callable[[Event], None],
         stop: _StopRequests,
+        sinks: Sequence[ProgressSink],
     ) -> None:
         self._pipeline = pipeline
+        self._more_sinks = sinks
         self._spec = pipeline.spec
         self._once = once or bool(pipeline.spec.trigger.available_now)
         self._tell = on_event
@@ -278,7 +283,7 @@ class _Run:
         return lambda phase: self._progress.report(phase, _lag(feed))
 
     def _sinks(self, stack: ExitStack, storage: Storage) -> list[ProgressSink]:
-        sinks: list[ProgressSink] = [FileSink(storage), _EventSink(self._tell)]
+        sinks: list[ProgressSink] = [FileSink(storage), _EventSink(self._tell), *self._more_sinks]
         port = port_from_environment()
         if port is not None:
             sinks.append(stack.enter_context(Metrics(port)))
@@ -353,12 +358,13 @@ class _EventSink:
 
 
 class _StopRequests:
-    """SIGTERM, SIGINT and the caller's own wish, as one question."""
+    """SIGTERM, SIGINT and the caller's own wish, as one question. SIGALRM says that the grace is over."""
 
-    _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
 
-    def __init__(self, stopping: Callable[[], bool] | None) -> None:
+    def __init__(self, stopping: Callable[[], bool] | None, grace_seconds: float | None = None) -> None:
         self._stopping = stopping
+        self._grace_seconds = grace_seconds
         self._signalled = threading.Event()
         self._in_main = threading.current_thread() is threading.main_thread()
 
@@ -375,17 +381,22 @@ class _StopRequests:
         if self._signalled.is_set():
             raise KeyboardInterrupt
         self._signalled.set()
+        if self._grace_seconds is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._grace_seconds)
 
 
 @contextmanager
-def _stop_requests(stopping: Callable[[], bool] | None) -> Iterator[_StopRequests]:
-    requests = _StopRequests(stopping)
+def _stop_requests(
+    stopping: Callable[[], bool] | None, grace_seconds: float | None
+) -> Iterator[_StopRequests]:
+    requests = _StopRequests(stopping, grace_seconds)
     before = {number: signal.getsignal(number) for number in _StopRequests._SIGNALS}
     requests.install()
     try:
         yield requests
     finally:
         if requests._in_main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
 

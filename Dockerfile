@@ -1,0 +1,80 @@
+# Two images: `operator` (no Java) and `driver` (Spark with Delta, Kafka, Avro and S3).
+#
+#     docker build --target operator -t lakemirror-operator:0.1.0 .
+#     docker build --target driver   -t lakemirror-driver:0.1.0 .
+#
+# Build secrets, all of them optional, let the build use the machine's own registries without leaving a trace of them:
+# `pip` (pip.conf), `maven` (settings.xml), `ca` (certificates, PEM), `truststore` (certificates, for Java). scripts/images
+# passes what is there.
+ARG BASE=debian:bookworm-slim
+
+FROM ${BASE} AS base
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends ca-certificates python3 tini \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/log/*
+ENV PATH=/opt/lakemirror/bin:$PATH LANG=C.UTF-8 PYTHONUNBUFFERED=1
+ENTRYPOINT ["/usr/bin/tini", "--"]
+
+
+FROM base AS python
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && python3 -m venv /opt/lakemirror
+WORKDIR /src
+COPY docker/constraints.txt docker/requirements pyproject.toml ./
+ENV PIP_CONSTRAINT=/src/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+
+FROM python AS operator-packages
+RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
+    --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    ./requirements operator >wanted && pip install -r wanted && pip uninstall -y pip setuptools
+
+FROM python AS driver-packages
+RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
+    --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    ./requirements spark >wanted && pip install -r wanted && pip uninstall -y pip setuptools \
+ && rm -rf /opt/lakemirror/lib/python3.11/site-packages/pyspark/examples
+
+# The project itself, apart from what it needs, so that a change of its code makes a small layer.
+FROM python AS project
+COPY operator operator
+COPY sparkapp_templates sparkapp_templates
+RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
+    --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    pip install --no-deps --root /project .
+
+FROM base AS jars
+RUN apt-get update && apt-get install -y --no-install-recommends maven
+WORKDIR /src
+COPY operator/lakemirror/driver/jars.xml docker/s3.xml ./
+RUN --mount=type=secret,id=maven,target=/root/.m2/settings.xml \
+    --mount=type=secret,id=truststore,target=/etc/ssl/certs/java/cacerts \
+    for pom in jars.xml s3.xml; do \
+      mvn -B -ntp -q -f $pom org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory=/jars || exit 1; \
+    done
+
+
+FROM base AS operator
+COPY --from=operator-packages /opt/lakemirror /opt/lakemirror
+COPY --from=project /project /
+# kopf asks for the user's name; by a variable, so that any user will do.
+ENV USER=lakemirror
+USER 65532:65532
+CMD ["lakemirror", "--help"]
+
+
+FROM base AS driver
+# Spark's own images use this user too. It needs a name: Hadoop asks for it.
+RUN apt-get update && mkdir -p /usr/share/man/man1 \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/log/* \
+ && groupadd --gid 185 spark && useradd --uid 185 --gid spark --no-create-home --home-dir /tmp spark \
+ && ln -s /opt/lakemirror/lib/python3.11/site-packages/pyspark /opt/spark
+ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/lakemirror/bin/python3
+COPY --from=driver-packages /opt/lakemirror /opt/lakemirror
+COPY --from=jars /jars /opt/lakemirror/lib/python3.11/site-packages/pyspark/jars
+COPY docker/entrypoint /opt/entrypoint
+COPY --from=project /project /
+WORKDIR /tmp
+USER 185:185
+ENTRYPOINT ["/usr/bin/tini", "--", "/opt/entrypoint"]
+CMD ["lakemirror", "--help"]

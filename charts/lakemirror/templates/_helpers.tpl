@@ -1,0 +1,53 @@
+{{- define "lakemirror.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* At most 52 characters: some names get an ending. */}}
+{{- define "lakemirror.fullname" -}}
+{{- $name := include "lakemirror.name" . -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{ .Values.fullnameOverride | default $full | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "lakemirror.selector" -}}
+app.kubernetes.io/name: {{ include "lakemirror.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "lakemirror.labels" -}}
+{{ include "lakemirror.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "lakemirror.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "lakemirror.fullname" .) }}
+{{- else -}}
+{{ required "serviceAccount.name is needed with serviceAccount.create=false" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "lakemirror.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "lakemirror.driverImage" -}}
+{{ .Values.driverImage.repository }}:{{ .Values.driverImage.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* As Pod Security's level `restricted` wants it. */}}
+{{- define "lakemirror.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "lakemirror.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}

@@ -1,0 +1,69 @@
+"""``lakemirror render``: the Kubernetes objects of a pipeline, as the operator would make them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import yaml
+
+from lakemirror.cli.common import WRONG, manifest_option, read_pipeline, set_option
+from lakemirror.controller import build
+from lakemirror.controller.build import Application
+from lakemirror.controller.decide import decide
+from lakemirror.controller.fields import revision
+from lakemirror.controller.values import Observed, Resource, Settings
+
+
+@click.command()
+@manifest_option
+@click.option(
+    "--backend",
+    type=click.Choice(["native", "kubeflow", "apache"]),
+    help="Render for this back end, whatever spec.spark.backend says.",
+)
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Default: the manifest's, or default.")
+@click.option(
+    "--driver-image",
+    envvar="LAKEMIRROR_DRIVER_IMAGE",
+    default=Settings.driver_image,
+    show_default=True,
+    help="What the driver runs in where spec.spark.image is not given.",
+)
+@set_option
+def render(
+    file: str, backend: str | None, namespace: str | None, driver_image: str, settings: tuple[str, ...]
+) -> None:
+    """Print the objects that the operator makes of a manifest, as YAML."""
+    given = (*settings, *([f"spark.backend={backend}"] if backend else []))
+    pipeline = read_pipeline(file, given)
+    where = namespace or pipeline.metadata.namespace or "default"
+    nothing = Observed(Resource(where, pipeline.name, uid="", generation=1))
+    decision = decide(pipeline.spec, nothing, Settings(driver_image))
+    if decision.refusal is not None:
+        click.echo(f"{file}: {decision.refusal.message}", err=True)
+        sys.exit(WRONG)
+    app = Application(
+        where,
+        pipeline.name,
+        pipeline.spec,
+        revision(pipeline.spec, decision.image),
+        decision.image,
+        held=pipeline.spec.suspend,
+    )
+    for document in (*build.foundations(app), build.workload(app)):
+        click.echo(f"---\n{yaml.dump(document, Dumper=_Readable, sort_keys=False, width=110)}", nl=False)
+
+
+class _Readable(yaml.SafeDumper):
+    """YAML without anchors, with texts of several lines as they are."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Readable.add_representer(str, _text)

@@ -1,0 +1,162 @@
+"""``lakemirror status``: how a pipeline on a cluster is, asked through kubectl, which knows how to log in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from pydantic import ValidationError
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lakemirror.api import PipelineStatus
+from lakemirror.api.crd import NAME
+from lakemirror.api.status import Condition, DriverStatus, TableStatus
+from lakemirror.cli.common import FAILED, fail
+
+_EVERY_SECONDS = 2.0
+_STYLES = {"True": "green", "False": "red", "Unknown": "yellow"}
+
+
+@click.command()
+@click.argument("name")
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Default: kubectl's.")
+@click.option("--context", metavar="CONTEXT", help="Which cluster of the kubeconfig. Default: kubectl's.")
+@click.option("-w", "--watch", is_flag=True, help="Go on showing it until Ctrl-C.")
+def status(name: str, namespace: str | None, context: str | None, watch: bool) -> None:
+    """Show how the pipeline NAME on a cluster is: conditions, lag, tables.
+
+    Exit code 0 when it is ready, else 1.
+    """
+    where = [*(["--namespace", namespace] if namespace else []), *(["--context", context] if context else [])]
+    console = Console(highlight=False)
+    if watch:
+        _watch(console, name, where)
+        return
+    body = fetch(name, where)
+    console.print(view(body, datetime.now(UTC)))
+    ready = read(body).condition("Ready")
+    if ready is None or ready.status != "True":
+        raise SystemExit(FAILED)
+
+
+def _watch(console: Console, name: str, where: Sequence[str]) -> None:
+    with Live(console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(view(fetch(name, where), datetime.now(UTC)), refresh=True)
+                time.sleep(_EVERY_SECONDS)
+        except KeyboardInterrupt:
+            return
+
+
+def fetch(name: str, where: Sequence[str]) -> dict[str, Any]:
+    """The resource as kubectl gets it; leaves with exit code 1 and kubectl's own words if it does not."""
+    if shutil.which("kubectl") is None:
+        fail("kubectl is not on the PATH; `lakemirror status` asks the cluster through it")
+    command = ["kubectl", "get", NAME, name, "--output", "json", *where]
+    got = subprocess.run(command, capture_output=True, text=True, check=False)
+    if got.returncode != 0:
+        fail(got.stderr.strip() or f"kubectl ended with {got.returncode}")
+    found: dict[str, Any] = json.loads(got.stdout)
+    return found
+
+
+def read(body: dict[str, Any]) -> PipelineStatus:
+    """The resource's status; an empty one where the operator has not written any that this version knows."""
+    try:
+        return PipelineStatus.model_validate(body.get("status") or {})
+    except ValidationError:
+        fail("the status was written by another version of the operator: use the lakemirror of that version")
+
+
+def view(body: dict[str, Any], now: datetime) -> RenderableType:
+    """What is shown of a resource at the moment ``now``."""
+    found, metadata = read(body), body["metadata"]
+    head = Text(f"{metadata['namespace']}/{metadata['name']}  {found.phase or 'not seen by an operator yet'}")
+    if found.observed_generation is not None and found.observed_generation < metadata.get("generation", 0):
+        head.append("  (the newest change has not been looked at yet)", "yellow")
+    parts: list[RenderableType] = [head, *_conditions(found, now), *_progress(found, now)]
+    if found.driver is not None:
+        parts += _driver(found.driver, now)
+    if found.tables:
+        parts.append(_tables(found.tables, found.tables_total, now))
+    return Group(*parts)
+
+
+def _conditions(status: PipelineStatus, now: datetime) -> Iterator[Text]:
+    for condition in status.conditions or []:
+        style = _STYLES[condition.status] if condition.type == "Ready" else "yellow"
+        since = ago(condition.last_transition_time, now)
+        yield Text.assemble(
+            "  ", (_word(condition), style), f"  {condition.reason}, since {since}: ", condition.message
+        )
+
+
+def _word(condition: Condition) -> str:
+    return condition.type if condition.status == "True" else f"{condition.type}={condition.status}"
+
+
+def _progress(status: PipelineStatus, now: datetime) -> Iterator[Text]:
+    checkpoint, totals = status.checkpoint, status.totals
+    if checkpoint is not None:
+        lag = "unknown" if checkpoint.lag_records is None else f"{checkpoint.lag_records} records"
+        lag = "none" if checkpoint.caught_up else lag
+        batch = "no batch yet" if checkpoint.batch_id is None else f"batch {checkpoint.batch_id}"
+        committed = f", committed {ago(checkpoint.committed_at, now)} ago" if checkpoint.committed_at else ""
+        yield Text(f"  lag {lag}; {batch}{committed}")
+    if totals is not None:
+        counts = totals.model_dump(by_alias=False, exclude_none=True)
+        said = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if number)
+        yield Text(f"  {said or 'nothing applied'}")
+
+
+def _driver(driver: DriverStatus, now: datetime) -> Iterator[Text]:
+    if driver.pod is not None:
+        since = f" for {ago(driver.started_at, now)}" if driver.started_at else ""
+        yield Text(f"  driver {driver.pod}{since}, {driver.restarts or 0} restarts, image {driver.image}")
+    if driver.consecutive_failures and driver.last_failure is not None:
+        failure = driver.last_failure
+        yield Text(
+            f"  failed {driver.consecutive_failures} times, last: {failure.reason}: {failure.message}", "red"
+        )
+
+
+def _tables(tables: Sequence[TableStatus], total: int | None, now: datetime) -> Table:
+    more = (total or 0) - len(tables)
+    shown = Table(box=None, pad_edge=False, caption=f"and {more} more tables" if more > 0 else None)
+    for column in ("table", "applied", "version", "newest change", "tombstones", "drift", ""):
+        shown.add_column(column, overflow="fold")
+    for table in tables:
+        newest = f"{ago(table.last_event_time, now)} ago" if table.last_event_time else "-"
+        shown.add_row(
+            table.source,
+            _number(table.applied),
+            _number(table.version),
+            newest,
+            _number(table.tombstones_retained),
+            ", ".join(f"{drift.column} {drift.change}" for drift in table.drift or []),
+            Text(table.error or "", "red"),
+        )
+    return shown
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def ago(moment: str, now: datetime) -> str:
+    """How long ago, in the largest unit that says enough: 40s, 5m, 3h, 2d."""
+    seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

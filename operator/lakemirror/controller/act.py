@@ -1,0 +1,198 @@
+"""Carries out plans: applies and deletes objects, writes the status, records events."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lakemirror.api import API_VERSION, KIND, PipelineStatus
+from lakemirror.controller import names, observe, status
+from lakemirror.controller.cache import Cache, Identity, Key
+from lakemirror.controller.kube import Api, ApiError
+from lakemirror.controller.values import Deletion, Event, Object, Obstacle, Resource
+
+_MADE_ONCE = ("Job", "SparkApplication")
+_log = logging.getLogger(__name__)
+
+
+class Actor:
+    """Acts for all pipelines. Obstacles are given back; Unreachable and other surprises are raised."""
+
+    def __init__(self, api: Api, cache: Cache) -> None:
+        self._api = api
+        self._cache = cache
+        self._told: dict[str, int] = {}
+
+    async def apply(self, resource: Resource, objects: Sequence[Object]) -> tuple[Obstacle, ...]:
+        """Apply what is not as it should be, in the order given; the first obstacle ends it.
+
+        An object of ours that depends on another is worth nothing without it.
+        """
+        known = self._cache.of(Key(resource.namespace, resource.name))
+        for document in objects:
+            there = known.get(
+                Identity(document["apiVersion"], document["kind"], document["metadata"]["name"])
+            )
+            if there is not None and is_applied(document, there):
+                continue
+            obstacle = await self._apply(resource, document, there)
+            if obstacle is not None:
+                return (obstacle,)
+        return ()
+
+    async def _apply(self, resource: Resource, document: Object, there: Object | None) -> Obstacle | None:
+        where = f"{document['kind']} {document['metadata']['name']}"
+        try:
+            if there is None:
+                there = await self._api.get(
+                    document["apiVersion"], document["kind"], resource.namespace, document["metadata"]["name"]
+                )
+            if there is not None and not observe.owned_by(there, resource.uid):
+                return _stranger(resource, where, there)
+            if there is not None and document["kind"] in _MADE_ONCE:
+                return None
+            made = await self._api.apply(_pinned(document, there))
+        except ApiError as error:
+            if error.refused:
+                return _refused(where, error)
+            raise
+        _log.info("%s/%s: %s is applied", resource.namespace, resource.name, where)
+        self._cache.take(made)
+        return None
+
+    async def delete(self, resource: Resource, deletions: Sequence[Deletion]) -> None:
+        """Delete what still is what was seen; what is gone or another by now is left alone."""
+        for gone in deletions:
+            _log.info("%s/%s: %s %s is deleted", resource.namespace, resource.name, gone.kind, gone.name)
+            try:
+                await self._api.delete(
+                    gone.api_version,
+                    gone.kind,
+                    resource.namespace,
+                    gone.name,
+                    gone.uid,
+                    foreground=gone.kind != "Pod",
+                )
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+
+    async def write_status(self, resource: Resource, after: PipelineStatus) -> Object | None:
+        """Write the status; the resource as it is then. None if it is gone."""
+        return await self._patch(resource, {"status": status.document(after)}, part="status")
+
+    async def set_finalizer(self, resource: Resource, wanted: bool) -> Object | None:
+        """Put our finalizer there, or take it away. The resource as it is then; None if it is gone."""
+        manager = f"{names.FIELD_MANAGER}-finalizer"
+        finalizers = {"finalizers": [names.FINALIZER]} if wanted else {}
+        return await self._patch(resource, {}, manager=manager, metadata=finalizers)
+
+    async def _patch(
+        self,
+        resource: Resource,
+        body: Object,
+        *,
+        manager: str = names.FIELD_MANAGER,
+        part: str = "",
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Object | None:
+        identity = {"name": resource.name, "namespace": resource.namespace, "uid": resource.uid}
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": identity | dict(metadata or {}),
+            **body,
+        }
+        try:
+            return await self._api.apply(document, manager=manager, part=part)
+        except ApiError as error:
+            if error.status in (404, 409):  # gone, or another of this name by now
+                return None
+            raise
+
+    async def record(self, resource: Resource, events: Sequence[Event], now: str) -> None:
+        """Record events; one that says the same again is counted up, one that is refused is let go."""
+        for event in events:
+            try:
+                await self._record(resource, event, now)
+            except ApiError as error:
+                level = logging.DEBUG if "NamespaceTerminating" in error.causes else logging.WARNING
+                _log.log(level, "event %s is not recorded: %s", event.reason, error)
+
+    async def _record(self, resource: Resource, event: Event, now: str) -> None:
+        text = f"{resource.uid} {event.type} {event.reason} {event.message}"
+        name = f"{resource.name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self._told[name] = self._told.get(name, 0) + 1
+        document = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": resource.namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "namespace": resource.namespace,
+                "name": resource.name,
+                "uid": resource.uid,
+            },
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message[:1024],
+            "source": {"component": names.FIELD_MANAGER},
+            "reportingComponent": names.FIELD_MANAGER,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": self._told[name],
+        }
+        try:
+            await self._api.create(document)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            del document["firstTimestamp"]
+            await self._api.merge(document)
+
+
+def is_applied(wanted: Object, there: Object) -> bool:
+    """If ``there`` has all that is wanted: this very version was applied, and nobody has changed it since."""
+    if wanted["kind"] in _MADE_ONCE:
+        return True
+    hashes = [observe.metadata_of(document, "annotations").get(names.APPLIED) for document in (wanted, there)]
+    return hashes[0] == hashes[1] and _covers(there, wanted)
+
+
+def _covers(there: Any, wanted: Any) -> bool:
+    """If all of ``wanted`` stands in ``there``, which may hold more: what the API server filled in."""
+    if isinstance(wanted, dict):
+        there = there or {}
+        return isinstance(there, dict) and all(_covers(there.get(k), v) for k, v in wanted.items())
+    if isinstance(wanted, list):
+        there = there or []
+        same = isinstance(there, list) and len(there) == len(wanted)
+        return same and all(_covers(a, b) for a, b in zip(there, wanted, strict=True))
+    return bool(there == wanted) or (there is None and not wanted)
+
+
+def _pinned(document: Object, there: Object | None) -> Object:
+    """To be applied to this very object and not to one that takes its place meanwhile."""
+    if there is None:
+        return document
+    return {**document, "metadata": {**document["metadata"], "uid": there["metadata"]["uid"]}}
+
+
+def _stranger(resource: Resource, where: str, there: Object) -> Obstacle:
+    owners = there["metadata"].get("ownerReferences", ())
+    if any((owner.get("kind"), owner.get("name")) == (KIND, resource.name) for owner in owners):
+        return Obstacle("FormerObject", f"{where} of a former pipeline of this name has to be gone first")
+    return Obstacle("ForeignObject", f"{where} is there already and not Lakemirror's: delete or rename it")
+
+
+def _refused(where: str, error: ApiError) -> Obstacle:
+    if "NamespaceTerminating" in error.causes:
+        return Obstacle("NamespaceTerminating", f"{where}: the namespace is being deleted")
+    if error.status == 404:
+        hint = "the cluster does not know this kind: is the operator of spec.spark.backend installed?"
+        return Obstacle("Refused", f"{where}: {hint}")
+    # What no CRD can check of a pod template comes to light here.
+    return Obstacle("InvalidSpec" if error.status in (400, 422) else "Refused", f"{where}: {error}")

@@ -1,0 +1,226 @@
+"""From a spec to the objects of the Kubernetes API, by the templates of ``sparkapp_templates``. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from lakemirror.api import API_VERSION, KIND, PipelineSpec, duration_seconds
+from lakemirror.api.documents import dump_document
+from lakemirror.controller import names, podtemplate, sparkconf
+from lakemirror.controller.values import Kind, Object
+
+GRACE_SECONDS = 120
+"""How long a driver may take to finish its batch when it is told to stop."""
+SPARK_VERSION = "4.2.0"
+_REMEMBERED = 20_000
+"""Results that are kept: most passes find what the pass before found."""
+APPLICATION_FILE = "local:///opt/lakemirror/lib/python3.11/site-packages/lakemirror/pod/__main__.py"
+"""``lakemirror.pod`` in the driver's image, for ``spark-submit``, which takes files and no modules."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """What one pipeline's objects are made of.
+
+    ``kept``: further entries of the config ConfigMap, for pods that still run another revision. ``held``: no
+    driver shall run. ``uid`` of the pipeline makes it their owner; without one they have none.
+    """
+
+    namespace: str
+    name: str
+    spec: PipelineSpec
+    revision: str
+    image: str
+    uid: str | None = None
+    held: bool = False
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.namespace, self.name, self.revision, self.held))
+
+
+def kind_of(spec: PipelineSpec) -> Kind:
+    """What makes the driver's pods for this spec."""
+    if spec.spark.backend != "native":
+        return "SparkApplication"
+    if spec.trigger.available_now is None:
+        return "StatefulSet"
+    return "Job" if spec.trigger.schedule is None else "CronJob"
+
+
+@lru_cache(_REMEMBERED)
+def foundations(app: Application) -> tuple[Object, ...]:
+    """What a driver needs before it starts: account, rights, configuration and, natively, a Service."""
+    values = _values(app)
+    data = {"data": config_data(app)}
+    found = [*_rendered("common/access", values), *_rendered("common/config", values | data)]
+    if app.spec.spark.backend == "native":
+        found += _rendered("native/service", values)
+    return tuple(_owned(app, document) for document in found)
+
+
+@lru_cache(_REMEMBERED)
+def workload(app: Application) -> Object:
+    """What makes the driver's pods."""
+    kind, backend = kind_of(app.spec), app.spec.spark.backend
+    values = _values(app)
+    pod = driver_pod(app)
+    if backend == "native":
+        template = f"native/{kind.lower()}"
+        if kind != "StatefulSet":
+            pod["spec"]["restartPolicy"] = "Never"
+        values |= {"pod": pod}
+    else:
+        template = f"{backend}/sparkapplication"
+        values |= {
+            "pod": _renamed(_without_command(pod), "driver"),
+            "executor": _renamed(executor_pod(app), "executor"),
+            "conf": sparkconf.submitted(app.spec.spark, app.image, names.driver(app.name)),
+            "reset_after_millis": int(duration_seconds(app.spec.restart.reset_after) * 1000),
+        }
+    return _owned(app, _rendered(template, values)[0])
+
+
+def cleanup(app: Application) -> Object:
+    """The Job that deletes the pipeline's data as its deletion policy says."""
+    values = _values(app) | {"job": names.cleanup(app.name), "backoff_limit": 3, "component": "cleanup"}
+    pod = driver_pod(app, task="cleanup")
+    pod["metadata"]["labels"] = names.labels(app.name, "cleanup")
+    pod["spec"]["restartPolicy"] = "Never"
+    labels = names.labels(app.name, "cleanup")
+    return _owned(app, _rendered("common/cleanup", values | {"pod": pod, "labels": labels})[0])
+
+
+def driver_pod(app: Application, task: str = "") -> dict[str, Any]:
+    """The driver's pod template."""
+    pod = _rendered("common/driver", _values(app) | {"task": task})[0]
+    return podtemplate.overlay(pod, app.spec.spark.pod_template, "driver")
+
+
+def executor_pod(app: Application) -> dict[str, Any]:
+    """The executors' pod template."""
+    pod = _rendered("common/executor", _values(app))[0]
+    return podtemplate.overlay(pod, app.spec.spark.pod_template, "executor")
+
+
+def config_data(app: Application) -> dict[str, str]:
+    """What the driver reads, under names of the revision, and what is ``kept``."""
+    metadata = {"name": app.name, "namespace": app.namespace}
+    spec = app.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+    own = {f"{app.revision}.yaml": dump_document(manifest)}
+    if app.spec.spark.backend == "native":
+        conf = sparkconf.native(app.name, app.namespace, app.spec.spark, app.image)
+        own[f"{app.revision}-spark.json"] = json.dumps(conf, indent=2, sort_keys=True)
+        own[f"{app.revision}-executor.yaml"] = dump_document(executor_pod(replace(app, kept={})))
+    return {**app.kept, **own}
+
+
+def applied_hash(document: Object) -> str:
+    """A hash of what is applied, the annotation that holds it apart."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _owned(app: Application, document: Object) -> Object:
+    metadata = {**document["metadata"], "namespace": app.namespace}
+    if app.uid is not None:
+        owner = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": app.name,
+            "uid": app.uid,
+            "controller": True,
+        }
+        metadata["ownerReferences"] = [owner]
+    owned = {**document, "metadata": metadata}
+    annotations = {**metadata.get("annotations", {}), names.APPLIED: applied_hash(owned)}
+    return {**owned, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _values(app: Application) -> dict[str, Any]:
+    """What the templates may use."""
+    spec, spark = app.spec, app.spec.spark
+    items = {f"{app.revision}.yaml": "pipeline.yaml"}
+    if spark.backend == "native":
+        items |= {
+            f"{app.revision}-spark.json": "spark.json",
+            f"{app.revision}-executor.yaml": "executor.yaml",
+        }
+    return {
+        "pipeline": app.name,
+        "namespace": app.namespace,
+        "labels": names.labels(app.name, "driver"),
+        "driver": names.driver(app.name),
+        "config": names.config(app.name),
+        "progress": names.progress(app.name),
+        "job": names.run(app.name, app.revision),
+        "revision": app.revision,
+        "image": app.image,
+        "held": app.held,
+        "config_items": [{"key": key, "path": path} for key, path in items.items()],
+        "pull_secrets": [{"name": name} for name in spark.image_pull_secrets or []],
+        "secrets": sorted(set(spec.secrets().values())),
+        "distributed": spark.executors.max > 0 or spark.backend != "native",
+        "grace_seconds": GRACE_SECONDS,
+        "driver_cpu": sparkconf.driver_cpu(spark),
+        "driver_memory": sparkconf.driver_memory(spark),
+        "backoff_limit": spec.restart.backoff_limit,
+        "schedule": spec.trigger.schedule,
+        "spark": spark,
+        "spark_version": SPARK_VERSION,
+        "application_file": APPLICATION_FILE,
+        "task": "",
+    }
+
+
+def _without_command(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod as Spark itself wants it, which starts the driver's container with arguments of its own."""
+    containers = [
+        {key: value for key, value in container.items() if key != "args"}
+        if container["name"] == "driver"
+        else container
+        for container in pod["spec"]["containers"]
+    ]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}
+
+
+def _renamed(pod: dict[str, Any], container: str) -> dict[str, Any]:
+    """The pod with our container called as Spark and the other operators call it."""
+    containers = [
+        {**c, "name": f"spark-kubernetes-{container}"} if c["name"] == container else c
+        for c in pod["spec"]["containers"]
+    ]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}
+
+
+def _rendered(template: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    text = _environment().get_template(f"{template}.yaml.j2").render(values)
+    documents: Iterable[dict[str, Any]] = yaml.load_all(text, _YAML)
+    return list(documents)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(template_folder()), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+
+
+def template_folder() -> Path:
+    """Where the templates are: inside of the installed package, or beside the sources."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "sparkapp_templates"
+    return installed if installed.is_dir() else package.parents[1] / "sparkapp_templates"
+
+
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

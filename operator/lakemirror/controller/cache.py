@@ -1,0 +1,176 @@
+"""What the operator's own objects look like now: one watch a kind, selected by label at the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from lakemirror.controller import backends, names
+from lakemirror.controller.kube import Api, ApiError, Unreachable
+from lakemirror.controller.observe import metadata_of
+from lakemirror.controller.values import Object
+
+KINDS: tuple[tuple[str, str], ...] = (
+    ("v1", "ConfigMap"),
+    ("v1", "Pod"),
+    ("v1", "Service"),
+    ("v1", "ServiceAccount"),
+    ("apps/v1", "StatefulSet"),
+    ("batch/v1", "CronJob"),
+    ("batch/v1", "Job"),
+    ("rbac.authorization.k8s.io/v1", "Role"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+)
+OPTIONAL_KINDS: tuple[tuple[str, str], ...] = (
+    (backends.KUBEFLOW, "SparkApplication"),
+    (backends.APACHE, "SparkApplication"),
+)
+"""Kinds that the cluster may not know, or that the operator may not be allowed to look at."""
+
+_RETRY_SECONDS = 2.0
+_ABSENT_SECONDS = 60.0
+_log = logging.getLogger(__name__)
+
+
+class Key(NamedTuple):
+    """A pipeline."""
+
+    namespace: str
+    name: str
+
+
+class Identity(NamedTuple):
+    """An object of a pipeline."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+class Cache:
+    """The objects of all pipelines; ``changed`` is called with the pipeline of each that changes."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespaces: Iterable[str] | None,
+        changed: Callable[[Key], None],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._api = api
+        self._namespaces: list[str | None] = list(namespaces) if namespaces is not None else [None]
+        self._changed = changed
+        self._clock = clock
+        self._objects: dict[Key, dict[Identity, Object]] = defaultdict(dict)
+        self._behind = {(*kind, ns) for kind in (*KINDS, *OPTIONAL_KINDS) for ns in self._namespaces}
+        self._synced = asyncio.Event()
+        self.current_since: datetime | None = None
+        """Since when all watches are up to date; None while one is not."""
+
+    def of(self, key: Key) -> dict[Identity, Object]:
+        """The objects of a pipeline."""
+        return self._objects.get(key, {})
+
+    def take(self, document: Object) -> None:
+        """Take in what the API answered, unless something newer is known."""
+        key, identity = _key(document), _identity(document)
+        known = self._objects[key].get(identity)
+        if known is None or _version(document) >= _version(known):
+            self._objects[key][identity] = _slim(document)
+
+    def resume(self) -> None:
+        """The API server answers again after a time of silence, in which a watch may have seemed alive."""
+        if self.current_since is not None:
+            self.current_since = self._clock()
+
+    async def synced(self) -> None:
+        """Returns when everything has been seen once."""
+        await self._synced.wait()
+
+    async def run(self) -> None:
+        """Watch, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for api_version, kind, namespace in sorted(self._behind, key=str):
+                tasks.create_task(self._follow(api_version, kind, namespace))
+
+    async def _follow(self, api_version: str, kind: str, namespace: str | None) -> None:
+        """Keep up with one kind in one namespace: list, watch, and again when the watch breaks."""
+        what = (api_version, kind, namespace)
+        while True:
+            try:
+                listed = await self._api.list(api_version, kind, namespace, labels=names.SELECTOR)
+                self._replace(what, listed.items)
+                self._is_current(what)
+                await self._watch(what, listed.version)
+            except ApiError as error:
+                if (api_version, kind) in OPTIONAL_KINDS and error.status in (403, 404):
+                    self._is_current(what)  # nothing of it can be there
+                    await asyncio.sleep(_ABSENT_SECONDS)
+                    continue
+                if error.status != 410:
+                    _log.error("%s cannot be watched: %s", kind, error)
+                self._is_behind(what)
+                await asyncio.sleep(_RETRY_SECONDS if error.status != 410 else 0)
+            except Unreachable as error:
+                _log.warning("the watch of %s broke: %s", kind, error)
+                self._is_behind(what)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _watch(self, what: tuple[str, str, str | None], version: str) -> None:
+        """Follow changes for as long as the server goes on with them without a gap."""
+        while True:
+            async for event in self._api.watch(*what, version, labels=names.SELECTOR):
+                version = event.object["metadata"]["resourceVersion"]
+                if event.type == "BOOKMARK":
+                    continue
+                document = {**event.object, "apiVersion": what[0], "kind": what[1]}
+                if event.type == "DELETED":
+                    self._objects[_key(document)].pop(_identity(document), None)
+                else:
+                    self.take(document)
+                self._changed(_key(document))
+
+    def _replace(self, what: tuple[str, str, str | None], items: list[Object]) -> None:
+        api_version, kind, namespace = what
+        there = {(_key(item), _identity(item)) for item in items}
+        for key, objects in self._objects.items():
+            for identity in [i for i in objects if (i.api_version, i.kind) == (api_version, kind)]:
+                if namespace in (None, key.namespace) and (key, identity) not in there:
+                    del objects[identity]
+                    self._changed(key)
+        for item in items:
+            self.take(item)
+            self._changed(_key(item))
+
+    def _is_current(self, what: tuple[str, str, str | None]) -> None:
+        self._behind.discard(what)
+        if not self._behind and self.current_since is None:
+            self.current_since = self._clock()
+            self._synced.set()
+
+    def _is_behind(self, what: tuple[str, str, str | None]) -> None:
+        self._behind.add(what)
+        self.current_since = None
+
+
+def _key(document: Object) -> Key:
+    return Key(document["metadata"]["namespace"], metadata_of(document, "labels").get(names.PIPELINE, ""))
+
+
+def _identity(document: Object) -> Identity:
+    return Identity(document["apiVersion"], document["kind"], document["metadata"]["name"])
+
+
+def _version(document: Object) -> int:
+    """Versions of objects of one kind are numbers that grow."""
+    return int(document["metadata"].get("resourceVersion") or 0)
+
+
+def _slim(document: Object) -> Object:
+    """Without the long list of who owns which field."""
+    metadata = {k: v for k, v in document["metadata"].items() if k != "managedFields"}
+    return {**document, "metadata": metadata}

@@ -1,0 +1,111 @@
+"""What shall run: the newest spec, or the last good one, or nothing. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakemirror.api import ManifestError, PipelineSpec
+from lakemirror.controller import fields, podtemplate
+from lakemirror.controller.values import Observed, Settings
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why something is not done, for a condition."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``spec`` is what shall run, if anything can; ``refusal`` says why it is not the newest one; ``hold``
+    why no driver may run just now.
+    """
+
+    spec: PipelineSpec | None
+    revision: str = ""
+    image: str = ""
+    refusal: Verdict | None = None
+    hold: Verdict | None = None
+
+    @property
+    def suspended(self) -> bool:
+        return self.hold is not None and self.hold.reason == "Suspended"
+
+
+def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Settings) -> Decision:
+    """The newest spec if it is valid and the checkpoint can follow it; else the last good one goes on."""
+    refusal = _refusal(spec, observed)
+    chosen = _last_good(spec, observed) if refusal is not None else spec
+    if chosen is None or isinstance(chosen, ManifestError):
+        return Decision(None, refusal=refusal)
+    image = chosen.spark.image or settings.driver_image
+    revision = fields.revision(chosen, image)
+    return Decision(chosen, revision, image, refusal, _hold(chosen, observed, revision))
+
+
+def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
+    if isinstance(spec, ManifestError):
+        return Verdict("InvalidSpec", str(spec).replace("\n", "; "))
+    if spec.spark.backend != "native" and spec.trigger.schedule is not None:
+        return Verdict(
+            "InvalidSpec",
+            "spec.trigger.schedule: only the back end native runs by a schedule: set spark.backend: native",
+        )
+    template = podtemplate.wrong(spec.spark.pod_template)
+    if template is not None:
+        return Verdict("InvalidSpec", f"spec.spark.podTemplate.{template}")
+    before = observed.accepted
+    if before is None or not begun(observed) or fields.accepts(before.spec, spec):
+        return None
+    changed = fields.incompatible(before.spec, spec)
+    if not changed:
+        return None
+    listed = ", ".join(f"spec.{path}" for path in changed[:10])
+    return Verdict(
+        "ResetNeeded",
+        f"{listed}: the checkpoint cannot follow this change. Change it back, or give spec.spark.resetToken "
+        "a new value to let it take effect (with another spec.checkpoint, to read everything again)",
+    )
+
+
+def _last_good(spec: PipelineSpec | ManifestError, observed: Observed) -> PipelineSpec | None:
+    """What ran so far; to suspend it is possible whatever else is refused."""
+    if observed.accepted is None:
+        return None
+    suspend = spec.suspend if isinstance(spec, PipelineSpec) else observed.accepted.spec.suspend
+    return observed.accepted.spec.model_copy(update={"suspend": suspend})
+
+
+def begun(observed: Observed) -> bool:
+    """If anything has been mirrored, so that there is a checkpoint that has to be followed."""
+    checkpoint, totals = observed.resource.status.checkpoint, observed.resource.status.totals
+    report = observed.report
+    return (
+        (checkpoint is not None and checkpoint.batch_id is not None)
+        or (totals is not None and bool(totals.applied))
+        or (report is not None and report["batchId"] is not None)
+    )
+
+
+def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | None:
+    """Why no driver may run; the first reason counts."""
+    if observed.rivals:
+        rival = observed.rivals[0]
+        return Verdict(
+            "Conflict",
+            f"{rival.claim} belongs to pipeline {rival.pipeline}, which is older: give one of them another",
+        )
+    if spec.suspend:
+        return Verdict("Suspended", "spec.suspend is true")
+    driver = observed.resource.status.driver
+    limit = spec.restart.backoff_limit
+    if driver is not None and driver.revision == revision and (driver.consecutive_failures or 0) > limit:
+        last = driver.last_failure.message if driver.last_failure is not None else None
+        return Verdict(
+            "BackoffLimitExceeded",
+            f"the driver failed {driver.consecutive_failures} times in a row: mend the cause and give "
+            f"spec.restartToken a new value{f'. The last failure: {last}' if last else ''}",
+        )
+    return None

@@ -1,0 +1,148 @@
+"""Which fields of the spec mean what to a driver that runs: the one table by which changes are judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from lakemirror.api import PipelineSpec
+from lakemirror.api.tables import Table
+
+
+class Effect(Enum):
+    """What a change of a field needs."""
+
+    LIVE = "the operator alone acts upon it; the driver goes on"
+    RESTART = "the driver is restarted once, from its checkpoint"
+    RESET = "the checkpoint cannot follow it: refused until spec.spark.resetToken changes too"
+
+
+EFFECTS: dict[str, Effect] = {
+    "suspend": Effect.LIVE,
+    "restartToken": Effect.RESTART,
+    "source": Effect.RESTART,
+    "source.kafka": Effect.RESTART,
+    "source.files": Effect.RESTART,
+    "source.files.path": Effect.RESET,
+    "source.files.format": Effect.RESET,
+    "source.changeFeed": Effect.RESTART,
+    "source.changeFeed.path": Effect.RESET,
+    "source.changeFeed.table": Effect.RESET,
+    "envelope": Effect.RESTART,
+    "envelope.format": Effect.RESET,
+    "target": Effect.RESET,
+    "defaults": Effect.RESTART,
+    "defaults.mode": Effect.RESET,
+    "unlisted": Effect.RESTART,
+    "tables": Effect.RESTART,
+    "ordering": Effect.RESTART,
+    "ordering.by": Effect.RESET,
+    "ordering.columns": Effect.RESET,
+    "schemaEvolution": Effect.RESTART,
+    "onBadRecord": Effect.RESTART,
+    "onUnrepresentable": Effect.RESTART,
+    "tombstones": Effect.RESTART,
+    "checkpoint": Effect.RESET,
+    "trigger": Effect.RESTART,
+    "trigger.schedule": Effect.LIVE,
+    "maintenance": Effect.RESTART,
+    "progressDeadline": Effect.LIVE,
+    "restart": Effect.LIVE,
+    "deletionPolicy": Effect.LIVE,
+    "spark": Effect.RESTART,
+    "spark.resetToken": Effect.LIVE,
+}
+"""The longest path that a field's path begins with tells its effect.
+
+Besides, ``incompatible`` compares source kinds, and of each listed table its target, key and mode as they
+come out of ``tables``, ``target`` and ``defaults`` together.
+"""
+
+
+def effect(path: str) -> Effect:
+    """What a change of the field ``path`` (dotted, below spec) needs; KeyError if it is not in the table."""
+    parts = path.split(".")
+    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return EFFECTS[next((prefix for prefix in prefixes if prefix in EFFECTS), path)]
+
+
+def revision(spec: PipelineSpec, image: str) -> str:
+    """A short hash of all that a driver has to be restarted for; it names what a driver runs.
+
+    Fields that have their default do not count, so that a new version of the operator, which may know new
+    fields, leaves drivers alone; another ``image`` (the operator's default or the spec's) does not.
+    """
+    relevant = _without_live(_given(spec))
+    text = json.dumps([relevant, image], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def incompatible(old: PipelineSpec, new: PipelineSpec) -> list[str]:
+    """Fields whose change needs a reset token, as paths below spec; empty where the checkpoint can follow."""
+    before, after = _flat(_given(old)), _flat(_given(new))
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    kinds = [path for path in ("kafka", "files", "change_feed") if _has(old, path) != _has(new, path)]
+    if kinds:
+        return ["source"]
+    found = {path for path in changed if effect(path) is Effect.RESET}
+    if {path.split(".")[0] for path in found} & {"target", "defaults"}:
+        return sorted(found)
+    return sorted(found) + list(_moved_tables(old, new))
+
+
+def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
+    """If the reset token allows what the checkpoint cannot follow."""
+    return new.spark.reset_token not in ("", old.spark.reset_token)
+
+
+def _moved_tables(old: PipelineSpec, new: PipelineSpec) -> Iterator[str]:
+    """Tables that would go elsewhere, have another key or be kept in another way than so far."""
+    for source in dict.fromkeys(table.source for table in (*old.tables, *new.tables)):
+        before, after = old.table_settings(source), new.table_settings(source)
+        if before is None or after is None:
+            continue
+        for field in ("target", "primary_key", "mode"):
+            if getattr(before, field) != getattr(after, field):
+                yield f"tables[{source}].{_alias(field)}"
+
+
+def _alias(field: str) -> str:
+    return Table.model_fields[field].alias or field
+
+
+def _has(spec: PipelineSpec, kind: str) -> bool:
+    return getattr(spec.source, kind) is not None
+
+
+def _given(spec: PipelineSpec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+
+
+def _without_live(document: dict[str, Any], at: str = "") -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in document.items():
+        path = f"{at}{name}"
+        inside = any(known.startswith(f"{path}.") for known in EFFECTS)
+        if inside and isinstance(value, dict):
+            value = _without_live(value, f"{path}.")
+            if not value:
+                continue
+        elif effect(path) is Effect.LIVE:
+            continue
+        kept[name] = value
+    return kept
+
+
+def _flat(document: dict[str, Any], at: str = "") -> dict[str, Any]:
+    """From dotted paths to values, as deep as ``EFFECTS`` tells fields apart."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        path = f"{at}{name}"
+        if isinstance(value, dict) and any(known.startswith(f"{path}.") for known in EFFECTS):
+            flat |= _flat(value, f"{path}.")
+        else:
+            flat[path] = value
+    return flat

@@ -1,0 +1,333 @@
+"""How a pipeline is: a chain of checks, of which the first that applies speaks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from lakemirror.api import duration_seconds
+from lakemirror.api.status import Phase
+from lakemirror.controller import observe, workloads
+from lakemirror.controller.decide import Decision
+from lakemirror.controller.tally import Tally
+from lakemirror.controller.values import Observed, Pod, Report, Workload
+
+REPORT_PERIOD = timedelta(seconds=30)
+"""The driver renews its report at least that often."""
+STALE_AFTER = 3 * REPORT_PERIOD
+LEAVING_TOO_LONG = timedelta(seconds=60)
+"""A pod that is there for that long after it should have been gone: its node is lost."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that the checks look at, gathered once. ``report`` is that of the driver that runs now, if any."""
+
+    observed: Observed
+    decision: Decision
+    tally: Tally
+    now: datetime
+    pod: Pod | None
+    workload: Workload | None
+    report: Report | None
+
+    @property
+    def started(self) -> datetime:
+        return (self.pod.started if self.pod is not None else None) or self.now
+
+    @property
+    def deadline(self) -> timedelta:
+        assert self.decision.spec is not None
+        return timedelta(seconds=duration_seconds(self.decision.spec.progress_deadline))
+
+
+@dataclass(frozen=True)
+class Health:
+    """What ``Ready`` says and the phase; ``again``: when time alone may change it."""
+
+    ready: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+    phase: Phase
+    reconciling: bool = False
+    stalled: bool = False
+    again: datetime | None = None
+
+
+def case(decision: Decision, observed: Observed, tally: Tally, now: datetime) -> Case:
+    """Gather what the checks look at."""
+    pods = workloads.drivers(observed)
+    pod = pods[0] if pods else None
+    return Case(
+        observed,
+        decision,
+        tally,
+        now,
+        pod,
+        workloads.current(decision, observed),
+        current_report(observed, pod),
+    )
+
+
+def current_report(observed: Observed, pod: Pod | None) -> Report | None:
+    """The report, if the driver that runs now made it and not one before."""
+    report = observed.report
+    if report is None or pod is None or pod.started is None:
+        return None
+    made = observe.moment(report["observedAt"])
+    return report if made is not None and made >= pod.started else None
+
+
+def judge(case: Case) -> Health:
+    """The first check that applies."""
+    for check in CHECKS:
+        health = check(case)
+        if health is not None:
+            return health
+    raise AssertionError("the last check always applies")
+
+
+Check = Callable[[Case], Health | None]
+
+
+def nothing_to_run(case: Case) -> Health | None:
+    refusal = case.decision.refusal
+    if case.decision.spec is not None or refusal is None:
+        return None
+    return Health("False", refusal.reason, refusal.message, "Failed", stalled=True)
+
+
+def held(case: Case) -> Health | None:
+    hold = case.decision.hold
+    if hold is None:
+        return None
+    if hold.reason == "Suspended":
+        if case.pod is not None:
+            return _leaving(case, case.pod) or Health(
+                "False",
+                "Suspended",
+                f"waits for driver pod {case.pod.name} to end",
+                "Suspended",
+                reconciling=True,
+            )
+        return Health("False", "Suspended", hold.message, "Suspended")
+    return Health("False", hold.reason, hold.message, "Failed", stalled=True)
+
+
+def completed(case: Case) -> Health | None:
+    workload = case.workload
+    done = workload is not None and workload.kind != "CronJob" and workload.state == "Succeeded"
+    if done or (workload is None and workloads.already_completed(case.decision, case.observed)):
+        return Health("True", "Completed", "all that was there is applied", "Completed")
+    return None
+
+
+def run_failed(case: Case) -> Health | None:
+    workload = case.workload
+    if workload is None or workload.state != "Failed":
+        return None
+    last = case.tally.last
+    why = (last.message if last is not None else None) or workload.message or "see the driver's log"
+    return Health("False", "RunFailed", why, "Failed", stalled=True)
+
+
+def scheduled(case: Case) -> Health | None:
+    """Between two runs of a schedule the last one counts."""
+    if case.workload is None or case.workload.kind != "CronJob" or case.pod is not None:
+        return None
+    runs = [w for w in case.observed.workloads if w.scheduled]
+    last = max(runs, key=lambda w: w.created or case.now, default=None)
+    if last is not None and last.state == "Failed":
+        return Health("False", "RunFailed", f"run {last.name} failed: {last.message}", "Failed")
+    if last is not None and last.state == "Succeeded":
+        return Health("True", "Completed", "the last run applied all that was there", "Completed")
+    return Health("True", "Scheduled", "waits for its schedule", "Pending")
+
+
+def obstructed(case: Case) -> Health | None:
+    if case.pod is not None or not case.observed.obstacles:
+        return None
+    obstacle = case.observed.obstacles[0]
+    waiting = obstacle.reason == "FormerObject"
+    phase: Phase = "Pending" if waiting else "Failed"
+    return Health("False", obstacle.reason, obstacle.message, phase, reconciling=waiting, stalled=not waiting)
+
+
+def leaving(case: Case) -> Health | None:
+    return _leaving(case, case.pod) if case.pod is not None else None
+
+
+def _leaving(case: Case, pod: Pod) -> Health | None:
+    """A pod that is to go: it may be on its way, or its node may be lost."""
+    if pod.deleted is None:
+        return None
+    lost = pod.deleted + LEAVING_TOO_LONG
+    if case.now >= lost:
+        return Health(
+            "False",
+            "NodeLost",
+            f"driver pod {pod.name} should have ended, but node {pod.node} does not say that it has. If the "
+            f"node is gone, `kubectl delete pod {pod.name} --force` is safe: a driver that still writes is "
+            "stopped by the checkpoint's owner record",
+            "Starting",
+            reconciling=True,
+        )
+    return Health(
+        "False", "Restarting", f"driver pod {pod.name} is ending", "Starting", reconciling=True, again=lost
+    )
+
+
+def unreachable(case: Case) -> Health | None:
+    if case.pod is None or not case.pod.unreachable:
+        return None
+    return Health(
+        "Unknown",
+        "NodeLost",
+        f"node {case.pod.node} of driver pod {case.pod.name} does not answer",
+        "Running",
+        reconciling=True,
+    )
+
+
+def outdated(case: Case) -> Health | None:
+    if case.pod is None or case.pod.revision == case.decision.revision:
+        return None
+    if case.workload is not None and case.workload.kind == "CronJob":
+        return None  # a run under way goes on as it began
+    message = f"driver pod {case.pod.name} is restarted with a new spec"
+    return Health("False", "Restarting", message, "Starting", reconciling=True)
+
+
+def no_pod(case: Case) -> Health | None:
+    if case.pod is not None:
+        return None
+    former = workloads.former_drivers(case.decision, case.observed) if case.workload is None else []
+    message = f"waits for {', '.join(former)} to be gone" if former else "waits for the driver's pod"
+    if case.workload is not None and case.workload.message:
+        message = case.workload.message
+    return Health("False", "DriverPending", message, "Pending", reconciling=True)
+
+
+def waiting(case: Case) -> Health | None:
+    """The pod is there, but its container cannot start, or has failed and is started again."""
+    pod = case.pod
+    if pod is None or pod.started is not None:
+        return None
+    if case.observed.mount_problem:
+        reason = "SecretMissing" if "secret" in case.observed.mount_problem.lower() else "VolumeMissing"
+        return Health("False", reason, case.observed.mount_problem, "Pending", reconciling=True)
+    if pod.exits:
+        last = case.tally.last
+        why = f": {last.message}" if last is not None and last.message else ""
+        message = f"the driver ended and is started again{why}"
+        return Health("False", "DriverFailed", message, "Starting", reconciling=True)
+    reason = (
+        pod.waiting if pod.waiting not in ("", "ContainerCreating", "PodInitializing") else "DriverPending"
+    )
+    return Health("False", reason, pod.message or "the driver's pod is starting", "Pending", reconciling=True)
+
+
+def source_restarted(case: Case) -> Health | None:
+    said = case.report["sourceRestarted"] if case.report is not None else None
+    return Health("False", "SourceRestarted", str(said), "Failed", stalled=True) if said else None
+
+
+def starting(case: Case) -> Health | None:
+    report = case.report
+    if report is not None and report["phase"] != "Starting":
+        return None
+    late = case.started + case.deadline
+    if case.now >= late:
+        return Health(
+            "False", "NoProgress", "the driver runs, but has not begun to apply anything", "Running"
+        )
+    return Health(
+        "False", "DriverStarting", "the driver is starting", "Starting", reconciling=True, again=late
+    )
+
+
+def stale(case: Case) -> Health | None:
+    """Old figures say nothing; they stay old whatever the operator's clock has seen of them."""
+    assert case.report is not None
+    old = case.report.seen + STALE_AFTER
+    status = case.observed.resource.status
+    ready = status.condition("Ready")
+    known = ready is not None and ready.reason == "StaleFigures"
+    same = status.checkpoint is not None and status.checkpoint.observed_at == case.report["observedAt"]
+    if case.now >= old or (known and same):
+        return Health("Unknown", "StaleFigures", "the driver has not reported for a while", "Running")
+    return None
+
+
+def failing(case: Case) -> Health | None:
+    assert case.report is not None
+    if case.report["phase"] != "Failed":
+        return None
+    message = case.report["failure"] or "the driver failed"
+    return Health("False", "DriverFailed", str(message), "Starting", reconciling=True)
+
+
+def not_progressing(case: Case) -> Health | None:
+    """Lag, and no batch for too long. The verdict stands until a batch comes, also for a new operator."""
+    assert case.report is not None
+    if case.report["caughtUp"] or not _lags(case.report):
+        return None
+    late = case.report.progressed + case.deadline
+    status = case.observed.resource.status
+    ready = status.condition("Ready")
+    known = ready is not None and ready.reason == "NoProgress"
+    same = status.checkpoint is not None and status.checkpoint.committed_at == case.report["committedAt"]
+    if case.now < late and not (known and same):
+        return None
+    seconds = case.deadline.total_seconds()
+    return Health(
+        "False",
+        "NoProgress",
+        f"records wait in the source, but no batch was committed for {seconds:.0f} s",
+        "Running",
+    )
+
+
+def progressing(case: Case) -> Health | None:
+    assert case.report is not None
+    moments = [case.report.seen + STALE_AFTER]
+    if _lags(case.report):
+        moments.append(case.report.progressed + case.deadline)
+    if case.tally.forgiven_at is not None:
+        moments.append(case.tally.forgiven_at)
+    again = min(moments)
+    spec = case.decision.spec
+    if spec is not None and spec.trigger.available_now and spec.trigger.schedule is None:
+        # Ready is what one waits for, and that is the end of the run.
+        message = "the run is under way; it is ready when all that was there is applied"
+        return Health("False", "Running", message, "Running", reconciling=True, again=again)
+    caught_up = bool(case.report["caughtUp"])
+    message = "all that the source has is applied" if caught_up else "the driver applies batches"
+    return Health("True", "Progressing", message, "Running", again=again)
+
+
+def _lags(report: Report) -> bool:
+    return not report["caughtUp"] and report["lagRecords"] != 0
+
+
+CHECKS: tuple[Check, ...] = (
+    nothing_to_run,
+    held,
+    completed,
+    run_failed,
+    scheduled,
+    obstructed,
+    leaving,
+    unreachable,
+    outdated,
+    no_pod,
+    waiting,
+    source_restarted,
+    starting,
+    failing,
+    stale,
+    not_progressing,
+    progressing,
+)

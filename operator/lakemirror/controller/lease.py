@@ -1,0 +1,131 @@
+"""One operator acts at a time: who holds a Lease, which others take over when it is no longer renewed.
+
+As in client-go's leaderelection: clocks of two machines are never compared, only how long a Lease has not
+changed under one's own eyes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from lakemirror.controller.kube import Api, ApiError, Unreachable
+from lakemirror.controller.values import Object
+
+API_VERSION, KIND = "coordination.k8s.io/v1", "Lease"
+DURATION_SECONDS = 15.0
+_log = logging.getLogger(__name__)
+
+
+class LeaseLost(Exception):
+    """Another operator has taken the Lease."""
+
+
+class Lease:
+    """The Lease ``name``, for the candidate ``identity``."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        name: str,
+        identity: str,
+        monotonic: Callable[[], float] = time.monotonic,
+        duration: float = DURATION_SECONDS,
+    ) -> None:
+        self._api, self._namespace, self._name, self._identity = api, namespace, name, identity
+        self._monotonic, self._duration = monotonic, duration
+        self._lease: Object = {}
+        self._seen: tuple[str, float] = ("", 0.0)
+        self._renewed: float | None = None
+
+    @property
+    def held(self) -> bool:
+        """If one may act now. While the API server cannot be reached nobody can tell, so nobody acts."""
+        return self._renewed is not None and self._monotonic() < self._renewed + self._duration * 2 / 3
+
+    async def acquire(self) -> None:
+        """Returns when the Lease is held."""
+        while not await self.attempt():
+            await asyncio.sleep(self._duration / 8)
+        _log.info("%s holds the lease %s", self._identity, self._name)
+
+    async def attempt(self) -> bool:
+        """Take the Lease if it is free; False if it is not, or the API server cannot be asked."""
+        asked = self._monotonic()
+        try:
+            found = await self._api.get(API_VERSION, KIND, self._namespace, self._name)
+            if found is None:
+                self._lease = await self._api.create(self._document({}, taken=True))
+            elif self._is_free(found):
+                self._lease = await self._api.replace(self._document(found, taken=True))
+            else:
+                return False
+        except (ApiError, Unreachable) as error:
+            _log.info("the lease %s is not to be had: %s", self._name, error)
+            return False
+        self._renewed = asked
+        return True
+
+    def _is_free(self, found: Object) -> bool:
+        spec = found.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        version = found["metadata"]["resourceVersion"]
+        if version != self._seen[0]:
+            self._seen = (version, self._monotonic())
+        duration = spec.get("leaseDurationSeconds") or self._duration
+        return holder in ("", self._identity) or self._monotonic() >= self._seen[1] + duration
+
+    async def keep(self) -> None:
+        """Renew for ever; LeaseLost when another has it."""
+        while True:
+            await asyncio.sleep(self._duration / 4)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew once; LeaseLost when another has it. While the API server is silent, ``held`` runs out."""
+        asked = self._monotonic()
+        try:
+            self._lease = await self._api.replace(self._document(self._lease))
+            self._renewed = asked
+        except (ApiError, Unreachable) as error:
+            _log.warning("the lease %s cannot be renewed: %s", self._name, error)
+            if isinstance(error, ApiError) and error.status in (404, 409):
+                await self._look_again()
+
+    async def _look_again(self) -> None:
+        """After a conflict: an answer of ours may have been lost on its way, or another holds the Lease."""
+        try:
+            found = await self._api.get(API_VERSION, KIND, self._namespace, self._name)
+        except (ApiError, Unreachable):
+            return  # asked again with the next renewal
+        holder = ((found or {}).get("spec") or {}).get("holderIdentity")
+        if found is None or holder != self._identity:
+            raise LeaseLost(f"{holder or 'nobody'} holds the lease {self._name} now")
+        self._lease = found
+
+    async def release(self) -> None:
+        """Let the next one have it at once."""
+        self._renewed = None
+        document = self._document(self._lease)
+        document["spec"]["holderIdentity"] = ""
+        try:
+            await self._api.replace(document)
+        except (ApiError, Unreachable) as error:
+            _log.info("the lease %s was not given back: %s", self._name, error)
+
+    def _document(self, before: Object, *, taken: bool = False) -> Object:
+        spec = dict(before.get("spec") or {})
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        spec |= {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": round(self._duration),
+            "renewTime": now,
+        }
+        if taken:
+            spec |= {"acquireTime": now, "leaseTransitions": (spec.get("leaseTransitions") or 0) + 1}
+        metadata = before.get("metadata") or {"name": self._name, "namespace": self._namespace}
+        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}

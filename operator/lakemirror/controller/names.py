@@ -1,0 +1,59 @@
+"""What the operator's objects are called, and the labels and annotations by which it knows them."""
+
+from __future__ import annotations
+
+from lakemirror.api import GROUP
+
+FIELD_MANAGER = "lakemirror-operator"
+"""Under this name the operator applies objects (server-side apply)."""
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+COMPONENT = "app.kubernetes.io/component"
+PIPELINE = f"{GROUP}/pipeline"
+REVISION = f"{GROUP}/revision"
+"""Annotation of workloads and pods: which revision of the spec they run; see ``fields.revision``."""
+APPLIED = f"{GROUP}/applied"
+"""Annotation of every object: a hash of what was applied, so that what is unchanged is not applied again."""
+CURRENT = f"{GROUP}/current"
+"""Annotation of the config ConfigMap: the revision that is wanted now."""
+FINALIZER = f"{GROUP}/data"
+"""Holds a deleted pipeline until its data is deleted; not with deletionPolicy Retain."""
+
+SELECTOR = f"{MANAGED_BY}={FIELD_MANAGER},{PIPELINE}"
+"""Selects what the operator watches: its own objects, and none of the executors."""
+
+
+def labels(pipeline: str, component: str) -> dict[str, str]:
+    """The labels of an object of ``pipeline`` that the operator watches."""
+    return {
+        "app.kubernetes.io/name": "lakemirror",
+        "app.kubernetes.io/instance": pipeline,
+        COMPONENT: component,
+        MANAGED_BY: FIELD_MANAGER,
+        PIPELINE: pipeline,
+    }
+
+
+def driver(pipeline: str) -> str:
+    """The workload, its Service, its account and its rights; the driver's pod is this with ``-0``."""
+    return f"{pipeline}-driver"
+
+
+def config(pipeline: str) -> str:
+    """The ConfigMap with what the driver runs: the last good spec."""
+    return f"{pipeline}-config"
+
+
+def progress(pipeline: str) -> str:
+    """The ConfigMap into which the driver writes its progress report."""
+    return f"{pipeline}-progress"
+
+
+def run(pipeline: str, revision: str) -> str:
+    """The Job of a run-once pipeline."""
+    return f"{pipeline}-run-{revision}"
+
+
+def cleanup(pipeline: str) -> str:
+    """The Job that deletes the data of a deleted pipeline."""
+    return f"{pipeline}-cleanup"

@@ -1,0 +1,200 @@
+"""From the API's objects to the values that ``plan`` reads. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from pydantic import ValidationError
+
+from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
+from lakemirror.controller import backends, names
+from lakemirror.controller.values import (
+    Accepted,
+    Ending,
+    Object,
+    Pod,
+    Report,
+    Resource,
+    State,
+    Workload,
+)
+
+REPORT_KEY = "progress.json"
+"""The key of the progress ConfigMap under which the driver writes its report."""
+DRIVER_CONTAINERS = ("driver", "spark-kubernetes-driver")
+"""Ours; what Spark calls it where another operator submits in cluster mode."""
+
+
+def resource(body: Object) -> Resource:
+    """The pipeline's metadata and status; a status that does not fit the model counts as none."""
+    metadata = body["metadata"]
+    try:
+        status = PipelineStatus.model_validate(body.get("status") or {})
+    except ValidationError:
+        status = PipelineStatus()
+    return Resource(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        deleting="deletionTimestamp" in metadata,
+        finalizers=tuple(metadata.get("finalizers", ())),
+        status=status,
+    )
+
+
+def accepted(config: Object | None) -> Accepted | None:
+    """The last good spec; None where there is none, or none that this version can read."""
+    if config is None:
+        return None
+    revision = metadata_of(config, "annotations").get(names.CURRENT, "")
+    spec = _spec((config.get("data") or {}).get(f"{revision}.yaml", ""))
+    return Accepted(spec, revision) if spec is not None else None
+
+
+@lru_cache(20_000)
+def _spec(text: str) -> PipelineSpec | None:
+    try:
+        return CdcPipeline.from_yaml(text).spec
+    except ManifestError:
+        return None
+
+
+def workload(body: Object) -> Workload:
+    """What makes the driver's pods."""
+    metadata, kind = body["metadata"], body["kind"]
+    common = Workload(
+        kind=kind,
+        api_version=body["apiVersion"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        revision=metadata_of(body, "annotations").get(names.REVISION),
+        deleting="deletionTimestamp" in metadata,
+        created=moment(metadata.get("creationTimestamp")),
+        scheduled=any(owner.get("kind") == "CronJob" for owner in metadata.get("ownerReferences", ())),
+    )
+    if kind == "StatefulSet":
+        seen = (body.get("status") or {}).get("observedGeneration")
+        return replace(common, state="Active", settled=seen == metadata.get("generation"))
+    if kind == "Job":
+        return _job(common, body.get("status") or {})
+    if kind == "SparkApplication":
+        return _application(common, body)
+    return common
+
+
+def _job(common: Workload, status: Mapping[str, Any]) -> Workload:
+    ended = [c for c in status.get("conditions", ()) if c.get("status") == "True"]
+    state: State = "Active"
+    message = ""
+    for condition in ended:
+        if condition["type"] == "Complete":
+            state = "Succeeded"
+        elif condition["type"] == "Failed":
+            state, message = "Failed", condition.get("message", "")
+    return replace(common, state=state, message=message, failures=status.get("failed", 0))
+
+
+def _application(common: Workload, body: Object) -> Workload:
+    """A SparkApplication, by the words of the operator that runs it."""
+    state, message, failures = backends.application(body["apiVersion"], body.get("status") or {})
+    return replace(common, state=state, message=message, failures=failures)
+
+
+def pod(body: Object) -> Pod:
+    """A driver's pod."""
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions", ())}
+    container: Object = next((c for c in spec.get("containers", ()) if c["name"] in DRIVER_CONTAINERS), {})
+    seen: Object = next(
+        (c for c in status.get("containerStatuses", ()) if c["name"] in DRIVER_CONTAINERS), {}
+    )
+    state, last = seen.get("state") or {}, seen.get("lastState") or {}
+    running = state.get("running")
+    ending = state.get("terminated") or last.get("terminated")
+    waiting = state.get("waiting") or {}
+    scheduled = conditions.get("PodScheduled", {})
+    unscheduled = scheduled.get("status") == "False"
+    ready = conditions.get("Ready", {})
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        component=metadata_of(body, "labels").get(names.COMPONENT, ""),
+        revision=metadata_of(body, "annotations").get(names.REVISION),
+        image=container.get("image"),
+        node=spec.get("nodeName"),
+        phase=status.get("phase", "Pending"),
+        reason=status.get("reason", ""),
+        started=moment(running.get("startedAt")) if running else None,
+        exits=seen.get("restartCount", 0) + (1 if ending and not running else 0),
+        ending=_ending(ending) if ending else None,
+        waiting=scheduled.get("reason", "") if unscheduled else waiting.get("reason", ""),
+        message=scheduled.get("message", "") if unscheduled else waiting.get("message", ""),
+        deleted=moment(metadata.get("deletionTimestamp")),
+        # No container of ours has a readiness probe: a pod that is not ready though its container is, is the
+        # word of the node controller, which cannot reach the kubelet.
+        unreachable=bool(running and seen.get("ready") and ready.get("status") == "False"),
+    )
+
+
+def _ending(terminated: Mapping[str, Any]) -> Ending:
+    return Ending(
+        code=terminated.get("exitCode", 0),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", ""),
+        at=moment(terminated.get("finishedAt")),
+    )
+
+
+def report(progress: Object | None, before: Report | None, now: datetime) -> Report | None:
+    """The driver's report, with when it was ``seen`` and ``progressed``, carried on from ``before``."""
+    text = ((progress or {}).get("data") or {}).get(REPORT_KEY)
+    try:
+        document = json.loads(text) if text else None
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        return None
+    if before is None:
+        return Report(document, now, now)
+    if document == before.document:
+        return before
+    new = any(document.get(name) != before[name] for name in ("runId", "batchId", "committedAt"))
+    moved = new or bool(document.get("caughtUp")) or bool(before["caughtUp"])
+    return Report(document, now, now if moved else before.progressed)
+
+
+def mount_problem(events: Iterable[Object], pod: Pod) -> str:
+    """What the kubelet last said of a volume of ``pod`` that it cannot mount."""
+    failed = [
+        event
+        for event in events
+        if event.get("reason") == "FailedMount" and event.get("involvedObject", {}).get("uid") == pod.uid
+    ]
+    failed.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    return str(failed[-1].get("message", "")) if failed else ""
+
+
+def overdue(pod: Pod, now: datetime, *, by: timedelta) -> bool:
+    """If ``pod`` should have been gone for longer than ``by``."""
+    return pod.deleted is not None and now > pod.deleted + by
+
+
+def owned_by(body: Object, uid: str) -> bool:
+    """If the pipeline with ``uid`` is the object's owner."""
+    return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences", ()))
+
+
+def metadata_of(body: Object, part: str) -> Mapping[str, str]:
+    """Labels or annotations; empty where there are none."""
+    return body["metadata"].get(part) or {}
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time of the API."""
+    return datetime.fromisoformat(text) if text else None

@@ -1,0 +1,126 @@
+"""``plan``: from what is wanted and what is there to what is to be done. Pure: no clock, no API, no state."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from lakemirror.api import ManifestError, PipelineSpec
+from lakemirror.api.spec import Restart
+from lakemirror.api.status import ConditionType
+from lakemirror.controller import build, names, status, tally, workloads
+from lakemirror.controller.decide import Decision, Verdict, decide
+from lakemirror.controller.health import Health, case, judge
+from lakemirror.controller.values import Deletion, Object, Observed, Plan, Settings, Workload
+
+RETRY_AFTER = timedelta(seconds=30)
+"""When an object that could not be applied is tried again; foreign objects are not watched."""
+_CONSIDERED_SOON = timedelta(seconds=5)
+
+
+def plan(
+    spec: PipelineSpec | ManifestError, observed: Observed, now: datetime, settings: Settings | None = None
+) -> Plan:
+    """What to do for one pipeline, whatever happened before.
+
+    ``spec`` is the pipeline's, or what is wrong with it. The same input gives the same plan, and a plan that
+    was carried out gives one that changes nothing.
+    """
+    decision = decide(spec, observed, settings or Settings())
+    if observed.resource.deleting:
+        return _leave(decision, observed, now)
+    restart = decision.spec.restart if decision.spec is not None else Restart()
+    pods = workloads.drivers(observed)
+    counted = tally.count(
+        observed.resource.status.driver,
+        decision.revision,
+        pods[0] if pods else None,
+        workloads.current(decision, observed),
+        restart,
+        now,
+    )
+    gathered = case(decision, observed, counted, now)
+    health = judge(gathered)
+    after = status.status(gathered, health)
+    again = [moment for moment in (health.again, _retry(observed, now)) if moment is not None]
+    return Plan(
+        objects=tuple(workloads.objects(decision, observed)),
+        deletions=tuple(workloads.deletions(decision, observed)),
+        status=after,
+        events=tuple(status.events(observed.resource.status, after)),
+        finalizer=decision.spec is not None and decision.spec.deletion_policy != "Retain",
+        again=min(again, default=None),
+    )
+
+
+def _retry(observed: Observed, now: datetime) -> datetime | None:
+    if not observed.obstacles:
+        return None
+    soon = all(obstacle.reason == "FormerObject" for obstacle in observed.obstacles)
+    return now + (_CONSIDERED_SOON if soon else RETRY_AFTER)
+
+
+def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
+    """A pipeline that is being deleted. Without our finalizer Kubernetes deletes what it owns by itself.
+
+    With it: first the driver goes, then a Job deletes the data, then the finalizer goes.
+    """
+    ending = Health("False", "Deleting", "the pipeline is being deleted", "Pending", reconciling=True)
+    spec = decision.spec
+    held = names.FINALIZER in observed.resource.finalizers
+    if not held or spec is None or spec.deletion_policy == "Retain" or _cannot_clean(observed):
+        return _leaving(decision, observed, now, ending, finalizer=False)
+    running = workloads.drivers(observed)
+    driving = [w for w in observed.workloads if w.name != names.cleanup(observed.resource.name)]
+    if running or driving:
+        gone = tuple(Deletion(w.api_version, w.kind, w.name, w.uid) for w in driving if not w.deleting)
+        return _leaving(decision, observed, now, ending, deletions=gone)
+    job = next((w for w in observed.workloads if w.name == names.cleanup(observed.resource.name)), None)
+    if job is not None and job.state == "Succeeded":
+        return _leaving(decision, observed, now, ending, finalizer=False)
+    if job is not None and job.state == "Failed":
+        return _leaving(decision, observed, now, _cleanup_failed(job))
+    app = workloads.application(decision, observed)
+    objects = (*build.foundations(app), *((build.cleanup(app),) if job is None else ()))
+    return _leaving(decision, observed, now, ending, objects=objects)
+
+
+def _cannot_clean(observed: Observed) -> bool:
+    """If the namespace goes too, so that no Job can be made: better the data stays than the namespace."""
+    return any(obstacle.reason == "NamespaceTerminating" for obstacle in observed.obstacles)
+
+
+def _cleanup_failed(job: Workload) -> Health:
+    message = (
+        f"job {job.name} could not delete the data: {job.message}. Delete the job to try again, or set "
+        "spec.deletionPolicy: Retain to leave the data where it is"
+    )
+    return Health("False", "CleanupFailed", message, "Failed", stalled=True)
+
+
+def _leaving(
+    decision: Decision,
+    observed: Observed,
+    now: datetime,
+    health: Health,
+    *,
+    objects: tuple[Object, ...] = (),
+    deletions: tuple[Deletion, ...] = (),
+    finalizer: bool = True,
+) -> Plan:
+    said = Verdict(health.reason, health.message)
+    mark: ConditionType = "Stalled" if health.stalled else "Reconciling"
+    conditions = status.conditions_of(
+        observed,
+        [("Ready", health.ready, said), (mark, "True", said)],
+        now,
+    )
+    before = observed.resource.status
+    after = before.model_copy(
+        update={
+            "observed_generation": observed.resource.generation,
+            "phase": health.phase,
+            "conditions": list(conditions),
+        }
+    )
+    again = _retry(observed, now)
+    return Plan(objects, deletions, after, tuple(status.events(before, after)), finalizer, again)

@@ -1,0 +1,80 @@
+"""A queue of keys, each worked on by one worker at a time, now or later, as in Kubernetes' controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from itertools import count
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+
+
+class Queue(Generic[K]):
+    """``add`` says that something may have changed; ``get`` and ``done`` frame the work on a key.
+
+    What is added several times is worked on once; what is added during the work, once more after it.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        """Holds every entry of ``_due``, and some that are out of date."""
+        self._order = count()
+        self._working: set[K] = set()
+        self._changed = asyncio.Event()
+
+    def add(self, key: K, after: float = 0.0) -> None:
+        """Ask for work on ``key`` in ``after`` seconds, or sooner if that was asked for before."""
+        when = self._now() + after
+        if when < self._due.get(key, float("inf")):
+            self._due[key] = when
+            self._push(key)
+
+    async def get(self) -> K:
+        """The next key that is due; ``done`` has to follow."""
+        while True:
+            self._drop_outdated()
+            wait = self._heap[0][0] - self._now() if self._heap else None
+            if wait is not None and wait <= 0:
+                _, _, key = heapq.heappop(self._heap)
+                del self._due[key]
+                self._working.add(key)
+                return key
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(wait):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    def done(self, key: K) -> None:
+        """The work on ``key`` is over."""
+        self._working.discard(key)
+        if key in self._due:
+            self._push(key)
+
+    def forget(self, key: K) -> None:
+        """Nothing is to be done for ``key`` any more."""
+        self._due.pop(key, None)
+
+    def __len__(self) -> int:
+        """How many keys are due and not worked on."""
+        now = self._now()
+        return sum(1 for due in self._due.values() if due <= now)
+
+    def _push(self, key: K) -> None:
+        heapq.heappush(self._heap, (self._due[key], next(self._order), key))
+        self._changed.set()
+
+    def _drop_outdated(self) -> None:
+        """Drop entries whose key is due at another time, or is worked on: ``done`` pushes it again."""
+        while self._heap:
+            due, _, key = self._heap[0]
+            if self._due.get(key) == due and key not in self._working:
+                return
+            heapq.heappop(self._heap)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

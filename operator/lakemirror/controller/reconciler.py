@@ -1,0 +1,234 @@
+"""One pass for one pipeline: observe, plan, act. It remembers nothing that a restart would miss."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec
+from lakemirror.controller import names, observe, status
+from lakemirror.controller.act import Actor
+from lakemirror.controller.cache import Cache, Identity, Key
+from lakemirror.controller.claims import Claim, claims
+from lakemirror.controller.decide import decide
+from lakemirror.controller.kube import Api, ApiError
+from lakemirror.controller.plan import plan
+from lakemirror.controller.queue import Queue
+from lakemirror.controller.values import (
+    Object,
+    Observed,
+    Obstacle,
+    Plan,
+    Report,
+    Rival,
+    Settings,
+)
+
+_WAITING_SECONDS = 2.0
+_MOUNTING_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Pipeline:
+    """What is known of a pipeline: its newest body, and what was seen of its driver and of obstacles."""
+
+    body: Object
+    spec: PipelineSpec | ManifestError
+    claims: frozenset[Claim] = frozenset()
+    report: Report | None = None
+    obstacles: tuple[Obstacle, ...] = ()
+    age: tuple[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        metadata = self.body["metadata"]
+        self.age = (metadata.get("creationTimestamp") or "", metadata["uid"])
+
+
+class Reconciler:
+    """Passes for all pipelines; ``queue`` says for which one is due."""
+
+    def __init__(
+        self, api: Api, cache: Cache, queue: Queue[Key], settings: Settings, clock: Callable[[], datetime]
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._queue = queue
+        self._settings = settings
+        self._clock = clock
+        self._actor = Actor(api, cache)
+        self.pipelines: dict[Key, Pipeline] = {}
+        self._claimants: dict[Claim, set[Key]] = defaultdict(set)
+
+    def take(self, body: Object) -> None:
+        """Take in a pipeline as it is now; nothing older than what is known."""
+        key = key_of(body)
+        known = self.pipelines.get(key)
+        same = known is not None and known.body["metadata"]["uid"] == body["metadata"]["uid"]
+        if known is not None and same and version_of(body) < version_of(known.body):
+            return
+        if known is not None and not same:
+            self.gone(known.body)
+        if known is None or not same:
+            known = self.pipelines[key] = Pipeline(body, spec_of(body))
+            if isinstance(known.spec, PipelineSpec):
+                self._set_claims(key, known, claims(known.spec, key.namespace))
+        elif body.get("spec") != known.body.get("spec"):
+            known.spec = spec_of(body)
+        known.body = body
+        self._queue.add(key)
+
+    def gone(self, body: Object) -> None:
+        """The pipeline is deleted; those that waited for what it claimed may go on."""
+        key = key_of(body)
+        known = self.pipelines.get(key)
+        if known is None or known.body["metadata"]["uid"] != body["metadata"]["uid"]:
+            return
+        self._set_claims(key, known, frozenset())
+        del self.pipelines[key]
+        self._queue.forget(key)
+
+    async def reconcile(self, key: Key) -> None:
+        """One pass; Unreachable and ApiError when it has to be tried again."""
+        pipeline = self.pipelines.get(key)
+        if pipeline is None:
+            return
+        now = self._clock()
+        since = self._cache.current_since
+        if since is None:
+            self._queue.add(key, _WAITING_SECONDS)  # what is known may be old
+            return
+        observed = await self._observe(key, pipeline, now, since)
+        planned = self._plan(pipeline, observed, now)
+        body = await self._carry_out(pipeline, observed, planned, now)
+        if body is not None:
+            self._remember(key, body)
+        if planned.again is not None:
+            self._queue.add(key, max(0.0, (planned.again - self._clock()).total_seconds()))
+
+    def _plan(self, pipeline: Pipeline, observed: Observed, now: datetime) -> Plan:
+        return plan(pipeline.spec, observed, now, self._settings)
+
+    async def _observe(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> Observed:
+        objects = self._cache.of(key)
+        resource = observe.resource(pipeline.body)
+        mine = {i: o for i, o in objects.items() if i.kind == "Pod" or observe.owned_by(o, resource.uid)}
+        config = mine.get(Identity("v1", "ConfigMap", names.config(key.name)))
+        progress = mine.get(Identity("v1", "ConfigMap", names.progress(key.name)))
+        pipeline.report = observe.report(progress, pipeline.report, now)
+        observed = Observed(
+            resource,
+            accepted=observe.accepted(config),
+            config=(config or {}).get("data") or {},
+            workloads=tuple(observe.workload(o) for i, o in mine.items() if i.kind in _WORKLOADS),
+            pods=tuple(observe.pod(o) for i, o in mine.items() if i.kind == "Pod"),
+            report=_as_seen_since(pipeline.report, since),
+            obstacles=pipeline.obstacles,
+        )
+        self._claim(key, pipeline, observed)
+        observed = replace(observed, rivals=tuple(self._rivals(key, pipeline)))
+        return replace(observed, mount_problem=await self._mount_problem(key, observed))
+
+    def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
+        """Claim what the spec that is going to run needs; wake those whose claims meet old or new ones."""
+        spec = decide(pipeline.spec, observed, self._settings).spec
+        wanted = claims(spec, key.namespace) if spec is not None else frozenset()
+        if wanted != pipeline.claims:
+            self._set_claims(key, pipeline, wanted)
+
+    def _rivals(self, key: Key, pipeline: Pipeline) -> Iterator[Rival]:
+        """Older pipelines with a claim of this one's, the oldest first."""
+        sharing = {name for claim in pipeline.claims for name in self._claimants[claim]} - {key}
+        for name in sorted(sharing, key=lambda name: self.pipelines[name].age):
+            other = self.pipelines[name]
+            if other.age < pipeline.age:
+                what, where = min(other.claims & pipeline.claims)
+                yield Rival(f"{name.namespace}/{name.name}", f"{what} {where}")
+
+    def _set_claims(self, key: Key, pipeline: Pipeline, wanted: frozenset[Claim]) -> None:
+        touched = wanted | pipeline.claims
+        for claim in pipeline.claims:
+            self._claimants[claim].discard(key)
+        for claim in wanted:
+            self._claimants[claim].add(key)
+        pipeline.claims = wanted
+        for name in {name for claim in touched for name in self._claimants[claim]} - {key}:
+            self._queue.add(name)
+
+    async def _mount_problem(self, key: Key, observed: Observed) -> str:
+        """Why the kubelet cannot mount a volume of the driver's pod: it says so in Events alone."""
+        stuck = [p for p in observed.pods if p.waiting == "ContainerCreating" and p.component == "driver"]
+        if not stuck:
+            return ""
+        self._queue.add(key, _MOUNTING_SECONDS)
+        try:
+            found = await self._api.list(
+                "v1", "Event", key.namespace, fields=f"involvedObject.uid={stuck[0].uid}"
+            )
+        except ApiError as error:
+            _log.debug("events of %s are not to be seen: %s", stuck[0].name, error)
+            return ""
+        return observe.mount_problem(found.items, stuck[0])
+
+    async def _carry_out(
+        self, pipeline: Pipeline, observed: Observed, planned: Plan, now: datetime
+    ) -> Object | None:
+        """Do what is planned; the pipeline's new body if it was written."""
+        resource = observed.resource
+        has_finalizer = names.FINALIZER in resource.finalizers
+        body: Object | None = None
+        if planned.finalizer and not has_finalizer and not resource.deleting:
+            body = await self._actor.set_finalizer(resource, True)  # before there is any data to delete
+        obstacles = await self._actor.apply(resource, planned.objects)
+        if obstacles != pipeline.obstacles:
+            pipeline.obstacles = obstacles
+            observed = replace(observed, obstacles=obstacles)
+            planned = self._plan(pipeline, observed, now)
+            self._queue.add(key_of(pipeline.body), _WAITING_SECONDS)
+        await self._actor.delete(resource, planned.deletions)
+        if not status.unchanged(resource.status, planned.status):
+            body = await self._actor.write_status(resource, planned.status) or body
+            await self._actor.record(resource, planned.events, status.iso(now))
+        if has_finalizer and not planned.finalizer:
+            body = await self._actor.set_finalizer(resource, False) or body
+        return body
+
+    def _remember(self, key: Key, body: Object) -> None:
+        """What the API answered, so that the next pass does not start from what was before."""
+        pipeline = self.pipelines.get(key)
+        if pipeline is not None and version_of(body) > version_of(pipeline.body):
+            pipeline.body = body
+
+
+_WORKLOADS = ("StatefulSet", "Job", "CronJob", "SparkApplication")
+
+
+def _as_seen_since(report: Report | None, since: datetime) -> Report | None:
+    """The report with times at which the API server could not be watched left out of account."""
+    if report is None:
+        return None
+    return replace(report, seen=max(report.seen, since), progressed=max(report.progressed, since))
+
+
+def spec_of(body: Object) -> PipelineSpec | ManifestError:
+    """The spec, or all that is wrong with it; of the rest Kubernetes and the operator are the authors."""
+    metadata = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
+    document = {name: body[name] for name in ("apiVersion", "kind", "spec") if name in body}
+    try:
+        return CdcPipeline.from_dict({**document, "metadata": metadata}).spec
+    except ManifestError as error:
+        return error
+    except Exception as error:  # whatever it is: one pipeline must not stop the others
+        _log.exception("%s cannot be read", body["metadata"]["name"])
+        return ManifestError([("spec", f"cannot be read: {error}")])
+
+
+def key_of(body: Object) -> Key:
+    return Key(body["metadata"]["namespace"], body["metadata"]["name"])
+
+
+def version_of(body: Object) -> int:
+    return int(body["metadata"].get("resourceVersion") or 0)

@@ -1,0 +1,96 @@
+"""Spark's settings on Kubernetes, as far as the operator knows them. Pure.
+
+What only the pod knows (its name and address) is added there: see ``lakemirror.pod``.
+"""
+
+from __future__ import annotations
+
+from lakemirror.api.spec import Spark
+from lakemirror.controller import names
+
+EXECUTOR_TEMPLATE = "/etc/lakemirror/executor.yaml"
+_OVERHEAD = 0.4
+"""What a driver needs beside its heap, as a part of it: Python, and the JVM's own memory. As Spark reckons
+for Python (spark.kubernetes.memoryOverheadFactor)."""
+_OVERHEAD_AT_LEAST_MIB = 384
+
+
+def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str, str]:
+    """Settings of a driver that the operator runs itself, in client mode; ``spark.conf`` of the spec wins."""
+    if spark.executors.max == 0:
+        master = {"spark.master": f"local[{spark.driver.cores}]", "spark.driver.memory": spark.driver.memory}
+        return master | spark.conf
+    host = f"{names.driver(pipeline)}.{namespace}.svc"
+    pull = ",".join(spark.image_pull_secrets or [])
+    return {
+        "spark.master": "k8s://https://kubernetes.default.svc",
+        "spark.submit.deployMode": "client",
+        "spark.driver.host": host,
+        "spark.driver.port": "7078",
+        "spark.driver.blockManager.port": "7079",
+        "spark.driver.memory": spark.driver.memory,
+        "spark.executor.memory": spark.executors.memory,
+        "spark.executor.cores": str(spark.executors.cores),
+        "spark.kubernetes.namespace": namespace,
+        "spark.kubernetes.container.image": image,
+        "spark.kubernetes.executor.podNamePrefix": pipeline,
+        "spark.kubernetes.executor.podTemplateFile": EXECUTOR_TEMPLATE,
+        "spark.kubernetes.executor.podTemplateContainerName": "executor",
+        # The executors find all they need in the image: spares the driver the right to make ConfigMaps.
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        **({"spark.kubernetes.container.image.pullSecrets": pull} if pull else {}),
+        **executors(spark),
+        **spark.conf,
+    }
+
+
+def submitted(spark: Spark, image: str, account: str) -> dict[str, str]:
+    """Settings of a driver that another operator submits in cluster mode; ``spark.conf`` of the spec wins."""
+    # Spark's word for a driver without executors: see spark.kubernetes.driver.master in its documentation.
+    local = {"spark.kubernetes.driver.master": f"local[{spark.driver.cores}]"}
+    workers = local if spark.executors.max == 0 else executors(spark)
+    return {**_common(spark, image, account), **workers, **spark.conf}
+
+
+def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
+    return {
+        "spark.kubernetes.container.image": image,
+        "spark.kubernetes.authenticate.driver.serviceAccountName": account,
+        "spark.driver.cores": str(spark.driver.cores),
+        "spark.driver.memory": spark.driver.memory,
+        "spark.executor.cores": str(spark.executors.cores),
+        "spark.executor.memory": spark.executors.memory,
+        "spark.kubernetes.driver.podTemplateContainerName": "spark-kubernetes-driver",
+        "spark.kubernetes.executor.podTemplateContainerName": "spark-kubernetes-executor",
+        "spark.kubernetes.executor.disableConfigMap": "true",
+    }
+
+
+def executors(spark: Spark) -> dict[str, str]:
+    """How many executors: a fixed number, or as the load wants between two bounds."""
+    low, high = spark.executors.min, spark.executors.max
+    if low == high:
+        return {"spark.executor.instances": str(high)}
+    return {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": str(low),
+        "spark.dynamicAllocation.initialExecutors": str(max(low, 1)),
+        "spark.dynamicAllocation.maxExecutors": str(high),
+    }
+
+
+def driver_memory(spark: Spark) -> str:
+    """What the driver's container may take: its heap and what it needs beside."""
+    heap = _mib(spark.driver.memory)
+    return f"{heap + max(int(heap * _OVERHEAD), _OVERHEAD_AT_LEAST_MIB)}Mi"
+
+
+def driver_cpu(spark: Spark) -> str:
+    """What the driver's container asks for."""
+    return spark.conf.get("spark.kubernetes.driver.request.cores", str(spark.driver.cores))
+
+
+def _mib(memory: str) -> int:
+    number, unit = int(memory[:-1]), memory[-1]
+    return max(1, number // 1024 if unit == "k" else number * {"m": 1, "g": 1024, "t": 1024**2}[unit])

@@ -1,0 +1,285 @@
+"""The status of a pipeline, from its health and the driver's report. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from lakemirror.api import PipelineStatus
+from lakemirror.api.progress import shown_tables
+from lakemirror.api.status import (
+    CheckpointStatus,
+    Condition,
+    ConditionType,
+    DriverStatus,
+    Handled,
+    TableStatus,
+    Totals,
+)
+from lakemirror.controller.decide import Verdict
+from lakemirror.controller.health import Case, Health
+from lakemirror.controller.values import Event, Observed, Report
+
+MOST_BYTES = 60_000
+"""A status stays below 64 KB, so that watching thousands of pipelines is cheap."""
+_MESSAGE_KEPT = 1024
+_NAMED = 5
+"""Tables that a condition's message names."""
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def status(case: Case, health: Health) -> PipelineStatus:
+    """What to write; conditions that stay as they are keep the time at which they came to be so."""
+    observed = case.observed
+    before, report = observed.resource.status, observed.report
+    return _small(
+        PipelineStatus(
+            observed_generation=observed.resource.generation,
+            phase=health.phase,
+            conditions=list(_conditions(case, health)),
+            driver=_driver(case),
+            checkpoint=_checkpoint(before.checkpoint, report),
+            totals=_picked(Totals, report["totals"]) if report is not None else before.totals,
+            tables_total=_number(report["tablesTotal"]) if report is not None else before.tables_total,
+            handled=_handled(case),
+        ),
+        _typed(shown_tables(_reported(case))) if report is not None else before.tables,
+    )
+
+
+def unchanged(before: PipelineStatus, after: PipelineStatus) -> bool:
+    """If nothing but time moved: then the status is not written."""
+    return _timeless(before) == _timeless(after)
+
+
+def _timeless(status: PipelineStatus) -> dict[str, Any]:
+    moving = {"checkpoint": {"observed_at", "lag_seconds"}}
+    return status.model_dump(exclude_none=True, exclude=moving)
+
+
+def events(before: PipelineStatus, after: PipelineStatus) -> list[Event]:
+    """What each condition says that is new or has another reason, once; nothing for what stays."""
+    found = [_event(before.condition(c.type), c) for c in after.conditions or []]
+    return list(dict.fromkeys(event for event in found if event is not None))
+
+
+def _event(before: Condition | None, after: Condition) -> Event | None:
+    if before is not None and (before.status, before.reason) == (after.status, after.reason):
+        return None
+    if after.type == "Reconciling" or (after.type == "Stalled" and before is not None):
+        return None  # Ready says as much
+    good = after.status == "True" if after.type == "Ready" else False
+    quiet = good or after.reason in _QUIET
+    return Event("Normal" if quiet else "Warning", after.reason, after.message)
+
+
+_QUIET = ("Running", "Suspended", "Restarting", "DriverPending", "DriverStarting", "Scheduled", "Deleting")
+"""Reasons for not being ready that are as someone wished."""
+
+
+def conditions_of(
+    observed: Observed, wanted: Iterable[tuple[ConditionType, str, Verdict]], now: datetime
+) -> Iterator[Condition]:
+    """The conditions, each with the time of its last transition."""
+    for type, value, verdict in wanted:
+        before = observed.resource.status.condition(type)
+        since = before.last_transition_time if before is not None and before.status == value else iso(now)
+        yield Condition(
+            type=type,
+            status=_truth(value),
+            observed_generation=observed.resource.generation,
+            last_transition_time=since,
+            reason=verdict.reason,
+            message=verdict.message[:_MESSAGE_KEPT],
+        )
+
+
+def _truth(value: str) -> Literal["True", "False", "Unknown"]:
+    return "True" if value == "True" else "False" if value == "False" else "Unknown"
+
+
+def _conditions(case: Case, health: Health) -> Iterator[Condition]:
+    said = Verdict(health.reason, health.message)
+    wanted: list[tuple[ConditionType, str, Verdict]] = [("Ready", health.ready, said)]
+    if health.reconciling:
+        wanted.append(("Reconciling", "True", said))
+    stalled = _stalled(case, health)
+    if stalled is not None:
+        wanted.append(("Stalled", "True", stalled))
+    for type, look in _FINDINGS:
+        found = look(case)
+        if found is not None:
+            wanted.append((type, "True", found))
+    return conditions_of(case.observed, wanted, case.now)
+
+
+def _stalled(case: Case, health: Health) -> Verdict | None:
+    """What a person has to do, also where the last good spec goes on meanwhile."""
+    if case.decision.refusal is not None:
+        return case.decision.refusal
+    if health.stalled:
+        return Verdict(health.reason, health.message)
+    obstacles = [o for o in case.observed.obstacles if o.reason in _NEED_SOMEONE]
+    return Verdict(obstacles[0].reason, obstacles[0].message) if obstacles else _source_restarted(case)
+
+
+_NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec")
+"""Obstacles that do not go by themselves."""
+
+
+def _schema_drift(case: Case) -> Verdict | None:
+    tables = _typed(_reported(case))
+    text = [f"{t.source}.{d.column} {d.change}: {d.action or 'seen'}" for t in tables for d in t.drift or []]
+    return Verdict("ColumnsChanged", _enumerated(text)) if text else None
+
+
+def _data_quality(case: Case) -> Verdict | None:
+    report = case.observed.report
+    number = (report["totals"] or {}).get("quarantined") if report is not None else None
+    if not number:
+        return None
+    tables = [str(t.get("source")) for t in _reported(case) if t.get("quarantined")]
+    where = f" of {_enumerated(tables)}" if tables else ""
+    return Verdict(
+        "RecordsQuarantined", f"{number} records{where} are in quarantine: see `lakemirror replay`"
+    )
+
+
+def _source_restarted(case: Case) -> Verdict | None:
+    """A driver that stopped for this is started again and again, and says nothing until it meets it again."""
+    report, before = case.observed.report, case.observed.resource.status.condition("SourceRestarted")
+    if report is None:
+        return None
+    if report["sourceRestarted"]:
+        return Verdict("PositionsStartAgain", str(report["sourceRestarted"]))
+    if before is not None and report["batchId"] is None and case.decision.revision == _ran(case.observed):
+        return Verdict(before.reason, before.message)
+    return None
+
+
+def _table_failed(case: Case) -> Verdict | None:
+    report = case.observed.report
+    failed = [f"{t.source}: {t.error}" for t in _typed(_reported(case)) if t.error]
+    if report is not None and report["tableFailed"]:
+        failed.insert(0, str(report["tableFailed"]))
+    return Verdict("NotWritten", _enumerated(failed)) if failed else None
+
+
+_FINDINGS: tuple[tuple[ConditionType, Callable[[Case], Verdict | None]], ...] = (
+    ("SchemaDrift", _schema_drift),
+    ("DataQuality", _data_quality),
+    ("SourceRestarted", _source_restarted),
+    ("TableFailed", _table_failed),
+)
+
+
+def _ran(observed: Observed) -> str | None:
+    return observed.resource.status.driver.revision if observed.resource.status.driver is not None else None
+
+
+def _reported(case: Case) -> list[dict[str, Any]]:
+    """The tables of the report that can be shown."""
+    report = case.observed.report
+    tables = (report["tables"] or []) if report is not None else []
+    return [table for table in tables if isinstance(table, dict)]
+
+
+def _enumerated(texts: list[str]) -> str:
+    more = len(texts) - _NAMED
+    return "; ".join(texts[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _driver(case: Case) -> DriverStatus | None:
+    before, pod, tally = case.observed.resource.status.driver, case.pod, case.tally
+    if pod is None and before is None:
+        return None
+    suspended = case.decision.suspended
+    return DriverStatus(
+        pod=pod.name if pod is not None else None,
+        uid=pod.uid if pod is not None else None,
+        revision=(pod.revision if pod is not None else None) or case.decision.revision or None,
+        run_id=_text(case.report["runId"]) if case.report is not None else None,
+        started_at=iso(pod.started) if pod is not None and pod.started is not None else None,
+        image=pod.image if pod is not None else None,
+        restarts=tally.exits,
+        consecutive_failures=0 if suspended else tally.failures,
+        last_failure=tally.last,
+    )
+
+
+def _checkpoint(before: CheckpointStatus | None, report: Report | None) -> CheckpointStatus | None:
+    """How far the driver is; what a new run does not know yet stays as the run before said."""
+    if report is None:
+        return before
+    now = _picked(CheckpointStatus, report.document)
+    if before is None or now is None or now.batch_id is not None:
+        return now
+    return now.model_copy(update={"batch_id": before.batch_id, "committed_at": before.committed_at})
+
+
+def _typed(tables: Iterable[dict[str, Any]]) -> list[TableStatus]:
+    found = [_picked(TableStatus, table) for table in tables]
+    return [table for table in found if table is not None]
+
+
+def _handled(case: Case) -> Handled | None:
+    """Tokens count as handled once a driver runs with them."""
+    before, spec = case.observed.resource.status.handled, case.decision.spec
+    runs = (
+        case.pod is not None and case.pod.started is not None and case.pod.revision == case.decision.revision
+    )
+    if spec is None or not runs:
+        return before
+    return Handled(
+        restart_token=spec.restart_token,
+        reset_token=spec.spark.reset_token,
+        resync={table.source: table.resync_token for table in spec.tables if table.resync_token} or None,
+    )
+
+
+def _small(status: PipelineStatus, tables: list[TableStatus] | None) -> PipelineStatus:
+    """The status with as many of the tables as fit."""
+    while True:
+        whole = status.model_copy(update={"tables": tables})
+        if not tables or len(json.dumps(document(whole)).encode()) <= MOST_BYTES:
+            return whole
+        tables = tables[: len(tables) * 3 // 4]
+
+
+def document(status: PipelineStatus) -> dict[str, Any]:
+    """The status as the API takes it."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _picked(model: type[_M], given: Any) -> _M | None:
+    """What of ``given`` the model knows; a field that does not fit is left out, for a report is not ours."""
+    if not isinstance(given, dict):
+        return None
+    names = {field.alias or name for name, field in model.model_fields.items()}
+    known = {name: value for name, value in given.items() if name in names and value is not None}
+    while True:
+        try:
+            return model.model_validate(known)
+        except ValidationError as error:
+            wrong = {str(e["loc"][0]) for e in error.errors() if e["loc"]} & known.keys()
+            if not wrong:
+                return None
+            known = {name: value for name, value in known.items() if name not in wrong}
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def iso(moment: datetime) -> str:
+    """A time as the API writes it."""
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

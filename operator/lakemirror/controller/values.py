@@ -1,0 +1,182 @@
+"""What ``plan`` reads and gives: plain values, made from the API's objects by ``observe``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from lakemirror.api import PipelineSpec, PipelineStatus
+
+Object = dict[str, Any]
+"""An object of the Kubernetes API as a document."""
+
+Kind = Literal["StatefulSet", "Job", "CronJob", "SparkApplication"]
+State = Literal["Idle", "Active", "Succeeded", "Failed"]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """The CdcPipeline itself, without its spec."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    deleting: bool = False
+    finalizers: tuple[str, ...] = ()
+    status: PipelineStatus = field(default_factory=PipelineStatus)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The last good spec, as it stands in the ConfigMap that drivers read, and the revision it has there."""
+
+    spec: PipelineSpec
+    revision: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What makes driver pods: an object of one of ``Kind``.
+
+    ``settled``: its controller has seen its newest version. ``failures`` counts the runs that failed.
+    ``scheduled``: a Job that a CronJob made.
+    """
+
+    kind: Kind
+    name: str
+    uid: str
+    api_version: str = "apps/v1"
+    revision: str | None = None
+    state: State = "Idle"
+    settled: bool = True
+    deleting: bool = False
+    scheduled: bool = False
+    created: datetime | None = None
+    failures: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a container ended."""
+
+    code: int
+    reason: str
+    message: str
+    at: datetime | None
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A driver's pod. ``exits``: how often its container ended; ``started``: since when it runs now."""
+
+    name: str
+    uid: str
+    component: str = "driver"
+    revision: str | None = None
+    image: str | None = None
+    node: str | None = None
+    phase: str = "Pending"
+    reason: str = ""
+    started: datetime | None = None
+    exits: int = 0
+    ending: Ending | None = None
+    waiting: str = ""
+    message: str = ""
+    deleted: datetime | None = None
+    """When it should have been gone: Kubernetes' deletionTimestamp, the grace period included."""
+    unreachable: bool = False
+    """Its node no longer answers."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A driver's progress report (its document is described in ``lakemirror.driver.progress``).
+
+    ``seen`` is when the operator saw it first, ``progressed`` when it last saw a new batch or a source with
+    nothing left: both by the operator's clock, so that clocks are never compared.
+    """
+
+    document: dict[str, Any]
+    seen: datetime
+    progressed: datetime
+
+    def __getitem__(self, name: str) -> Any:
+        return self.document.get(name)
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """An object that could not be applied: a foreign one has its name, or the API server refused it."""
+
+    reason: Literal["ForeignObject", "Refused", "InvalidSpec", "NamespaceTerminating", "FormerObject"]
+    message: str
+
+
+@dataclass(frozen=True)
+class Rival:
+    """An older pipeline that has the same checkpoint or target."""
+
+    pipeline: str
+    claim: str
+
+
+@dataclass(frozen=True)
+class Observed:
+    """All that is known of a pipeline beside its spec."""
+
+    resource: Resource
+    accepted: Accepted | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    """The data of the config ConfigMap."""
+    workloads: tuple[Workload, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    report: Report | None = None
+    rivals: tuple[Rival, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+    mount_problem: str = ""
+    """What the kubelet says of a volume that it cannot mount, such as a Secret that is not there."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The operator's own settings."""
+
+    driver_image: str = "lakemirror-driver:0.1.0"
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """An object to delete, if it still is the one with this uid."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a person may want to know, as a Kubernetes Event."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do: ``objects`` to apply, ``deletions``, then ``status`` to write and ``events`` to record.
+
+    ``finalizer``: if ours has to be there. ``again``: when time alone may change the plan; None is never.
+    """
+
+    objects: tuple[Object, ...]
+    deletions: tuple[Deletion, ...]
+    status: PipelineStatus
+    events: tuple[Event, ...] = ()
+    finalizer: bool = False
+    again: datetime | None = None

@@ -1,0 +1,72 @@
+"""If the operator is well: told over HTTP at /healthz and /readyz, with numbers at /metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+BEAT_SECONDS = 10.0
+SILENT_SECONDS = 60.0
+
+
+class Vitals:
+    """The canary: a key that has to come through the queue and its workers again and again.
+
+    As long as the operator waits for its Lease, or the API server is silent, there is nothing to prove.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._beat: float | None = None
+        self._missed: str | None = None
+        self.ready = False
+        self.registry = CollectorRegistry()
+        self.passes = Counter(
+            "lakemirror_operator_passes", "Passes over pipelines", ["result"], registry=self.registry
+        )
+        self.pipelines = Gauge(
+            "lakemirror_operator_pipelines", "Pipelines by phase", ["phase"], registry=self.registry
+        )
+        self.waiting = Gauge(
+            "lakemirror_operator_queue", "Pipelines that wait for a pass", registry=self.registry
+        )
+
+    def beat(self) -> None:
+        """The canary came through."""
+        self._beat = self._monotonic()
+
+    def missed(self, what: str) -> None:
+        """A change reached the API server's lists, but not the operator: its watch is dead."""
+        self._missed = what
+
+    def trouble(self) -> str | None:
+        """Why the operator should be started again; None if it is well."""
+        if self._missed is not None:
+            return f"{self._missed} has changed, and no watch has told"
+        if self._beat is not None and self._monotonic() - self._beat > SILENT_SECONDS:
+            return f"nothing was reconciled for {SILENT_SECONDS:.0f} s"
+        return None
+
+
+async def serve(vitals: Vitals, port: int) -> web.AppRunner:
+    """Answer over HTTP from now on; close it with ``cleanup``."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        trouble = vitals.trouble()
+        return web.Response(text=trouble or "ok", status=503 if trouble else 200)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return web.Response(text="ok" if vitals.ready else "starting", status=200 if vitals.ready else 503)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(vitals.registry), content_type="text/plain")
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, port=port).start()
+    return runner

@@ -1,0 +1,139 @@
+"""Which objects have to be there and which have to go, so that one driver runs, of one revision. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakemirror.controller import build, names
+from lakemirror.controller.build import Application
+from lakemirror.controller.decide import Decision
+from lakemirror.controller.values import Deletion, Kind, Object, Observed, Pod, Workload
+
+
+def application(decision: Decision, observed: Observed) -> Application:
+    """What the pipeline's objects are made of."""
+    assert decision.spec is not None
+    resource = observed.resource
+    revisions = {pod.revision for pod in observed.pods} - {None, decision.revision}
+    kept = {k: v for k, v in observed.config.items() if k.partition(".")[0].partition("-")[0] in revisions}
+    return Application(
+        resource.namespace,
+        resource.name,
+        decision.spec,
+        decision.revision,
+        decision.image,
+        uid=resource.uid,
+        held=decision.hold is not None,
+        kept=kept,
+    )
+
+
+def objects(decision: Decision, observed: Observed) -> list[Object]:
+    """What to apply."""
+    if decision.spec is None:
+        return []
+    conflict = decision.hold is not None and decision.hold.reason == "Conflict"
+    if conflict and observed.accepted is None:
+        return []  # it has nothing yet, and need not keep to a spec that never ran
+    app = application(decision, observed)
+    due = [build.workload(app)] if _workload_is_due(decision, observed) else []
+    return [*build.foundations(app), *due]
+
+
+def _workload_is_due(decision: Decision, observed: Observed) -> bool:
+    """If the workload has to be applied now. Jobs and SparkApplications are made once and never changed."""
+    there = current(decision, observed)
+    if there is None and former_drivers(decision, observed):
+        return False
+    if kind(decision) in ("StatefulSet", "CronJob"):
+        return True
+    return there is None and decision.hold is None and not already_completed(decision, observed)
+
+
+def deletions(decision: Decision, observed: Observed) -> list[Deletion]:
+    """What to delete: workloads of another kind or revision, and a pod that runs another revision."""
+    if decision.spec is None:
+        return []
+    gone = [_deletion(w) for w in _unwanted(decision, observed) if not w.deleting]
+    there = current(decision, observed)
+    if (
+        there is not None
+        and there.kind == "StatefulSet"
+        and there.settled
+        and there.revision == decision.revision
+    ):
+        outdated = [p for p in drivers(observed) if p.revision != decision.revision and p.deleted is None]
+        gone += [Deletion("v1", "Pod", pod.name, pod.uid) for pod in outdated]
+    return gone
+
+
+def _unwanted(decision: Decision, observed: Observed) -> Iterator[Workload]:
+    wanted = kind(decision)
+    there = current(decision, observed)
+    for workload in observed.workloads:
+        ended = workload.state in ("Succeeded", "Failed")
+        if workload.name == names.cleanup(observed.resource.name):
+            continue
+        if workload.scheduled:
+            if not ended and (wanted != "CronJob" or decision.hold is not None):
+                yield workload
+        elif workload != there:
+            yield workload
+        elif wanted == "SparkApplication" and workload.state == "Succeeded" and _streams(decision):
+            yield workload  # it ended to be started again
+        elif wanted in ("Job", "SparkApplication") and decision.hold is not None and not ended:
+            yield workload
+
+
+def kind(decision: Decision) -> Kind:
+    """What makes the driver's pods."""
+    assert decision.spec is not None
+    return build.kind_of(decision.spec)
+
+
+def current(decision: Decision, observed: Observed) -> Workload | None:
+    """The workload that shall be there, if it is; a StatefulSet or CronJob whatever its revision."""
+    if decision.spec is None:
+        return None
+    wanted, name = kind(decision), observed.resource.name
+    expected = {
+        "StatefulSet": names.driver(name),
+        "CronJob": names.driver(name),
+        "Job": names.run(name, decision.revision),
+        "SparkApplication": name,
+    }[wanted]
+    for workload in observed.workloads:
+        same = workload.revision == decision.revision or wanted in ("StatefulSet", "CronJob")
+        if workload.kind == wanted and workload.name == expected and same and not workload.deleting:
+            return workload
+    return None
+
+
+def already_completed(decision: Decision, observed: Observed) -> bool:
+    """If this revision has run to its end, also when its Job is gone since."""
+    status = observed.resource.status
+    driver = status.driver
+    ran = driver is not None and driver.revision == decision.revision
+    return not _streams(decision) and status.phase == "Completed" and ran
+
+
+def drivers(observed: Observed) -> list[Pod]:
+    """The pods of drivers that have not ended, those that stay before those that go."""
+    alive = [p for p in observed.pods if p.component == "driver" and p.phase not in ("Succeeded", "Failed")]
+    return sorted(alive, key=lambda pod: pod.deleted is not None)
+
+
+def former_drivers(decision: Decision, observed: Observed) -> list[str]:
+    """Names of what has to be gone before a driver may start: workloads and pods of another kind."""
+    workloads = [w.name for w in _unwanted(decision, observed)]
+    pod_of_set = f"{names.driver(observed.resource.name)}-0"
+    own = pod_of_set if kind(decision) == "StatefulSet" else None
+    return workloads + [pod.name for pod in drivers(observed) if pod.name != own]
+
+
+def _streams(decision: Decision) -> bool:
+    return decision.spec is not None and decision.spec.trigger.available_now is None
+
+
+def _deletion(workload: Workload) -> Deletion:
+    return Deletion(workload.api_version, workload.kind, workload.name, workload.uid)

@@ -1,0 +1,80 @@
+"""``python3 -m lakemirror.pod [cleanup]``: what the driver's container runs.
+
+It ends with 0 when it was told to stop, when all is applied of what is applied once, and when a Secret has
+changed: then it is started again, with the new one. Why it failed stands in the termination log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+from lakemirror.api import ManifestError
+from lakemirror.driver import cleanup, runner
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.pod.report import ConfigMapSink
+from lakemirror.pod.secrets import SecretWatch
+from lakemirror.pod.settings import Pod, alone, pipeline, secret_folders
+
+TERMINATION_LOG = Path("/dev/termination-log")
+_log = logging.getLogger("lakemirror.pod")
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    try:
+        if arguments == ["cleanup"]:
+            clean()
+        else:
+            drive()
+    except (LakemirrorError, ManifestError) as error:
+        _log.error("%s", error)
+        _explain(str(error))
+        return 1
+    except KeyboardInterrupt:
+        _log.warning("the batch was given up, for the time to stop was over; it will be repeated")
+        return 0
+    except Exception as error:
+        _log.exception("the driver failed")
+        _explain(f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+def drive() -> None:
+    """Mirror until told to stop, or until all is applied where that is all that is asked for."""
+    pod = Pod.of(os.environ)
+    manifest = pipeline(pod)
+    folders = secret_folders(manifest)
+    watch = SecretWatch(folders.values())
+    once = bool(manifest.spec.trigger.available_now)
+    summary = runner.run(
+        manifest,
+        secrets=folders,
+        sinks=[ConfigMapSink(pod.namespace, pod.progress)],
+        stopping=None if once else watch.changed,
+        grace_seconds=pod.grace_seconds,
+    )
+    changed = ", for a Secret has changed" if watch.changed() else ""
+    _log.info("%s%s: %d records in %d batches", summary.status, changed, summary.records, summary.batches)
+
+
+def clean() -> None:
+    """Delete the data of a pipeline that is deleted, as far as its deletionPolicy says."""
+    manifest = alone(pipeline(Pod.of(os.environ)))
+    for place in cleanup.delete_data(manifest):
+        _log.info("%s is deleted", place)
+
+
+def _explain(message: str) -> None:
+    """Tell Kubernetes, and through it the status, why this ended: 4096 bytes are kept."""
+    with contextlib.suppress(OSError):
+        TERMINATION_LOG.write_text(message[:4000], "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

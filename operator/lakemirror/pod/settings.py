@@ -1,0 +1,73 @@
+"""What the pod adds to the manifest: Spark's settings on Kubernetes. Pure, but for the files it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakemirror.api import CdcPipeline
+
+CONFIG = Path("/etc/lakemirror")
+"""Where the operator's ConfigMap is mounted: pipeline.yaml, and natively spark.json and executor.yaml."""
+SECRETS = Path("/etc/lakemirror-secrets")
+"""Where the Secrets that the manifest names are mounted, each in a folder of its name."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What the pod's environment tells."""
+
+    name: str
+    ip: str
+    namespace: str
+    progress: str
+    grace_seconds: float
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Pod:
+        """From environment variables; KeyError names one that is missing."""
+        return cls(
+            name=environment["POD_NAME"],
+            ip=environment["POD_IP"],
+            namespace=environment["POD_NAMESPACE"],
+            progress=environment["LAKEMIRROR_PROGRESS_CONFIGMAP"],
+            grace_seconds=float(environment["LAKEMIRROR_GRACE_SECONDS"]),
+        )
+
+
+def pipeline(pod: Pod, config: Path = CONFIG) -> CdcPipeline:
+    """The manifest, its ``spark.conf`` completed by what the operator and this pod know.
+
+    Without spark.json another operator has submitted the driver, and has set all that.
+    """
+    manifest = CdcPipeline.load(config / "pipeline.yaml")
+    file = config / "spark.json"
+    if not file.exists():
+        return manifest
+    conf = json.loads(file.read_text("utf-8"))
+    if conf.get("spark.master", "").startswith("k8s://"):
+        # Executors belong to this pod, and are gone with it.
+        own = {"spark.kubernetes.driver.pod.name": pod.name, "spark.driver.bindAddress": bracketed(pod.ip)}
+        conf = own | conf
+    spark = manifest.spec.spark.model_copy(update={"conf": conf})
+    return manifest.model_copy(update={"spec": manifest.spec.model_copy(update={"spark": spark})})
+
+
+def alone(manifest: CdcPipeline) -> CdcPipeline:
+    """The manifest for a task without executors: what is said of them and of their network is left out."""
+    left_out = ("spark.kubernetes.", "spark.driver.", "spark.dynamicAllocation.", "spark.submit.")
+    kept = {k: v for k, v in manifest.spec.spark.conf.items() if not k.startswith(left_out)}
+    spark = manifest.spec.spark.model_copy(update={"conf": kept | {"spark.master": "local[1]"}})
+    return manifest.model_copy(update={"spec": manifest.spec.model_copy(update={"spark": spark})})
+
+
+def bracketed(ip: str) -> str:
+    """An address as Spark wants it: IPv6 in brackets."""
+    return f"[{ip}]" if ":" in ip else ip
+
+
+def secret_folders(manifest: CdcPipeline, secrets: Path = SECRETS) -> dict[str, Path]:
+    """The folder of each Secret that the manifest names."""
+    return {name: secrets / name for name in manifest.spec.secrets().values()}

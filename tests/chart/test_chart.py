@@ -1,0 +1,278 @@
+"""The chart renders what it promises, for all shapes of its values, and refuses values that are wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "lakemirror"
+CRD = "cdcpipelines.lakemirror.io"
+HELM = shutil.which("helm")
+KUBERNETES = "--kube-version=1.34.0"
+"""What the chart is rendered for, where no cluster is asked."""
+needs_helm = pytest.mark.skipif(HELM is None, reason="helm is not on the PATH")
+
+EVERYTHING = (
+    "backends.kubeflow=true",
+    "backends.apache=true",
+    "podDisruptionBudget.enabled=true",
+    "networkPolicy.enabled=true",
+    "podMonitor.enabled=true",
+    "replicas=2",
+)
+Object = dict[str, Any]
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(HELM), *arguments], capture_output=True, text=True, check=False)
+
+
+def render(*settings: str, release: str = "lakemirror", json_settings: tuple[str, ...] = ()) -> list[Object]:
+    """The objects of the chart with these values."""
+    options = [o for s in settings for o in ("--set", s)] + [
+        o for s in json_settings for o in ("--set-json", s)
+    ]
+    done = helm("template", release, str(CHART), "--namespace", "operators", KUBERNETES, *options)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [o for o in objects if o["kind"] == kind]
+
+
+def only(objects: list[Object], kind: str) -> Object:
+    (found,) = (
+        o for o in of_kind(objects, kind) if "helm.sh/hook" not in o["metadata"].get("annotations", {})
+    )
+    return found
+
+
+def pod_specs(objects: list[Object]) -> Iterator[Object]:
+    for o in objects:
+        if o["kind"] == "Pod":
+            yield o["spec"]
+        elif o["kind"] == "Deployment":
+            yield o["spec"]["template"]["spec"]
+
+
+def test_the_chart_has_the_crd_of_the_models() -> None:
+    ours, theirs = CHART / "files" / f"{CRD}.yaml", ROOT / "crds" / f"{CRD}.yaml"
+    assert ours.read_text() == theirs.read_text(), f"stale: cp crds/{CRD}.yaml {ours.relative_to(ROOT)}"
+
+
+def test_chart_and_package_have_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    package = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert package is not None
+    assert {chart["version"], chart["appVersion"]} == {package[1]}
+
+
+def test_every_value_has_a_schema() -> None:
+    def holes(values: Any, schema: Object, path: str) -> Iterator[str]:
+        if "properties" in schema:
+            assert schema["additionalProperties"] is False, path
+            for name, value in values.items():
+                assert name in schema["properties"], f"{path}.{name}"
+                yield from holes(value, schema["properties"][name], f"{path}.{name}")
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert list(holes(values, schema, "values")) == []
+    assert set(schema["properties"]) - set(values) == {"global"}
+
+
+@needs_helm
+@pytest.mark.parametrize("settings", [(), EVERYTHING, ("namespaces={a,b}",)], ids=["plain", "all", "roles"])
+def test_lint(settings: tuple[str, ...]) -> None:
+    done = helm("lint", "--strict", KUBERNETES, str(CHART), *(o for s in settings for o in ("--set", s)))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("replica=2", "replica"),
+        ("replicas=-1", "replicas"),
+        ("namespaces={Not_A_Name}", "namespaces"),
+        ("image.tag=a b", "tag"),
+        ("log.level=loud", "level"),
+        ("crds.keep=maybe", "keep"),
+        ("podMonitor.interval=often", "interval"),
+        ("networkPolicy.apiServer.ports={0}", "ports"),
+        ("backends.flink=true", "flink"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(setting: str, named: str) -> None:
+    done = helm("template", "x", str(CHART), KUBERNETES, "--set", setting)
+    assert done.returncode != 0
+    assert named in done.stderr
+
+
+@needs_helm
+def test_the_crd_is_kept_unless_told_otherwise() -> None:
+    kept = only(render(), "CustomResourceDefinition")
+    assert kept["metadata"]["name"] == CRD
+    assert kept["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    dropped = only(render("crds.keep=false"), "CustomResourceDefinition")
+    assert "annotations" not in dropped["metadata"]
+    assert kept["spec"] == yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text())["spec"]
+    assert of_kind(render("crds.enabled=false"), "CustomResourceDefinition") == []
+
+
+@needs_helm
+def test_listed_namespaces_need_no_cluster_wide_right() -> None:
+    objects = render("namespaces={one,two}", "rbac.aggregate=true")
+    assert of_kind(objects, "ClusterRole") == of_kind(objects, "ClusterRoleBinding") == []
+    roles = {
+        (o["metadata"]["namespace"], o["metadata"]["name"]): o["rules"] for o in of_kind(objects, "Role")
+    }
+    assert set(roles) == {("one", "lakemirror"), ("two", "lakemirror"), ("operators", "lakemirror-lease")}
+    assert roles["one", "lakemirror"] == roles["two", "lakemirror"]
+    bound = {(o["metadata"]["namespace"], o["roleRef"]["name"]) for o in of_kind(objects, "RoleBinding")}
+    assert bound == set(roles)
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-2:] == ["--namespace=one", "--namespace=two"]
+
+
+@needs_helm
+def test_cluster_wide_has_the_same_rules_as_one_namespace() -> None:
+    wide = next(o for o in of_kind(render(), "ClusterRole") if o["metadata"]["name"] == "lakemirror")
+    narrow = next(o for o in of_kind(render("namespaces={a}"), "Role") if o["metadata"]["namespace"] == "a")
+    assert wide["rules"] == narrow["rules"]
+
+
+@needs_helm
+@pytest.mark.parametrize("settings", [(), EVERYTHING])
+def test_rights_are_few(settings: tuple[str, ...]) -> None:
+    rules = [rule for o in render(*settings) if "Role" in o["kind"] for rule in o.get("rules", [])]
+    assert rules
+    for rule in rules:
+        assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"], rule
+        assert not {"secrets", "nodes", "pods/exec", "customresourcedefinitions"} & set(rule["resources"]), (
+            rule
+        )
+        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"]), rule
+
+
+@needs_helm
+def test_other_back_ends_bring_their_rights_only_when_asked_for() -> None:
+    def groups(*settings: str) -> set[str]:
+        rules = next(o for o in of_kind(render(*settings), "ClusterRole"))["rules"]
+        return {group for rule in rules for group in rule["apiGroups"]}
+
+    assert not {"sparkoperator.k8s.io", "spark.apache.org"} & groups()
+    assert groups("backends.kubeflow=true") - groups() == {"sparkoperator.k8s.io"}
+    assert groups("backends.apache=true") - groups() == {"spark.apache.org"}
+
+
+@needs_helm
+def test_all_pods_are_restricted() -> None:
+    """As the level `restricted` of Kubernetes' Pod Security Standards says."""
+    specs = list(pod_specs(render(*EVERYTHING)))
+    assert len(specs) == 2
+    for spec in specs:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        assert all({"emptyDir", "configMap"} & set(volume) for volume in spec["volumes"])
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+@needs_helm
+def test_selectors_find_the_operator_and_nothing_else() -> None:
+    objects = render(*EVERYTHING)
+    deployment = only(objects, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    test_pod = of_kind(objects, "Pod")[0]["metadata"]["labels"]
+    selectors = [
+        deployment["spec"]["selector"]["matchLabels"],
+        only(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        only(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        only(objects, "PodMonitor")["spec"]["selector"]["matchLabels"],
+    ]
+    for selector in selectors:
+        assert selector.items() <= labels.items()
+        assert not selector.items() <= test_pod.items()
+
+
+@needs_helm
+def test_extras_are_off_by_default() -> None:
+    kinds = {o["kind"] for o in render()}
+    assert not {"PodDisruptionBudget", "NetworkPolicy", "PodMonitor"} & kinds
+
+
+@needs_helm
+def test_network_policy_narrows_to_what_is_named() -> None:
+    policy = only(
+        render(
+            "networkPolicy.enabled=true",
+            "networkPolicy.apiServer.cidrs={10.0.0.1/32}",
+            "networkPolicy.apiServer.ports={6443}",
+            json_settings=(
+                'networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"name":"mon"}}}]',
+            ),
+        ),
+        "NetworkPolicy",
+    )["spec"]
+    assert policy["ingress"][0]["from"] == [{"namespaceSelector": {"matchLabels": {"name": "mon"}}}]
+    assert policy["egress"][1] == {
+        "ports": [{"port": 6443, "protocol": "TCP"}],
+        "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
+    }
+
+
+@needs_helm
+def test_names_stay_within_limits_and_follow_the_release() -> None:
+    for release in ("lakemirror", "prod", "p" * 53):
+        for o in render(*EVERYTHING, release=release):
+            name = o["metadata"]["name"]
+            assert len(name) <= 63, name
+            assert o["kind"] == "CustomResourceDefinition" or name.startswith(release[:20]), name
+
+
+@needs_helm
+def test_a_foreign_service_account_must_be_named() -> None:
+    done = helm("template", "x", str(CHART), KUBERNETES, "--set", "serviceAccount.create=false")
+    assert "serviceAccount.name is needed" in done.stderr
+    objects = render("serviceAccount.create=false", "serviceAccount.name=given")
+    assert of_kind(objects, "ServiceAccount") == []
+    assert all(spec["serviceAccountName"] == "given" for spec in pod_specs(objects))
+    bound = {s["name"] for o in objects if o["kind"].endswith("RoleBinding") for s in o["subjects"]}
+    assert bound == {"given"}
+
+
+@needs_helm
+def test_the_test_asks_for_every_right_of_the_roles() -> None:
+    for settings in ((), ("namespaces={one,two}", "backends.kubeflow=true")):
+        objects = render(*settings)
+        config = next(o for o in of_kind(objects, "ConfigMap") if o["metadata"]["name"].endswith("-test"))
+        wanted = json.loads(config["data"]["rights.json"])["wanted"]
+        asked = {
+            (namespace, json.dumps(rule, sort_keys=True))
+            for part in wanted
+            for namespace in part["namespaces"]
+            for rule in part["rules"]
+        }
+        given = {
+            (o["metadata"].get("namespace", ""), json.dumps(rule, sort_keys=True))
+            for o in objects
+            if o["kind"] in ("Role", "ClusterRole") and not o["metadata"]["name"].endswith(("-view", "-edit"))
+            for rule in o["rules"]
+        }
+        assert asked == given
+        compile(config["data"]["rights.py"], "rights.py", "exec")

@@ -1,0 +1,271 @@
+"""The objects as the API gets them: shape, security, pod templates; asserted on, not compared with files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from lakemirror.api import CdcPipeline, load_documents
+from lakemirror.controller import build, names
+from lakemirror.controller.build import Application
+from lakemirror.controller.values import Object
+from tests.api.manifests import FULL
+from tests.controller.builders import SETTINGS, find, revision, spec
+
+WORKLOADS = {
+    "StatefulSet": {},
+    "Job": {"trigger": {"availableNow": True}},
+    "CronJob": {"trigger": {"availableNow": True, "schedule": "@daily"}},
+    "kubeflow": {"spark": {"backend": "kubeflow"}},
+    "apache": {"spark": {"backend": "apache"}},
+}
+
+
+def app(name: str = "shop", **changes: Any) -> Application:
+    of = spec(**changes)
+    return Application(
+        "mirrors", name, of, revision(of), of.spark.image or SETTINGS.driver_image, uid="uid-1"
+    )
+
+
+def templates(of: Application) -> Iterator[dict[str, Any]]:
+    """All pod templates of an application: the driver's, and the executors' where there are any."""
+    workload = build.workload(of)
+    spec = workload["spec"]
+    if workload["kind"] == "SparkApplication":
+        kubeflow = "driver" in spec
+        yield spec["driver"]["template"] if kubeflow else spec["driverSpec"]["podTemplateSpec"]
+        yield spec["executor"]["template"] if kubeflow else spec["executorSpec"]["podTemplateSpec"]
+        return
+    yield (spec["jobTemplate"]["spec"] if workload["kind"] == "CronJob" else spec)["template"]
+    config = find(build.foundations(of), "ConfigMap", "shop-config")
+    assert config is not None
+    yield yaml.safe_load(config["data"][f"{of.revision}-executor.yaml"])
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_every_pod_keeps_to_the_restricted_standard(kind: str) -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/, and a read-only root besides."""
+    for template in templates(app(**WORKLOADS[kind])):
+        pod = template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["securityContext"]["runAsUser"] != 0
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        assert all(
+            volume.keys() - {"name"} <= {"configMap", "emptyDir", "secret"} for volume in pod["volumes"]
+        )
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_names_fit_with_the_longest_pipeline(kind: str) -> None:
+    long = app("p" * 40, **WORKLOADS[kind])
+    for made in (*build.foundations(long), build.workload(long), build.cleanup(long)):
+        limit = 52 if made["kind"] == "CronJob" else 57  # what controllers append has to fit into 63
+        assert len(made["metadata"]["name"]) <= limit
+        assert all(len(value) <= 63 for value in made["metadata"]["labels"].values())
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_pods_can_be_found_and_tell_their_revision(kind: str) -> None:
+    of = app(**WORKLOADS[kind])
+    driver, executor = templates(of)
+    assert driver["metadata"]["annotations"][names.REVISION] == of.revision
+    assert driver["metadata"]["labels"][names.COMPONENT] == "driver"
+    assert driver["metadata"]["labels"][names.MANAGED_BY] == names.FIELD_MANAGER
+    assert names.MANAGED_BY not in executor["metadata"]["labels"], "executors would fill the operator's watch"
+    workload = build.workload(of)
+    assert workload["metadata"]["annotations"][names.REVISION] == of.revision
+
+
+def test_one_driver_and_no_second_one_beside_it() -> None:
+    made = build.workload(app())["spec"]
+    assert (made["replicas"], made["podManagementPolicy"]) == (1, "Parallel")
+    assert made["updateStrategy"] == {"type": "OnDelete"}
+    selected = made["selector"]["matchLabels"].items()
+    assert selected <= made["template"]["metadata"]["labels"].items()
+    for kind in ("Job", "CronJob"):
+        workload = build.workload(app(**WORKLOADS[kind]))["spec"]
+        job = workload["jobTemplate"]["spec"] if kind == "CronJob" else workload
+        assert job["podReplacementPolicy"] == "Failed"
+        assert job["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_executors_reach_the_driver_by_name_before_it_is_ready() -> None:
+    of = app()
+    service = find(build.foundations(of), "Service")
+    assert service is not None
+    assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
+    labels = next(templates(of))["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    conf = json.loads(build.config_data(of)[f"{of.revision}-spark.json"])
+    assert conf["spark.driver.host"] == f"{service['metadata']['name']}.mirrors.svc"
+    assert {port["port"] for port in service["spec"]["ports"]} >= {
+        int(conf["spark.driver.port"]),
+        int(conf["spark.driver.blockManager.port"]),
+    }
+
+
+def test_the_driver_may_do_no_more_than_it_does() -> None:
+    def rules(of: Application) -> list[dict[str, Any]]:
+        role = find(build.foundations(of), "Role")
+        assert role is not None
+        found: list[dict[str, Any]] = role["rules"]
+        return found
+
+    reporting = {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": ["shop-progress"],
+        "verbs": ["get", "patch"],
+    }
+    assert rules(app(spark={"executors": {"max": 0}})) == [reporting]
+    [first, pods] = rules(app())
+    assert (first, pods["resources"]) == (reporting, ["pods"])
+    for of in (app(), app(spark={"backend": "apache"})):
+        assert "secrets" not in json.dumps(rules(of))
+
+
+def test_secrets_are_mounted_and_never_written_into_an_object() -> None:
+    security = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "secret": "kafka-auth"}
+    of = app(source={"kafka": {"security": security}})
+    for template in templates(of):
+        assert {"name": "secret-0", "secret": {"secretName": "kafka-auth"}} in template["spec"]["volumes"]
+        [container] = template["spec"]["containers"]
+        assert "envFrom" not in container
+        assert all("secretKeyRef" not in json.dumps(entry) for entry in container.get("env", []))
+
+
+def test_memory_is_the_heap_and_what_goes_beside_it() -> None:
+    [container] = build.driver_pod(app(spark={"driver": {"memory": "4g", "cores": 3}}))["spec"]["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "3", "memory": "5734Mi"},
+        "limits": {"memory": "5734Mi"},
+    }
+    [container] = build.driver_pod(app(spark={"driver": {"memory": "512m"}}))["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "896Mi"}
+
+
+class TestExecutors:
+    def conf(self, **executors: int) -> dict[str, str]:
+        of = app(spark={"executors": executors})
+        found: dict[str, str] = json.loads(build.config_data(of)[f"{of.revision}-spark.json"])
+        return found
+
+    def test_a_range_follows_the_load(self) -> None:
+        conf = self.conf(min=1, max=8)
+        assert conf["spark.dynamicAllocation.enabled"] == "true"
+        assert (
+            conf["spark.dynamicAllocation.minExecutors"],
+            conf["spark.dynamicAllocation.maxExecutors"],
+        ) == ("1", "8")
+        assert "spark.executor.instances" not in conf
+
+    def test_a_number_is_fixed(self) -> None:
+        conf = self.conf(min=3, max=3)
+        assert conf["spark.executor.instances"] == "3"
+        assert "spark.dynamicAllocation.enabled" not in conf
+
+    def test_none_is_local_mode(self) -> None:
+        assert self.conf(min=0, max=0)["spark.master"] == "local[1]"
+
+    @pytest.mark.parametrize("backend", ["kubeflow", "apache"])
+    def test_none_is_local_mode_with_other_back_ends(self, backend: str) -> None:
+        made = build.workload(app(spark={"backend": backend, "executors": {"max": 0}}))
+        assert made["spec"]["sparkConf"]["spark.kubernetes.driver.master"] == "local[1]"
+
+
+class TestPodTemplate:
+    TEMPLATE: ClassVar[dict[str, Any]] = {
+        "metadata": {"labels": {"team": "data", names.COMPONENT: "mine"}, "annotations": {"a": "b"}},
+        "spec": {
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "spark"}],
+            "terminationGracePeriodSeconds": None,
+            "securityContext": {"runAsUser": 1000},
+            "volumes": [{"name": "more", "emptyDir": {}}, {"name": "tmp", "emptyDir": {"medium": "Memory"}}],
+            "containers": [
+                {
+                    "name": "driver",
+                    "env": [{"name": "A", "value": "1"}],
+                    "volumeMounts": [{"name": "more", "mountPath": "/more"}],
+                },
+                {"name": "executor", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+                {"name": "log-shipper", "image": "logs:1"},
+            ],
+        },
+    }
+
+    def test_it_is_laid_over_ours(self) -> None:
+        pod = build.driver_pod(app(spark={"podTemplate": self.TEMPLATE}))
+        plain = build.driver_pod(app())
+        assert pod["metadata"]["labels"].items() >= {"team": "data", names.COMPONENT: "driver"}.items()
+        spec = pod["spec"]
+        assert (spec["nodeSelector"], spec["tolerations"]) == ({"disk": "ssd"}, [{"key": "spark"}])
+        assert "terminationGracePeriodSeconds" not in spec
+        assert spec["securityContext"] == plain["spec"]["securityContext"] | {"runAsUser": 1000}
+        assert {"name": "tmp", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
+        assert [container["name"] for container in spec["containers"]] == ["driver", "log-shipper"]
+        driver = spec["containers"][0]
+        assert driver["args"] == ["python3", "-m", "lakemirror.pod"]
+        assert driver["env"] == [*plain["spec"]["containers"][0]["env"], {"name": "A", "value": "1"}]
+        assert {mount["mountPath"] for mount in driver["volumeMounts"]} == {
+            "/etc/lakemirror",
+            "/tmp",
+            "/more",
+        }
+
+    def test_executors_get_their_part(self) -> None:
+        spec = build.executor_pod(app(spark={"podTemplate": self.TEMPLATE}))["spec"]
+        assert [container["name"] for container in spec["containers"]] == ["executor", "log-shipper"]
+        assert spec["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
+
+    def test_other_back_ends_call_the_containers_as_spark_does(self) -> None:
+        of = app(spark={"podTemplate": self.TEMPLATE, "backend": "apache"})
+        found = [[c["name"] for c in template["spec"]["containers"]] for template in templates(of)]
+        assert found == [
+            ["spark-kubernetes-driver", "log-shipper"],
+            ["spark-kubernetes-executor", "log-shipper"],
+        ]
+        assert all("args" not in c for t in templates(of) for c in t["spec"]["containers"])
+
+
+def test_no_text_of_a_manifest_changes_the_structure() -> None:
+    nasty = "\"}, evil: [{\n- <&>'{{ 7 * 7 }}"
+    of = app(restartToken=nasty, spark={"conf": {"spark.a": nasty}, "backend": "kubeflow"})
+    made = build.workload(of)
+    assert made["spec"]["sparkConf"]["spark.a"] == nasty
+    config = find(build.foundations(of), "ConfigMap", "shop-config")
+    assert config is not None
+    assert CdcPipeline.from_yaml(config["data"][f"{of.revision}.yaml"]).spec == of.spec
+
+
+@pytest.mark.parametrize("backend", ["native", "kubeflow", "apache"])
+def test_the_manifest_with_everything_can_be_built(backend: str) -> None:
+    [document] = load_documents(FULL)
+    document["spec"]["spark"]["backend"] = backend
+    full = CdcPipeline.from_dict(document).spec
+    of = Application("mirrors", "inventory", full, revision(full), full.spark.image or "")
+    made: list[Object] = [*build.foundations(of), build.workload(of)]
+    account = find(made, "ServiceAccount")
+    assert account is not None
+    assert account["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_the_hash_tells_any_change() -> None:
+    def hashes(of: Application) -> list[str]:
+        made = [*build.foundations(of), build.workload(of)]
+        return [document["metadata"]["annotations"][names.APPLIED] for document in made]
+
+    assert hashes(app()) == hashes(app())
+    assert hashes(app())[-1] != hashes(app(suspend=True, onBadRecord="fail"))[-1]

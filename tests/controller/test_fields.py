@@ -1,0 +1,162 @@
+"""The table of fields: complete, and what it says is what happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakemirror.api import CdcPipeline, PipelineSpec
+from lakemirror.controller import fields
+from lakemirror.controller.fields import EFFECTS, Effect, accepts, effect, incompatible
+from tests.api.manifests import FULL
+from tests.controller.builders import document, merged, spec
+
+IMAGE = "driver:1"
+
+
+def revision(of: PipelineSpec, image: str = IMAGE) -> str:
+    return fields.revision(of, image)
+
+
+def test_every_field_of_the_spec_has_an_effect() -> None:
+    names = {field.alias or name for name, field in PipelineSpec.model_fields.items()}
+    assert names <= EFFECTS.keys()
+
+
+def test_every_path_of_the_table_is_a_field() -> None:
+    for path in EFFECTS:
+        model: Any = PipelineSpec
+        for part in path.split("."):
+            found = {field.alias or name: field for name, field in model.model_fields.items()}
+            assert part in found, path
+            model = next(
+                (
+                    a
+                    for a in (found[part].annotation, *_arguments(found[part].annotation))
+                    if hasattr(a, "model_fields")
+                ),
+                None,
+            )
+
+
+def _arguments(annotation: Any) -> tuple[Any, ...]:
+    return getattr(annotation, "__args__", ())
+
+
+def test_the_longest_path_counts() -> None:
+    assert effect("trigger.schedule") is Effect.LIVE
+    assert effect("trigger.interval") is Effect.RESTART
+    assert effect("source.files.path") is Effect.RESET
+    with pytest.raises(KeyError, match=r"new\.field"):
+        effect("new.field")
+
+
+def test_defaults_that_the_api_server_fills_in_are_no_change() -> None:
+    bare = spec()
+    filled = bare.model_dump(mode="json", by_alias=True, exclude_none=True)
+    whole = CdcPipeline.from_dict({**document(), "spec": filled}).spec
+    assert revision(whole) == revision(bare)
+    assert incompatible(bare, whole) == incompatible(whole, bare) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"suspend": True},
+        {"progressDeadline": "1h"},
+        {"restart": {"backoffLimit": 3}},
+        {"deletionPolicy": "DeleteAll"},
+        {"spark": {"resetToken": "1"}},
+    ],
+)
+def test_what_the_operator_alone_acts_upon_is_the_same_revision(change: dict[str, Any]) -> None:
+    assert revision(spec(**change)) == revision(spec())
+
+
+def test_a_schedule_is_no_part_of_the_revision() -> None:
+    hourly, daily = (
+        spec(trigger={"availableNow": True, "schedule": f"@{word}"}) for word in ("hourly", "daily")
+    )
+    assert revision(hourly) == revision(daily)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"restartToken": "1"},
+        {"source": {"kafka": {"topicPattern": "other.*"}}},
+        {"source": {"kafka": {"bootstrapServers": "other:9092"}}},
+        {"onBadRecord": "fail"},
+        {"tables": [{"source": "public.a", "resyncToken": "1"}]},
+        {"tables": [{"source": "public.a", "suspend": True}]},
+        {"trigger": {"interval": "1m"}},
+        {"spark": {"executors": {"max": 0}}},
+        {"spark": {"conf": {"spark.a": "b"}}},
+        {"ordering": {"epochs": [{"epoch": 1, "from": {"t": {"0": 5}}}]}},
+    ],
+)
+def test_what_the_driver_reads_is_another_revision_that_its_checkpoint_can_follow(
+    change: dict[str, Any],
+) -> None:
+    assert revision(spec(**change)) != revision(spec())
+    assert incompatible(spec(), spec(**change)) == []
+
+
+def test_another_image_is_another_revision() -> None:
+    assert revision(spec(), "driver:2") != revision(spec(), "driver:1")
+
+
+@pytest.mark.parametrize(
+    ("change", "paths"),
+    [
+        ({"target": {"path": "s3a://x/{table}"}}, ["target"]),
+        ({"target": {"path": None, "table": "lake.{table}"}}, ["target"]),
+        ({"checkpoint": "s3a://x"}, ["checkpoint"]),
+        ({"source": {"kafka": None, "files": {"path": "/in"}}}, ["source"]),
+        ({"envelope": {"format": "maxwell"}}, ["envelope.format"]),
+        ({"defaults": {"mode": "append"}}, ["defaults.mode"]),
+        ({"tables": [{"source": "public.a", "primaryKey": ["id"]}]}, ["tables[public.a].primaryKey"]),
+        ({"tables": [{"source": "public.a", "target": {"path": "/x"}}]}, ["tables[public.a].target"]),
+        ({"tables": [{"source": "public.a", "mode": "append"}]}, ["tables[public.a].mode"]),
+    ],
+)
+def test_what_the_checkpoint_cannot_follow_is_named(change: dict[str, Any], paths: list[str]) -> None:
+    assert incompatible(spec(), spec(**change)) == paths
+
+
+def test_to_list_a_table_as_it_is_changes_nothing() -> None:
+    listed = {
+        "tables": [{"source": "public.a", "mode": "scd1", "target": {"path": "s3a://lake/{schema}/{table}"}}]
+    }
+    assert incompatible(spec(), spec(**listed)) == []
+
+
+def test_a_table_that_was_not_mirrored_may_begin_anyhow() -> None:
+    few = spec(unlisted="ignore", tables=[{"source": "public.a"}])
+    more = spec(unlisted="ignore", tables=[{"source": "public.a"}, {"source": "public.b", "mode": "append"}])
+    assert incompatible(few, more) == []
+
+
+def test_a_file_source_that_moves_needs_a_reset() -> None:
+    here = spec(source={"kafka": None, "files": {"path": "/a"}})
+    there = spec(source={"kafka": None, "files": {"path": "/b"}})
+    assert incompatible(here, there) == ["source.files.path"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [("", "", False), ("", "1", True), ("1", "1", False), ("1", "2", True), ("1", "", False)],
+)
+def test_only_a_new_token_resets(before: str, after: str, expected: bool) -> None:
+    assert accepts(spec(spark={"resetToken": before}), spec(spark={"resetToken": after})) is expected
+
+
+def test_the_manifest_with_everything_has_a_revision() -> None:
+    full = CdcPipeline.from_yaml(FULL).spec
+    assert len(revision(full)) == 10
+    assert incompatible(full, full) == []
+
+
+def test_merging_is_as_the_tests_think() -> None:
+    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": None, "d": 3}}) == {"a": {"c": 2, "d": 3}}

@@ -1,0 +1,470 @@
+"""The loop against an API server in memory: what is written, how often, and what when things break."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from lakemirror.controller import cache, names, operator, reconciler
+from lakemirror.controller.kube import ApiError
+from lakemirror.controller.lease import Lease
+from lakemirror.controller.operator import Operator, Options
+from lakemirror.controller.values import Object, Settings
+from lakemirror.controller.vitals import Vitals
+from tests.controller.builders import document, iso
+from tests.controller.fake_api import FakeApi
+
+POD_SPEC = {"containers": [{"name": "driver", "image": "driver:1"}]}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is waited for in seconds takes hundredths here."""
+    monkeypatch.setattr(cache, "_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(operator, "_WAITING_SECONDS", 0.02)
+    monkeypatch.setattr(operator, "_MOST_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "_WAITING_SECONDS", 0.02)
+    monkeypatch.setattr(reconciler, "_MOUNTING_SECONDS", 0.02)
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(20):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+class World:
+    """A cluster with an operator; the tests play its controllers."""
+
+    def __init__(self, api: FakeApi, operator: Operator) -> None:
+        self.api, self.operator = api, operator
+
+    async def apply(self, name: str = "shop", **changes: Any) -> Object:
+        """What `kubectl apply` of a manifest does."""
+        wanted = document(name, **changes)
+        there = self.api.objects.get(("lakemirror.io/v1alpha1", "CdcPipeline", "mirrors", name))
+        body = {**copy.deepcopy(there), "spec": wanted["spec"]} if there is not None else wanted
+        return await self.api._write("", body, log=False)
+
+    def status(self, name: str = "shop") -> dict[str, Any]:
+        found: dict[str, Any] = self.api.one("CdcPipeline", name).get("status") or {}
+        return found
+
+    def ready(self, name: str = "shop") -> tuple[str, str] | None:
+        conditions = {c["type"]: c for c in self.status(name).get("conditions", ())}
+        return (
+            (conditions["Ready"]["status"], conditions["Ready"]["reason"]) if "Ready" in conditions else None
+        )
+
+    async def until(self, what: Callable[[], Any]) -> None:
+        while True:
+            with suppress(StopIteration, KeyError):
+                if what():
+                    return
+            await asyncio.sleep(0.01)
+
+    async def settle(self) -> None:
+        """Returns when nothing is written for a while."""
+        before = -1
+        while before != len(self.api.calls):
+            before = len(self.api.calls)
+            await asyncio.sleep(0.15)
+
+    async def start_pod(self, name: str = "shop") -> Object:
+        """What the controller of StatefulSets and the kubelet do."""
+        workload = self.api.one("StatefulSet", f"{name}-driver")
+        generation = workload["metadata"]["generation"]
+        await self.api.put({**workload, "status": {"observedGeneration": generation}})
+        template = workload["spec"]["template"]
+        started = iso(datetime.now(UTC).replace(microsecond=0))
+        state = {
+            "name": "driver",
+            "ready": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": started}},
+        }
+        metadata = {
+            "name": f"{name}-driver-0",
+            "namespace": "mirrors",
+            "labels": template["metadata"]["labels"],
+            "annotations": template["metadata"]["annotations"],
+            "ownerReferences": [{"kind": "StatefulSet", "uid": workload["metadata"]["uid"]}],
+        }
+        status = {"phase": "Running", "containerStatuses": [state]}
+        return await self.api.put(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": POD_SPEC, "status": status}
+        )
+
+    async def report(self, name: str = "shop", **changes: Any) -> None:
+        """What the driver does."""
+        there = self.api.one("ConfigMap", f"{name}-progress")
+        told = {
+            "runId": "run-1",
+            "phase": "Running",
+            "batchId": 1,
+            "observedAt": iso(datetime.now(UTC)),
+            "committedAt": iso(datetime.now(UTC)),
+            "caughtUp": True,
+            "lagRecords": 0,
+            "totals": {"applied": 1},
+            "tablesTotal": 0,
+            "tables": [],
+        }
+        await self.api.put({**there, "data": {"progress.json": json.dumps(told | changes)}})
+
+    async def run(self, name: str = "shop", **changes: Any) -> None:
+        """A pipeline from nothing to ready."""
+        await self.apply(name, **changes)
+        await self.until(lambda: self.api.one("StatefulSet", f"{name}-driver"))
+        await self.start_pod(name)
+        await self.report(name)
+        await self.until(lambda: self.ready(name) == ("True", "Progressing"))
+
+    def written(self, kind: str) -> list[tuple[str, str]]:
+        return [(verb, name) for verb, k, name in self.api.calls if k == kind]
+
+
+@asynccontextmanager
+async def world(
+    api: FakeApi | None = None,
+    identity: str = "one",
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> AsyncIterator[World]:
+    api = api or FakeApi()
+    lease = Lease(api, "mirrors", "operator", identity)
+    await lease.acquire()
+    options = Options(Settings("driver:1"), identity, "mirrors")
+    working = Operator(api, options, lease, Vitals(), clock)
+    tasks = [asyncio.create_task(one) for one in (working.run(), _kopf(api, working))]
+    try:
+        yield World(api, working)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await lease.release() if api.reachable else None
+
+
+async def _kopf(api: FakeApi, operator: Operator) -> None:
+    """The watch of pipelines, which kopf keeps elsewhere."""
+    version = "0"
+    while True:
+        with suppress(Exception):
+            async for type, body in api.watch("lakemirror.io/v1alpha1", "CdcPipeline", None, version):
+                version = body["metadata"]["resourceVersion"]
+                operator.gone(body) if type == "DELETED" else operator.take(body)
+        await asyncio.sleep(0.02)
+
+
+@in_loop
+async def test_a_pipeline_becomes_ready_and_then_nothing_is_written() -> None:
+    async with world() as w:
+        await w.run()
+        await w.settle()
+        before = list(w.api.calls)
+        for _ in range(3):  # the driver lives and says the same again
+            await w.report(
+                committedAt=json.loads(w.api.one("ConfigMap", "shop-progress")["data"]["progress.json"])[
+                    "committedAt"
+                ]
+            )
+            await asyncio.sleep(0.1)
+        assert w.api.calls == before
+        assert [verb for verb, _ in w.written("StatefulSet")] == ["apply"]
+
+
+@in_loop
+async def test_a_new_operator_changes_nothing() -> None:
+    api = FakeApi()
+    async with world(api) as w:
+        await w.run()
+        await w.settle()
+    api.calls.clear()
+    async with world(api, "two") as w:
+        await w.until(lambda: len(w.operator.reconciler.pipelines) == 1)
+        await asyncio.sleep(0.3)
+        assert [call for call in api.calls if call[1] != "Lease"] == []
+
+
+@in_loop
+async def test_what_happened_while_no_operator_ran_is_done_once() -> None:
+    api = FakeApi()
+    async with world(api) as w:
+        await w.run()
+        await w.settle()
+    absent = World(api, w.operator)
+    await absent.apply(onBadRecord="fail")
+    await absent.apply(onBadRecord="quarantine", schemaEvolution="skip")
+    api.calls.clear()
+    async with world(api, "two") as w:
+        await w.until(lambda: ("apply", "shop-driver") in w.written("StatefulSet"))
+        changed = api.one("StatefulSet", "shop-driver")
+        generation = changed["metadata"]["generation"]
+        await api.put({**changed, "status": {"observedGeneration": generation}})
+        await w.until(lambda: ("delete", "shop-driver-0") in w.written("Pod"))
+        await w.start_pod()
+        await w.report()
+        await w.until(lambda: w.ready() == ("True", "Progressing"))
+        await w.settle()
+        assert w.written("Pod") == [("delete", "shop-driver-0")]
+        assert len(w.written("StatefulSet")) == 1
+
+
+@in_loop
+async def test_what_is_deleted_or_changed_by_others_is_mended() -> None:
+    async with world() as w:
+        await w.run()
+        await w.api.remove(w.api.one("Service", "shop-driver"))
+        await w.until(lambda: w.api.one("Service", "shop-driver"))
+        workload = w.api.one("StatefulSet", "shop-driver")
+        await w.api.put({**workload, "spec": {**workload["spec"], "replicas": 5}})
+        await w.until(lambda: w.api.one("StatefulSet", "shop-driver")["spec"]["replicas"] == 1)
+
+
+@in_loop
+async def test_a_foreign_object_is_left_alone_until_it_is_gone() -> None:
+    async with world() as w:
+        foreign = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "shop-driver", "namespace": "mirrors"},
+        }
+        made = await w.api.put({**foreign, "spec": {"clusterIP": "1.2.3.4"}})
+        await w.apply()
+        await w.until(lambda: w.ready() == ("False", "ForeignObject"))
+        assert w.api.one("Service", "shop-driver")["spec"] == {"clusterIP": "1.2.3.4"}
+        assert not w.api.all("StatefulSet")
+        await w.api.remove(made)
+        w.operator.take(w.api.one("CdcPipeline", "shop"))
+        await w.until(lambda: w.api.one("StatefulSet", "shop-driver"))
+
+
+@in_loop
+async def test_the_objects_of_a_former_pipeline_are_waited_for() -> None:
+    async with world() as w:
+        labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.PIPELINE: "shop"}
+        owners = [{"kind": "CdcPipeline", "name": "shop", "uid": "old"}]
+        metadata = {
+            "name": "shop-driver",
+            "namespace": "mirrors",
+            "labels": labels,
+            "ownerReferences": owners,
+        }
+        old = await w.api.put(
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": {}}
+        )
+        await w.apply()
+        await w.until(lambda: w.ready() == ("False", "FormerObject"))
+        await w.api.remove(old)
+        await w.until(
+            lambda: w.api.one("StatefulSet", "shop-driver")["metadata"]["uid"] != old["metadata"]["uid"]
+        )
+
+
+@in_loop
+async def test_one_poisoned_pipeline_stops_no_other() -> None:
+    async with world() as w:
+        await w.apply("wrong", target=None)
+        odd = document("odd")
+        odd["spec"] = "no map"
+        await w.api.put(odd)
+        await w.run("good", checkpoint="s3a://other/c", target={"path": "s3a://other/{table}"})
+        assert w.ready("wrong") == ("False", "InvalidSpec")
+        await w.until(lambda: w.ready("odd") == ("False", "InvalidSpec"))
+
+
+@in_loop
+async def test_a_pass_that_breaks_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        whole, times = w.operator.reconciler._observe, iter(range(3))
+
+        async def broken(*args: Any) -> Any:
+            if next(times, None) is not None:
+                raise RuntimeError("a bug")
+            return await whole(*args)
+
+        monkeypatch.setattr(w.operator.reconciler, "_observe", broken)
+        await w.run()
+
+
+@in_loop
+async def test_the_younger_of_two_waits_until_the_older_is_gone() -> None:
+    async with world() as w:
+        await w.run("first")
+        await w.apply("second")
+        await w.until(lambda: w.ready("second") == ("False", "Conflict"))
+        assert [o["metadata"]["name"] for o in w.api.all("StatefulSet")] == ["first-driver"]
+        await w.api.remove(w.api.one("CdcPipeline", "first"))
+        await w.until(lambda: w.api.one("StatefulSet", "second-driver"))
+
+
+@in_loop
+async def test_two_found_at_once_never_both_run() -> None:
+    api = FakeApi()
+    for name in ("b", "a", "c"):
+        await api.put(document(name))
+    async with world(api) as w:
+        await w.until(lambda: len([n for n in "abc" if w.ready(n)]) == 3)
+        await w.settle()
+        assert [o["metadata"]["name"] for o in api.all("StatefulSet")] == ["b-driver"]
+
+
+@in_loop
+async def test_while_the_api_server_is_away_nothing_is_decided() -> None:
+    async with world() as w:
+        await w.run()
+        await w.settle()
+        await w.api.cut()
+        await asyncio.sleep(0.2)
+        before = list(w.api.calls)
+        w.api.restore()
+        await w.report(batchId=2)
+        await w.until(lambda: w.status()["checkpoint"]["batchId"] == 2)
+        assert {call[:2] for call in w.api.calls[len(before) :]} == {("apply status", "CdcPipeline")}
+        assert w.ready() == ("True", "Progressing")
+
+
+@in_loop
+async def test_a_kind_that_the_cluster_lacks_is_told() -> None:
+    api = FakeApi()
+    gone = ApiError(404, "NotFound", "the server could not find the requested resource")
+    api.refusals = {("list", "SparkApplication"): gone, ("apply", "SparkApplication"): gone}
+    async with world(api) as w:
+        await w.apply(spark={"backend": "apache"})
+        await w.until(lambda: w.ready() == ("False", "Refused"))
+        assert "spec.spark.backend" in w.status()["conditions"][0]["message"]
+
+
+@in_loop
+async def test_a_refused_object_is_told_with_the_server_s_words() -> None:
+    api = FakeApi()
+    api.refusals = {
+        ("apply", "StatefulSet"): ApiError(422, "Invalid", "spec.template.spec.containers[1].image: Required")
+    }
+    async with world(api) as w:
+        await w.apply()
+        await w.until(lambda: w.ready() == ("False", "InvalidSpec"))
+        assert "containers[1].image" in w.status()["conditions"][0]["message"]
+
+
+@in_loop
+async def test_the_finalizer_comes_before_the_data_and_goes_after_it() -> None:
+    async with world() as w:
+        await w.run(deletionPolicy="DeleteAll")
+        calls = [call[1] for call in w.api.calls]
+        assert calls.index("CdcPipeline") < calls.index("StatefulSet")
+        assert w.api.one("CdcPipeline", "shop")["metadata"]["finalizers"] == [names.FINALIZER]
+        await w.api.remove(w.api.one("CdcPipeline", "shop"))
+        await w.until(lambda: w.api.one("Job", "shop-cleanup"))
+        assert not w.api.all("StatefulSet")
+        job = w.api.one("Job", "shop-cleanup")
+        await w.api.put({**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+        await w.until(lambda: not w.api.all("CdcPipeline"))
+
+
+@in_loop
+async def test_a_namespace_that_is_deleted_is_not_held_up() -> None:
+    async with world() as w:
+        await w.run(deletionPolicy="DeleteAll")
+        await w.settle()
+        ending = ApiError(403, "Forbidden", "being terminated", ("NamespaceTerminating",))
+        w.api.refusals = {("apply", kind): ending for kind in ("Job", "ConfigMap", "ServiceAccount")}
+        await w.api.remove(w.api.one("CdcPipeline", "shop"))
+        for kind in ("StatefulSet", "Pod", "Service", "ConfigMap", "ServiceAccount"):
+            for there in w.api.all(kind):
+                await w.api.remove(there)
+        await w.until(lambda: not w.api.all("CdcPipeline"))
+
+
+@in_loop
+async def test_events_are_recorded_once() -> None:
+    async with world() as w:
+        await w.apply(target=None)
+        await w.until(lambda: w.api.all("Event"))
+        for number in range(3):
+            await w.api.put(
+                {
+                    **w.api.one("CdcPipeline", "shop"),
+                    "metadata": {
+                        **w.api.one("CdcPipeline", "shop")["metadata"],
+                        "labels": {"n": str(number)},
+                    },
+                }
+            )
+            await asyncio.sleep(0.05)
+        [event] = w.api.all("Event")
+        assert (event["reason"], event["count"], event["type"]) == ("InvalidSpec", 1, "Warning")
+        assert event["involvedObject"]["name"] == "shop"
+
+
+@in_loop
+async def test_a_mount_that_fails_is_told_in_the_kubelet_s_words() -> None:
+    async with world() as w:
+        await w.apply()
+        await w.until(lambda: w.api.one("StatefulSet", "shop-driver"))
+        pod = await w.start_pod()
+        waiting = {"name": "driver", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+        await w.api.put({**pod, "status": {"phase": "Pending", "containerStatuses": [waiting]}})
+        message = 'MountVolume.SetUp failed for volume "secret-0" : secret "kafka-auth" not found'
+        await w.api.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": "x", "namespace": "mirrors"},
+                "reason": "FailedMount",
+                "message": message,
+                "involvedObject": {"uid": pod["metadata"]["uid"]},
+            }
+        )
+        await w.until(lambda: w.ready() == ("False", "SecretMissing"))
+        await w.start_pod()
+        await w.report()
+        await w.until(lambda: w.ready() == ("True", "Progressing"))
+
+
+@in_loop
+async def test_without_the_lease_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        monkeypatch.setattr(Lease, "held", property(lambda lease: False))
+        await w.apply()
+        await asyncio.sleep(0.2)
+        assert w.ready() is None
+        monkeypatch.setattr(Lease, "held", property(lambda lease: True))
+        await w.until(lambda: w.ready() is not None)
+
+
+@in_loop
+async def test_figures_do_not_age_while_the_api_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hang with all connections open: then the Lease alone shows it."""
+    now = [datetime.now(UTC)]
+    async with world(clock=lambda: now[0]) as w:
+        await w.run()
+        await w.settle()
+        monkeypatch.setattr(Lease, "held", property(lambda lease: False))
+        w.operator.take(w.api.one("CdcPipeline", "shop"))
+        await asyncio.sleep(0.1)
+        now[0] += timedelta(seconds=100)
+        monkeypatch.setattr(Lease, "held", property(lambda lease: True))
+        w.operator.take(w.api.one("CdcPipeline", "shop"))
+        await asyncio.sleep(0.1)
+        assert w.ready() == ("True", "Progressing")
+        now[0] += timedelta(seconds=100)
+        w.operator.take(w.api.one("CdcPipeline", "shop"))
+        await w.until(lambda: w.ready() == ("Unknown", "StaleFigures"))

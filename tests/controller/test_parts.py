@@ -1,0 +1,194 @@
+"""The small parts of the loop: the queue, the Lease, the canary, claims."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lakemirror.controller.claims import claims
+from lakemirror.controller.lease import Lease, LeaseLost
+from lakemirror.controller.queue import Queue
+from lakemirror.controller.vitals import SILENT_SECONDS, Vitals
+from tests.controller.builders import spec
+from tests.controller.fake_api import FakeApi
+from tests.controller.test_loop import in_loop
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestQueue:
+    @in_loop
+    async def test_what_is_added_often_is_worked_on_once(self) -> None:
+        queue: Queue[str] = Queue()
+        for _ in range(3):
+            queue.add("a")
+        queue.add("b")
+        assert [await queue.get(), await queue.get()] == ["a", "b"]
+        assert len(queue) == 0
+
+    @in_loop
+    async def test_a_key_is_never_worked_on_twice_at_a_time(self) -> None:
+        queue: Queue[str] = Queue()
+        queue.add("a")
+        assert await queue.get() == "a"
+        queue.add("a")
+        again = asyncio.create_task(queue.get())
+        await asyncio.sleep(0.02)
+        assert not again.done()
+        queue.done("a")
+        assert await again == "a"
+
+    @in_loop
+    async def test_what_is_wanted_sooner_comes_sooner(self) -> None:
+        queue: Queue[str] = Queue()
+        queue.add("late", 30)
+        queue.add("a", 30)
+        queue.add("a", 0.02)
+        queue.add("a", 60)
+        assert await queue.get() == "a"
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        waiting.cancel()
+
+    @in_loop
+    async def test_what_is_forgotten_does_not_come(self) -> None:
+        queue: Queue[str] = Queue()
+        queue.add("a")
+        queue.forget("a")
+        queue.add("b")
+        assert await queue.get() == "b"
+
+
+def lease(api: FakeApi, identity: str, clock: Clock) -> Lease:
+    return Lease(api, "ns", "operator", identity, clock)
+
+
+class TestLease:
+    @in_loop
+    async def test_one_of_two_has_it(self) -> None:
+        api, clock = FakeApi(), Clock()
+        one, two = lease(api, "one", clock), lease(api, "two", clock)
+        assert await one.attempt()
+        assert not await two.attempt()
+        assert (one.held, two.held) == (True, False)
+
+    @in_loop
+    async def test_it_is_taken_over_when_it_is_not_renewed(self) -> None:
+        api, clock = FakeApi(), Clock()
+        one, two = lease(api, "one", clock), lease(api, "two", clock)
+        await one.attempt()
+        assert not await two.attempt()
+        clock.now += 14
+        assert not await two.attempt()
+        await one.renew()
+        clock.now += 14
+        assert not await two.attempt()
+        clock.now += 15
+        assert not one.held
+        assert await two.attempt()
+        with pytest.raises(LeaseLost, match="two holds"):
+            await one.renew()
+
+    @in_loop
+    async def test_who_cannot_renew_stops_before_another_can_begin(self) -> None:
+        api, clock = FakeApi(), Clock()
+        one, two = lease(api, "one", clock), lease(api, "two", clock)
+        await one.attempt()
+        await two.attempt()
+        await api.cut()
+        for _ in range(12):
+            clock.now += 1
+            await one.renew()
+        assert not one.held
+        api.restore()
+        assert not await two.attempt()
+        await one.renew()
+        assert one.held, "nobody else had it: it goes on"
+
+    @in_loop
+    async def test_who_gives_it_back_lets_the_next_begin_at_once(self) -> None:
+        api, clock = FakeApi(), Clock()
+        one, two = lease(api, "one", clock), lease(api, "two", clock)
+        await one.attempt()
+        await one.release()
+        assert await two.attempt()
+        assert not one.held
+
+    @in_loop
+    async def test_an_answer_that_was_lost_is_no_reason_to_end(self) -> None:
+        api, clock = FakeApi(), Clock()
+        one = lease(api, "one", clock)
+        await one.attempt()
+        there = api.one("Lease", "operator")
+        await api.put({**there, "spec": {**there["spec"], "renewTime": "later"}})
+        await one.renew()
+        await one.renew()
+        assert one.held
+
+    @in_loop
+    async def test_a_lease_that_was_deleted_is_lost(self) -> None:
+        api, clock = FakeApi(), Clock()
+        one = lease(api, "one", clock)
+        await one.attempt()
+        await api.remove(api.one("Lease", "operator"))
+        with pytest.raises(LeaseLost):
+            await one.renew()
+
+
+class TestVitals:
+    def test_silence_is_trouble_only_after_the_first_beat(self) -> None:
+        clock = Clock()
+        vitals = Vitals(clock)
+        clock.now += 1000
+        assert vitals.trouble() is None
+        vitals.beat()
+        clock.now += SILENT_SECONDS
+        assert vitals.trouble() is None
+        clock.now += 1
+        assert vitals.trouble() is not None
+        vitals.beat()
+        assert vitals.trouble() is None
+
+    def test_a_dead_watch_is_trouble(self) -> None:
+        vitals = Vitals()
+        vitals.missed("ns/shop")
+        assert "ns/shop" in (vitals.trouble() or "")
+
+
+class TestClaims:
+    def shared(
+        self, a: dict[str, Any], b: dict[str, Any], namespaces: tuple[str, str] = ("x", "y")
+    ) -> set[str]:
+        one, two = (claims(spec(**change), ns) for change, ns in zip((a, b), namespaces, strict=True))
+        return {what for what, _ in one & two}
+
+    def test_the_same_spec_shares_all(self) -> None:
+        assert self.shared({}, {}) == {"checkpoint", "target"}
+
+    def test_spelling_does_not_matter(self) -> None:
+        other = {"checkpoint": "s3://lake/_checkpoints/shop/", "target": {"path": "/other/{table}"}}
+        assert self.shared({}, other) == {"checkpoint"}
+
+    def test_local_paths_are_shared_inside_of_a_namespace_only(self) -> None:
+        local = {"checkpoint": "/data/c", "target": {"path": "file:///data/{table}"}}
+        assert self.shared(local, local) == set()
+        assert self.shared(local, local, ("x", "x")) == {"checkpoint", "target"}
+
+    def test_listed_tables_share_what_they_have_in_common(self) -> None:
+        def only(*sources: str) -> dict[str, Any]:
+            return {
+                "unlisted": "ignore",
+                "tables": [{"source": s} for s in sources],
+                "checkpoint": f"s3a://{sources}",
+            }
+
+        assert self.shared(only("public.a"), only("public.b")) == set()
+        assert self.shared(only("public.a"), only("public.b", "public.a")) == {"target"}

@@ -1,0 +1,726 @@
+"""Every state of a pipeline, one plan each: what is seen -> what is done and said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
+from lakemirror.controller import names
+from lakemirror.controller.values import Observed, Obstacle, Plan, Rival, Workload
+from tests.controller.builders import (
+    NOW,
+    ago,
+    crashed,
+    document,
+    find,
+    following,
+    iso,
+    job,
+    merged,
+    observed,
+    planned,
+    pod,
+    ready,
+    reason,
+    report,
+    revision,
+    running,
+    spec,
+    stateful_set,
+)
+
+STREAM = spec()
+ONCE = spec(trigger={"availableNow": True})
+CRON = spec(trigger={"availableNow": True, "schedule": "0 * * * *"})
+WRONG = ManifestError([("spec.target", "is required"), ("spec.checkpoint", "is required")])
+
+
+def replicas(of: Plan) -> int | None:
+    workload = find(of.objects, "StatefulSet")
+    return workload["spec"]["replicas"] if workload is not None else None
+
+
+def deleted(of: Plan) -> list[tuple[str, str]]:
+    return [(d.kind, d.name) for d in of.deletions]
+
+
+class TestFirstPass:
+    def test_everything_is_made_at_once_and_ready_is_told_from_the_start(self) -> None:
+        plan = planned(STREAM, observed())
+        kinds = [o["kind"] for o in plan.objects]
+        assert kinds == [
+            "ServiceAccount",
+            "Role",
+            "RoleBinding",
+            "ConfigMap",
+            "ConfigMap",
+            "Service",
+            "StatefulSet",
+        ]
+        assert (ready(plan), plan.status.phase) == (("False", "DriverPending"), "Pending")
+        assert reason(plan, "Reconciling") == "DriverPending"
+        assert (plan.deletions, plan.finalizer) == ((), False)
+
+    def test_every_object_belongs_to_the_pipeline(self) -> None:
+        for made in planned(STREAM, observed()).objects:
+            [owner] = made["metadata"]["ownerReferences"]
+            assert (owner["uid"], owner["controller"]) == ("uid-1", True)
+            assert made["metadata"]["namespace"] == "mirrors"
+            assert made["metadata"]["labels"][names.MANAGED_BY] == names.FIELD_MANAGER
+            assert "finalizers" not in made["metadata"]
+
+    def test_an_invalid_spec_makes_nothing_and_says_all_that_is_wrong(self) -> None:
+        plan = planned(WRONG, observed())
+        assert (plan.objects, ready(plan), plan.status.phase) == ((), ("False", "InvalidSpec"), "Failed")
+        stalled = plan.status.condition("Stalled")
+        assert stalled is not None
+        assert stalled.message == "spec.target: is required; spec.checkpoint: is required"
+
+    @pytest.mark.parametrize(
+        ("template", "message"),
+        [
+            ({"spec": {"containers": "none"}}, "spec.spark.podTemplate.spec.containers: must be a list"),
+            ({"spec": {"containers": [{"image": "x"}]}}, "each entry with a name"),
+            ({"spec": {"volumes": ["x"]}}, "spec.spark.podTemplate.spec.volumes"),
+            ({"spec": "none"}, "spec.spark.podTemplate.spec: must be a mapping"),
+            ({"metadata": [1]}, "spec.spark.podTemplate.metadata: must be a mapping"),
+        ],
+    )
+    def test_a_pod_template_that_is_none_is_refused(self, template: dict[str, Any], message: str) -> None:
+        plan = planned(spec(spark={"podTemplate": template}), observed())
+        stalled = plan.status.condition("Stalled")
+        assert stalled is not None
+        assert (stalled.reason, message in stalled.message) == ("InvalidSpec", True)
+
+
+class TestRunning:
+    def test_a_driver_that_has_applied_everything_is_ready(self) -> None:
+        plan = planned(STREAM, running(STREAM))
+        assert (ready(plan), plan.status.phase) == (("True", "Progressing"), "Running")
+        assert plan.status.driver is not None
+        assert plan.status.driver.pod == "shop-driver-0"
+        assert plan.status.checkpoint is not None
+        assert (plan.status.checkpoint.batch_id, plan.status.checkpoint.caught_up) == (7, True)
+        assert [c.type for c in plan.status.conditions or []] == ["Ready"]
+
+    def test_a_second_pass_changes_nothing(self) -> None:
+        before = running(STREAM)
+        plan = planned(STREAM, before)
+        assert (plan.status, plan.events, plan.deletions) == (before.resource.status, (), ())
+
+    @pytest.mark.parametrize("hours", [1, 240])
+    def test_a_quiet_source_stays_healthy(self, hours: float) -> None:
+        quiet = report(committedAt=iso(ago(hours=hours)), progressed=NOW)
+        assert ready(planned(STREAM, running(STREAM, report=quiet))) == ("True", "Progressing")
+
+    def test_old_figures_are_unknown_and_stay_so_for_an_operator_that_is_new(self) -> None:
+        old = report(seen=ago(seconds=90), observedAt=iso(ago(seconds=50)))
+        plan = planned(STREAM, running(STREAM, report=old))
+        assert ready(plan) == ("Unknown", "StaleFigures")
+        seen_again = replace(old, seen=NOW, progressed=NOW)
+        seen = following(running(STREAM), plan, report=seen_again)
+        assert ready(planned(STREAM, seen)) == ("Unknown", "StaleFigures")
+        assert ready(planned(STREAM, replace(seen, report=report()))) == ("True", "Progressing")
+
+    def test_figures_are_not_old_before_three_periods(self) -> None:
+        seen = running(STREAM, report=report(seen=ago(seconds=89)))
+        plan = planned(STREAM, seen)
+        assert ready(plan) == ("True", "Progressing")
+        assert plan.again == NOW + timedelta(seconds=1)
+
+    def test_lag_without_a_commit_for_the_deadline_is_no_progress(self) -> None:
+        lagging: dict[str, Any] = {"caughtUp": False, "lagRecords": 10}
+        for minutes, expected in ((9, ("True", "Progressing")), (10, ("False", "NoProgress"))):
+            stuck = report(progressed=ago(minutes=minutes), **lagging)
+            assert ready(planned(STREAM, running(STREAM, report=stuck))) == expected
+
+    def test_no_progress_stands_until_a_batch_comes(self) -> None:
+        lagging: dict[str, Any] = {"caughtUp": False, "lagRecords": 10}
+        stuck = report(progressed=ago(minutes=10), **lagging)
+        plan = planned(STREAM, running(STREAM, report=stuck))
+        seen = following(running(STREAM), plan, report=replace(stuck, progressed=NOW))
+        assert ready(planned(STREAM, seen)) == ("False", "NoProgress")
+        moved = report(batchId=8, committedAt=iso(NOW), **lagging)
+        assert ready(planned(STREAM, replace(seen, report=moved))) == ("True", "Progressing")
+
+    def test_unknown_lag_without_a_commit_is_no_progress_too(self) -> None:
+        stuck = report(progressed=ago(minutes=11), caughtUp=False, lagRecords=None)
+        assert ready(planned(STREAM, running(STREAM, report=stuck))) == ("False", "NoProgress")
+
+    def test_the_report_of_a_run_before_says_nothing_of_this_one(self) -> None:
+        before = report(observedAt=iso(ago(minutes=2)))
+        plan = planned(STREAM, running(STREAM, report=before))
+        assert ready(plan) == ("False", "DriverStarting")
+        assert plan.status.totals is not None
+        assert plan.status.totals.applied == 3
+
+    def test_a_driver_that_never_reports_is_seen(self) -> None:
+        silent = running(STREAM, report=None, pods=(pod(STREAM, started=ago(minutes=10)),))
+        assert ready(planned(STREAM, silent)) == ("False", "NoProgress")
+
+
+class TestStartingAndFailing:
+    @pytest.mark.parametrize(
+        ("changes", "expected", "message"),
+        [
+            ({"waiting": "ContainerCreating"}, "DriverPending", "starting"),
+            (
+                {"waiting": "ImagePullBackOff", "message": "no such image"},
+                "ImagePullBackOff",
+                "no such image",
+            ),
+            ({"waiting": "Unschedulable", "message": "0/1 nodes"}, "Unschedulable", "0/1 nodes"),
+        ],
+    )
+    def test_what_a_pod_waits_for_is_told(self, changes: dict[str, str], expected: str, message: str) -> None:
+        waiting = pod(STREAM, started=None, phase="Pending", **changes)
+        plan = planned(STREAM, running(STREAM, pods=(waiting,), report=None))
+        assert (ready(plan), plan.status.phase) == (("False", expected), "Pending")
+        condition = plan.status.condition("Ready")
+        assert condition is not None
+        assert message in condition.message
+
+    def test_a_missing_secret_is_named(self) -> None:
+        said = 'MountVolume.SetUp failed for volume "secret-0" : secret "kafka-auth" not found'
+        waiting = pod(STREAM, started=None, phase="Pending", waiting="ContainerCreating")
+        plan = planned(STREAM, running(STREAM, pods=(waiting,), report=None, mount_problem=said))
+        assert ready(plan) == ("False", "SecretMissing")
+        assert [(e.type, e.reason, e.message) for e in plan.events] == [("Warning", "SecretMissing", said)]
+
+    def test_a_failure_is_counted_once_however_often_it_is_seen(self) -> None:
+        seen = running(STREAM, pods=(crashed(pod(STREAM)),))
+        plan = planned(STREAM, seen)
+        assert ready(plan) == ("False", "DriverFailed")
+        for _ in range(3):
+            driver = plan.status.driver
+            assert driver is not None
+            assert (driver.consecutive_failures, driver.restarts) == (1, 1)
+            assert driver.last_failure is not None
+            assert driver.last_failure.message == "boom"
+            plan = planned(STREAM, following(seen, plan))
+        assert plan.events == ()
+
+    def test_failures_that_were_missed_are_counted(self) -> None:
+        plan = planned(STREAM, running(STREAM, pods=(crashed(pod(STREAM), exits=4),)))
+        assert plan.status.driver is not None
+        assert plan.status.driver.consecutive_failures == 4
+
+    def test_to_end_well_is_no_failure(self) -> None:
+        plan = planned(STREAM, running(STREAM, pods=(crashed(pod(STREAM), code=0),)))
+        assert plan.status.driver is not None
+        assert plan.status.driver.consecutive_failures == 0
+
+    def failed(self, times: int, **restart: Any) -> tuple[PipelineSpec, Observed]:
+        of = spec(restart=restart)
+        seen = running(of, pods=(crashed(pod(of), exits=times),))
+        return of, following(seen, planned(of, seen))
+
+    def test_after_too_many_failures_the_driver_stays_away(self) -> None:
+        of, seen = self.failed(3, backoffLimit=2)
+        plan = planned(of, seen)
+        assert (ready(plan), plan.status.phase, replicas(plan)) == (
+            ("False", "BackoffLimitExceeded"),
+            "Failed",
+            0,
+        )
+        assert reason(plan, "Stalled") == "BackoffLimitExceeded"
+        gone = following(seen, plan, pods=())
+        assert ready(planned(of, gone)) == ("False", "BackoffLimitExceeded")
+
+    def test_as_many_failures_as_the_limit_are_borne(self) -> None:
+        of, seen = self.failed(2, backoffLimit=2)
+        assert replicas(planned(of, seen)) == 1
+
+    @pytest.mark.parametrize("change", [{"restartToken": "again"}, {"spark": {"conf": {"spark.a": "b"}}}])
+    def test_a_restart_token_or_a_new_spec_begins_again(self, change: dict[str, Any]) -> None:
+        of, seen = self.failed(3, backoffLimit=2)
+        stopped = following(seen, planned(of, seen), pods=())
+        plan = planned(spec(restart={"backoffLimit": 2}, **change), stopped)
+        assert replicas(plan) == 1
+        assert plan.status.driver is not None
+        assert plan.status.driver.consecutive_failures == 0
+
+    def test_health_for_long_enough_forgives(self) -> None:
+        of, seen = self.failed(2, backoffLimit=2, resetAfter="30m")
+        recovered = pod(of, exits=2, started=ago(minutes=29))
+        plan = planned(of, replace(seen, pods=(recovered,)))
+        assert plan.status.driver is not None
+        assert plan.status.driver.consecutive_failures == 2
+        later = planned(of, following(seen, plan, pods=(recovered,)), NOW + timedelta(minutes=1))
+        assert later.status.driver is not None
+        assert (later.status.driver.consecutive_failures, later.status.driver.restarts) == (0, 2)
+
+    def test_a_new_pod_of_the_same_revision_goes_on_counting(self) -> None:
+        of, seen = self.failed(2, backoffLimit=5)
+        plan = planned(of, replace(seen, pods=(crashed(pod(of, uid="pod-2")),)))
+        assert plan.status.driver is not None
+        assert plan.status.driver.consecutive_failures == 3
+
+
+class TestRestarts:
+    def changed(self, before: PipelineSpec, after: PipelineSpec) -> tuple[Plan, Plan]:
+        """The plan on a change, and the plan when the StatefulSet's new template is known."""
+        first = planned(after, running(before))
+        settled = following(running(before), first, workloads=(stateful_set(after),))
+        return first, planned(after, settled)
+
+    def test_a_change_restarts_once_when_the_new_template_is_known(self) -> None:
+        after = spec(onBadRecord="fail")
+        first, second = self.changed(STREAM, after)
+        assert (deleted(first), ready(first)) == ([], ("False", "Restarting"))
+        assert [(d.kind, d.name, d.uid) for d in second.deletions] == [("Pod", "shop-driver-0", "pod-1")]
+        leaving = running(after, pods=(pod(STREAM, deleted=NOW + timedelta(seconds=120)),))
+        assert planned(after, leaving).deletions == ()
+        assert planned(after, running(after, pods=(pod(after, uid="pod-2"),))).deletions == ()
+
+    def test_nothing_is_deleted_while_the_template_is_not_seen_by_its_controller(self) -> None:
+        after = spec(onBadRecord="fail")
+        seen = running(STREAM, workloads=(stateful_set(after, settled=False),))
+        assert planned(after, seen).deletions == ()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"progressDeadline": "1h"},
+            {"restart": {"backoffLimit": 1}},
+            {"deletionPolicy": "DeleteAll"},
+            {"spark": {"resetToken": "1"}},
+        ],
+    )
+    def test_what_the_driver_does_not_read_restarts_nothing(self, change: dict[str, Any]) -> None:
+        after = spec(**change)
+        first, second = self.changed(STREAM, after)
+        assert (deleted(first), deleted(second), ready(second)) == ([], [], ("True", "Progressing"))
+
+    def test_an_old_pod_keeps_what_it_runs_until_it_is_gone(self) -> None:
+        after = spec(onBadRecord="fail")
+        before = find(planned(STREAM, observed()).objects, "ConfigMap", "shop-config")
+        assert before is not None
+        seen = running(STREAM, config=before["data"])
+        config = find(planned(after, seen).objects, "ConfigMap", "shop-config")
+        assert config is not None
+        assert config["data"].keys() > before["data"].keys()
+        gone = running(after, config=config["data"])
+        last = find(planned(after, gone).objects, "ConfigMap", "shop-config")
+        assert last is not None
+        assert not last["data"].keys() & before["data"].keys()
+
+    def test_a_handled_token_stands_in_the_status_once_a_driver_runs_with_it(self) -> None:
+        after = spec(restartToken="2", tables=[{"source": "public.a", "resyncToken": "x"}])
+        waiting = planned(after, running(STREAM))
+        assert waiting.status.handled is not None
+        assert waiting.status.handled.restart_token == ""
+        plan = planned(after, running(after))
+        assert plan.status.handled is not None
+        assert (plan.status.handled.restart_token, plan.status.handled.resync) == ("2", {"public.a": "x"})
+
+    def test_a_new_image_of_the_operator_restarts_once(self) -> None:
+        from lakemirror.controller.plan import plan
+        from lakemirror.controller.values import Settings
+
+        after = plan(STREAM, running(STREAM), NOW, Settings("driver:2"))
+        workload = find(after.objects, "StatefulSet")
+        assert workload is not None
+        assert workload["metadata"]["annotations"][names.REVISION] != revision(STREAM)
+
+
+class TestRefusals:
+    RESETS: tuple[dict[str, Any], ...] = (
+        {"target": {"path": "s3a://other/{table}"}},
+        {"source": {"kafka": None, "files": {"path": "/in"}}},
+        {"checkpoint": "s3a://lake/_checkpoints/other"},
+        {"tables": [{"source": "public.orders", "primaryKey": ["id"]}]},
+        {"ordering": {"by": "timestamp"}},
+    )
+
+    @pytest.mark.parametrize("change", RESETS)
+    def test_what_the_checkpoint_cannot_follow_waits_for_a_token(self, change: dict[str, Any]) -> None:
+        seen = running(STREAM, resource={"generation": 2})
+        plan = planned(spec(**change), seen)
+        assert (ready(plan), reason(plan, "Stalled")) == (("True", "Progressing"), "ResetNeeded")
+        assert plan.status.observed_generation == 2
+        workload = find(plan.objects, "StatefulSet")
+        assert workload is not None
+        assert workload["metadata"]["annotations"][names.REVISION] == revision(STREAM)
+        allowed = planned(spec(**merged(change, {"spark": {"resetToken": "1"}})), seen)
+        assert (reason(allowed, "Stalled"), ready(allowed)) == (None, ("False", "Restarting"))
+
+    @pytest.mark.parametrize("change", RESETS)
+    def test_before_the_first_batch_everything_may_change(self, change: dict[str, Any]) -> None:
+        seen = observed(STREAM, workloads=(stateful_set(STREAM),), pods=(pod(STREAM),))
+        assert reason(planned(spec(**change), seen), "Stalled") is None
+
+    def test_an_invalid_edit_leaves_the_running_one_alone(self) -> None:
+        plan = planned(WRONG, running(STREAM))
+        assert (ready(plan), reason(plan, "Stalled")) == (("True", "Progressing"), "InvalidSpec")
+        assert (replicas(plan), plan.deletions) == (1, ())
+        mended = planned(STREAM, following(running(STREAM), plan))
+        assert (reason(mended, "Stalled"), mended.deletions) == (None, ())
+
+    def test_suspending_works_also_beside_a_refused_change(self) -> None:
+        change: dict[str, Any] = {"target": {"path": "s3a://other/{table}"}, "suspend": True}
+        plan = planned(spec(**change), running(STREAM))
+        assert (replicas(plan), reason(plan, "Stalled")) == (0, "ResetNeeded")
+
+    def test_other_back_ends_have_no_schedule(self) -> None:
+        of = spec(trigger={"availableNow": True, "schedule": "@daily"}, spark={"backend": "apache"})
+        assert ready(planned(of, observed())) == ("False", "InvalidSpec")
+
+
+class TestSuspending:
+    def test_the_driver_goes_and_its_objects_stay(self) -> None:
+        of = spec(suspend=True)
+        plan = planned(of, running(STREAM))
+        assert (replicas(plan), deleted(plan)) == (0, [])
+        assert (ready(plan), plan.status.phase) == (("False", "Suspended"), "Suspended")
+        assert reason(plan, "Reconciling") == "Suspended"
+        gone = planned(of, following(running(STREAM), plan, pods=()))
+        assert (ready(gone), reason(gone, "Reconciling")) == (("False", "Suspended"), None)
+
+    def test_resuming_needs_no_other_revision(self) -> None:
+        plan = planned(STREAM, running(spec(suspend=True), pods=()))
+        assert replicas(plan) == 1
+        assert revision(spec(suspend=True)) == revision(STREAM)
+
+    def test_a_run_is_stopped_and_begun_again(self) -> None:
+        of = spec(trigger={"availableNow": True}, suspend=True)
+        seen = observed(ONCE, workloads=(job(ONCE),), pods=(pod(ONCE, name="shop-run-1"),))
+        plan = planned(of, seen)
+        assert (deleted(plan), find(plan.objects, "Job")) == ([("Job", job(ONCE).name)], None)
+        resumed = planned(ONCE, following(seen, plan, workloads=(), pods=()))
+        assert find(resumed.objects, "Job") is not None
+
+    def test_a_schedule_is_suspended_with_the_run_under_way(self) -> None:
+        of = spec(trigger={"availableNow": True, "schedule": "0 * * * *"}, suspend=True)
+        cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(CRON))
+        run = Workload("Job", "shop-driver-1", "job-1", "batch/v1", revision(CRON), "Active", scheduled=True)
+        plan = planned(of, observed(CRON, workloads=(cron, run)))
+        made = find(plan.objects, "CronJob")
+        assert made is not None
+        assert (made["spec"]["suspend"], deleted(plan)) == (True, [("Job", "shop-driver-1")])
+
+
+class TestRunOnce:
+    def test_a_job_is_made_once(self) -> None:
+        assert find(planned(ONCE, observed()).objects, "Job") is not None
+        assert find(planned(ONCE, observed(ONCE, workloads=(job(ONCE),))).objects, "Job") is None
+
+    def test_a_run_is_ready_at_its_end_and_not_before(self) -> None:
+        running_pod = pod(ONCE, name="shop-run-1")
+        plan = planned(ONCE, observed(ONCE, workloads=(job(ONCE),), pods=(running_pod,), report=report()))
+        assert (ready(plan), plan.status.phase) == (("False", "Running"), "Running")
+        assert [e.type for e in plan.events] == ["Normal"]
+
+    def completed(self) -> tuple[Observed, Plan]:
+        under_way = observed(
+            ONCE, workloads=(job(ONCE),), pods=(pod(ONCE, name="shop-run-1"),), report=report()
+        )
+        begun = following(under_way, planned(ONCE, under_way))
+        ended = replace(begun, workloads=(job(ONCE, state="Succeeded"),), pods=())
+        return ended, planned(ONCE, ended)
+
+    def test_a_completed_run_is_ready(self) -> None:
+        _, plan = self.completed()
+        assert (ready(plan), plan.status.phase) == (("True", "Completed"), "Completed")
+
+    def test_it_is_not_repeated_when_its_job_is_gone(self) -> None:
+        ended, plan = self.completed()
+        again = planned(ONCE, following(ended, plan, workloads=()))
+        assert (find(again.objects, "Job"), ready(again)) == (None, ("True", "Completed"))
+
+    def test_a_restart_token_runs_it_again(self) -> None:
+        ended, plan = self.completed()
+        of = spec(trigger={"availableNow": True}, restartToken="2")
+        again = planned(of, following(ended, plan))
+        assert (deleted(again), find(again.objects, "Job")) == ([("Job", job(ONCE).name)], None)
+        cleared = planned(of, following(ended, again, workloads=()))
+        made = find(cleared.objects, "Job")
+        assert made is not None
+        assert made["metadata"]["name"] == f"shop-run-{revision(of)}"
+
+    def test_a_failed_run_stalls(self) -> None:
+        failed = observed(ONCE, workloads=(job(ONCE, state="Failed", message="BackoffLimitExceeded"),))
+        plan = planned(ONCE, failed)
+        assert (ready(plan), plan.status.phase) == (("False", "RunFailed"), "Failed")
+        assert reason(plan, "Stalled") == "RunFailed"
+
+    def test_a_stream_becomes_a_run_only_when_its_driver_is_gone(self) -> None:
+        seen = running(STREAM)
+        plan = planned(ONCE, seen)
+        assert (deleted(plan), find(plan.objects, "Job")) == ([("StatefulSet", "shop-driver")], None)
+        still = planned(ONCE, replace(seen, workloads=()))
+        assert find(still.objects, "Job") is None
+        assert find(planned(ONCE, replace(seen, workloads=(), pods=())).objects, "Job") is not None
+
+
+class TestSchedule:
+    def seen(self, **run: Any) -> Observed:
+        cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(CRON))
+        last = Workload(
+            "Job", "shop-driver-1", "job-1", "batch/v1", scheduled=True, created=ago(hours=1), **run
+        )
+        return observed(CRON, workloads=(cron, last) if run else (cron,))
+
+    @pytest.mark.parametrize(
+        ("run", "expected"),
+        [
+            ({}, ("True", "Scheduled")),
+            ({"state": "Succeeded"}, ("True", "Completed")),
+            ({"state": "Failed", "message": "x"}, ("False", "RunFailed")),
+        ],
+    )
+    def test_between_runs_the_last_one_counts(self, run: dict[str, Any], expected: tuple[str, str]) -> None:
+        assert ready(planned(CRON, self.seen(**run))) == expected
+
+    def test_a_new_schedule_changes_the_cron_job_alone(self) -> None:
+        of = spec(trigger={"availableNow": True, "schedule": "@daily"})
+        plan = planned(of, self.seen())
+        made = find(plan.objects, "CronJob")
+        assert made is not None
+        assert (made["spec"]["schedule"], made["spec"]["timeZone"], plan.deletions) == (
+            "@daily",
+            "Etc/UTC",
+            (),
+        )
+
+
+class TestLostNodes:
+    def test_a_node_that_does_not_answer_is_named(self) -> None:
+        plan = planned(STREAM, running(STREAM, pods=(pod(STREAM, unreachable=True),)))
+        condition = plan.status.condition("Ready")
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("Unknown", "NodeLost")
+        assert "node-1" in condition.message
+
+    def test_a_pod_that_does_not_go_is_told_with_what_to_do(self) -> None:
+        leaving = running(STREAM, pods=(pod(STREAM, deleted=ago(seconds=59)),))
+        assert ready(planned(STREAM, leaving)) == ("False", "Restarting")
+        plan = planned(STREAM, replace(leaving, pods=(pod(STREAM, deleted=ago(seconds=60)),)))
+        condition = plan.status.condition("Ready")
+        assert condition is not None
+        assert condition.reason == "NodeLost"
+        assert "kubectl delete pod shop-driver-0 --force" in condition.message
+        assert plan.deletions == ()
+
+
+class TestObstaclesAndRivals:
+    FOREIGN = Obstacle("ForeignObject", "StatefulSet shop-driver is not Lakemirror's: rename or delete it")
+
+    def test_a_foreign_object_is_reported_and_tried_again(self) -> None:
+        plan = planned(STREAM, observed(STREAM, obstacles=(self.FOREIGN,)))
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "ForeignObject"), "ForeignObject")
+        assert plan.again == NOW + timedelta(seconds=30)
+
+    def test_beside_a_healthy_driver_it_stalls_only(self) -> None:
+        plan = planned(STREAM, running(STREAM, obstacles=(self.FOREIGN,)))
+        assert (ready(plan), reason(plan, "Stalled")) == (("True", "Progressing"), "ForeignObject")
+
+    def test_objects_of_a_former_pipeline_are_waited_for(self) -> None:
+        plan = planned(STREAM, observed(obstacles=(Obstacle("FormerObject", "x"),)))
+        assert (reason(plan, "Stalled"), reason(plan, "Reconciling")) == (None, "FormerObject")
+        assert plan.again == NOW + timedelta(seconds=5)
+
+    def test_the_younger_of_two_gets_nothing(self) -> None:
+        rival = (Rival("mirrors/older", "checkpoint s3a://lake/_checkpoints/shop"),)
+        plan = planned(STREAM, observed(rivals=rival))
+        assert (plan.objects, ready(plan)) == ((), ("False", "Conflict"))
+        condition = plan.status.condition("Stalled")
+        assert condition is not None
+        assert "mirrors/older" in condition.message
+        assert ready(planned(STREAM, observed())) == ("False", "DriverPending")
+
+    def test_one_that_ran_is_stopped(self) -> None:
+        assert replicas(planned(STREAM, running(STREAM, rivals=(Rival("a/b", "target"),)))) == 0
+
+
+class TestFindings:
+    def test_drift_quarantine_and_failed_tables_are_told_with_names(self) -> None:
+        drift = {
+            "column": "note",
+            "change": "added",
+            "from": None,
+            "to": "string",
+            "action": "added",
+            "since": None,
+        }
+        tables = [
+            {"source": "shop.public.a", "drift": [drift], "error": None},
+            {"source": "shop.public.b", "drift": [], "error": "no such bucket", "quarantined": 2},
+        ]
+        told = report(tables=tables, tablesTotal=2, totals={"applied": 1, "quarantined": 2})
+        plan = planned(STREAM, running(STREAM, report=told))
+        messages = {c.type: c.message for c in plan.status.conditions or []}
+        assert messages["SchemaDrift"] == "shop.public.a.note added: added"
+        assert messages["DataQuality"].startswith("2 records of shop.public.b")
+        assert messages["TableFailed"] == "shop.public.b: no such bucket"
+        assert plan.status.tables is not None
+        assert plan.status.tables[0].drift is not None
+        assert ready(plan) == ("True", "Progressing")
+
+    def test_a_source_that_restarted_stalls_until_the_spec_changes(self) -> None:
+        told = report(
+            phase="Failed", sourceRestarted="positions start again", failure="positions start again"
+        )
+        seen = running(STREAM, report=told)
+        plan = planned(STREAM, seen)
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "SourceRestarted"), "SourceRestarted")
+        # The driver is started again, and its first report knows nothing of it yet.
+        again = report(phase="Starting", batchId=None, committedAt=None)
+        later = planned(STREAM, following(seen, plan, report=again))
+        assert reason(later, "SourceRestarted") == "PositionsStartAgain"
+        epochs = {"epochs": [{"epoch": 1, "from": {"shop.a": {"0": 5}}}]}
+        after = spec(ordering=epochs)
+        mended = following(seen, later, workloads=(stateful_set(after),), pods=(pod(after),), report=report())
+        assert reason(planned(after, mended), "SourceRestarted") is None
+
+    def test_a_report_with_surprises_breaks_nothing(self) -> None:
+        odd = report(
+            batchId="seven", totals={"applied": -1, "inserted": 2, "new": 1}, tables=[{"source": 5}, {}]
+        )
+        plan = planned(STREAM, running(STREAM, report=odd))
+        assert plan.status.totals is not None
+        assert (plan.status.totals.applied, plan.status.totals.inserted) == (None, 2)
+
+
+class TestStatus:
+    def test_it_stays_small_with_a_thousand_tables(self) -> None:
+        drift = {"column": "c" * 200, "change": "added", "to": "string", "action": "added" * 100}
+        tables = [
+            {
+                "source": f"shop.public.table_{i:04}",
+                "error": "x" * 20_000,
+                "drift": [drift] * 100,
+                "target": "t" * 900,
+            }
+            for i in range(1000)
+        ]
+        plan = planned(STREAM, running(STREAM, report=report(tables=tables, tablesTotal=1000)))
+        assert len(plan.status.model_dump_json(by_alias=True, exclude_none=True)) < 64_000
+        assert plan.status.tables_total == 1000
+        assert plan.status.tables
+
+    def test_the_tables_that_matter_come_first(self) -> None:
+        tables: list[dict[str, Any]] = [
+            {"source": f"s.t{i:04}", "lastEventTime": iso(NOW)} for i in range(1000)
+        ]
+        tables[500]["error"] = "broken"
+        tables[600]["drift"] = [{"column": "c", "change": "added"}]
+        tables[700]["lastEventTime"] = iso(ago(days=1))
+        plan = planned(STREAM, running(STREAM, report=report(tables=tables, tablesTotal=1000)))
+        shown = [t.source for t in plan.status.tables or []]
+        assert len(shown) == 100
+        assert shown[:3] == ["s.t0500", "s.t0600", "s.t0700"]
+
+    def test_nothing_is_written_when_only_time_moved(self) -> None:
+        from lakemirror.controller.status import unchanged
+
+        before = running(STREAM)
+        later = report(observedAt=iso(NOW + timedelta(seconds=30)), lagSeconds=30.0)
+        after = planned(STREAM, replace(before, report=later), NOW + timedelta(seconds=30))
+        assert unchanged(before.resource.status, after.status)
+        batch = report(batchId=8, observedAt=iso(NOW + timedelta(seconds=30)))
+        moved = planned(STREAM, replace(before, report=batch), NOW + timedelta(seconds=30))
+        assert not unchanged(before.resource.status, moved.status)
+
+    def test_a_condition_keeps_the_time_of_its_transition(self) -> None:
+        before = running(STREAM)
+        later = NOW + timedelta(hours=1)
+        fresh = report(seen=later, progressed=later, observedAt=iso(later), batchId=9)
+        condition = planned(STREAM, replace(before, report=fresh), later).status.condition("Ready")
+        assert condition is not None
+        assert condition.last_transition_time == iso(NOW)
+
+    def test_every_plan_writes_what_the_contract_allows(self) -> None:
+        plan = planned(STREAM, running(STREAM))
+        written = plan.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        assert PipelineStatus.model_validate(written) == plan.status
+        assert CdcPipeline.from_dict(document() | {"status": written})
+
+
+class TestDeletion:
+    def test_without_a_policy_nothing_holds_the_pipeline(self) -> None:
+        plan = planned(STREAM, running(STREAM, resource={"deleting": True}))
+        assert (plan.finalizer, plan.objects, plan.deletions) == (False, (), ())
+        assert reason(plan, "Reconciling") == "Deleting"
+
+    OWN = spec(deletionPolicy="DeleteAll")
+
+    def leaving(self, **changes: Any) -> Plan:
+        resource = {"deleting": True, "finalizers": (names.FINALIZER,)}
+        return planned(changes.pop("wanted", self.OWN), running(self.OWN, resource=resource, **changes))
+
+    def test_a_policy_asks_for_the_finalizer(self) -> None:
+        assert planned(self.OWN, running(self.OWN)).finalizer
+        assert planned(spec(deletionPolicy="DeleteCheckpoint"), observed()).finalizer
+        assert not planned(STREAM, running(STREAM, resource={"finalizers": (names.FINALIZER,)})).finalizer
+
+    def test_first_the_driver_goes(self) -> None:
+        plan = self.leaving()
+        assert (deleted(plan), plan.objects, plan.finalizer) == ([("StatefulSet", "shop-driver")], (), True)
+        assert self.leaving(workloads=()).objects == ()
+
+    def test_then_a_job_deletes_the_data_and_the_finalizer_goes(self) -> None:
+        plan = self.leaving(workloads=(), pods=())
+        cleanup = find(plan.objects, "Job", "shop-cleanup")
+        assert cleanup is not None
+        assert cleanup["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "cleanup"
+        assert plan.finalizer
+        done = Workload("Job", "shop-cleanup", "job-9", "batch/v1", state="Active")
+        assert self.leaving(workloads=(done,), pods=()).finalizer
+        done = replace(done, state="Succeeded")
+        assert not self.leaving(workloads=(done,), pods=()).finalizer
+
+    def test_a_cleanup_that_fails_says_how_to_let_go(self) -> None:
+        failed = Workload("Job", "shop-cleanup", "job-9", "batch/v1", state="Failed", message="denied")
+        plan = self.leaving(workloads=(failed,), pods=())
+        assert (plan.finalizer, reason(plan, "Stalled")) == (True, "CleanupFailed")
+        assert not self.leaving(wanted=STREAM, workloads=(failed,), pods=()).finalizer
+
+    def test_a_namespace_that_goes_is_not_held_up(self) -> None:
+        ending = (Obstacle("NamespaceTerminating", "x"),)
+        assert not self.leaving(workloads=(), pods=(), obstacles=ending).finalizer
+
+
+class TestBackends:
+    def application(self, of: PipelineSpec, **changes: Any) -> Workload:
+        app = Workload("SparkApplication", "shop", "app-1", "spark.apache.org/v1", revision(of), "Active")
+        return replace(app, **changes)
+
+    @pytest.mark.parametrize("backend", ["kubeflow", "apache"])
+    def test_a_new_revision_replaces_the_application(self, backend: str) -> None:
+        before, after = spec(spark={"backend": backend}), spec(spark={"backend": backend}, onBadRecord="fail")
+        made = find(planned(before, observed()).objects, "SparkApplication")
+        assert made is not None
+        driver = pod(before, name="shop-driver")
+        seen = observed(before, workloads=(self.application(before),), pods=(driver,), report=report())
+        assert find(planned(before, seen).objects, "SparkApplication") is None
+        assert ready(planned(before, seen)) == ("True", "Progressing")
+        plan = planned(after, seen)
+        assert (deleted(plan), find(plan.objects, "SparkApplication")) == (
+            [("SparkApplication", "shop")],
+            None,
+        )
+        assert find(planned(after, replace(seen, workloads=())).objects, "SparkApplication") is None
+        gone = planned(after, replace(seen, workloads=(), pods=()))
+        assert find(gone.objects, "SparkApplication") is not None
+
+    def test_a_stream_that_ended_well_is_started_again(self) -> None:
+        of = spec(spark={"backend": "kubeflow"})
+        plan = planned(of, observed(of, workloads=(self.application(of, state="Succeeded"),)))
+        assert deleted(plan) == [("SparkApplication", "shop")]
+
+    def test_suspending_deletes_the_application(self) -> None:
+        of = spec(spark={"backend": "apache"}, suspend=True)
+        plan = planned(of, observed(of, workloads=(self.application(of),)))
+        assert (deleted(plan), ready(plan)) == ([("SparkApplication", "shop")], ("False", "Suspended"))
+
+    def test_one_that_was_given_up_stalls(self) -> None:
+        of = spec(spark={"backend": "apache"})
+        failed = self.application(of, state="Failed", failures=11, message="exceeded")
+        plan = planned(of, observed(of, workloads=(failed,)))
+        assert (ready(plan)[0], plan.status.phase, deleted(plan)) == ("False", "Failed", [])
+        assert plan.status.condition("Stalled") is not None

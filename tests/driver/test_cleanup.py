@@ -1,0 +1,65 @@
+"""What a deleted pipeline leaves behind, by its deletionPolicy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.cleanup import delete_data
+from lakemirror.driver.errors import CheckpointInUse
+from lakemirror.driver.owner import Owner
+from lakemirror.driver.storage import open_storage
+from tests.support.mirroring import Mirroring
+from tests.support.records import Column
+from tests.support.shop import Shop, table
+
+
+def mirrored(spark: SparkSession, folder: Path, policy: str) -> tuple[Mirroring, Path]:
+    """A pipeline that has run, and the folder of its one mirror."""
+    of = table("orders", Column("v", "int32"))
+    mirroring = Mirroring(folder, {"deletionPolicy": policy}).deliver([Shop().create(of, id=1, v=1)])
+    mirroring.run(spark)
+    return mirroring, Path(mirroring.path("demo", "public", "orders"))
+
+
+def test_retain_deletes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    mirroring, mirror = mirrored(spark, tmp_path, "Retain")
+    assert delete_data(mirroring.pipeline, spark) == []
+    assert mirror.exists()
+    assert mirroring.checkpoint.exists()
+
+
+def test_the_checkpoint_alone(spark: SparkSession, tmp_path: Path) -> None:
+    mirroring, mirror = mirrored(spark, tmp_path, "DeleteCheckpoint")
+    assert delete_data(mirroring.pipeline, spark) == [str(mirroring.checkpoint)]
+    assert mirror.exists()
+    assert not mirroring.checkpoint.exists()
+
+
+def test_everything_but_what_others_made(spark: SparkSession, tmp_path: Path) -> None:
+    mirroring, mirror = mirrored(spark, tmp_path, "DeleteAll")
+    other = mirror.parent / "other"
+    spark.range(1).write.format("delta").save(str(other))
+    assert delete_data(mirroring.pipeline, spark) == [str(mirror), str(mirroring.checkpoint)]
+    assert not mirror.exists()
+    assert not mirroring.checkpoint.exists()
+    assert other.exists()
+    assert delete_data(mirroring.pipeline, spark) == [str(mirroring.checkpoint)], "it can be run again"
+
+
+def test_a_mirror_that_another_pipeline_has_taken_over_stays(spark: SparkSession, tmp_path: Path) -> None:
+    mirroring, mirror = mirrored(spark, tmp_path, "DeleteAll")
+    spark.sql(
+        f"ALTER TABLE delta.`{mirror}` SET TBLPROPERTIES ('lakemirror.source' = 'b/demo.public.orders')"
+    )
+    assert delete_data(mirroring.pipeline, spark) == [str(mirroring.checkpoint)]
+    assert mirror.exists()
+
+
+def test_nothing_is_deleted_under_a_driver_that_lives(spark: SparkSession, tmp_path: Path) -> None:
+    mirroring, mirror = mirrored(spark, tmp_path, "DeleteAll")
+    with Owner(open_storage(str(mirroring.checkpoint))), pytest.raises(CheckpointInUse):
+        delete_data(mirroring.pipeline, spark)
+    assert mirror.exists()
