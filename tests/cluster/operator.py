@@ -28,8 +28,8 @@ class Operator:
 
     def uninstall(self) -> None:
         """Take it away, and what it may have left: first the pipelines, which may need it to go."""
-        if self.kube.get("crd", CRD) is not None:
-            self.kube.kubectl("delete", "cdc", "--all", "--all-namespaces")
+        for namespace in self.kube.list("namespace") if self.kube.get("crd", CRD) is not None else []:
+            self.kube.within(namespace["metadata"]["name"]).kubectl("delete", "cdc", "--all")
         self.kube.run("helm", "uninstall", RELEASE, "--wait", "--ignore-not-found")
         self.kube.delete("crd", CRD)
         self.kube.delete("namespace", OPERATORS, "--wait=false")

@@ -283,7 +283,7 @@ def test_the_api_server_refuses_what_the_schema_can_tell(mirror: Mirror) -> None
 def test_a_run_once_pipeline_completes(mirror: Mirror) -> None:
     mirror.behave(exit=0)
     mirror.kube.apply(mirror.manifest(trigger={"availableNow": True}))
-    mirror.ready()
+    mirror.wait("Ready", reason="Completed")
     assert mirror.status()["phase"] == "Completed"
     assert [line["what"] for line in mirror.journal()] == ["start", "exit 0"]
     stays_at(mirror, 1)

@@ -186,7 +186,7 @@ def test_a_stopped_driver_ends_cleanly_within_its_grace_period(shop: Shop, spark
 def test_a_local_run_once_completes(shop: Shop, spark: SparkSession) -> None:
     shop.send(shop.capture.records)
     shop.create(trigger={"interval": None, "availableNow": True}, spark={"executors": {"min": 0, "max": 0}})
-    shop.mirror.ready(within=300)
+    shop.mirror.wait("Ready", reason="Completed", within=300)
     assert shop.mirror.status()["phase"] == "Completed"
     assert shop.executors() == []
     shop.check(spark)
