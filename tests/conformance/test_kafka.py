@@ -1,0 +1,115 @@
+"""Captured change events through a real Kafka broker."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.runner import BatchDone, Event, RunSummary, run
+from tests.conformance.captures import Capture, wrong
+from tests.support.kafka_broker import Broker
+from tests.support.mirroring import Mirroring
+from tests.support.records import Record
+
+pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
+
+CAPTURE = Capture("inventory")
+LATE_TOPIC = "jsons.inventory.public.orders"
+
+
+def test_a_capture_from_kafka_with_a_topic_that_comes_later(
+    spark: SparkSession, kafka: Broker, tmp_path: Path
+) -> None:
+    """The run goes on while a topic is made and filled that the pattern matches."""
+    prefix = f"shop-{uuid.uuid4().hex[:8]}."
+    mirroring = Mirroring(tmp_path, _from_kafka(kafka, prefix, 400))
+    late = [record for record in CAPTURE.records if record["topic"] == LATE_TOPIC]
+    first = [record for record in CAPTURE.records if record["topic"] != LATE_TOPIC]
+    assert late
+    assert first
+    _send(kafka, prefix, first)
+    with _Running(mirroring, spark) as running:
+        running.until_records(len(first))
+        _send(kafka, prefix, late)
+        running.until_records(len(CAPTURE.records))
+    assert not wrong(CAPTURE.differences(spark, mirroring))
+    versions = mirroring.versions()
+    again = mirroring.run(spark)
+    assert (again.batches, again.lag.records, mirroring.versions()) == (0, 0, versions)
+
+
+def _from_kafka(kafka: Broker, prefix: str, at_most: int) -> dict[str, object]:
+    kafka_source = {
+        "bootstrapServers": kafka.bootstrap,
+        "topicPattern": re.escape(prefix) + ".*",
+        "startingOffsets": "earliest",
+        "maxRecordsPerBatch": at_most,
+    }
+    return {"source": {"kafka": kafka_source}, "trigger": {"interval": "500ms"}}
+
+
+def _send(kafka: Broker, prefix: str, records: Iterable[Record]) -> None:
+    """The records as they were captured, in their partitions and their order."""
+    listed = list(records)
+    partitions = max(record["partition"] for record in listed) + 1
+    for topic in sorted({record["topic"] for record in listed}):
+        kafka.create_named(prefix + topic, partitions)
+    for record in listed:
+        headers = [(name, text and text.encode()) for name, text in record["headers"]]
+        kafka.send(
+            prefix + record["topic"],
+            record["value"],
+            key=record["key"],
+            partition=record["partition"],
+            headers=headers,
+            timestamp=record["timestamp"],
+        )
+    kafka.flush()
+
+
+class _Running:
+    """A run that goes on in a thread until the block ends."""
+
+    def __init__(self, mirroring: Mirroring, spark: SparkSession) -> None:
+        self._records = 0
+        self._stop = threading.Event()
+        self._failed: list[BaseException] = []
+        self._thread = threading.Thread(target=self._guarded, args=(lambda: self._run(mirroring, spark),))
+
+    def __enter__(self) -> _Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        assert not self._failed
+
+    def until_records(self, count: int, seconds: float = 240) -> None:
+        until = time.monotonic() + seconds
+        while self._records < count:
+            assert self._thread.is_alive(), f"the run ended: {self._failed}"
+            assert time.monotonic() < until, f"{self._records} of {count} records in time"
+            time.sleep(0.1)
+        assert self._records == count
+
+    def _run(self, mirroring: Mirroring, spark: SparkSession) -> RunSummary:
+        return run(mirroring.pipeline, spark=spark, stopping=self._stop.is_set, on_event=self._told)
+
+    def _told(self, event: Event) -> None:
+        if isinstance(event, BatchDone):
+            self._records += event.result.records
+
+    def _guarded(self, work: Callable[[], RunSummary]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._failed.append(error)
