@@ -160,3 +160,21 @@ def test_a_late_event_after_a_delete(retention: str, spark: SparkSession, tmp_pa
     else:
         assert found(spark, mirroring, "items") == [(1, 2)]
         assert (late.tombstones_retained, late.stale, late.late_after_collection) == (0, 0, 1)
+
+
+def test_a_late_event_finds_the_tombstone_of_an_earlier_batch_of_the_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Tombstones are read only when an event is not newer than all of them; the batch between is."""
+    shop = Shop()
+    items = table("items", V)
+    created, late = shop.create(items, id=1, v=1), shop.update(items, id=1, v=2)
+    gone, other, again = (
+        shop.delete(items, id=1, v=2),
+        shop.create(items, id=2, v=1),
+        shop.delete(items, id=2),
+    )
+    mirroring = Mirroring(tmp_path).deliver([[*created, *gone], other, late, again, other])
+    result = mirroring.run(spark).tables["demo.public.items"]
+    assert found(spark, mirroring, "items") == []
+    assert (result.tombstones_retained, result.stale) == (2, 2)

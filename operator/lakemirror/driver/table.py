@@ -141,6 +141,7 @@ class StateCounts:
     expected: int = 0
     bounds: tuple[tuple[Any, Any], ...] = ()
     first_seq: bytes | None = None
+    last_delete: bytes | None = None
 
 
 class TableApplier:
@@ -428,7 +429,7 @@ class TableApplier:
         floor = max(filter(None, (summary.floor, seen.floor)), default=None)
         tracked = self._tracked(decision)
         state = reduce_events(frame, tracked=tracked, floor=floor, soft=self._soft is not None)
-        deleted = self.tombstones.deleted() if self.mirror.exists else None
+        deleted = None if self._outlived(seen, summary, tracked) else self.tombstones.deleted()
         if deleted is not None:
             state = tombstones.gate(state, deleted, tracked=tracked)
         else:
@@ -441,6 +442,19 @@ class TableApplier:
             state = state.join(marks, "key", "left").na.fill(False, ["known", "stale"])
         decision.state = state.localCheckpoint(eager=False)  # MERGE reads it twice
         decision.counts = self._count(decision)
+
+    def _outlived(self, seen: TableOverview, summary: Summary, tracked: Sequence[str]) -> bool:
+        """Whether every event is newer than every tombstone, so that none need be read: the common case.
+
+        Not so where sequences do not tell all: snapshot rows, transactions open at the snapshot, and values
+        that a tombstone keeps from being filled.
+        """
+        if summary.newest is None:
+            return True
+        if tracked or seen.snapshot or seen.unanchored:
+            return False
+        first = min((group.first_seq for group in seen.groups.values() if group.first_seq), default=b"")
+        return first > summary.newest
 
     def _tracked(self, decision: Decision) -> list[str]:
         """Columns whose values may be older than their row: none, until the source leaves out a value
@@ -520,13 +534,25 @@ class TableApplier:
             F.count_if(good & F.col("known")),
             F.count_if(good & (F.col("op") != "p") & ~((F.col("op") == "d") & F.col("born"))),
             F.min(F.when(live, F.col("seq"))),
+            F.max(F.when(good & (F.col("op") == "d"), F.col("seq"))),
             *ends,
         ).first()
         assert row is not None
-        bounds = tuple((row[10 + 2 * i], row[11 + 2 * i]) for i in range(len(bounded)))
-        keys, events, bad, duplicates, live_keys, deletes, stale, known, expected, first = row[:10]
+        bounds = tuple((row[11 + 2 * i], row[12 + 2 * i]) for i in range(len(bounded)))
+        keys, events, bad, duplicates, live_keys, deletes, stale, known, expected, first, last = row[:11]
         return StateCounts(
-            keys, events, bad, duplicates, live_keys, deletes, stale, known, expected, bounds, _bytes(first)
+            keys,
+            events,
+            bad,
+            duplicates,
+            live_keys,
+            deletes,
+            stale,
+            known,
+            expected,
+            bounds,
+            first_seq=_bytes(first),
+            last_delete=_bytes(last),
         )
 
     # -- commit ---------------------------------------------------------------------------------
@@ -740,7 +766,11 @@ class TableApplier:
                 )
         if facts:
             summary = tombstones.raised(
-                self.tombstones.summary, deletes=deletes, moved=moved, floor=seen.floor
+                self.tombstones.summary,
+                deletes=deletes,
+                last_delete=counts.last_delete,
+                moved=moved,
+                floor=seen.floor,
             )
             self.tombstones.append(reduce(DataFrame.unionByName, facts), summary)
 

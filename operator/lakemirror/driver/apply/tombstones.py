@@ -36,9 +36,12 @@ SCHEMA = (
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of a mirror's tombstones without reading them."""
+    """What is known of a mirror's tombstones without reading them. ``newest`` is the highest sequence of a
+    tombstone.
+    """
 
     retained: int = 0
+    newest: bytes | None = None
     floor: bytes | None = None
     moved: int = 0
     collected: bytes | None = None
@@ -119,6 +122,7 @@ class Tombstones:
             self.frame()
             .agg(
                 F.countDistinct(F.when(kind.isin("deleted", "moved"), F.col("key"))),
+                F.max(F.when(kind.isin("deleted", "moved"), F.col("seq"))),
                 F.max(F.when(kind == "truncated", F.col("seq"))),
                 F.count_if(kind == "moved"),
                 F.max(F.when(kind == "collected", F.col("seq"))),
@@ -126,7 +130,7 @@ class Tombstones:
             .first()
         )
         assert row is not None
-        return Summary(row[0], _bytes(row[1]), row[2], _bytes(row[3]))
+        return Summary(row[0], _bytes(row[1]), _bytes(row[2]), row[3], _bytes(row[4]))
 
 
 def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
@@ -212,15 +216,26 @@ def same_partition(other: Column) -> Column:
     return (F.col("topic") == other["topic"]) & (F.col("partition") == other["partition"])
 
 
-def raised(summary: Summary, *, deletes: int = 0, moved: int = 0, floor: bytes | None = None) -> Summary:
+def raised(
+    summary: Summary,
+    *,
+    deletes: int = 0,
+    last_delete: bytes | None = None,
+    moved: int = 0,
+    floor: bytes | None = None,
+) -> Summary:
     """The summary after more facts."""
-    floors = [each for each in (summary.floor, floor) if each is not None]
     return replace(
         summary,
         retained=summary.retained + deletes,
+        newest=_highest(summary.newest, last_delete),
         moved=summary.moved + moved,
-        floor=max(floors) if floors else None,
+        floor=_highest(summary.floor, floor),
     )
+
+
+def _highest(*seqs: bytes | None) -> bytes | None:
+    return max((each for each in seqs if each is not None), default=None)
 
 
 def _bytes(value: bytearray | None) -> bytes | None:
