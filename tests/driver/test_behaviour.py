@@ -169,12 +169,9 @@ def test_a_late_event_finds_the_tombstone_of_an_earlier_batch_of_the_run(
     shop = Shop()
     items = table("items", V)
     created, late = shop.create(items, id=1, v=1), shop.update(items, id=1, v=2)
-    gone, other, again = (
-        shop.delete(items, id=1, v=2),
-        shop.create(items, id=2, v=1),
-        shop.delete(items, id=2),
-    )
-    mirroring = Mirroring(tmp_path).deliver([[*created, *gone], other, late, again, other])
+    gone, other = shop.delete(items, id=1, v=2), shop.create(items, id=2, v=1)
+    late_too, again = shop.update(items, id=2, v=2), shop.delete(items, id=2, v=2)
+    mirroring = Mirroring(tmp_path).deliver([[*created, *gone], other, late, again, late_too])
     result = mirroring.run(spark).tables["demo.public.items"]
     assert found(spark, mirroring, "items") == []
     assert (result.tombstones_retained, result.stale) == (2, 2)
