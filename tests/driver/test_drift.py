@@ -129,6 +129,11 @@ def test_a_new_table_of_two_schemas_has_the_columns_of_both_in_the_wider_type() 
     }
 
 
+def test_fail_refuses_a_column_that_the_batch_which_makes_the_table_drops() -> None:
+    with pytest.raises(SchemaDriftRefused, match=r"column old .* is gone"):
+        plan_drift("t", None, [version(id="int", old="int"), version(id="int")], "fail")
+
+
 def test_evolve_adds_widens_keeps_and_refuses_column_by_column() -> None:
     existing = stored(id="int", text="string", gone="int", wide="bigint")
     plan = plan_drift("t", existing, [version(id="bigint", text="int", new="date", wide="int")], "evolve")

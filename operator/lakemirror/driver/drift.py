@@ -117,15 +117,11 @@ def plan_drift(
                 elif name in add:
                     add[name] = common
         refused.append(frozenset(bad))
-    if versions and versions[-1].complete and existing is not None:
-        for name in existing.keys() - versions[-1].columns.keys():
-            note(name, "dropped", columns[name], None, "kept", versions[-1])
-    elif versions and existing is None:
+    if versions and versions[-1].complete:
         newest = versions[-1]
-        gone = columns.keys() - newest.columns.keys() if newest.complete else set()
-        drift.extend(
-            Drift(name, "dropped", _name(columns[name]), None, "kept", newest.since) for name in sorted(gone)
-        )
+        before = columns if existing is None else existing
+        for name in sorted(before.keys() - newest.columns.keys()):
+            note(name, "dropped", columns[name], None, "kept", newest)
     return DriftPlan(columns, add, alter, tuple(refused), tuple(drift))
 
 
