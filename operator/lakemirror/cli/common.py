@@ -15,6 +15,7 @@ import click
 from lakemirror.api import CdcPipeline, ManifestError, load_documents, with_overrides
 from lakemirror.api.errors import line
 from lakemirror.api.pipeline import read_text
+from lakemirror.controller.values import Settings
 
 FAILED, WRONG = 1, 2
 SPARK_PACKAGES = ("pyspark", "delta", "py4j", "pyarrow", "prometheus_client")
@@ -28,6 +29,13 @@ set_option = click.option(
     multiple=True,
     metavar="PATH=VALUE",
     help="Set a field of spec, like target.path=/data/{table} or tables[orders].mode=append. Repeatable.",
+)
+driver_image_option = click.option(
+    "--driver-image",
+    envvar="LAKEMIRROR_DRIVER_IMAGE",
+    default=Settings.driver_image,
+    show_default=True,
+    help="What drivers run in where spec.spark.image is not given.",
 )
 secret_option = click.option(
     "--secret",

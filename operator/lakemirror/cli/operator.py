@@ -9,7 +9,7 @@ import socket
 
 import click
 
-from lakemirror.cli.common import fail
+from lakemirror.cli.common import driver_image_option, fail
 from lakemirror.controller.values import Settings
 
 
@@ -21,13 +21,7 @@ from lakemirror.controller.values import Settings
     metavar="NAMESPACE",
     help="Look after this namespace only. Repeatable; default: the whole cluster.",
 )
-@click.option(
-    "--driver-image",
-    envvar="LAKEMIRROR_DRIVER_IMAGE",
-    default=Settings.driver_image,
-    show_default=True,
-    help="What drivers run in where spec.spark.image is not given.",
-)
+@driver_image_option
 @click.option("--lease", default="lakemirror-operator", show_default=True, help="Its Lease's name.")
 @click.option(
     "--port", default=8080, show_default=True, help="Where /healthz, /readyz and /metrics are served."

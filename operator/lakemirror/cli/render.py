@@ -7,7 +7,7 @@ import sys
 import click
 import yaml
 
-from lakemirror.cli.common import WRONG, manifest_option, read_pipeline, set_option
+from lakemirror.cli.common import WRONG, driver_image_option, manifest_option, read_pipeline, set_option
 from lakemirror.controller import build
 from lakemirror.controller.build import Application
 from lakemirror.controller.decide import decide
@@ -23,13 +23,7 @@ from lakemirror.controller.values import Observed, Resource, Settings
     help="Render for this back end, whatever spec.spark.backend says.",
 )
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Default: the manifest's, or default.")
-@click.option(
-    "--driver-image",
-    envvar="LAKEMIRROR_DRIVER_IMAGE",
-    default=Settings.driver_image,
-    show_default=True,
-    help="What the driver runs in where spec.spark.image is not given.",
-)
+@driver_image_option
 @set_option
 def render(
     file: str, backend: str | None, namespace: str | None, driver_image: str, settings: tuple[str, ...]

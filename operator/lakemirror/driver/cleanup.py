@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
 from lakemirror.driver import tables
-from lakemirror.driver.mirror import SOURCE_PROPERTY, Location, Mirror, is_table
+from lakemirror.driver.mirror import SOURCE_PROPERTY, Location, Mirror, is_table, owner_of
 from lakemirror.driver.owner import Owner
 from lakemirror.driver.runner import with_absolute_paths
 from lakemirror.driver.session import create_session
@@ -49,7 +49,7 @@ def _mirrors(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[Mirror]:
         target = str(row["target"])
         location = Location(path=target) if "/" in target else Location(name=target)
         mirror = Mirror(spark, location)
-        if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == f"{pipeline.name}/{row['source']}":
+        if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner_of(pipeline.name, row["source"]):
             yield mirror
 
 

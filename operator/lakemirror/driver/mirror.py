@@ -59,6 +59,11 @@ class TableName:
         return ".".join(part for part in (self.database, self.schema, self.table) if part)
 
 
+def owner_of(pipeline: str, table: TableName | str) -> str:
+    """What a mirror's `SOURCE_PROPERTY` says: whose it is, and of which source table."""
+    return f"{pipeline}/{table}"
+
+
 @dataclass(frozen=True)
 class Location:
     """Where a mirror stands: a path, or the name of a table in the catalog."""

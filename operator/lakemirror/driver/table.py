@@ -42,6 +42,7 @@ from lakemirror.driver.mirror import (
     Mirror,
     TableName,
     locate,
+    owner_of,
 )
 from lakemirror.driver.overview import Group, TableOverview
 from lakemirror.driver.results import Drift, TableResult
@@ -155,7 +156,7 @@ class TableApplier:
         self._spark = spark
         self._spec = pipeline.spec
         self.name = name
-        self._source = f"{pipeline.name}/{name}"
+        self._source = owner_of(pipeline.name, name)
         self._settings: Table | None = pipeline.spec.table_settings(str(name))
         self._schemas: dict[tuple[int | None, int | None], Schema] = {}
         self._reported = {(each.column, each.change, each.to_type): each for each in reported}
