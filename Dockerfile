@@ -20,15 +20,15 @@ FROM base AS python
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && python3 -m venv /opt/lakemirror
 WORKDIR /src
 COPY docker/constraints.txt docker/requirements pyproject.toml ./
-ENV PIP_CONSTRAINT=/src/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+ENV PIP_CONFIG_FILE=/run/secrets/pip PIP_CONSTRAINT=/src/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 
 FROM python AS operator-packages
-RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
+RUN --mount=type=secret,id=pip \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     ./requirements operator >wanted && pip install -r wanted && pip uninstall -y pip setuptools
 
 FROM python AS driver-packages
-RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
+RUN --mount=type=secret,id=pip \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     ./requirements spark >wanted && pip install -r wanted && pip uninstall -y pip setuptools \
  && rm -rf /opt/lakemirror/lib/python3.11/site-packages/pyspark/examples
@@ -37,7 +37,7 @@ RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
 FROM python AS project
 COPY operator operator
 COPY sparkapp_templates sparkapp_templates
-RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
+RUN --mount=type=secret,id=pip \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     pip install --no-deps --root /project .
 
@@ -45,10 +45,11 @@ FROM base AS jars
 RUN apt-get update && apt-get install -y --no-install-recommends maven
 WORKDIR /src
 COPY operator/lakemirror/driver/jars.xml docker/s3.xml ./
-RUN --mount=type=secret,id=maven,target=/root/.m2/settings.xml \
+RUN --mount=type=secret,id=maven \
     --mount=type=secret,id=truststore,target=/etc/ssl/certs/java/cacerts \
+    if [ -r /run/secrets/maven ]; then settings="-s /run/secrets/maven"; fi; \
     for pom in jars.xml s3.xml; do \
-      mvn -B -ntp -q -f $pom org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+      mvn ${settings:-} -B -ntp -q -f $pom org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
         -DincludeScope=runtime -DoutputDirectory=/jars || exit 1; \
     done
 
