@@ -6,13 +6,15 @@ with or without the schema that Kafka's JsonConverter embeds (``{"schema": ..., 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.api.spec import Ordering
+from lakemirror.driver.envelopes.document import schema_id, split, unless_known
 from lakemirror.driver.sequence import SOURCE, sequence, unanchored
 
 EVENT_COLUMNS: Final = (
@@ -42,17 +44,23 @@ _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
 
 
 def classify(
-    raw: DataFrame, ordering: Ordering, *, known: Iterable[int] = (), keep_before: bool = False
+    raw: DataFrame,
+    ordering: Ordering,
+    *,
+    known: Mapping[int, str] = MappingProxyType({}),
+    keep_before: bool = False,
 ) -> DataFrame:
     """RAW records -> events with the columns of `EVENT_COLUMNS`.
 
-    ``known`` are the schema ids whose documents the caller has. ``keep_before`` keeps every before image;
+    ``known`` are the schema documents that the caller has, by id. ``keep_before`` keeps every before image;
     else only those of deletes and of records without key.
     """
-    value = F.from_json(F.col("value").cast("string"), _VALUE, _OPTIONS)
-    key = F.from_json(F.col("key").cast("string"), _KEY, _OPTIONS)
-    parsed = raw.select("*", value.alias("v"), key.alias("k"))
-    with_schema = F.col("v.payload").isNotNull()
+    parsed = split(raw, ("value", "key"), known).select(
+        "*",
+        F.from_json("value_payload", f"{_BODY}, _corrupt STRING", _OPTIONS).alias("p"),
+        _unsplit("value", _VALUE).alias("v"),
+        _unsplit("key", _KEY).alias("k"),
+    )
     parsed = parsed.select(
         "topic",
         "partition",
@@ -64,9 +72,14 @@ def classify(
         "key",
         "value",
         "headers",
-        "v",
-        "k",
-        F.when(with_schema, F.col("v.payload")).otherwise(_body()).alias("b"),
+        *_failures(),
+        F.when(F.col("value_payload").isNotNull(), _body("p"))
+        .when(F.col("v.payload").isNotNull(), F.col("v.payload"))
+        .otherwise(_body("v"))
+        .alias("b"),
+        *_schema("value", F.col("v.schema"), known),
+        *_schema("key", F.when(_has_schema(F.col("k")), F.col("k.schema")), known),
+        _key_text().alias("key_text"),
     )
     snapshot = F.col("b.op") == "r"
     origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
@@ -74,8 +87,6 @@ def classify(
         "*",
         *_kind(),
         F.coalesce(snapshot, F.lit(False)).alias("snapshot"),
-        F.xxhash64("v.schema").alias("schema_id"),
-        F.xxhash64("k.schema").alias("key_schema_id"),
     )
     change = F.col("kind").isin("change", "truncate")
     wanted = F.lit(True) if keep_before else (F.col("b.op") == "d") | F.col("key").isNull()
@@ -87,15 +98,15 @@ def classify(
         F.col("b.source.schema").alias("schema"),
         F.col("b.source.table").alias("table"),
         F.col("b.op").alias("op"),
-        _key_text(F.col("key"), F.col("k")).alias("key_text"),
+        "key_text",
         F.col("b.after").alias("row_text"),
         F.when(wanted, F.col("b.before")).alias("before_text"),
         _header("__debezium.newkey").alias("new_key_text"),
         _header("__debezium.oldkey").alias("old_key_text"),
-        _unless_known("v.schema", "schema_id", known).alias("schema_text"),
-        F.when(F.col("v.schema").isNotNull(), F.col("schema_id")).alias("schema_id"),
-        _unless_known("k.schema", "key_schema_id", known).alias("key_schema_text"),
-        F.when(_has_schema(F.col("k")), F.col("key_schema_id")).alias("key_schema_id"),
+        "schema_text",
+        "schema_id",
+        "key_schema_text",
+        "key_schema_id",
         F.when(
             change,
             sequence(
@@ -126,12 +137,35 @@ def classify(
     )
 
 
-def _body() -> Column:
-    names = [
-        part.split(" ")[0]
-        for part in ("before", "after", "source", "op", "ts_ms", "status", "id", "ddl", "databaseName")
-    ]
-    return F.struct(*[F.col(f"v.{name}").alias(name) for name in names])
+def _unsplit(name: str, form: str) -> Column:
+    """The document read whole, where it could not be split."""
+    whole = F.from_json(F.col(name).cast("string"), form, _OPTIONS)
+    return F.when(F.col(f"{name}_payload").isNull(), whole)
+
+
+def _body(parsed: str) -> Column:
+    names = ("before", "after", "source", "op", "ts_ms", "status", "id", "ddl", "databaseName")
+    return F.struct(*[F.col(f"{parsed}.{name}").alias(name) for name in names])
+
+
+def _failures() -> tuple[Column, Column]:
+    """BOOLEAN: the value or the key is no JSON object."""
+    value = F.when(F.col("value_payload").isNotNull(), F.col("p._corrupt").isNotNull())
+    key = F.when(F.col("key_payload").isNotNull(), F.json_object_keys("key_payload").isNull())
+    return (
+        value.otherwise(F.col("v").isNull() | F.col("v._corrupt").isNotNull()).alias("value_fails"),
+        key.otherwise(F.col("k._corrupt").isNotNull()).alias("key_fails"),
+    )
+
+
+def _schema(name: str, whole: Column, known: Mapping[int, str]) -> tuple[Column, Column]:
+    """Text and id of the schema of a split document, or of one read ``whole``."""
+    prefix = "" if name == "value" else "key_"
+    read = F.when(whole.isNotNull(), schema_id(whole))
+    return (
+        unless_known(whole, read, known).alias(f"{prefix}schema_text"),
+        F.coalesce(f"{name}_schema_id", read).alias(f"{prefix}schema_id"),
+    )
 
 
 def _kind() -> tuple[Column, Column]:
@@ -153,10 +187,8 @@ def _kind() -> tuple[Column, Column]:
     reason = (
         F.when(F.col("problem").isNotNull(), F.col("problem"))
         .when(F.col("value").isNull(), None)
-        .when(
-            F.col("v").isNull() | F.col("v._corrupt").isNotNull(), "the value is not a Debezium JSON object"
-        )
-        .when(F.col("k._corrupt").isNotNull(), "the key is not a JSON object")
+        .when(F.col("value_fails"), "the value is not a Debezium JSON object")
+        .when(F.col("key_fails"), "the key is not a JSON object")
         .when(other, None)
         .when(op.isNull(), "the value has no op: it is not a Debezium change event")
         .when(~op.isin("c", "u", "d", "r", "t"), F.concat(F.lit("unknown op '"), op, F.lit("'")))
@@ -182,8 +214,10 @@ def _has_schema(document: Column) -> Column:
     return F.coalesce(document["schema"].contains('"fields"') & document["payload"].isNotNull(), F.lit(False))
 
 
-def _key_text(key: Column, document: Column) -> Column:
-    return F.when(_has_schema(document), document["payload"]).otherwise(key.cast("string"))
+def _key_text() -> Column:
+    """The key's payload; a key without schema is its own."""
+    wrapped = F.when(_has_schema(F.col("k")), F.col("k.payload"))
+    return F.coalesce("key_payload", wrapped, F.col("key").cast("string"))
 
 
 def _header(name: str) -> Column:
@@ -194,11 +228,6 @@ def _header(name: str) -> Column:
         F.size(F.col("headers")) > 0,
         F.when(payload.isNotNull() & first.contains('"schema"'), payload).otherwise(first),
     )
-
-
-def _unless_known(text: str, identity: str, known: Iterable[int]) -> Column:
-    ids = list(known)
-    return F.when(~F.col(identity).isin(ids), F.col(text)) if ids else F.col(text)
 
 
 def _may_have_gaps(text: Column) -> Column:
