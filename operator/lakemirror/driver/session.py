@@ -29,6 +29,8 @@ def create_session(app_name: str, conf: Mapping[str, str] | None = None) -> Spar
     """
     check_java()
     settings = {**_defaults(conf or {}), **(conf or {})}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        settings |= _java_options(conf or {})
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, str(value))
@@ -79,15 +81,26 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
     return defaults | jars.spark_conf() | (_local_defaults(conf) if _is_local(conf) else {})
 
 
-def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:
+def _java_options(conf: Mapping[str, str]) -> dict[str, str]:
+    """Options of the JVMs that we start: ours, then those of ``conf``."""
     # Elsewhere than in UTC, Delta checks with every commit that its checksum file agrees with the whole log.
-    java_options = f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    ours = {
+        "driver": f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "executor": "-Duser.timezone=UTC",
+    }
+    found = {}
+    for role, options in ours.items():
+        name = f"spark.{role}.extraJavaOptions"
+        found[name] = f"{options} {conf.get(name, '')}".strip()
+    return found
+
+
+def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:
     return {
         "spark.master": "local[*]",
         "spark.driver.memory": f"{_driver_memory_mb()}m",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": java_options,
         "spark.ui.enabled": "false",
         # A few cores share one machine: planning each stage anew costs more than it brings.
         "spark.sql.adaptive.enabled": "false",
