@@ -45,6 +45,20 @@ def test_a_capture_from_kafka_with_a_topic_that_comes_later(
     assert (again.batches, again.lag.records, mirroring.versions()) == (0, 0, versions)
 
 
+def test_a_table_that_was_parked_is_read_again_from_kafka(
+    spark: SparkSession, kafka: Broker, tmp_path: Path
+) -> None:
+    prefix = f"shop-{uuid.uuid4().hex[:8]}."
+    source = _from_kafka(kafka, prefix, 500)
+    _send(kafka, prefix, CAPTURE.records)
+    Mirroring(tmp_path, {**source, "tables": [{"source": "orders", "suspend": True}]}).run(spark)
+    mirroring = Mirroring(tmp_path, {**source, "tables": [{"source": "orders", "resyncToken": "1"}]})
+    assert not Path(mirroring.path(CAPTURE.db, "public", "orders")).exists()
+    mirroring.run(spark)
+    assert not wrong(CAPTURE.differences(spark, mirroring))
+    assert mirroring.run(spark).batches == 0
+
+
 def _from_kafka(kafka: Broker, prefix: str, at_most: int) -> dict[str, object]:
     kafka_source = {
         "bootstrapServers": kafka.bootstrap,

@@ -57,7 +57,7 @@ class BatchApplier:
         self._tables: dict[TableName, TableApplier] = {}
         self._schemas: dict[int, str] = {}
         self._session = spark
-        self._positions = tables.last_positions(spark, self._checkpoint)
+        self._positions = tables.last_positions(spark, self._checkpoint, query_id)
         self._drift = tables.drift_reported(spark, self._checkpoint)
         self._first = True
         self.still_bad: DataFrame | None = None

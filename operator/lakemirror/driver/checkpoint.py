@@ -12,6 +12,16 @@ from lakemirror.driver.storage import Storage
 _METADATA = "metadata.json"
 
 
+def exists(storage: Storage) -> bool:
+    """If there is a checkpoint: whether a source was ever read."""
+    return storage.exists(_METADATA)
+
+
+def forget(storage: Storage) -> None:
+    """Make the next query a new one."""
+    storage.delete(_METADATA)
+
+
 def query_id(storage: Storage, source: str, *, started: bool) -> str:
     """The id of the query that counts the batches of this checkpoint.
 

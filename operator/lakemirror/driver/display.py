@@ -20,6 +20,7 @@ from lakemirror.driver.runner import (
     Event,
     Finished,
     Reported,
+    Resync,
     RunSummary,
     Started,
     Warned,
@@ -63,6 +64,9 @@ class Display:
                 self._batch_done(event)
             case Reported():
                 self._lag = lag_text(Lag(event.report.lag_records, bool(event.report.caught_up)))
+            case Resync():
+                told = "were read again" if event.done else "are read again from the beginning"
+                self._print(f"{told}: {event.tables}")
             case Warned():
                 self._print(f"warning: {event.message}")
             case Finished():

@@ -146,8 +146,8 @@ class Progress:
                 states = self._all.get(source, TableResult(source))
                 self._all[source] = replace(states, **_numbers(counts))
 
-    def batch_done(self, result: BatchResult, history: History | None = None) -> None:
-        """Take in a batch's result.
+    def batch_done(self, result: BatchResult, history: History | None = None, *, again: bool = False) -> None:
+        """Take in a batch's result; ``again`` tells that it is none of the source's own count.
 
         ``history`` has to be given for a batch that is repeated after a crash: the totals with it, for it
         may be in the totals of before already.
@@ -160,7 +160,8 @@ class Progress:
             for source, table in result.tables.items():
                 self.tables[source] = add(self.tables.get(source), table)
                 self._all[source] = add(self._all.get(source), table)
-            self._report = replace(self._report, batch_id=result.batch_id, committed_at=_now())
+            batch_id = self._report.batch_id if again else result.batch_id
+            self._report = replace(self._report, batch_id=batch_id, committed_at=_now())
         if history is not None:
             self.begin_with(history)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol
@@ -19,8 +20,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.api.source import Source
 from lakemirror.api.tables import Target
-from lakemirror.driver import replay, tables
+from lakemirror.driver import replay, tables, tokens
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.metrics import Metrics, port_from_environment
@@ -106,7 +108,15 @@ class Finished:
     summary: RunSummary
 
 
-Event = Started | BatchStarted | BatchDone | Reported | Warned | Finished
+@dataclass(frozen=True)
+class Resync:
+    """Tables are read again, as their resyncToken asks; or that is done."""
+
+    tables: str
+    done: bool
+
+
+Event = Started | BatchStarted | BatchDone | Reported | Warned | Resync | Finished
 
 
 def run(
@@ -157,6 +167,8 @@ class _Run:
         self._progress = Progress(pipeline.name)
         self._collected = time.monotonic()
         self._busy = threading.Lock()
+        self._appliers: list[Applier] = []
+        self._failure: BaseException | None = None
 
     def run(
         self,
@@ -167,15 +179,20 @@ class _Run:
     ) -> RunSummary:
         storage, session = self._take_over(stack, spark)
         self._progress.begin_with(tables.totals(session, self._spec.checkpoint))
-        feed = self._feed(stack, session, storage, secrets)
-        self._applier = make_applier(session, self._pipeline, feed.query_id)
+        wanted = tokens.begin(storage, self._spec)
+        feed = self._feed(stack, session, self._spec.source, storage, secrets)
+        self._appliers = [make_applier(session, self._pipeline, feed.query_id)]
         self._replays = {batch.batch_id for batch in feed.pending()}
+
+        def resync(stopping: Callable[[], bool]) -> None:
+            self._resync(wanted, session, storage, feed, secrets, make_applier, stopping)
+
         self._reporter = Reporter(self._report_with(feed), self._sinks(stack, storage))
         self._tell(Started(self._pipeline.name, self._progress.run_id, storage.uri))
         self._reporter.start()
         try:
-            with self._between_batches(session, storage):
-                feed.run(self._apply, once=self._once, stopping=self._stop.requested)
+            with self._between_batches(session, storage), self._beside(session, resync):
+                feed.run(self._apply, once=self._once, stopping=self._stopping)
             lag = _lag(feed)
             self._collect_tombstones(caught_up=lag.caught_up)
         except BaseException as error:
@@ -205,9 +222,8 @@ class _Run:
         return storage, session
 
     def _feed(
-        self, stack: ExitStack, session: SparkSession, storage: Storage, secrets: Secrets
+        self, stack: ExitStack, session: SparkSession, source: Source, storage: Storage, secrets: Secrets
     ) -> FilesFeed | KafkaFeed:
-        source = self._spec.source
         interval = duration_seconds(self._spec.trigger.interval or _DEFAULT_INTERVAL)
         if source.files is not None:
             base64 = self._spec.envelope.encoding == "avro"
@@ -221,6 +237,61 @@ class _Run:
         feed = KafkaFeed(session, source.kafka, storage, interval_seconds=interval, secrets=keys)
         stack.callback(feed.close)
         return feed
+
+    @contextmanager
+    def _beside(self, session: SparkSession, read: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
+        """Reads something else in a thread of its own; a run once waits until that is done too."""
+        over = threading.Event()
+
+        def work() -> None:
+            try:
+                read(lambda: over.is_set() or self._stopping())
+            except BaseException as error:
+                self._failure = error
+
+        thread = threading.Thread(target=work, name="resync", daemon=True)
+        thread.start()
+        try:
+            yield
+            if self._once:
+                thread.join()
+        except KeyboardInterrupt:
+            session.sparkContext.cancelAllJobs()
+            raise
+        finally:
+            over.set()
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _resync(
+        self,
+        wanted: Mapping[str, str],
+        session: SparkSession,
+        storage: Storage,
+        feed: FilesFeed | KafkaFeed,
+        secrets: Secrets,
+        make_applier: Callable[[SparkSession, CdcPipeline, str], Applier],
+        stopping: Callable[[], bool],
+    ) -> None:
+        """Read all that the source still has of some tables again, through the same gate."""
+        if not wanted:
+            return
+        names = ", ".join(sorted(wanted))
+        self._tell(Resync(names, done=False))
+        folder = open_storage(f"{storage.uri}/{tokens.resync_folder(wanted)}", session)
+        with ExitStack() as stack:
+            again = self._feed(stack, session, feed.from_its_beginning(), folder, secrets)
+            applier = make_applier(session, _only(self._pipeline, wanted), again.query_id)
+            self._appliers.append(applier)
+            again.run(partial(self._apply, applier=applier), once=True, stopping=stopping)
+            self._appliers.remove(applier)
+        if not stopping():
+            tokens.resynced(storage, wanted)
+            self._tell(Resync(names, done=True))
+
+    def _stopping(self) -> bool:
+        return self._stop.requested() or self._failure is not None
 
     @contextmanager
     def _between_batches(self, session: SparkSession, storage: Storage) -> Iterator[None]:
@@ -250,28 +321,35 @@ class _Run:
         with self._busy:
             self._owner.check()
             replay.serve(session, self._pipeline, storage, self._progress.batch_done)
-            self._applier.forget()
+            for applier in self._appliers:
+                applier.forget()
 
-    def _apply(self, raw: DataFrame, batch: Batch) -> None:
+    def _apply(self, raw: DataFrame, batch: Batch, applier: Applier | None = None) -> None:
+        """Apply a batch of the source, or one that another ``applier`` reads again."""
         with self._busy:
-            self._apply_alone(raw, batch)
+            self._apply_alone(raw, batch, applier or self._appliers[0])
 
-    def _apply_alone(self, raw: DataFrame, batch: Batch) -> None:
+    def _apply_alone(self, raw: DataFrame, batch: Batch, applier: Applier) -> None:
         self._owner.check()
         self._tell(BatchStarted(batch))
         began = time.monotonic()
-        result = self._applier.apply(raw, batch)
-        replayed = batch.batch_id in self._replays
+        result = applier.apply(raw, batch)
+        for other in self._appliers:
+            if other is not applier:
+                other.forget()
+        again = applier is not self._appliers[0]
+        replayed = again or batch.batch_id in self._replays
         history = tables.totals(raw.sparkSession, self._spec.checkpoint) if replayed else None
-        self._progress.batch_done(result, history)
+        self._progress.batch_done(result, history, again=again)
         self._tell(BatchDone(result, time.monotonic() - began))
         self._reporter.news()
         if time.monotonic() - self._collected > _COLLECT_EVERY_SECONDS:
             self._collect_tombstones(caught_up=False)
 
     def _collect_tombstones(self, *, caught_up: bool) -> None:
-        if self._progress.batches:
-            self._applier.collect_tombstones(caught_up=caught_up)
+        # Not while old events are read again: these would come after their tombstones.
+        if self._progress.batches and len(self._appliers) == 1:
+            self._appliers[0].collect_tombstones(caught_up=caught_up)
         self._collected = time.monotonic()
 
     def _warn(self, message: str) -> None:
@@ -328,6 +406,13 @@ def with_absolute_paths(pipeline: CdcPipeline) -> CdcPipeline:
         ],
     }
     return pipeline.model_copy(update={"spec": spec.model_copy(update=changes)})
+
+
+def _only(pipeline: CdcPipeline, sources: Mapping[str, str]) -> CdcPipeline:
+    """The pipeline for these of its listed tables alone."""
+    listed = [table for table in pipeline.spec.tables if table.source in sources]
+    spec = pipeline.spec.model_copy(update={"tables": listed, "unlisted": "ignore"})
+    return pipeline.model_copy(update={"spec": spec})
 
 
 def _absolute(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import shutil
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ class Storage(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove the file; nothing happens when it is not there."""
+
+    def delete_folder(self, name: str) -> None:
+        """Remove the folder and all in it; nothing happens when it is not there."""
 
     def sha256(self, name: str) -> str:
         """The hash of the file's bytes, in hex."""
@@ -123,6 +127,10 @@ class LocalStorage:
 
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
+
+    def delete_folder(self, name: str) -> None:
+        if (self.path / name).exists():
+            shutil.rmtree(self.path / name)
 
     def sha256(self, name: str) -> str:
         with open(self.path / name, "rb") as file:
@@ -205,6 +213,9 @@ class HadoopStorage:
 
     def delete(self, name: str) -> None:
         self._fs.delete(self._path(name), False)
+
+    def delete_folder(self, name: str) -> None:
+        self._fs.delete(self._path(name), True)
 
     def sha256(self, name: str) -> str:
         stream = self._open(name)

@@ -61,5 +61,3 @@ def _of_tables(spec: PipelineSpec) -> Iterator[tuple[str, object]]:
             yield f"{at}.filter", "a row filter"
         if table.on_conflict != "replace":
             yield f"{at}.onConflict", table.on_conflict
-        if table.resync_token:
-            yield f"{at}.resyncToken", "reading a table anew"

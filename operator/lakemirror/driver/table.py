@@ -296,12 +296,22 @@ class TableApplier:
             raise Refused(
                 f"the target {self.mirror.location} is the mirror of {owner}: choose another target"
             )
+        self._check_form(key)
+
+    def _check_form(self, key: Sequence[str]) -> None:
+        """Mode and key of a mirror cannot change: its rows would mean something else."""
         mode = self.mirror.properties.get(MODE_PROPERTY)
         wanted = "scd1" if key else "append"
         if mode != wanted:
             raise Refused(
                 f"the target {self.mirror.location} was made with mode {mode}, and {wanted} is asked for "
                 "now: choose another target"
+            )
+        stored = json.loads(self.mirror.properties.get(KEY_PROPERTY, "null"))
+        if key and stored is not None and set(stored) != set(key):
+            raise Refused(
+                f"the target {self.mirror.location} has the key {', '.join(stored)}, and {', '.join(key)} is "
+                "asked for now: choose another target"
             )
 
     def _names(self, versions: Sequence[Schema]) -> dict[str, str]:

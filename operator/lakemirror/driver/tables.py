@@ -132,13 +132,13 @@ def _struct(columns: str) -> str:
     return ", ".join(f"{part.split(' ')[0]}: {part.split(' ')[1]}" for part in columns.split(", "))
 
 
-def last_positions(spark: SparkSession, checkpoint: str) -> dict[str, list[object]]:
-    """The highest position a partition, from the newest audit record: {partition: [seq, micros, offset]}."""
+def last_positions(spark: SparkSession, checkpoint: str, query_id: str) -> dict[str, list[object]]:
+    """The highest position a partition that a query has seen: {partition: [seq, micros, offset]}."""
     where = path(checkpoint, "audit")
     if not is_table(spark, where):
         return {}
     rows = spark.read.format("delta").load(where).where("source IS NULL AND positions IS NOT NULL")
-    newest = rows.agg(F.max_by("positions", F.struct("committed_at", "batch_id"))).first()
+    newest = rows.where(F.col("query_id") == query_id).agg(F.max_by("positions", "batch_id")).first()
     return dict(json.loads(newest[0])) if newest is not None and newest[0] else {}
 
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
+from lakemirror.api.source import Source
+
 RAW = (
     "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, "
@@ -60,6 +62,9 @@ class Feed(Protocol):
         """Run until ``stopping()``, or until all that was there at the start was applied."""
 
     def lag(self) -> Lag: ...
+
+    def from_its_beginning(self) -> Source:
+        """The source from where this checkpoint began to read it."""
 
     def pending(self) -> Iterator[Batch]:
         """Batches recorded and not marked done."""

@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.api.source import FilesSource
+from lakemirror.api.source import FilesSource, Source
 from lakemirror.driver import checkpoint, faults
 from lakemirror.driver.document import iso
 from lakemirror.driver.errors import BatchMismatch, CheckpointInUse, LakemirrorError
@@ -33,6 +33,8 @@ from lakemirror.driver.storage import Entry, Storage, open_storage
 SUFFIXES = (".jsonl", ".jsonl.gz")
 COMPACT_EVERY = 50
 _POLL_SECONDS = 0.2
+_BLOCK = "16m"
+"""What a task reads of a file at most: small enough that one file keeps several cores busy."""
 _log = logging.getLogger(__name__)
 
 _RECORD = (
@@ -74,6 +76,7 @@ class FilesFeed:
         warn: Callable[[str], None] = _log.warning,
     ) -> None:
         self._spark = spark
+        self._source = source
         self._inputs = _Inputs(source.path, spark)
         self._limit = source.max_files_per_batch
         self._storage = storage
@@ -111,6 +114,10 @@ class FilesFeed:
 
     def lag(self) -> Lag:
         return Lag(0 if self._caught_up else None, self._caught_up)
+
+    def from_its_beginning(self) -> Source:
+        """The source, as a new checkpoint would read it."""
+        return Source(files=self._source)
 
     def pending(self) -> Iterator[Batch]:
         return (self._batch(batch_id, files) for batch_id, files in self._ledger.pending())
@@ -220,6 +227,7 @@ def _lines(spark: SparkSession, uris: list[str]) -> DataFrame:
     """
     reader = spark.newSession()
     reader.conf.set("spark.sql.files.openCostInBytes", str(2**40))
+    reader.conf.set("spark.sql.files.maxPartitionBytes", _BLOCK)
     # Many files are listed by a job: with a task a core, not with one a file.
     tasks = str(spark.sparkContext.defaultParallelism)
     reader.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", tasks)
@@ -232,7 +240,8 @@ def _lines(spark: SparkSession, uris: list[str]) -> DataFrame:
     view = f"lakemirror_lines_{uuid.uuid4().hex}"
     lines.createGlobalTempView(view)
     try:
-        return spark.table(f"global_temp.{view}").where(F.col("line").rlike(r"\S"))
+        line = F.col("line")
+        return spark.table(f"global_temp.{view}").where(line.startswith("{") | line.rlike(r"\S"))
     finally:
         spark.catalog.dropGlobalTempView(view)
 
@@ -249,7 +258,10 @@ def _problem(line: Column, record: Column, base64: bool) -> Column:
     """Why a line is no record; null when it is one."""
     checks = [
         (~F.is_valid_utf8(line), "the line is not valid UTF-8"),
-        (~line.rlike(r"^\s*\{") | record.isNull(), "the line is no JSON object of a record"),
+        (
+            ~_begins(line) | record.isNull(),
+            "the line is no JSON object of a record",
+        ),
     ]
     checks += [
         (record[name].isNull(), f"the record has no {name}") for name in ("topic", "partition", "offset")
@@ -260,6 +272,10 @@ def _problem(line: Column, record: Column, base64: bool) -> Column:
             undecodable = text.isNotNull() & F.try_to_binary(text, F.lit("base64")).isNull()
             checks.append((undecodable, f"{name} is not base64, as envelope.encoding: avro wants it"))
     return F.coalesce(*(F.when(condition, F.lit(text)) for condition, text in checks))
+
+
+def _begins(line: Column) -> Column:
+    return line.startswith("{") | line.rlike(r"^\s*\{")
 
 
 def _struct_fields(ddl: str) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource
+from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Source
 from lakemirror.driver import checkpoint, faults
 from lakemirror.driver.sources.base import Batch, Lag
 from lakemirror.driver.storage import Storage
@@ -92,6 +92,19 @@ class KafkaFeed:
             done = position.get(topic, {})
             behind += sum(max(0, end - done.get(partition, 0)) for partition, end in partitions.items())
         return Lag(behind, behind == 0)
+
+    def from_its_beginning(self) -> Source:
+        """The source from where the checkpoint began to read it, as far as the brokers still have that."""
+        try:
+            began = self._log.until(-1)
+        except FileNotFoundError:
+            return Source(kafka=self._source)
+        kept = self._admin.begin_offsets(self._wanted())
+        offsets = {
+            topic: {number: max(at, began.get(topic, {}).get(number, at)) for number, at in each.items()}
+            for topic, each in kept.items()
+        }
+        return Source(kafka=self._source.model_copy(update={"starting_offsets": offsets}))
 
     def pending(self) -> Iterator[Batch]:
         for batch_id in sorted(self._log.recorded() - self._log.committed()):
@@ -251,8 +264,15 @@ class _Admin:
         """A Java regular expression."""
         return self._jvm.java.util.regex.Pattern.compile(pattern)
 
+    def begin_offsets(self, wanted: Callable[[str], bool]) -> Offsets:
+        """Where the partitions of the topics that are ``wanted`` begin now."""
+        return self._offsets(wanted, "earliest")
+
     def end_offsets(self, wanted: Callable[[str], bool]) -> Offsets:
-        """Where the partitions of the topics that are ``wanted`` end now."""
+        """Where they end now."""
+        return self._offsets(wanted, "latest")
+
+    def _offsets(self, wanted: Callable[[str], bool], which: str) -> Offsets:
         kafka = self._jvm.org.apache.kafka
         names = self._get(self._client.listTopics().names())
         topics = self._jvm.java.util.ArrayList()
@@ -264,11 +284,11 @@ class _Admin:
         for name in topics:
             for partition in described[name].partitions():
                 at = kafka.common.TopicPartition(name, partition.partition())
-                asked.put(at, kafka.clients.admin.OffsetSpec.latest())
-        ends: Offsets = {}
+                asked.put(at, getattr(kafka.clients.admin.OffsetSpec, which)())
+        offsets: Offsets = {}
         for at, found in self._get(self._client.listOffsets(asked).all()).items():
-            ends.setdefault(at.topic(), {})[at.partition()] = found.offset()
-        return ends
+            offsets.setdefault(at.topic(), {})[at.partition()] = found.offset()
+        return offsets
 
     def close(self) -> None:
         self._client.close()

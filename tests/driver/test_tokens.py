@@ -1,0 +1,143 @@
+"""New tokens in the manifest: a table that is read again, and a source that is read anew."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.driver import faults
+from lakemirror.driver.runner import Event, Resync, RunSummary, run
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column, Record
+from tests.support.shop import Shop, table
+
+V = Column("v", "int32")
+ITEMS, PARKED = table("items", V), table("parked", V)
+
+
+def history(shop: Shop) -> list[list[Record]]:
+    """Batches in which both tables get, change and lose rows."""
+    return [
+        [r for each in (ITEMS, PARKED) for i in (1, 2, 3) for r in shop.create(each, id=i, v=1)],
+        [
+            r
+            for each in (ITEMS, PARKED)
+            for r in (*shop.update(each, id=1, v=2), *shop.create(each, id=4, v=2))
+        ],
+        [
+            r
+            for each in (ITEMS, PARKED)
+            for r in (*shop.delete(each, id=2, v=1), *shop.update(each, id=3, v=3))
+        ],
+    ]
+
+
+EXPECTED = [(1, 2), (3, 3), (4, 2)]
+
+
+def settings(**parked: Any) -> dict[str, Any]:
+    return {"tables": [{"source": "public.parked", **parked}]}
+
+
+def found(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[int, int]]:
+    path = mirroring.path("demo", "public", name)
+    return sorted((row["id"], row["v"]) for row in at(spark, path).collect())
+
+
+def told(spark: SparkSession, mirroring: Mirroring) -> tuple[RunSummary, list[bool]]:
+    """A run, and what it told of tables that are read again."""
+    events: list[Event] = []
+    summary = run(mirroring.pipeline, once=True, spark=spark, on_event=events.append)
+    return summary, [event.done for event in events if isinstance(event, Resync)]
+
+
+def parked_for_two_batches(spark: SparkSession, folder: Path) -> Mirroring:
+    batches = history(Shop())
+    Mirroring(folder, settings()).deliver(batches[:1]).run(spark)
+    mirroring = Mirroring(folder, settings(suspend=True)).deliver(batches)
+    mirroring.run(spark)
+    assert found(spark, mirroring, "items") == EXPECTED
+    assert found(spark, mirroring, "parked") == [(1, 1), (2, 1), (3, 1)]
+    return mirroring
+
+
+def test_a_resync_brings_back_a_table_that_was_parked(spark: SparkSession, tmp_path: Path) -> None:
+    before = parked_for_two_batches(spark, tmp_path).versions()
+    mirroring = Mirroring(tmp_path, settings(resyncToken="1"))
+    summary, resyncs = told(spark, mirroring)
+    assert found(spark, mirroring, "parked") == EXPECTED
+    assert resyncs == [False, True]
+    parked = summary.tables["demo.public.parked"]
+    assert (parked.inserted, parked.updated, parked.deleted) == (1, 2, 1)
+    after = mirroring.versions()
+    changed = {Path(path).name for path, version in after.items() if before.get(path) != version}
+    assert "parked" in changed
+    assert "items" not in changed
+    assert told(spark, mirroring)[1] == [], "a token is acted upon once"
+    assert mirroring.versions() == after
+    assert not list(mirroring.checkpoint.glob("resync/*"))
+
+
+@pytest.mark.parametrize(
+    "point", ["after-tombstones", "after-rows", "after-audit", "before-checkpoint-commit"]
+)
+def test_a_resync_goes_on_after_a_crash(point: faults.Point, spark: SparkSession, tmp_path: Path) -> None:
+    parked_for_two_batches(spark, tmp_path)
+    mirroring = Mirroring(tmp_path, settings(resyncToken="1"))
+    faults.arm(point, after=1)
+    with pytest.raises(faults.InjectedCrash):
+        mirroring.run(spark)
+    summary, resyncs = told(spark, mirroring)
+    assert resyncs == [False, True]
+    assert summary.batches == 2, "the first batch is not read a third time"
+    assert found(spark, mirroring, "parked") == EXPECTED
+
+
+def test_a_resync_waits_while_the_table_is_parked(spark: SparkSession, tmp_path: Path) -> None:
+    parked_for_two_batches(spark, tmp_path)
+    assert told(spark, Mirroring(tmp_path, settings(suspend=True, resyncToken="1")))[1] == []
+    mirroring = Mirroring(tmp_path, settings(resyncToken="1"))
+    assert told(spark, mirroring)[1] == [False, True]
+    assert found(spark, mirroring, "parked") == EXPECTED
+
+
+def test_in_a_new_checkpoint_tokens_ask_for_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    tokens = {**settings(resyncToken="1"), "spark": {"resetToken": "1"}}
+    mirroring = Mirroring(tmp_path, tokens).deliver(history(Shop()))
+    for batches in (3, 0):
+        summary, resyncs = told(spark, mirroring)
+        assert (summary.batches, resyncs) == (batches, [])
+    assert found(spark, mirroring, "parked") == EXPECTED
+
+
+def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tmp_path: Path) -> None:
+    """Files of the same names, but another folder: without a reset they would count as read."""
+    shop = Shop()
+    first, second, third = history(shop)
+    mirroring = Mirroring(tmp_path).deliver([first, second])
+    mirroring.run(spark)
+    shutil.rmtree(mirroring.input)
+    again = Mirroring(tmp_path, {"spark": {"resetToken": "1"}}).deliver([[*first, *second], third])
+    assert again.run(spark).batches == 2
+    assert found(spark, again, "items") == EXPECTED
+    versions = again.versions()
+    assert again.run(spark).batches == 0, "a token is acted upon once"
+    assert again.versions() == versions
+
+
+def test_another_key_is_refused_for_a_table_that_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop()
+    coded = table("coded", Column("code", "string"))
+    mirroring = Mirroring(tmp_path).deliver([shop.create(coded, id=1, code="a")])
+    mirroring.run(spark)
+    versions = mirroring.versions()
+    other = Mirroring(tmp_path, {"tables": [{"source": "coded", "primaryKey": ["code"]}]})
+    result = other.deliver([[], shop.create(coded, id=2, code="b")]).run(spark).tables["demo.public.coded"]
+    assert "has the key id, and code is asked for now" in (result.error or "")
+    assert result.quarantined == 1
+    mirrors = {path: version for path, version in mirroring.versions().items() if path in versions}
+    assert mirrors == versions
