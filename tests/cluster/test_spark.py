@@ -20,7 +20,7 @@ from tests.support.records import Record
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-CAUGHT_UP_WITHIN = 300
+CAUGHT_UP_WITHIN = 420
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_executors_as_pods_mirror_the_shop(shop: Shop, spark: SparkSession) -> N
 
 def test_a_driver_killed_in_mid_batch_ends_equal(shop: Shop, spark: SparkSession) -> None:
     records = shop.capture.records
-    shop.create(source={"kafka": {"maxRecordsPerBatch": 40}})
+    shop.create(source={"kafka": {"maxRecordsPerBatch": 150}})
     for third in (records[: len(records) // 3], records[len(records) // 3 : 2 * len(records) // 3]):
         shop.send(third)
         eventually(
@@ -166,7 +166,7 @@ def test_a_container_restarted_in_place_has_new_executors(shop: Shop, spark: Spa
 
 def test_a_stopped_driver_ends_cleanly_within_its_grace_period(shop: Shop, spark: SparkSession) -> None:
     shop.send(shop.capture.records)
-    shop.create(source={"kafka": {"maxRecordsPerBatch": 40}})
+    shop.create(source={"kafka": {"maxRecordsPerBatch": 150}})
     eventually(
         lambda: (shop.mirror.status().get("checkpoint") or {}).get("lagRecords"), within=180, every=0.5
     )

@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 
 import pytest
 
+from lakemirror.pod.api import Api
 from lakemirror.pod.report import ConfigMapSink
 
 
@@ -55,7 +56,7 @@ class Report:
 
 def test_the_report_goes_into_the_config_map(server: Server, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t0ken\n")
-    sink = ConfigMapSink("ns", "shop-progress", f"http://127.0.0.1:{server.server_port}", tmp_path)
+    sink = ConfigMapSink(Api(f"http://127.0.0.1:{server.server_port}", tmp_path), "ns", "shop-progress")
     sink.publish(Report())
     [(verb, path, headers, body)] = server.got
     assert (verb, path.partition("?")[0]) == ("PATCH", "/api/v1/namespaces/ns/configmaps/shop-progress")
@@ -67,6 +68,6 @@ def test_the_report_goes_into_the_config_map(server: Server, tmp_path: Path) -> 
 def test_a_refusal_is_an_error_for_the_reporter_to_log(server: Server, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     server.status = 403
-    sink = ConfigMapSink("ns", "shop-progress", f"http://127.0.0.1:{server.server_port}", tmp_path)
+    sink = ConfigMapSink(Api(f"http://127.0.0.1:{server.server_port}", tmp_path), "ns", "shop-progress")
     with pytest.raises(HTTPError):
         sink.publish(Report())

@@ -15,6 +15,8 @@ from pathlib import Path
 from lakemirror.api import ManifestError
 from lakemirror.driver import cleanup, runner
 from lakemirror.driver.errors import LakemirrorError
+from lakemirror.pod.api import Api
+from lakemirror.pod.executors import delete_leftovers
 from lakemirror.pod.report import ConfigMapSink
 from lakemirror.pod.secrets import SecretWatch
 from lakemirror.pod.settings import Pod, alone, pipeline, secret_folders
@@ -52,10 +54,13 @@ def drive() -> None:
     folders = secret_folders(manifest)
     watch = SecretWatch(folders.values())
     once = bool(manifest.spec.trigger.available_now)
+    api = Api()
+    if manifest.spec.spark.conf.get("spark.master", "").startswith("k8s://"):
+        delete_leftovers(api, pod.namespace, manifest.name)
     summary = runner.run(
         manifest,
         secrets=folders,
-        sinks=[ConfigMapSink(pod.namespace, pod.progress)],
+        sinks=[ConfigMapSink(api, pod.namespace, pod.progress)],
         stopping=None if once else watch.changed,
         grace_seconds=pod.grace_seconds,
     )
