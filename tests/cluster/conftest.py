@@ -79,8 +79,11 @@ def build(cluster: Kube) -> Build:
 
 
 @pytest.fixture(scope="session")
-def standin_image(build: Build) -> str:
-    return build("lakemirror-standin", ROOT / "tests/cluster/standin")
+def standin_image(build: Build, tmp_path_factory: pytest.TempPathFactory) -> str:
+    context = tmp_path_factory.mktemp("standin")
+    shutil.copytree(ROOT / "tests/cluster/standin", context, dirs_exist_ok=True)
+    shutil.copy(ROOT / "operator/lakemirror/pod/secrets.py", context)
+    return build("lakemirror-standin", context)
 
 
 @pytest.fixture(scope="session")

@@ -222,6 +222,18 @@ def test_a_missing_secret_is_named_and_recovers_by_itself(mirror: Mirror) -> Non
     assert "s3cr3t" not in everything
 
 
+def test_a_changed_secret_restarts_once(mirror: Mirror) -> None:
+    security = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "secret": "kafka-auth"}
+    mirror.kube.kubectl("create", "secret", "generic", "kafka-auth", "--from-literal=password=s3cr3t")
+    mirror.create(source={"kafka": {"security": security}}).ready()
+    mirror.kube.merge("secret", "kafka-auth", {"stringData": {"password": "new"}})
+    # The kubelet renews mounted files after a minute or so.
+    eventually(lambda: len(mirror.starts()) == 2, within=180, what="another start")
+    mirror.ready()
+    never(lambda: len(mirror.starts()) > 2, during=30, what="a third start")
+    assert not mirror.status()["driver"].get("consecutiveFailures")
+
+
 def test_a_driver_without_progress_is_not_ready_and_an_idle_one_is(mirror: Mirror) -> None:
     mirror.create(progressDeadline="15s").ready()
     never(lambda: mirror.condition("Ready")["status"] != "True", during=30, what="an idle driver not ready")

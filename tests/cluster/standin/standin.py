@@ -14,8 +14,9 @@ the ConfigMap ``LAKEMIRROR_PROGRESS_CONFIGMAP``, key ``progress.json``, with the
     tables      number of tables in the report (1)
     report      fields that replace those of the report ({})
 
-Each start and each end becomes a line of the key ``journal`` there, for tests to count. A task, such as the
-cleanup of a deleted pipeline's data, is noted and done. Needs the standard library only.
+It ends with 0 when a Secret that is mounted has changed, as the real driver does. Each start and each end
+becomes a line of the key ``journal`` there, for tests to count. A task, such as the cleanup of a deleted
+pipeline's data, is noted and done. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lakemirror.secrets import SecretWatch
+
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NAMESPACE = (ACCOUNT / "namespace").read_text()
 API = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
 TRUST = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
 MANIFEST = Path("/etc/lakemirror/pipeline.yaml")
+SECRETS = Path("/etc/lakemirror-secrets")
 TERMINATION_LOG = Path("/dev/termination-log")
 
 
@@ -85,6 +89,7 @@ class Standin:
         self.told: dict[str, Any] = {}
         self.told_at = 0.0
         self.stopping = threading.Event()
+        self.secrets = SecretWatch(SECRETS.iterdir() if SECRETS.exists() else [])
 
     def run(self) -> int:
         signal.signal(signal.SIGTERM, lambda *_: self.stopping.set())
@@ -93,6 +98,8 @@ class Standin:
             behaviour = self.behaviour()
             if behaviour.get("exit") is not None:
                 return self.fail(behaviour)
+            if self.secrets.changed():
+                self.stopping.set()
             if self.stopping.is_set() and not behaviour.get("stubborn"):
                 self.tell("Stopped", behaviour)
                 self.note("end")

@@ -1,0 +1,54 @@
+"""What a person types: lakemirror render and status, helm test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from lakemirror.cli.main import main
+from tests.cluster.mirror import Mirror
+from tests.cluster.operator import RELEASE, Operator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+KINDS = "statefulset,service,serviceaccount,role,rolebinding"
+
+
+def lakemirror(mirror: Mirror, *arguments: str) -> Result:
+    return CliRunner(env={"KUBECONFIG": str(mirror.kube.kubeconfig)}).invoke(main, arguments)
+
+
+def test_render_prints_what_the_operator_applies(mirror: Mirror, tmp_path: Path) -> None:
+    manifest = tmp_path / "pipeline.yaml"
+    manifest.write_text(yaml.safe_dump(mirror.manifest()))
+    rendered = lakemirror(mirror, "render", "-f", str(manifest), "-n", mirror.kube.namespace)
+    assert rendered.exit_code == 0, rendered.output
+    mirror.kube.kubectl("apply", "--dry-run=server", "-f", "-", text=rendered.stdout)
+    printed = {(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(rendered.stdout)}
+    mirror.create().ready()
+    there = {
+        (each["kind"], each["metadata"]["name"])
+        for each in mirror.kube.list(KINDS, f"lakemirror.io/pipeline={mirror.name}")
+    }
+    assert there
+    assert there == {each for each in printed if each[0] != "ConfigMap"}
+
+
+def test_status_shows_a_pipeline_live(mirror: Mirror) -> None:
+    mirror.create().ready()
+    mirror.behave(commits=True, tables=3)
+    mirror.wait("Ready", within=60)
+    shown = lakemirror(mirror, "status", mirror.name, "-n", mirror.kube.namespace)
+    assert shown.exit_code == 0, shown.output
+    assert "Ready" in shown.output
+    assert "public.table_0000" in shown.output
+    missing = lakemirror(mirror, "status", "nobody", "-n", mirror.kube.namespace)
+    assert missing.exit_code == 1
+    assert "not found" in missing.output
+
+
+def test_helm_test_passes(operator: Operator) -> None:
+    operator.kube.run("helm", "test", RELEASE, "--timeout", "180s", timeout=240)
