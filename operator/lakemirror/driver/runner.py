@@ -143,9 +143,8 @@ def run(
     pipeline = with_absolute_paths(pipeline)
     with ExitStack() as stack:
         stop = stack.enter_context(_stop_requests(stopping, grace_seconds))
-        return _Run(pipeline, once, on_event or (lambda event: None), stop, sinks).run(
-            stack, spark, secrets or {}, make_applier
-        )
+        tell = on_event or (lambda event: None)
+        return _Run(pipeline, once, tell, stop, sinks, secrets or {}, make_applier).run(stack, spark)
 
 
 class _Run:
@@ -156,8 +155,12 @@ class _Run:
         on_event: Callable[[Event], None],
         stop: _StopRequests,
         sinks: Sequence[ProgressSink],
+        secrets: Secrets,
+        make_applier: Callable[[SparkSession, CdcPipeline, str], Applier],
     ) -> None:
         self._pipeline = pipeline
+        self._secrets = secrets
+        self._make_applier = make_applier
         self._more_sinks = sinks
         self._spec = pipeline.spec
         self._once = once or bool(pipeline.spec.trigger.available_now)
@@ -170,23 +173,14 @@ class _Run:
         self._appliers: list[Applier] = []
         self._failure: BaseException | None = None
 
-    def run(
-        self,
-        stack: ExitStack,
-        spark: SparkSession | None,
-        secrets: Secrets,
-        make_applier: Callable[[SparkSession, CdcPipeline, str], Applier],
-    ) -> RunSummary:
+    def run(self, stack: ExitStack, spark: SparkSession | None) -> RunSummary:
         storage, session = self._take_over(stack, spark)
         self._progress.begin_with(tables.totals(session, self._spec.checkpoint))
         wanted = tokens.begin(storage, self._spec)
-        feed = self._feed(stack, session, self._spec.source, storage, secrets)
-        self._appliers = [make_applier(session, self._pipeline, feed.query_id)]
+        feed = self._feed(stack, session, self._spec.source, storage)
+        self._appliers = [self._make_applier(session, self._pipeline, feed.query_id)]
         self._replays = {batch.batch_id for batch in feed.pending()}
-
-        def resync(stopping: Callable[[], bool]) -> None:
-            self._resync(wanted, session, storage, feed, secrets, make_applier, stopping)
-
+        resync = partial(self._resync, wanted, feed, session, storage)
         self._reporter = Reporter(self._report_with(feed), self._sinks(stack, storage))
         self._tell(Started(self._pipeline.name, self._progress.run_id, storage.uri))
         self._reporter.start()
@@ -222,7 +216,7 @@ class _Run:
         return storage, session
 
     def _feed(
-        self, stack: ExitStack, session: SparkSession, source: Source, storage: Storage, secrets: Secrets
+        self, stack: ExitStack, session: SparkSession, source: Source, storage: Storage
     ) -> FilesFeed | KafkaFeed:
         interval = duration_seconds(self._spec.trigger.interval or _DEFAULT_INTERVAL)
         if source.files is not None:
@@ -233,14 +227,17 @@ class _Run:
         if source.kafka is None:
             raise LakemirrorError("spec.source: exactly one of kafka and files is needed")
         secret = source.kafka.security.secret if source.kafka.security is not None else None
-        keys = read_secret(secret, secrets) if secret is not None else {}
+        keys = read_secret(secret, self._secrets) if secret is not None else {}
         feed = KafkaFeed(session, source.kafka, storage, interval_seconds=interval, secrets=keys)
         stack.callback(feed.close)
         return feed
 
     @contextmanager
     def _beside(self, session: SparkSession, read: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
-        """Reads something else in a thread of its own; a run once waits until that is done too."""
+        """Reads something else meanwhile; a run once waits until that is done too.
+
+        ``read`` is asked to stop as feeds are. What it raises ends the run.
+        """
         over = threading.Event()
 
         def work() -> None:
@@ -267,22 +264,20 @@ class _Run:
     def _resync(
         self,
         wanted: Mapping[str, str],
+        feed: FilesFeed | KafkaFeed,
         session: SparkSession,
         storage: Storage,
-        feed: FilesFeed | KafkaFeed,
-        secrets: Secrets,
-        make_applier: Callable[[SparkSession, CdcPipeline, str], Applier],
         stopping: Callable[[], bool],
     ) -> None:
-        """Read all that the source still has of some tables again, through the same gate."""
+        """Read all that the source still has of the ``wanted`` tables again, through the same gate."""
         if not wanted:
             return
         names = ", ".join(sorted(wanted))
         self._tell(Resync(names, done=False))
         folder = open_storage(f"{storage.uri}/{tokens.resync_folder(wanted)}", session)
         with ExitStack() as stack:
-            again = self._feed(stack, session, feed.from_its_beginning(), folder, secrets)
-            applier = make_applier(session, _only(self._pipeline, wanted), again.query_id)
+            again = self._feed(stack, session, feed.from_its_beginning(), folder)
+            applier = self._make_applier(session, _only(self._pipeline, wanted), again.query_id)
             self._appliers.append(applier)
             again.run(partial(self._apply, applier=applier), once=True, stopping=stopping)
             self._appliers.remove(applier)

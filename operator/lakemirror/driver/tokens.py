@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver import checkpoint
+from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.storage import Storage
 
 _HANDLED = "tokens.json"
@@ -30,11 +31,9 @@ class Tokens:
 
     @classmethod
     def of(cls, spec: PipelineSpec) -> Tokens:
-        """The tokens that a manifest has."""
-        return cls(
-            spec.spark.reset_token,
-            {table.source: table.resync_token for table in spec.tables if table.resync_token},
-        )
+        """The tokens that a manifest has; those of parked tables wait."""
+        listed = [table for table in spec.tables if table.resync_token and not table.suspend]
+        return cls(spec.spark.reset_token, {table.source: table.resync_token for table in listed})
 
 
 def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
@@ -53,12 +52,7 @@ def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
         checkpoint.forget(storage)
         _write(storage, asked)
         return {}
-    parked = {table.source for table in spec.tables if table.suspend}
-    return {
-        source: token
-        for source, token in asked.resync.items()
-        if source not in parked and handled.resync.get(source) != token
-    }
+    return {source: token for source, token in asked.resync.items() if handled.resync.get(source) != token}
 
 
 def resynced(storage: Storage, done: Mapping[str, str]) -> None:
@@ -77,9 +71,14 @@ def resync_folder(wanted: Mapping[str, str]) -> str:
 def _handled(storage: Storage) -> Tokens:
     try:
         document = json.loads(storage.read_text(_HANDLED))
+        return Tokens(document["reset"], document["resync"])
     except FileNotFoundError:
         return Tokens()
-    return Tokens(document.get("reset", ""), document.get("resync", {}))
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakemirrorError(
+            f"{storage.uri}/{_HANDLED} is damaged ({error}): restore it from a copy, or delete it, so that "
+            "all is done again that the tokens ask for"
+        ) from None
 
 
 def _write(storage: Storage, tokens: Tokens) -> None:
