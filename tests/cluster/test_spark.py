@@ -164,6 +164,7 @@ def test_a_container_restarted_in_place_has_new_executors(shop: Shop, spark: Spa
     shop.check(spark)
 
 
+@pytest.mark.soak  # five minutes, of which CI has few; test_stop_requests has the same without a cluster
 def test_a_stopped_driver_ends_cleanly_within_its_grace_period(shop: Shop, spark: SparkSession) -> None:
     shop.send(shop.capture.records)
     shop.create(source={"kafka": {"maxRecordsPerBatch": 150}})
