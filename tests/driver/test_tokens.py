@@ -20,23 +20,19 @@ ITEMS, PARKED = table("items", V), table("parked", V)
 
 
 def history(shop: Shop) -> list[list[Record]]:
-    """Batches in which both tables get, change and lose rows."""
-    return [
-        [r for each in (ITEMS, PARKED) for i in (1, 2, 3) for r in shop.create(each, id=i, v=1)],
-        [
-            r
-            for each in (ITEMS, PARKED)
-            for r in (*shop.update(each, id=1, v=2), *shop.create(each, id=4, v=2))
-        ],
-        [
-            r
-            for each in (ITEMS, PARKED)
-            for r in (*shop.delete(each, id=2, v=1), *shop.update(each, id=3, v=3))
-        ],
-    ]
+    """Two batches, in which both tables get, change and lose rows."""
+    first = [r for each in (ITEMS, PARKED) for i in (1, 2) for r in shop.create(each, id=i, v=1)]
+    second = []
+    for each in (ITEMS, PARKED):
+        second += [
+            *shop.update(each, id=1, v=2),
+            *shop.delete(each, id=2, v=1),
+            *shop.create(each, id=4, v=2),
+        ]
+    return [first, second]
 
 
-EXPECTED = [(1, 2), (3, 3), (4, 2)]
+EXPECTED = [(1, 2), (4, 2)]
 
 
 def settings(**parked: Any) -> dict[str, Any]:
@@ -55,24 +51,25 @@ def told(spark: SparkSession, mirroring: Mirroring) -> tuple[RunSummary, list[bo
     return summary, [event.done for event in events if isinstance(event, Resync)]
 
 
-def parked_for_two_batches(spark: SparkSession, folder: Path) -> Mirroring:
-    batches = history(Shop())
-    Mirroring(folder, settings()).deliver(batches[:1]).run(spark)
-    mirroring = Mirroring(folder, settings(suspend=True)).deliver(batches)
-    mirroring.run(spark)
+def parked(spark: SparkSession, folder: Path) -> Mirroring:
+    """The first batch was for both tables; the second met one that was parked, and its token had to wait."""
+    first, second = history(Shop())
+    Mirroring(folder, settings()).deliver([first]).run(spark)
+    mirroring = Mirroring(folder, settings(suspend=True, resyncToken="1")).deliver([second])
+    assert told(spark, mirroring)[1] == []
     assert found(spark, mirroring, "items") == EXPECTED
-    assert found(spark, mirroring, "parked") == [(1, 1), (2, 1), (3, 1)]
+    assert found(spark, mirroring, "parked") == [(1, 1), (2, 1)]
     return mirroring
 
 
 def test_a_resync_brings_back_a_table_that_was_parked(spark: SparkSession, tmp_path: Path) -> None:
-    before = parked_for_two_batches(spark, tmp_path).versions()
+    before = parked(spark, tmp_path).versions()
     mirroring = Mirroring(tmp_path, settings(resyncToken="1"))
     summary, resyncs = told(spark, mirroring)
     assert found(spark, mirroring, "parked") == EXPECTED
     assert resyncs == [False, True]
-    parked = summary.tables["demo.public.parked"]
-    assert (parked.inserted, parked.updated, parked.deleted) == (1, 2, 1)
+    result = summary.tables["demo.public.parked"]
+    assert (result.inserted, result.updated, result.deleted) == (1, 1, 1)
     after = mirroring.versions()
     changed = {Path(path).name for path, version in after.items() if before.get(path) != version}
     assert "parked" in changed
@@ -82,33 +79,23 @@ def test_a_resync_brings_back_a_table_that_was_parked(spark: SparkSession, tmp_p
     assert not list(mirroring.checkpoint.glob("resync/*"))
 
 
-@pytest.mark.parametrize(
-    "point", ["after-tombstones", "after-rows", "after-audit", "before-checkpoint-commit"]
-)
+@pytest.mark.parametrize("point", ["after-rows", "before-checkpoint-commit"])
 def test_a_resync_goes_on_after_a_crash(point: faults.Point, spark: SparkSession, tmp_path: Path) -> None:
-    parked_for_two_batches(spark, tmp_path)
+    parked(spark, tmp_path)
     mirroring = Mirroring(tmp_path, settings(resyncToken="1"))
     faults.arm(point, after=1)
     with pytest.raises(faults.InjectedCrash):
         mirroring.run(spark)
     summary, resyncs = told(spark, mirroring)
     assert resyncs == [False, True]
-    assert summary.batches == 2, "the first batch is not read a third time"
-    assert found(spark, mirroring, "parked") == EXPECTED
-
-
-def test_a_resync_waits_while_the_table_is_parked(spark: SparkSession, tmp_path: Path) -> None:
-    parked_for_two_batches(spark, tmp_path)
-    assert told(spark, Mirroring(tmp_path, settings(suspend=True, resyncToken="1")))[1] == []
-    mirroring = Mirroring(tmp_path, settings(resyncToken="1"))
-    assert told(spark, mirroring)[1] == [False, True]
+    assert summary.batches == 1, "the first batch is not read a third time"
     assert found(spark, mirroring, "parked") == EXPECTED
 
 
 def test_in_a_new_checkpoint_tokens_ask_for_nothing(spark: SparkSession, tmp_path: Path) -> None:
     tokens = {**settings(resyncToken="1"), "spark": {"resetToken": "1"}}
     mirroring = Mirroring(tmp_path, tokens).deliver(history(Shop()))
-    for batches in (3, 0):
+    for batches in (2, 0):
         summary, resyncs = told(spark, mirroring)
         assert (summary.batches, resyncs) == (batches, [])
     assert found(spark, mirroring, "parked") == EXPECTED
@@ -116,12 +103,11 @@ def test_in_a_new_checkpoint_tokens_ask_for_nothing(spark: SparkSession, tmp_pat
 
 def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tmp_path: Path) -> None:
     """Files of the same names, but another folder: without a reset they would count as read."""
-    shop = Shop()
-    first, second, third = history(shop)
-    mirroring = Mirroring(tmp_path).deliver([first, second])
+    first, second = history(Shop())
+    mirroring = Mirroring(tmp_path).deliver([first, second[:2]])
     mirroring.run(spark)
     shutil.rmtree(mirroring.input)
-    again = Mirroring(tmp_path, {"spark": {"resetToken": "1"}}).deliver([[*first, *second], third])
+    again = Mirroring(tmp_path, {"spark": {"resetToken": "1"}}).deliver([first, second])
     assert again.run(spark).batches == 2
     assert found(spark, again, "items") == EXPECTED
     versions = again.versions()
