@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,22 @@ def test_status_shows_a_pipeline_live(mirror: Mirror) -> None:
 
 def test_helm_test_passes(operator: Operator) -> None:
     operator.kube.run("helm", "test", RELEASE, "--timeout", "180s", timeout=240)
+
+
+@pytest.mark.parametrize("backend", ["kubeflow", "apache"])
+def test_other_operators_crds_accept_what_render_prints(backend: str, mirror: Mirror, tmp_path: Path) -> None:
+    """With the CRDs that controller/test_schemas describes, and the API server's strict validation."""
+    folder = os.environ.get("LAKEMIRROR_SPARK_CRDS")
+    if not folder:
+        pytest.skip("LAKEMIRROR_SPARK_CRDS names no folder with the CRDs")
+    crd = f"{folder}/{backend}.yaml"
+    mirror.kube.kubectl("apply", "--server-side", "-f", crd)
+    mirror.kube.kubectl("wait", "--for=condition=Established", "-f", crd)
+    manifest = tmp_path / "pipeline.yaml"
+    manifest.write_text(yaml.safe_dump(mirror.manifest()))
+    rendered = lakemirror(
+        mirror, "render", "-f", str(manifest), "--backend", backend, "-n", mirror.kube.namespace
+    )
+    assert rendered.exit_code == 0, rendered.output
+    mirror.kube.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=rendered.stdout)
+    assert "kind: SparkApplication" in rendered.stdout
