@@ -22,13 +22,19 @@ def lakemirror(mirror: Mirror, *arguments: str) -> Result:
     return CliRunner(env={"KUBECONFIG": str(mirror.kube.kubeconfig)}).invoke(main, arguments)
 
 
-def test_render_prints_what_the_operator_applies(mirror: Mirror, tmp_path: Path) -> None:
-    manifest = tmp_path / "pipeline.yaml"
+def render(mirror: Mirror, folder: Path, *options: str) -> str:
+    """What the command prints, which the API server has found valid."""
+    manifest = folder / "pipeline.yaml"
     manifest.write_text(yaml.safe_dump(mirror.manifest()))
-    rendered = lakemirror(mirror, "render", "-f", str(manifest), "-n", mirror.kube.namespace)
+    rendered = lakemirror(mirror, "render", "-f", str(manifest), "-n", mirror.kube.namespace, *options)
     assert rendered.exit_code == 0, rendered.output
-    mirror.kube.kubectl("apply", "--dry-run=server", "-f", "-", text=rendered.stdout)
-    printed = {(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(rendered.stdout)}
+    mirror.kube.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=rendered.stdout)
+    return rendered.stdout
+
+
+def test_render_prints_what_the_operator_applies(mirror: Mirror, tmp_path: Path) -> None:
+    rendered = yaml.safe_load_all(render(mirror, tmp_path))
+    printed = {(each["kind"], each["metadata"]["name"]) for each in rendered}
     mirror.create().ready()
     there = {
         (each["kind"], each["metadata"]["name"])
@@ -64,11 +70,4 @@ def test_other_operators_crds_accept_what_render_prints(backend: str, mirror: Mi
     crd = f"{folder}/{backend}.yaml"
     mirror.kube.kubectl("apply", "--server-side", "-f", crd)
     mirror.kube.kubectl("wait", "--for=condition=Established", "-f", crd)
-    manifest = tmp_path / "pipeline.yaml"
-    manifest.write_text(yaml.safe_dump(mirror.manifest()))
-    rendered = lakemirror(
-        mirror, "render", "-f", str(manifest), "--backend", backend, "-n", mirror.kube.namespace
-    )
-    assert rendered.exit_code == 0, rendered.output
-    mirror.kube.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=rendered.stdout)
-    assert "kind: SparkApplication" in rendered.stdout
+    assert "kind: SparkApplication" in render(mirror, tmp_path, "--backend", backend)

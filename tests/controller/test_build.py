@@ -184,6 +184,13 @@ class TestExecutors:
         made = build.workload(app(spark={"backend": backend, "executors": {"max": 0}}))
         assert made["spec"]["sparkConf"]["spark.kubernetes.driver.master"] == "local[1]"
 
+    @pytest.mark.parametrize("backend", ["kubeflow", "apache"])
+    def test_the_jvms_of_other_back_ends_stand_in_utc(self, backend: str) -> None:
+        conf = {"spark.driver.extraJavaOptions": "-Xss4m"}
+        made = build.workload(app(spark={"backend": backend, "conf": conf}))["spec"]["sparkConf"]
+        assert made["spark.driver.extraJavaOptions"] == "-Duser.timezone=UTC -Xss4m"
+        assert made["spark.executor.extraJavaOptions"] == "-Duser.timezone=UTC"
+
 
 class TestPodTemplate:
     TEMPLATE: ClassVar[dict[str, Any]] = {

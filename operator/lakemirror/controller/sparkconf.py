@@ -49,7 +49,7 @@ def submitted(spark: Spark, image: str, account: str) -> dict[str, str]:
     # Spark's word for a driver without executors: see spark.kubernetes.driver.master in its documentation.
     local = {"spark.kubernetes.driver.master": f"local[{spark.driver.cores}]"}
     workers = local if spark.executors.max == 0 else executors(spark)
-    return {**_common(spark, image, account), **workers, **spark.conf}
+    return {**_common(spark, image, account), **workers, **spark.conf, **_in_utc(spark)}
 
 
 def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
@@ -64,6 +64,12 @@ def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
         "spark.kubernetes.executor.podTemplateContainerName": "spark-kubernetes-executor",
         "spark.kubernetes.executor.disableConfigMap": "true",
     }
+
+
+def _in_utc(spark: Spark) -> dict[str, str]:
+    """Options of the JVMs, which stand in UTC as those that we start ourselves (``driver.session``)."""
+    settings = [f"spark.{role}.extraJavaOptions" for role in ("driver", "executor")]
+    return {name: f"-Duser.timezone=UTC {spark.conf.get(name, '')}".strip() for name in settings}
 
 
 def executors(spark: Spark) -> dict[str, str]:

@@ -180,12 +180,15 @@ class _Run:
         feed = self._feed(stack, session, self._spec.source, storage)
         self._appliers = [self._make_applier(session, self._pipeline, feed.query_id)]
         self._replays = {batch.batch_id for batch in feed.pending()}
-        resync = partial(self._resync, wanted, feed, session, storage)
         self._reporter = Reporter(self._report_with(feed), self._sinks(stack, storage))
         self._tell(Started(self._pipeline.name, self._progress.run_id, storage.uri))
         self._reporter.start()
         try:
-            with self._between_batches(session, storage), self._beside(session, resync):
+            with ExitStack() as meanwhile:
+                meanwhile.enter_context(self._between_batches(session, storage))
+                if wanted:
+                    resync = partial(self._resync, wanted, feed, session, storage)
+                    meanwhile.enter_context(self._beside(session, resync))
                 feed.run(self._apply, once=self._once, stopping=self._stopping)
             lag = _lag(feed)
             self._collect_tombstones(caught_up=lag.caught_up)
@@ -270,8 +273,6 @@ class _Run:
         stopping: Callable[[], bool],
     ) -> None:
         """Read all that the source still has of the ``wanted`` tables again, through the same gate."""
-        if not wanted:
-            return
         names = ", ".join(sorted(wanted))
         self._tell(Resync(names, done=False))
         folder = open_storage(f"{storage.uri}/{tokens.resync_folder(wanted)}", session)

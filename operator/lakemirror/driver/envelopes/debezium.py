@@ -34,10 +34,18 @@ among the known. ``gaps`` says that a value may be the placeholder of one that t
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Debezium's default for ``unavailable.value.placeholder``."""
 
-_BODY = (
-    f"before STRING, after STRING, source {SOURCE}, op STRING, ts_ms BIGINT, "
-    "status STRING, id STRING, ddl STRING, databaseName STRING"
-)
+_FIELDS: Final = {
+    "before": "STRING",
+    "after": "STRING",
+    "source": SOURCE,
+    "op": "STRING",
+    "ts_ms": "BIGINT",
+    "status": "STRING",
+    "id": "STRING",
+    "ddl": "STRING",
+    "databaseName": "STRING",
+}
+_BODY = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
 _VALUE = f"schema STRING, payload STRUCT<{_BODY}>, {_BODY}, _corrupt STRING"
 _KEY = "schema STRING, payload STRING, _corrupt STRING"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
@@ -144,8 +152,7 @@ def _unsplit(name: str, form: str) -> Column:
 
 
 def _body(parsed: str) -> Column:
-    names = ("before", "after", "source", "op", "ts_ms", "status", "id", "ddl", "databaseName")
-    return F.struct(*[F.col(f"{parsed}.{name}").alias(name) for name in names])
+    return F.struct(*[F.col(f"{parsed}.{name}").alias(name) for name in _FIELDS])
 
 
 def _failures() -> tuple[Column, Column]:
