@@ -84,15 +84,24 @@ def position(source: Row) -> tuple[int, ...] | None:
 
 
 def in_source_order(records: Iterable[Record]) -> list[Record]:
-    """The row changes among `records`, by position; ties in the order of their partition, deletes first."""
+    """The row changes among `records`, by position; ties in the order of their partition, deletes first.
+
+    A change that was sent again is there once.
+    """
 
     def order(record: Record) -> tuple[Any, ...]:
         change = payload(record["value"])
         return position(change["source"]), change["op"] != "d", record["offset"]
 
-    return sorted(
-        (r for r in records if r["value"] and "source" in payload(r["value"]) and _is_change(r)), key=order
-    )
+    changes = [r for r in records if r["value"] and "source" in payload(r["value"]) and _is_change(r)]
+    once = {_identity(record): record for record in sorted(changes, key=order, reverse=True)}
+    return sorted(once.values(), key=order)
+
+
+def _identity(record: Record) -> str:
+    """What is the same when a change is sent again: all but the connector's own clock."""
+    change = {name: value for name, value in payload(record["value"]).items() if not name.startswith("ts_")}
+    return json.dumps([record["topic"], record["key"], change])
 
 
 def _is_change(record: Record) -> bool:

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import delivery
@@ -44,6 +44,7 @@ def test_shuffled_moves_records_within_partitions_and_loses_none(records: list[R
 
 
 @given(steps(2), st.integers(1, 9), st.integers(10, 30))
+@example([*[Step(0, "put")] * 14, Step(0, "swap", 0, 1)], 2, 10).via("half of a move sent again")
 @settings(deadline=None, max_examples=50)
 def test_a_restart_sends_a_tail_again_with_new_offsets(played: list[Step], back: int, every: int) -> None:
     records = play(played, Shape()).records
