@@ -10,7 +10,8 @@ import time
 import pytest
 
 from tests.cluster.kube import Kube, KubectlFailed, eventually, never
-from tests.cluster.mirror import Mirror
+from tests.cluster.mirror import SMALL, Mirror, merged
+from tests.cluster.node import silent_node
 from tests.cluster.operator import Operator
 
 pytestmark = pytest.mark.cluster
@@ -254,6 +255,26 @@ def test_a_killed_driver_comes_back_with_the_same_spec(mirror: Mirror) -> None:
 
 
 # Neighbours
+
+
+@pytest.mark.timeout(600)
+def test_a_lost_node_is_named_and_its_driver_moves_when_forced(mirror: Mirror) -> None:
+    with silent_node(mirror.kube) as node:
+        mirror.create(spark={"podTemplate": merged(SMALL, {"spec": node.where()})})
+        [pod] = eventually(
+            lambda: [pod for pod in mirror.drivers() if pod["spec"].get("nodeName")], what="a driver's pod"
+        )
+        node.run(pod)
+        silent = mirror.wait("Ready", "Unknown", reason="NodeLost", within=120)
+        assert node.name in silent["message"]
+        lost = mirror.wait("Ready", "False", reason="NodeLost", within=150)
+        assert node.name in lost["message"]
+        assert f"kubectl delete pod {pod['metadata']['name']} --force" in lost["message"]
+        assert mirror.uid() == pod["metadata"]["uid"], "nothing else is started meanwhile"
+        mirror.edit(spark={"podTemplate": {"spec": {"nodeSelector": None, "tolerations": None}}})
+        mirror.kube.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
+        mirror.ready()
+        assert mirror.uid() != pod["metadata"]["uid"]
 
 
 def test_a_foreign_object_with_our_name_is_left_alone(mirror: Mirror) -> None:

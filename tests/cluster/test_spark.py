@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.cluster.kube import Kube, Object, eventually
@@ -162,6 +163,25 @@ def test_a_container_restarted_in_place_has_new_executors(shop: Shop, spark: Spa
     assert shop.mirror.uid() == driver, "the same pod"
     assert not before & {pod["metadata"]["uid"] for pod in shop.executors()}, "the old executors are gone"
     shop.check(spark)
+
+
+def test_a_resync_brings_back_what_a_table_lost(shop: Shop, spark: SparkSession) -> None:
+    """Reads the source again for one table, while the driver goes on with the others."""
+    records = shop.capture.records
+    shop.send(records[: len(records) // 2])
+    shop.create()
+    shop.mirror.ready(within=180)
+    shop.send(records[len(records) // 2 :])
+    shop.caught_up()
+    schema, name = shop.capture.tables[0].split(".")
+    lost = shop.lake.path(shop.capture.db, schema, name)
+    DeltaTable.forPath(spark, lost).delete()
+    assert wrong(shop.capture.differences(spark, shop.lake))
+    shop.mirror.edit(tables=[{"source": f"{shop.capture.db}.{schema}.{name}", "resyncToken": "again"}])
+    eventually(
+        lambda: not wrong(shop.capture.differences(spark, shop.lake)), within=CAUGHT_UP_WITHIN, every=5
+    )
+    shop.mirror.ready(within=60)
 
 
 @pytest.mark.soak  # five minutes, of which CI has few; test_stop_requests has the same without a cluster
