@@ -177,10 +177,15 @@ def test_a_resync_brings_back_what_a_table_lost(shop: Shop, spark: SparkSession)
     lost = shop.lake.path(shop.capture.db, schema, name)
     DeltaTable.forPath(spark, lost).delete()
     assert wrong(shop.capture.differences(spark, shop.lake))
-    shop.mirror.edit(tables=[{"source": f"{shop.capture.db}.{schema}.{name}", "resyncToken": "again"}])
+    source = f"{shop.capture.db}.{schema}.{name}"
+    shop.mirror.edit(tables=[{"source": source, "resyncToken": "again"}])
     eventually(
-        lambda: not wrong(shop.capture.differences(spark, shop.lake)), within=CAUGHT_UP_WITHIN, every=5
+        lambda: (shop.mirror.status().get("handled") or {}).get("resync") == {source: "again"},
+        within=CAUGHT_UP_WITHIN,
+        every=2,
+        what="the table read again",
     )
+    shop.check(spark)
     shop.mirror.ready(within=60)
 
 

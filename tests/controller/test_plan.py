@@ -318,6 +318,27 @@ class TestRestarts:
         assert plan.status.handled is not None
         assert (plan.status.handled.restart_token, plan.status.handled.resync) == ("2", {"public.a": "x"})
 
+    def test_a_resync_is_handled_once_the_table_is_read_again(self) -> None:
+        before = spec(tables=[{"source": "public.a", "resyncToken": "x"}])
+        after = spec(tables=[{"source": "public.a", "resyncToken": "y"}, {"source": "b", "resyncToken": "1"}])
+        done = planned(before, running(before)).status
+        seen = replace(running(after), resource=replace(running(after).resource, status=done))
+        for said, handled in (
+            (None, {"public.a": "x"}),
+            (report(resyncing=["b", "public.a"]), {"public.a": "x"}),
+            (report(resyncing=["public.a"]), {"public.a": "x", "b": "1"}),
+            (report(resyncing=[]), {"public.a": "y", "b": "1"}),
+        ):
+            found = planned(after, replace(seen, report=said)).status.handled
+            assert found is not None
+            assert found.resync == handled
+
+    def test_the_resync_of_a_parked_table_waits(self) -> None:
+        parked = spec(tables=[{"source": "public.a", "resyncToken": "x", "suspend": True}])
+        found = planned(parked, running(parked)).status.handled
+        assert found is not None
+        assert found.resync is None
+
     def test_a_new_image_of_the_operator_restarts_once(self) -> None:
         from lakemirror.controller.plan import plan
         from lakemirror.controller.values import Settings

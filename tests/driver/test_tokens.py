@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
-from lakemirror.driver.runner import Event, Resync, RunSummary, run
+from lakemirror.driver.runner import Event, Reported, Resync, RunSummary, run
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
@@ -48,7 +48,11 @@ def told(spark: SparkSession, mirroring: Mirroring) -> tuple[RunSummary, list[bo
     """A run, and what it told of tables that are read again."""
     events: list[Event] = []
     summary = run(mirroring.pipeline, once=True, spark=spark, on_event=events.append)
-    return summary, [event.done for event in events if isinstance(event, Resync)]
+    resyncs = [event.done for event in events if isinstance(event, Resync)]
+    reports = [event.report.resyncing for event in events if isinstance(event, Reported)]
+    assert reports[0] == (("public.parked",) if resyncs else ())
+    assert reports[-1] == ()
+    return summary, resyncs
 
 
 def parked(spark: SparkSession, folder: Path) -> Mirroring:

@@ -118,7 +118,7 @@ class Handled(Model):
     restart_token: Word | None = None
     reset_token: Word | None = None
     resync: Annotated[dict[str, Word], Field(max_length=500)] | None = None
-    """From a table's source to its resyncToken."""
+    """From a table's source to the resyncToken for which it was last read again."""
 
 
 class PipelineStatus(Model):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from lakemirror.api import PipelineStatus
+from lakemirror.api import PipelineSpec, PipelineStatus
 from lakemirror.api.progress import shown_tables
 from lakemirror.api.status import (
     CheckpointStatus,
@@ -228,7 +228,7 @@ def _typed(tables: Iterable[dict[str, Any]]) -> list[TableStatus]:
 
 
 def _handled(case: Case) -> Handled | None:
-    """Tokens count as handled once a driver runs with them."""
+    """Tokens count as handled once a driver runs with them, and has read again what they ask for."""
     before, spec = case.observed.resource.status.handled, case.decision.spec
     runs = (
         case.pod is not None and case.pod.started is not None and case.pod.revision == case.decision.revision
@@ -238,8 +238,17 @@ def _handled(case: Case) -> Handled | None:
     return Handled(
         restart_token=spec.restart_token,
         reset_token=spec.spark.reset_token,
-        resync={table.source: table.resync_token for table in spec.tables if table.resync_token} or None,
+        resync=_resynced(case, spec, (before.resync if before is not None else None) or {}) or None,
     )
+
+
+def _resynced(case: Case, spec: PipelineSpec, before: Mapping[str, str]) -> dict[str, str]:
+    """Each table's newest token that was acted upon, ``before`` or by now; a parked table's waits."""
+    asked = {table.source: table.resync_token for table in spec.tables if table.resync_token}
+    parked = {table.source for table in spec.tables if table.suspend}
+    under_way = asked.keys() if case.report is None else parked | set(case.report["resyncing"] or ())
+    former = {source: before[source] for source in asked if source in before}
+    return former | {source: token for source, token in asked.items() if source not in under_way}
 
 
 def _small(status: PipelineStatus, tables: list[TableStatus] | None) -> PipelineStatus:

@@ -17,6 +17,7 @@ The document (JSON, names in camelCase, times in UTC as ISO 8601, counts of even
     tables           [{source, target, version, lastEventTime, applied, inserted, updated, deleted, stale,
                      duplicates, tombstoneRecords, tombstonesRetained, lateAfterCollection, quarantined,
                      rows, drift: [{column, change, from, to, action, since}], error}]
+    resyncing        sources of tables (as the manifest lists them) that are being read again
     sourceRestarted, tableFailed, failure    messages; null while there is nothing to say
     warnings         the last messages that a person should see
 """
@@ -92,6 +93,7 @@ class Report:
     totals: Totals = field(default_factory=Totals)
     tables_total: int = 0
     tables: tuple[TableResult, ...] = ()
+    resyncing: tuple[str, ...] = ()
     source_restarted: str | None = None
     table_failed: str | None = None
     failure: str | None = None
@@ -164,6 +166,11 @@ class Progress:
             self._report = replace(self._report, batch_id=batch_id, committed_at=_now())
         if history is not None:
             self.begin_with(history)
+
+    def resyncing(self, sources: Iterable[str]) -> None:
+        """Take in which tables are being read again from now on."""
+        with self._lock:
+            self._report = replace(self._report, resyncing=tuple(sorted(sources)))
 
     def warn(self, message: str) -> None:
         """Take in what a person should see."""

@@ -177,6 +177,7 @@ class _Run:
         storage, session = self._take_over(stack, spark)
         self._progress.begin_with(tables.totals(session, self._spec.checkpoint))
         wanted = tokens.begin(storage, self._spec)
+        self._progress.resyncing(wanted)
         feed = self._feed(stack, session, self._spec.source, storage)
         self._appliers = [self._make_applier(session, self._pipeline, feed.query_id)]
         self._replays = {batch.batch_id for batch in feed.pending()}
@@ -284,6 +285,8 @@ class _Run:
             self._appliers.remove(applier)
         if not stopping():
             tokens.resynced(storage, wanted)
+            self._progress.resyncing(())
+            self._reporter.news()
             self._tell(Resync(names, done=True))
 
     def _stopping(self) -> bool:

@@ -514,7 +514,7 @@ class TableApplier:
         present = self.mirror.columns or {}
         rows = self.mirror.frame().alias("t").where("__op <> 'd'")
         return rows.select(
-            F.struct(*[T(name).cast(reading.columns[name]).alias(name) for name in reading.key]).alias("key"),
+            _key_of(reading).alias("key"),
             F.struct(
                 *[
                     (T(name) if name in present else F.lit(None)).cast(reading.columns[name]).alias(name)
@@ -601,18 +601,30 @@ class TableApplier:
         counts = self._write(decision)
         faults.reach("after-rows")
         self._reported.update({(each.column, each.change, each.to_type): each for each in decision.drift})
+        return self._counted(result, decision, counts, before=before, after=self.mirror.version)
+
+    def _counted(
+        self,
+        result: TableResult,
+        decision: Decision,
+        counts: MergeCounts,
+        *,
+        before: int | None,
+        after: int | None,
+    ) -> TableResult:
+        """The result with what the commit between two versions did."""
         stale, duplicates, late = self._skipped(decision, counts, before)
-        kept = self.tombstones.summary.retained if decision.reading and decision.reading.key else 0
+        keyed = decision.reading is not None and decision.reading.key
         return replace(
             result,
-            version=self.mirror.version,
+            version=after,
             inserted=counts.inserted,
             updated=counts.updated,
             deleted=counts.deleted,
             stale=stale,
             duplicates=duplicates,
             late_after_collection=late,
-            tombstones_retained=kept,
+            tombstones_retained=self.tombstones.summary.retained if keyed else 0,
         )
 
     def _already(self, decision: Decision, batch: Batch, result: TableResult) -> TableResult:
@@ -634,20 +646,7 @@ class TableApplier:
                 *[int(metrics.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")]
             )
             version = int(row["version"])
-            stale, duplicates, late = self._skipped(decision, counts, version - 1)
-            return replace(
-                result,
-                version=version,
-                inserted=counts.inserted,
-                updated=counts.updated,
-                deleted=counts.deleted,
-                stale=stale,
-                duplicates=duplicates,
-                late_after_collection=late,
-                tombstones_retained=self.tombstones.summary.retained
-                if decision.reading and decision.reading.key
-                else 0,
-            )
+            return self._counted(result, decision, counts, before=version - 1, after=version)
         return replace(result, version=self.mirror.version)
 
     def _prepare(self, decision: Decision) -> None:
@@ -796,16 +795,7 @@ class TableApplier:
             return held.stale, held.duplicates, late
         reading = decision.reading
         assert reading is not None
-        stored = (
-            self.mirror.frame(before)
-            .alias("t")
-            .select(
-                F.struct(*[T(name).cast(reading.columns[name]).alias(name) for name in reading.key]).alias(
-                    "key"
-                ),
-                T("__seq").alias("stored"),
-            )
-        )
+        stored = self._stored_seqs(reading, before)
         compared = state.where("key IS NOT NULL AND op <> 'p'").join(stored, "key", "left")
         same = (F.col("stored") == F.col("seq")) | (F.col("known") & F.col("stored").isNull())
         older = F.col("stored") > F.col("seq")
@@ -831,20 +821,12 @@ class TableApplier:
             F.col("seq") <= F.lit(collected)
         )
         assert decision.reading is not None
-        now = (
-            self.mirror.frame()
-            .alias("t")
-            .select(
-                F.struct(
-                    *[
-                        T(name).cast(decision.reading.columns[name]).alias(name)
-                        for name in decision.reading.key
-                    ]
-                ).alias("key"),
-                T("__seq").alias("stored"),
-            )
-        )
-        return live.join(now, "key").where("stored = seq").count()
+        return live.join(self._stored_seqs(decision.reading), "key").where("stored = seq").count()
+
+    def _stored_seqs(self, reading: Reading, version: int | None = None) -> DataFrame:
+        """The sequence of each row of the mirror, now or at a version: key, stored."""
+        rows = self.mirror.frame(version).alias("t")
+        return rows.select(_key_of(reading).alias("key"), T("__seq").alias("stored"))
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
         """Forget tombstones that are old enough; returns how many."""
@@ -854,6 +836,11 @@ class TableApplier:
         if properties.get(MODE_PROPERTY) != "scd1" or properties.get(SOURCE_PROPERTY) != self._source:
             return 0
         return self.tombstones.collect(before, below)
+
+
+def _key_of(reading: Reading) -> Column:
+    """The key of a stored row, as the state has it."""
+    return F.struct(*[T(name).cast(reading.columns[name]).alias(name) for name in reading.key])
 
 
 def _of(events: DataFrame, name: TableName) -> DataFrame:
