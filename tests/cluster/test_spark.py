@@ -165,6 +165,7 @@ def test_a_container_restarted_in_place_has_new_executors(shop: Shop, spark: Spa
     shop.check(spark)
 
 
+@pytest.mark.soak  # six minutes, of which CI has few; conformance/test_kafka has the same without a cluster
 def test_a_resync_brings_back_what_a_table_lost(shop: Shop, spark: SparkSession) -> None:
     """Reads the source again for one table, while the driver goes on with the others."""
     records = shop.capture.records

@@ -169,7 +169,7 @@ def _files(mirroring: Mirroring) -> int:
     return sum(1 for _ in mirroring.folder.glob("lake/**/_delta_log/*.json"))
 
 
-def _wait_for(happened: Callable[[], bool], seconds: float = 90) -> None:
+def _wait_for(happened: Callable[[], bool], seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < until, "did not happen in time"
