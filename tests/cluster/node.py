@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,9 +56,7 @@ def silent_node(kube: Kube) -> Iterator[SilentNode]:
     """A node that pods can be scheduled on; gone at the end."""
     node = SilentNode(kube, f"silent-{kube.namespace}")
     metadata = {"name": node.name, "labels": {LABEL: node.name}}
-    kube.kubectl(
-        "create", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    )
+    kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
     try:
         room = {"cpu": "4", "memory": "8Gi", "pods": "10"}
         ready = {

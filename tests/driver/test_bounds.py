@@ -40,12 +40,9 @@ def test_files_outside_of_a_batch_are_not_read(spark: SparkSession, tmp_path: Pa
         table("days", DAY, V, key=("day",)): ({"id": 0, "day": 1}, {"id": 0, "day": 20_000}),
         table("texts", NAME, V, key=("name",)): ({"id": 0, "name": "a"}, {"id": 0, "name": "z"}),
     }
-    first, second, third = (
-        [record for each, keys in tables.items() for record in shop.create(each, **keys[n], v=n)]
-        if n < 2
-        else [record for each, keys in tables.items() for record in shop.update(each, **keys[1], v=n)]
-        for n in range(3)
-    )
+    first = [record for each, (key, _) in tables.items() for record in shop.create(each, **key, v=0)]
+    second = [record for each, (_, key) in tables.items() for record in shop.create(each, **key, v=1)]
+    third = [record for each, (_, key) in tables.items() for record in shop.update(each, **key, v=2)]
     mirroring = Mirroring(tmp_path).deliver([first, second])
     mirroring.run(spark)
     for each in tables:

@@ -94,8 +94,10 @@ def in_source_order(records: Iterable[Record]) -> list[Record]:
         return position(change["source"]), change["op"] != "d", record["offset"]
 
     changes = [r for r in records if r["value"] and "source" in payload(r["value"]) and _is_change(r)]
-    once = {_identity(record): record for record in sorted(changes, key=order, reverse=True)}
-    return sorted(once.values(), key=order)
+    once: dict[str, Record] = {}
+    for record in sorted(changes, key=order):
+        once.setdefault(_identity(record), record)
+    return list(once.values())
 
 
 def _identity(record: Record) -> str:

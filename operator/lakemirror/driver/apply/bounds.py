@@ -15,7 +15,6 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     IntegerType,
-    IntegralType,
     LongType,
     ShortType,
     StringType,
@@ -33,7 +32,7 @@ _PARTS: Final = 8
 
 def has_bounds(kind: DataType) -> bool:
     """Whether files can be skipped by the range of such a column."""
-    return isinstance(kind, (IntegralType, DateType, StringType))
+    return type(kind) in _BITS or isinstance(kind, StringType)
 
 
 def ends(column: Column, kind: DataType) -> tuple[Column, Column]:
@@ -44,12 +43,13 @@ def ends(column: Column, kind: DataType) -> tuple[Column, Column]:
 
 def within(column: Column, kind: DataType, low: Any, high: Any) -> Column:
     """BOOLEAN: the column lies between two values from `ends`, or not far outside of them."""
-    if isinstance(kind, StringType):
-        return column.between(F.lit(low).cast(kind), F.lit(high).cast(kind))
-    low, high = rounded(low, high, _BITS[type(kind)])
-    if isinstance(kind, DateType):
-        return column.between(F.date_from_unix_date(F.lit(low)), F.date_from_unix_date(F.lit(high)))
-    return column.between(F.lit(low).cast(kind), F.lit(high).cast(kind))
+    if not isinstance(kind, StringType):
+        low, high = rounded(low, high, _BITS[type(kind)])
+    return column.between(_constant(low, kind), _constant(high, kind))
+
+
+def _constant(value: Any, kind: DataType) -> Column:
+    return F.date_from_unix_date(F.lit(value)) if isinstance(kind, DateType) else F.lit(value).cast(kind)
 
 
 def rounded(low: int, high: int, bits: int) -> tuple[int, int]:
