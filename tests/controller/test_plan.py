@@ -339,6 +339,21 @@ class TestRestarts:
         assert found is not None
         assert found.resync is None
 
+    @pytest.mark.parametrize("trigger", [{}, {"schedule": "0 * * * *"}])
+    def test_a_run_that_ended_well_has_read_again_what_was_asked(self, trigger: dict[str, Any]) -> None:
+        """Its pod may have come and gone without a look."""
+        tables = [
+            {"source": "public.a", "resyncToken": "x"},
+            {"source": "b", "resyncToken": "1", "suspend": True},
+        ]
+        of = spec(trigger={"availableNow": True, **trigger}, restartToken="2", tables=tables)
+        for state, handled in (("Failed", None), ("Succeeded", {"public.a": "x"})):
+            run = replace(job(of, state=state), scheduled=bool(trigger))
+            cron = [Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(of))] if trigger else []
+            found = planned(of, observed(of, workloads=(*cron, run))).status.handled
+            assert (found and found.resync) == handled
+            assert (found and found.restart_token) == (handled and "2")
+
     def test_a_new_image_of_the_operator_restarts_once(self) -> None:
         from lakemirror.controller.plan import plan
         from lakemirror.controller.values import Settings

@@ -229,11 +229,9 @@ def _typed(tables: Iterable[dict[str, Any]]) -> list[TableStatus]:
 
 def _handled(case: Case) -> Handled | None:
     """Tokens count as handled once a driver runs with them, and has read again what they ask for."""
-    before, spec = case.observed.resource.status.handled, case.decision.spec
-    runs = (
-        case.pod is not None and case.pod.started is not None and case.pod.revision == case.decision.revision
-    )
-    if spec is None or not runs:
+    before, spec, revision = case.observed.resource.status.handled, case.decision.spec, case.decision.revision
+    runs = case.pod is not None and case.pod.started is not None and case.pod.revision == revision
+    if spec is None or not (runs or _ended(case)):
         return before
     return Handled(
         restart_token=spec.restart_token,
@@ -246,9 +244,22 @@ def _resynced(case: Case, spec: PipelineSpec, before: Mapping[str, str]) -> dict
     """Each table's newest token that was acted upon, ``before`` or by now; a parked table's waits."""
     asked = {table.source: table.resync_token for table in spec.tables if table.resync_token}
     parked = {table.source for table in spec.tables if table.suspend}
-    under_way = asked.keys() if case.report is None else parked | set(case.report["resyncing"] or ())
+    if _ended(case):
+        under_way = parked
+    elif case.report is None:
+        under_way = set(asked)
+    else:
+        under_way = parked | set(case.report["resyncing"] or ())
     former = {source: before[source] for source in asked if source in before}
     return former | {source: token for source, token in asked.items() if source not in under_way}
+
+
+def _ended(case: Case) -> bool:
+    """If a run of what is wanted ended well: it read everything that was there, and its pod may be gone."""
+    spec, revision = case.decision.spec, case.decision.revision
+    if spec is None or spec.trigger.available_now is None:
+        return False
+    return any(w.state == "Succeeded" and w.revision == revision for w in case.observed.workloads)
 
 
 def _small(status: PipelineStatus, tables: list[TableStatus] | None) -> PipelineStatus:
