@@ -119,15 +119,24 @@ def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tm
     assert again.versions() == versions
 
 
-def test_another_key_is_refused_for_a_table_that_is_there(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "then", "why"),
+    [
+        ({}, {"primaryKey": ["code"]}, "has the key id, and code is asked for now"),
+        ({}, {"mode": "append"}, "was made with mode scd1, and append is asked for now"),
+        ({"mode": "append"}, {"mode": "scd1"}, "was made with mode append, and scd1 is asked for now"),
+    ],
+)
+def test_another_form_is_refused_for_a_table_that_is_there(
+    first: dict[str, Any], then: dict[str, Any], why: str, spark: SparkSession, tmp_path: Path
+) -> None:
     shop = Shop()
     coded = table("coded", Column("code", "string"))
-    mirroring = Mirroring(tmp_path).deliver([shop.create(coded, id=1, code="a")])
-    mirroring.run(spark)
-    versions = mirroring.versions()
-    other = Mirroring(tmp_path, {"tables": [{"source": "coded", "primaryKey": ["code"]}]})
-    result = other.deliver([[], shop.create(coded, id=2, code="b")]).run(spark).tables["demo.public.coded"]
-    assert "has the key id, and code is asked for now" in (result.error or "")
+    before = Mirroring(tmp_path, {"tables": [{"source": "coded", **first}]})
+    before.deliver([shop.create(coded, id=1, code="a")]).run(spark)
+    versions = before.versions()
+    after = Mirroring(tmp_path, {"tables": [{"source": "coded", **then}]})
+    result = after.deliver([[], shop.create(coded, id=2, code="b")]).run(spark).tables["demo.public.coded"]
+    assert why in (result.error or "")
     assert result.quarantined == 1
-    mirrors = {path: version for path, version in mirroring.versions().items() if path in versions}
-    assert mirrors == versions
+    assert {path: version for path, version in after.versions().items() if path in versions} == versions

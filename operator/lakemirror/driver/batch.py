@@ -26,7 +26,8 @@ from lakemirror.driver.mirror import TableName, is_table
 from lakemirror.driver.overview import Overview, overview, restarted
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.sources.base import Batch
-from lakemirror.driver.table import Decision, TableApplier
+from lakemirror.driver.table.applier import TableApplier
+from lakemirror.driver.table.decision import Decision
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +87,9 @@ class BatchApplier:
             events.unpersist()
 
     def _apply(self, raw: DataFrame, events: DataFrame, seen: Overview, batch: Batch) -> BatchResult:
-        work = [(self._table(name), name) for name in seen.tables]
+        appliers = [self._table(name) for name in seen.tables]
         decisions = _side_by_side(
-            lambda each: each[0].decide(events, seen.tables[each[1]], self._schemas), work
+            lambda table: table.decide(events, seen.tables[table.name], self._schemas), appliers
         )
         self._refuse_bad(seen, decisions)
         with _settings(self._session, {_USER_METADATA: _note(batch)}):
@@ -193,7 +194,10 @@ class BatchApplier:
         """
         wanted = [d for d in decisions if not d.left_out]
         replay, app_id = self._first, self._app_id
-        _each_table(wanted, lambda table, again: table.prepare(batch, app_id, replay=replay or again))
+        _each_table(
+            wanted,
+            lambda each, again: self._tables[each.name].prepare(each, batch, app_id, replay=replay or again),
+        )
         transaction = {
             _TXN_ID: app_id,
             _TXN_VERSION: str(batch.batch_id),
@@ -201,7 +205,10 @@ class BatchApplier:
         }
         with _settings(self._session, transaction):
             return _each_table(
-                wanted, lambda table, again: table.commit(batch, app_id, replay=replay or again)
+                wanted,
+                lambda each, again: self._tables[each.name].commit(
+                    each, batch, app_id, replay=replay or again
+                ),
             )
 
 

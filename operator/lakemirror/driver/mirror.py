@@ -45,6 +45,7 @@ SOURCE_PROPERTY = "lakemirror.source"
 KEY_PROPERTY = "lakemirror.key"
 MODE_PROPERTY = "lakemirror.mode"
 DEFAULTS_PROPERTY = "lakemirror.defaults"
+GAPS_PROPERTY = "lakemirror.gaps"
 
 
 @dataclass(frozen=True)

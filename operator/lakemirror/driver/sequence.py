@@ -170,3 +170,8 @@ def minor(seq: Column) -> Column:
 def anchored_at(seq: Column, base: Column) -> Column:
     """An unanchored change that follows a snapshot row: the row's epoch and major part, its own LSN."""
     return F.concat(F.substring(base, 1, 12), F.substring(seq, 13, 14))
+
+
+def as_bytes(seq: bytearray | None) -> bytes | None:
+    """A sequence as Spark collects it."""
+    return None if seq is None else bytes(seq)

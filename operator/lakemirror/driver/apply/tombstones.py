@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.mirror import Mirror, is_table
-from lakemirror.driver.sequence import is_snapshot, minor, own
+from lakemirror.driver.sequence import as_bytes, is_snapshot, minor, own
 
 SCHEMA = (
     "kind STRING, key STRING, seq BINARY, at TIMESTAMP, event_time TIMESTAMP, topic STRING, partition INT, "
@@ -130,7 +130,7 @@ class Tombstones:
             .first()
         )
         assert row is not None
-        return Summary(row[0], _bytes(row[1]), _bytes(row[2]), row[3], _bytes(row[4]))
+        return Summary(row[0], as_bytes(row[1]), as_bytes(row[2]), row[3], as_bytes(row[4]))
 
 
 def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
@@ -236,7 +236,3 @@ def raised(
 
 def _highest(*seqs: bytes | None) -> bytes | None:
     return max((each for each in seqs if each is not None), default=None)
-
-
-def _bytes(value: bytearray | None) -> bytes | None:
-    return None if value is None else bytes(value)

@@ -1,0 +1,1 @@
+"""What a batch does to one table: decide, which writes nothing, then commit."""

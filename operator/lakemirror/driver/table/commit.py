@@ -1,0 +1,279 @@
+"""Carry out what was decided for a table: first its form and its tombstones, then its rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from lakemirror.driver import faults
+from lakemirror.driver.apply import bounds, tombstones
+from lakemirror.driver.apply.append import append
+from lakemirror.driver.apply.scd1 import MergeCounts, Scd1, T, merge
+from lakemirror.driver.errors import BatchMismatch
+from lakemirror.driver.mirror import (
+    DEFAULTS_PROPERTY,
+    GAPS_PROPERTY,
+    KEY_PROPERTY,
+    MODE_PROPERTY,
+    SOURCE_PROPERTY,
+    quoted,
+)
+from lakemirror.driver.overview import TableOverview
+from lakemirror.driver.results import TableResult
+from lakemirror.driver.sources.base import Batch
+from lakemirror.driver.table.decision import State, Work
+from lakemirror.driver.table.mirrored import MirroredTable
+from lakemirror.driver.values.connect import Field
+
+_NOTHING = MergeCounts(0, 0, 0)
+
+
+# -- before the rows ------------------------------------------------------------------------------
+
+
+def prepare(table: MirroredTable, work: Work, seen: TableOverview, batch: Batch) -> None:
+    """Create or alter the mirror, commits of metadata that may be repeated; then write tombstones."""
+    properties = {}
+    if work.since:
+        properties[DEFAULTS_PROPERTY] = _defaults_text(table, work)
+    if work.state is not None and work.tracked:
+        properties[GAPS_PROPERTY] = "true"
+    if table.mirror.exists:
+        table.mirror.alter(work.plan.add, work.plan.alter, properties)
+    else:
+        _create(table, work, properties)
+    if work.reading.key:
+        _write_tombstones(table, work, seen, batch)
+    faults.reach("after-tombstones")
+
+
+def _create(table: MirroredTable, work: Work, properties: Mapping[str, str]) -> None:
+    key = work.reading.key
+    soft = {table.soft: TimestampType()} if table.soft and key else {}
+    own = {
+        SOURCE_PROPERTY: table.source,
+        KEY_PROPERTY: json.dumps(list(key)),
+        MODE_PROPERTY: "scd1" if key else "append",
+    }
+    table.mirror.create({**work.plan.columns, **soft}, {**own, **properties}, key)
+
+
+def _defaults_text(table: MirroredTable, work: Work) -> str:
+    stored = table.defaults
+    for version in work.reading.versions:
+        for each in version.fields:
+            name = work.reading.names[each.name]
+            if each.default is not None and name in work.since:
+                stored[name] = {"field": _described(each)}
+    for name, seq in work.since.items():
+        if name in stored:
+            stored[name]["since"] = seq.hex()
+    return json.dumps(stored, sort_keys=True)
+
+
+def _described(each: Field) -> dict[str, Any]:
+    """What a default needs of its field, as JSON."""
+    return {
+        "connect_type": each.connect_type,
+        "semantic_name": each.semantic_name,
+        "parameters": dict(each.parameters),
+        "default": each.default,
+    }
+
+
+def _write_tombstones(table: MirroredTable, work: Work, seen: TableOverview, batch: Batch) -> None:
+    """Of deletes, of a truncate and of rows that moved, as one commit."""
+    facts = []
+    deletes = 0 if table.soft or work.state is None else work.counts.deletes - work.counts.known
+    if work.state is not None and deletes > 0:
+        facts.append(_deleted(work.state, batch))
+    if seen.floor is not None:
+        nothing = table.spark.range(1)
+        facts.append(tombstones.fact(nothing, "truncated", batch=batch.batch_id, seq=F.lit(seen.floor)))
+    moved = 0 if work.state is None or work.state.images is None else work.state.images.count()
+    if work.state is not None and work.state.images is not None and moved:
+        facts.append(_moved(work.state.images, batch))
+    if facts:
+        summary = tombstones.raised(
+            table.tombstones.summary,
+            deletes=deletes,
+            last_delete=work.counts.last_delete,
+            moved=moved,
+            floor=seen.floor,
+        )
+        table.tombstones.append(reduce(DataFrame.unionByName, facts), summary)
+
+
+def _deleted(state: State, batch: Batch) -> DataFrame:
+    gone = state.frame.where("key IS NOT NULL AND op = 'd' AND NOT known")
+    place = {name: F.col(name) for name in ("seq", "event_time", "topic", "partition", "offset")}
+    return tombstones.fact(gone, "deleted", batch=batch.batch_id, key=F.to_json("key"), **place)
+
+
+def _moved(images: DataFrame, batch: Batch) -> DataFrame:
+    return tombstones.fact(
+        images,
+        "moved",
+        batch=batch.batch_id,
+        key=F.to_json("key"),
+        seq=F.col("seq"),
+        new_key=F.to_json("new_key"),
+        image=F.to_json("row"),
+        seqs=F.col("seqs"),
+    )
+
+
+# -- the rows -------------------------------------------------------------------------------------
+
+
+def commit(table: MirroredTable, work: Work, seen: TableOverview, result: TableResult) -> TableResult:
+    """Write the rows; returns ``result`` with what that did."""
+    before = table.mirror.version
+    counts = _write(table, work, seen)
+    faults.reach("after-rows")
+    table.report(work.drift)
+    return _counted(table, work, seen, result, counts, before=before, after=table.mirror.version)
+
+
+def already(
+    table: MirroredTable, work: Work, seen: TableOverview, batch: Batch, result: TableResult
+) -> TableResult:
+    """``result`` with what the batch did when this table was given it before.
+
+    Raises BatchMismatch when that was another batch under the same number.
+    """
+    commits = table.mirror.delta().history(50).where("userMetadata IS NOT NULL")
+    for row in commits.select("version", "userMetadata", "operationMetrics").collect():
+        note = json.loads(row["userMetadata"])
+        if note.get("query") != batch.query_id or note.get("batch") != batch.batch_id:
+            continue
+        if note.get("extent") != json.loads(json.dumps(batch.extent)):
+            raise BatchMismatch(
+                f"table {table.name} has batch {batch.batch_id} already, with another range of input: "
+                f"it was {note.get('extent')}, now {batch.extent}. The checkpoint is not the one that wrote "
+                f"{table.mirror.location}: restore it, or start with a new one."
+            )
+        metrics = row["operationMetrics"] or {}
+        counts = MergeCounts(
+            *[int(metrics.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")]
+        )
+        version = int(row["version"])
+        return _counted(table, work, seen, result, counts, before=version - 1, after=version)
+    return replace(result, version=table.mirror.version)
+
+
+def _write(table: MirroredTable, work: Work, seen: TableOverview) -> MergeCounts:
+    reading = work.reading
+    if not reading.key:
+        if work.events is None:
+            return _NOTHING
+        return append(table.mirror, work.events.where("problem IS NULL"), reading.columns)
+    fills = {name: each for name, each in reading.defaults.items() if name in work.plan.add}
+    if not work.counts.keys and not work.tracked and seen.floor is None and not fills:
+        return _NOTHING
+    plan = Scd1(
+        columns=reading.columns,
+        key=reading.key,
+        tracked=work.tracked,
+        soft=table.soft,
+        floor=seen.floor,
+        fills=fills,
+        snapshot=seen.snapshot,
+        unanchored=seen.unanchored,
+        bounds=() if seen.floor is not None or fills else _bounds(work),
+    )
+    state = work.state.frame if work.state is not None else _no_state(table, work)
+    wanted = "key IS NOT NULL" if work.tracked else "key IS NOT NULL AND op <> 'p'"
+    return merge(table.mirror, state.where(wanted), plan)
+
+
+def _no_state(table: MirroredTable, work: Work) -> DataFrame:
+    """An empty state frame, for a batch that only truncates."""
+    columns = work.reading.columns
+    key = ", ".join(f"{quoted(name)}: {columns[name].simpleString()}" for name in work.reading.key)
+    row = ", ".join(f"{quoted(name)}: {kind.simpleString()}" for name, kind in columns.items())
+    return table.spark.createDataFrame(
+        [],
+        f"key STRUCT<{key}>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
+        f"partition INT, offset BIGINT, row STRUCT<{row}>, seqs MAP<STRING, BINARY>, "
+        "texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, row_seq BINARY, born BOOLEAN, "
+        "known BOOLEAN, stale BOOLEAN",
+    )
+
+
+def _bounds(work: Work) -> list[Column]:
+    """Limits of the batch's keys, so that files outside of them are not read."""
+    return [
+        bounds.within(T(name), work.reading.columns[name], low, high)
+        for name, (low, high) in work.counts.bounds.items()
+        if low is not None
+    ]
+
+
+# -- what it did ----------------------------------------------------------------------------------
+
+
+def _counted(
+    table: MirroredTable,
+    work: Work,
+    seen: TableOverview,
+    result: TableResult,
+    counts: MergeCounts,
+    *,
+    before: int | None,
+    after: int | None,
+) -> TableResult:
+    """The result with what the commit between two versions did."""
+    stale, duplicates = _skipped(table, work, seen, counts, before)
+    return replace(
+        result,
+        version=after,
+        inserted=counts.inserted,
+        updated=counts.updated,
+        deleted=counts.deleted,
+        stale=stale,
+        duplicates=duplicates,
+        late_after_collection=_late(table, work),
+        tombstones_retained=table.tombstones.summary.retained if work.reading.key else 0,
+    )
+
+
+def _skipped(
+    table: MirroredTable, work: Work, seen: TableOverview, counts: MergeCounts, before: int | None
+) -> tuple[int, int]:
+    """(stale, duplicates), in events. Only asked of the table when a key was skipped."""
+    held = work.counts
+    changed = counts.inserted + counts.updated + counts.deleted
+    complete = changed >= held.expected and seen.floor is None
+    if work.state is None or before is None or complete:
+        return held.stale, held.duplicates
+    stored = table.stored_seqs(work.reading, before)
+    compared = work.state.frame.where("key IS NOT NULL AND op <> 'p'").join(stored, "key", "left")
+    same = (F.col("stored") == F.col("seq")) | (F.col("known") & F.col("stored").isNull())
+    older = F.col("stored") > F.col("seq")
+    row = compared.agg(
+        F.coalesce(F.sum(F.when(older, F.col("events") - F.col("duplicates"))), F.lit(0)),
+        F.count_if(same),
+        F.coalesce(F.sum(F.when(same, F.col("events") - F.col("duplicates") - 1)), F.lit(0)),
+    ).first()
+    assert row is not None
+    return held.stale + row[0] + row[2], held.duplicates + row[1]
+
+
+def _late(table: MirroredTable, work: Work) -> int:
+    """Events older than a collected tombstone that wrote a row after all."""
+    if work.state is None:
+        return 0
+    collected, first = table.tombstones.summary.collected, work.counts.first_seq
+    if collected is None or first is None or first > collected:
+        return 0
+    written = work.state.frame.where("key IS NOT NULL AND op IN ('c', 'u', 'r')")
+    old = written.where(F.col("seq") <= F.lit(collected))
+    return old.join(table.stored_seqs(work.reading), "key").where("stored = seq").count()
