@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.errors import SourceRestarted
+from lakemirror.driver.overview import Overview, Position, suspects
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
@@ -53,6 +54,22 @@ def test_a_restarted_source_stops_the_mirror_until_its_epoch_is_declared(
     declared = {"epochs": [{"epoch": 1, "from": {ITEMS.topic: {"0": 7}}}]}
     Mirroring(tmp_path, {"ordering": declared}).run(spark)
     assert values(spark, mirroring) == [(1, 2), (3, 1)]
+
+
+def test_only_a_partition_with_something_later_than_its_highest_position_is_looked_at() -> None:
+    """Other partitions may well be ahead: a look is a job each."""
+    seen = Overview(
+        positions={
+            "t/0": ["0a", 1_000_000, 7],
+            "t/1": ["0b", 9_000_000, 8],
+            "t/2": ["01", 9_000_000, 9],
+            "t/3": ["0c", None, 1],
+        },
+        latest={"t/0": 2_000_000, "t/1": 9_000_000, "t/2": 9_000_000, "t/3": 5},
+    )
+    before: dict[str, Position] = {"t/2": ["05", 2_000_000, 3], "t/4": ["0f", 1, 1]}
+    assert suspects(seen, before, tolerance_ms=1000) == {"t/2": ("05", 3_000_000, 3)}
+    assert set(suspects(seen, before, tolerance_ms=999)) == {"t/0", "t/2"}
 
 
 @pytest.mark.parametrize("by", ["auto", "timestamp"])

@@ -51,7 +51,11 @@ class TableOverview:
 
 @dataclass
 class Overview:
-    """All of a batch. ``documents`` are schema documents seen for the first time, by id."""
+    """All of a batch. ``documents`` are schema documents seen for the first time, by id.
+
+    By partition (``topic/number``): the ``positions`` of its highest change, and the ``latest`` source time
+    of a change, in microseconds; both without snapshot rows.
+    """
 
     records: int = 0
     ignored: int = 0
@@ -60,6 +64,7 @@ class Overview:
     tables: dict[TableName, TableOverview] = field(default_factory=dict)
     documents: dict[int, str] = field(default_factory=dict)
     positions: dict[str, Position] = field(default_factory=dict)
+    latest: dict[str, int] = field(default_factory=dict)
 
     def advanced(self, before: Mapping[str, Position]) -> dict[str, Position]:
         """Highest positions after this batch."""
@@ -90,6 +95,7 @@ def overview(events: DataFrame, known: Mapping[int, str]) -> Overview:
         F.min("event_time").alias("since"),
         F.max("event_time").alias("last_event_time"),
         F.max(streamed).alias("highest"),
+        F.max(F.when(streamed.isNotNull(), F.unix_micros("event_time"))).alias("latest"),
         F.max_by(F.struct(F.unix_micros("event_time").alias("time"), "offset"), streamed).alias("highest_at"),
     )
     result = Overview()
@@ -138,10 +144,12 @@ def _count(result: Overview, row: Row) -> None:
 
 
 def _place(result: Overview, row: Row) -> None:
-    """Note the highest position of a partition."""
+    """Note the highest position of a partition, and its latest time."""
     if row["highest"] is None:
         return
     partition = f"{row['topic']}/{row['partition']}"
+    if row["latest"] is not None:
+        result.latest[partition] = max(result.latest.get(partition, row["latest"]), row["latest"])
     highest: Position = [bytes(row["highest"]).hex(), row["highest_at"]["time"], row["highest_at"]["offset"]]
     if partition not in result.positions or str(result.positions[partition][0]) < str(highest[0]):
         result.positions[partition] = highest
@@ -159,52 +167,51 @@ def restarted(events: DataFrame, seen: Overview, before: Mapping[str, Position],
     """Raise SourceRestarted when positions of a partition start again (design 5, epochs).
 
     Evidence is a change with a later offset and a later source time, by more than the tolerance, below the
-    partition's highest position. Changes that are sent again are older in time; so only partitions in which
-    the highest position is not the latest in time need a closer look.
+    partition's highest position.
     """
     if ordering.by in ("timestamp", "offset"):
         return
-    tolerance = ordering.tolerance_ms * 1000
-    highest = seen.advanced(before)
-    for partition, (seq, time, offset) in highest.items():
-        if partition not in seen.positions or time is None:
-            continue
-        if not _may_have(seen, partition, int(str(time)) + tolerance):
-            continue
+    for partition, (seq, after, offset) in suspects(seen, before, ordering.tolerance_ms).items():
         topic, number = partition.rsplit("/", 1)
-        later = (
-            events.where((F.col("kind") == "change") & (F.col("op") != "r"))
-            .where(
-                (F.col("topic") == topic)
-                & (F.col("partition") == int(number))
-                & (F.col("offset") > F.lit(offset))
-            )
-            .where(F.unix_micros("event_time") > F.lit(int(str(time)) + tolerance))
-            .where(F.col("seq") < F.unhex(F.lit(seq)))
+        later = events.where((F.col("kind") == "change") & (F.col("op") != "r")).where(
+            (F.col("topic") == topic)
+            & (F.col("partition") == int(number))
+            & (F.col("offset") > F.lit(offset))
+            & (F.unix_micros("event_time") > F.lit(after))
+            & (F.col("seq") < F.unhex(F.lit(seq)))
         )
         first = later.orderBy("offset").select("offset", "event_time", "table", "server").first()
         if first is not None:
-            raise SourceRestarted(
-                f"positions of the source start again: topic {topic}, partition {number}, offset "
-                f"{first['offset']} "
-                f"(table {first['table']}, {first['event_time']} UTC, server {first['server']}) is later "
-                f"than offset {offset} "
-                "but stands before it in the source's log. Nothing was written. If the source failed over "
-                "or was "
-                f"restored, declare a new epoch: ordering.epochs: [{{epoch: N, from: {{{topic}: "
-                f'{{"{number}": {first["offset"]}}}}}}}]; if these are old records sent again, correct the '
-                "topic."
-            )
+            raise SourceRestarted(_positions_start_again(topic, number, offset, first))
 
 
-def _may_have(seen: Overview, partition: str, after: int) -> bool:
-    topic = partition.rsplit("/", 1)[0]
-    latest = [
-        table.last_event_time
-        for table in seen.tables.values()
-        if topic in table.topics and table.last_event_time
-    ]
-    return any(time.timestamp() * 1_000_000 > after for time in latest)
+def suspects(
+    seen: Overview, before: Mapping[str, Position], tolerance_ms: int
+) -> dict[str, tuple[str, int, int]]:
+    """Partitions in which something is later in time than the highest position, by more than the tolerance:
+    their highest sequence, the time after which a change is evidence, and the highest's offset.
+
+    Only these need a closer look, which is a job each. Changes that are sent again are older in time.
+    """
+    found = {}
+    for partition, (seq, time, offset) in seen.advanced(before).items():
+        if partition not in seen.latest or time is None:
+            continue
+        after = int(str(time)) + tolerance_ms * 1000
+        if seen.latest[partition] > after:
+            found[partition] = (str(seq), after, int(str(offset)))
+    return found
+
+
+def _positions_start_again(topic: str, number: str, offset: int, first: Row) -> str:
+    return (
+        f"positions of the source start again: topic {topic}, partition {number}, offset {first['offset']} "
+        f"(table {first['table']}, {first['event_time']} UTC, server {first['server']}) is later than offset "
+        f"{offset} but stands before it in the source's log. Nothing was written. If the source failed over "
+        "or was restored, declare a new epoch: ordering.epochs: "
+        f'[{{epoch: N, from: {{{topic}: {{"{number}": {first["offset"]}}}}}}}]; '
+        "if these are old records sent again, correct the topic."
+    )
 
 
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:
