@@ -18,7 +18,7 @@ from pyspark.sql.types import _parse_datatype_string
 from lakemirror.api.source import KafkaSource
 from lakemirror.driver import faults
 from lakemirror.driver.sources.base import RAW, Batch
-from lakemirror.driver.sources.kafka import KafkaFeed, client_options
+from lakemirror.driver.sources.kafka import KafkaFeed, client_options, tasks
 from lakemirror.driver.storage import LocalStorage
 from tests.support.kafka_broker import Broker
 
@@ -35,6 +35,7 @@ class Setup:
     batches: list[tuple[Batch, list[Row]]] = field(default_factory=list)
     crash: BaseException | None = None
     schema: str = ""
+    tasks: list[int] = field(default_factory=list)
 
     def feed(self, **source: Any) -> KafkaFeed:
         document = {"bootstrapServers": self.broker.bootstrap, **source}
@@ -47,6 +48,7 @@ class Setup:
             crash, self.crash = self.crash, None
             raise crash
         self.schema = frame.schema.simpleString()
+        self.tasks.append(frame.rdd.getNumPartitions())
         rows = frame.orderBy("topic", "partition", "offset").collect()
         self.batches.append((batch, rows))
 
@@ -73,6 +75,32 @@ def fill(broker: Broker, topic: str, values: list[str], *, partition: int = 0, *
     for value in values:
         broker.send(topic, value, partition=partition, **other)
     broker.flush()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cores", "expected"),
+    [
+        ([5], 2, 1),
+        ([5] * 100, 2, 4),
+        ([5] * 100, 64, 100),
+        ([100, 1_000_000], 2, 2),
+        ([10_000] * 50, 2, 50),
+        ([2_000] * 50, 2, 10),
+        ([2_001] * 50, 2, 11),
+    ],
+)
+def test_a_batch_has_as_many_tasks_as_its_records_need(sizes: list[int], cores: int, expected: int) -> None:
+    extent = {"topic": {str(number): [7, 7 + size] for number, size in enumerate(sizes)}}
+    assert tasks(extent, cores) == expected
+
+
+def test_many_partitions_with_little_in_them_are_read_together(setup: Setup, kafka: Broker) -> None:
+    topic = kafka.create("wide", 30)
+    for partition in range(30):
+        fill(kafka, topic, [f"{partition}.{n}" for n in range(3)], partition=partition)
+    setup.once(topics=[topic])
+    assert setup.values == [f"{partition}.{n}".encode() for partition in range(30) for n in range(3)]
+    assert setup.tasks == [2 * setup.spark.sparkContext.defaultParallelism]
 
 
 def test_a_record_as_it_is(setup: Setup, kafka: Broker) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -28,6 +28,8 @@ SPARK_FOLDER = "spark"
 _NEW_TOPICS_SECONDS = 10
 _MARK_SECONDS = 30
 _ANSWER_SECONDS = 30
+_RECORDS_PER_TASK = 10_000
+_TASKS_PER_CORE = 2
 
 
 class KafkaFeed:
@@ -177,7 +179,8 @@ class KafkaFeed:
             try:
                 batch = self._batch(batch_id)
                 if batch.extent:  # the first batch may be empty, as when it starts at the end
-                    apply(frame, batch)
+                    cores = frame.sparkSession.sparkContext.defaultParallelism
+                    apply(frame.coalesce(tasks(batch.extent, cores)), batch)
                 faults.reach("before-checkpoint-commit")
             except BaseException as error:
                 # Also those that py4j does not expect in a callback. Spark sees an Exception.
@@ -200,6 +203,17 @@ class KafkaFeed:
             if applied in self._log.committed():
                 return
             time.sleep(0.05)
+
+
+def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
+    """In how many tasks a batch is read: one a partition of a topic, but not more than its records need.
+
+    A task costs as much as some thousand records, so that many partitions with little in them are read
+    together.
+    """
+    ranges = [each for partitions in extent.values() for each in partitions.values()]
+    records = sum(until - start for start, until in ranges)
+    return min(len(ranges), max(cores * _TASKS_PER_CORE, -(-records // _RECORDS_PER_TASK)))
 
 
 class _OffsetLog:
