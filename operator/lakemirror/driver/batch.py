@@ -19,10 +19,10 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
-from lakemirror.driver import faults, tables
+from lakemirror.driver import audit, faults, quarantine
 from lakemirror.driver.envelopes import debezium
 from lakemirror.driver.errors import BadRecordRefused, LakemirrorError, TableFailed
-from lakemirror.driver.mirror import TableName, is_table
+from lakemirror.driver.mirror import TableName
 from lakemirror.driver.overview import Overview, overview, restarted
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.sources.base import Batch
@@ -58,8 +58,8 @@ class BatchApplier:
         self._tables: dict[TableName, TableApplier] = {}
         self._schemas: dict[int, str] = {}
         self._session = spark
-        self._positions = tables.last_positions(spark, self._checkpoint, query_id)
-        self._drift = tables.drift_reported(spark, self._checkpoint)
+        self._positions = audit.last_positions(spark, self._checkpoint, query_id)
+        self._drift = audit.drift_reported(spark, self._checkpoint)
         self._first = True
         self.still_bad: DataFrame | None = None
         """The records that the last batch put into quarantine, with their ids."""
@@ -104,7 +104,7 @@ class BatchApplier:
             )
             positions = seen.advanced(self._positions)
             if result.tables or bad:
-                tables.audit(self._session, self._checkpoint, batch, result, positions, replay=self._first)
+                audit.append(self._session, self._checkpoint, batch, result, positions, replay=self._first)
             faults.reach("after-audit")
         self._positions = positions
         self._first = False
@@ -127,21 +127,12 @@ class BatchApplier:
             if caught_up
             else min((bytes.fromhex(str(p[0])) for p in self._positions.values()), default=b"")
         )
-        open_tables = self._open_quarantine()
+        waiting = quarantine.open_sources(self._session, self._checkpoint)
         collected = 0
         for name, table in self._tables.items():
-            if str(name) not in open_tables:
+            if str(name) not in waiting:
                 collected += table.collect_tombstones(now - retention, below)
         return collected
-
-    def _open_quarantine(self) -> set[str]:
-        where = tables.path(self._checkpoint, "quarantine")
-        if not is_table(self._session, where):
-            return set()
-        rows = (
-            self._session.read.format("delta").load(where).where("state = 'open'").select("source").distinct()
-        )
-        return {row[0] for row in rows.collect() if row[0]}
 
     def _use(self, session: SparkSession) -> None:
         if session is not self._session:
@@ -183,7 +174,7 @@ class BatchApplier:
         records = parts[0]
         for part in parts[1:]:
             records = records.unionByName(part)
-        self.still_bad = tables.quarantine(records, self._checkpoint, batch)
+        self.still_bad = quarantine.store(records, self._checkpoint, batch)
         return count
 
     def _commit(self, decisions: Sequence[Decision], batch: Batch) -> list[TableResult]:

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
-from lakemirror.driver import tables
-from lakemirror.driver.mirror import SOURCE_PROPERTY, Location, Mirror, is_table, owner_of
+from lakemirror.driver import audit
+from lakemirror.driver.mirror import SOURCE_PROPERTY, Location, Mirror, owner_of
 from lakemirror.driver.owner import Owner
 from lakemirror.driver.runner import with_absolute_paths
 from lakemirror.driver.session import create_session
@@ -41,10 +41,10 @@ def delete_data(pipeline: CdcPipeline, spark: SparkSession | None = None) -> lis
 
 def _mirrors(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[Mirror]:
     """The mirrors that the audit knows and that say themselves that they are this pipeline's."""
-    audit = tables.path(pipeline.spec.checkpoint, "audit")
-    if not is_table(spark, audit):
+    batches = audit.read(spark, pipeline.spec.checkpoint)
+    if batches is None:
         return
-    written = spark.read.format("delta").load(audit).where("source IS NOT NULL AND target IS NOT NULL")
+    written = batches.where("source IS NOT NULL AND target IS NOT NULL")
     for row in written.select("source", "target").distinct().collect():
         target = str(row["target"])
         location = Location(path=target) if "/" in target else Location(name=target)

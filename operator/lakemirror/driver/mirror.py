@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.api.tables import Target
+from lakemirror.driver.delta import applied, is_table, quoted, snapshot, sql_text
 
 METADATA = {
     "__seq": "binary",
@@ -227,34 +228,3 @@ def _statistics(columns: Mapping[str, DataType], key: Sequence[str]) -> dict[str
     if not listed:
         return {"delta.dataSkippingNumIndexedCols": "0"}
     return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, listed))}
-
-
-def snapshot(spark: SparkSession, path: str) -> Any:
-    """Delta's own snapshot object of the newest version (org.apache.spark.sql.delta.Snapshot)."""
-    jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    nothing = jvm.scala.Option.empty()
-    return log.update(False, nothing, nothing)
-
-
-def is_table(spark: SparkSession, path: str) -> bool:
-    """Whether there is a Delta table at exactly this path; Delta's own check accepts folders inside of one,
-    too.
-    """
-    return int(snapshot(spark, path).version()) >= 0
-
-
-def applied(spark: SparkSession, path: str, app_id: str) -> int | None:
-    """The newest transaction version in the log at ``path`` for ``app_id``; None if there is none."""
-    found = snapshot(spark, path).transactions().get(app_id)
-    return int(found.get()) if found.isDefined() else None
-
-
-def quoted(name: str) -> str:
-    """A column's name as SQL wants it."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def sql_text(text: str) -> str:
-    """A text as an SQL literal."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

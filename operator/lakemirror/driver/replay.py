@@ -20,10 +20,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api import CdcPipeline
-from lakemirror.driver import tables
+from lakemirror.driver import quarantine
 from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.delta import is_table
 from lakemirror.driver.errors import CheckpointInUse
-from lakemirror.driver.mirror import is_table
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.sources.base import RAW, Batch
 from lakemirror.driver.storage import Storage
@@ -115,7 +115,7 @@ def serve(
 def _serve(
     spark: SparkSession, pipeline: CdcPipeline, request: Request, told: Callable[[BatchResult], None]
 ) -> Outcome:
-    where = tables.path(pipeline.spec.checkpoint, "quarantine")
+    where = quarantine.path(pipeline.spec.checkpoint)
     if not is_table(spark, where):
         return Outcome(request.id)
     session = spark.newSession()  # its settings are not those of the streaming query

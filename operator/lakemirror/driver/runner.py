@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.source import Source
 from lakemirror.api.tables import Target
-from lakemirror.driver import replay, tables, tokens
+from lakemirror.driver import audit, replay, tokens
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.metrics import Metrics, port_from_environment
@@ -175,7 +175,7 @@ class _Run:
 
     def run(self, stack: ExitStack, spark: SparkSession | None) -> RunSummary:
         storage, session = self._take_over(stack, spark)
-        self._progress.begin_with(tables.totals(session, self._spec.checkpoint))
+        self._progress.begin_with(audit.totals(session, self._spec.checkpoint))
         wanted = tokens.begin(storage, self._spec)
         self._progress.resyncing(wanted)
         feed = self._feed(stack, session, self._spec.source, storage)
@@ -338,7 +338,7 @@ class _Run:
                 other.forget()
         again = applier is not self._appliers[0]
         replayed = again or batch.batch_id in self._replays
-        history = tables.totals(raw.sparkSession, self._spec.checkpoint) if replayed else None
+        history = audit.totals(raw.sparkSession, self._spec.checkpoint) if replayed else None
         self._progress.batch_done(result, history, again=again)
         self._tell(BatchDone(result, time.monotonic() - began))
         self._reporter.news()

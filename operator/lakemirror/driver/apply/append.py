@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakemirror.driver.apply.scd1 import MergeCounts, S, T
-from lakemirror.driver.mirror import Mirror, quoted
+from lakemirror.driver.delta import quoted
+from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import is_snapshot
 
 

@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from lakemirror.driver.mirror import Mirror, quoted
+from lakemirror.driver.delta import quoted
+from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own
 
 

@@ -25,13 +25,25 @@ from delta import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.mirror import Mirror, is_table
+from lakemirror.driver.delta import ensure, is_table
+from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import as_bytes, is_snapshot, minor, own
 
-SCHEMA = (
-    "kind STRING, key STRING, seq BINARY, at TIMESTAMP, event_time TIMESTAMP, topic STRING, partition INT, "
-    "offset BIGINT, new_key STRING, image STRING, seqs MAP<STRING, BINARY>, batch BIGINT"
-)
+_TYPES = {
+    "kind": "string",
+    "key": "string",
+    "seq": "binary",
+    "at": "timestamp",
+    "event_time": "timestamp",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "new_key": "string",
+    "image": "string",
+    "seqs": "map<string, binary>",
+    "batch": "bigint",
+}
+COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,7 @@ class Tombstones:
         self.summary = self._summarise()
 
     def frame(self) -> DataFrame:
-        """All facts, with the columns of `SCHEMA`."""
+        """All facts, with the columns of `COLUMNS`."""
         return self._spark.read.format("delta").load(self.path)
 
     def deleted(self) -> DataFrame | None:
@@ -77,7 +89,7 @@ class Tombstones:
 
     def append(self, facts: DataFrame, summary: Summary) -> None:
         """Write facts as one commit; ``summary`` is what holds afterwards."""
-        self._create()
+        ensure(self._spark, self.path, COLUMNS)
         facts.coalesce(1).write.format("delta").mode("append").save(self.path)
         self.summary = summary
 
@@ -102,18 +114,6 @@ class Tombstones:
         self.summary = self._summarise()
         return int(found[0])
 
-    def _create(self) -> None:
-        if is_table(self._spark, self.path):
-            return
-        builder = DeltaTable.createIfNotExists(self._spark).location(self.path)
-        for part in SCHEMA.split(", ", 10):
-            name, kind = part.split(" ", 1)
-            if name == "seqs":
-                builder = builder.addColumn("seqs", "map<string, binary>").addColumn("batch", "bigint")
-            else:
-                builder = builder.addColumn(name, kind)
-        builder.execute()
-
     def _summarise(self) -> Summary:
         if not is_table(self._spark, self.path):
             return Summary()
@@ -134,23 +134,9 @@ class Tombstones:
 
 
 def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
-    """Rows of `SCHEMA`; columns that are not given are null."""
+    """Rows of `COLUMNS`; columns that are not given are null."""
     given = {"kind": F.lit(kind), "at": F.current_timestamp(), "batch": F.lit(batch), **columns}
-    types = {
-        "kind": "string",
-        "key": "string",
-        "seq": "binary",
-        "at": "timestamp",
-        "event_time": "timestamp",
-        "topic": "string",
-        "partition": "int",
-        "offset": "bigint",
-        "new_key": "string",
-        "image": "string",
-        "seqs": "map<string, binary>",
-        "batch": "bigint",
-    }
-    return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in types.items()])
+    return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in _TYPES.items()])
 
 
 def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> DataFrame:

@@ -129,6 +129,8 @@ class KafkaFeed:
     def _read(self) -> DataFrame:
         options = {f"kafka.{name}": value for name, value in self._client.items()} | {
             "kafka.metadata.max.age.ms": str(_NEW_TOPICS_SECONDS * 1000),
+            # A new consumer goes to a partition's end and back, and waits so long for what is not there.
+            "kafka.fetch.max.wait.ms": "50",
             "includeHeaders": "true",
             "failOnDataLoss": "true",
             "maxOffsetsPerTrigger": str(self._source.max_records_per_batch),

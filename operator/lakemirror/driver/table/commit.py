@@ -16,6 +16,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.apply import bounds, tombstones
 from lakemirror.driver.apply.append import append
 from lakemirror.driver.apply.scd1 import MergeCounts, Scd1, T, merge
+from lakemirror.driver.delta import quoted
 from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.mirror import (
     DEFAULTS_PROPERTY,
@@ -23,7 +24,6 @@ from lakemirror.driver.mirror import (
     KEY_PROPERTY,
     MODE_PROPERTY,
     SOURCE_PROPERTY,
-    quoted,
 )
 from lakemirror.driver.overview import TableOverview
 from lakemirror.driver.results import TableResult

@@ -1,0 +1,49 @@
+"""Delta tables, by their path, and names and texts as SQL wants them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delta import DeltaTable
+from pyspark.sql import SparkSession
+
+
+def snapshot(spark: SparkSession, path: str) -> Any:
+    """Delta's own snapshot object of the newest version (org.apache.spark.sql.delta.Snapshot)."""
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    nothing = jvm.scala.Option.empty()
+    return log.update(False, nothing, nothing)
+
+
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether there is a Delta table at exactly this path; Delta's own check accepts folders inside of one,
+    too.
+    """
+    return int(snapshot(spark, path).version()) >= 0
+
+
+def applied(spark: SparkSession, path: str, app_id: str) -> int | None:
+    """The newest transaction version in the log at ``path`` for ``app_id``; None if there is none."""
+    found = snapshot(spark, path).transactions().get(app_id)
+    return int(found.get()) if found.isDefined() else None
+
+
+def ensure(spark: SparkSession, path: str, columns: str) -> None:
+    """Create an empty table with ``columns`` (DDL), unless there is one at the path."""
+    if is_table(spark, path):
+        return
+    builder = DeltaTable.createIfNotExists(spark).location(path)
+    for field in spark.createDataFrame([], columns).schema.fields:
+        builder = builder.addColumn(field.name, field.dataType)
+    builder.execute()
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL wants it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def sql_text(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
