@@ -22,6 +22,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.display import Display
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, TableFailed
 from lakemirror.driver.owner import Owner
+from lakemirror.driver.paths import with_absolute_paths
 from lakemirror.driver.results import BatchResult, Drift, TableResult
 from lakemirror.driver.runner import (
     BatchDone,
@@ -30,7 +31,6 @@ from lakemirror.driver.runner import (
     Started,
     read_secret,
     run,
-    with_absolute_paths,
 )
 from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.storage import LocalStorage

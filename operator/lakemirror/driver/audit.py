@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.driver.delta import ensure, is_table
 from lakemirror.driver.overview import Position
-from lakemirror.driver.results import BatchResult, Drift
+from lakemirror.driver.results import COUNTS, BatchResult, Drift
 from lakemirror.driver.sources.base import Batch
 
 COLUMNS = (
@@ -23,18 +23,6 @@ COLUMNS = (
     "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING"
 )
 """One row a batch and table, and one with null ``source`` a batch."""
-
-_SUMMED = (
-    "events",
-    "inserted",
-    "updated",
-    "deleted",
-    "stale",
-    "duplicates",
-    "tombstone_records",
-    "late_after_collection",
-    "quarantined",
-)
 
 
 def path(checkpoint: str) -> str:
@@ -125,13 +113,13 @@ def totals(spark: SparkSession, checkpoint: str) -> dict[str, dict[str, int]]:
         rows.where("source IS NOT NULL")
         .groupBy("source")
         .agg(
-            *[F.sum(name).alias(name) for name in _SUMMED],
+            *[F.sum(name).alias(name) for name in COUNTS],
             F.max_by("tombstones_retained", F.struct("committed_at", "batch_id")).alias(
                 "tombstones_retained"
             ),
         )
     )
     return {
-        row["source"]: {name: int(row[name] or 0) for name in (*_SUMMED, "tombstones_retained")}
+        row["source"]: {name: int(row[name] or 0) for name in (*COUNTS, "tombstones_retained")}
         for row in found.collect()
     }

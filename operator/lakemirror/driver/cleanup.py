@@ -11,7 +11,7 @@ from lakemirror.api import CdcPipeline
 from lakemirror.driver import audit
 from lakemirror.driver.mirror import SOURCE_PROPERTY, Location, Mirror, owner_of
 from lakemirror.driver.owner import Owner
-from lakemirror.driver.runner import with_absolute_paths
+from lakemirror.driver.paths import with_absolute_paths
 from lakemirror.driver.session import create_session
 from lakemirror.driver.storage import open_storage
 

@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lakemirror.driver.errors import LakemirrorError
-from lakemirror.driver.progress import COUNTS, Report
-from lakemirror.driver.results import TableResult
+from lakemirror.driver.progress import Report
+from lakemirror.driver.results import COUNTS, TableResult
 
 PORT_VARIABLE = "LAKEMIRROR_METRICS_PORT"
 _HELP = {
@@ -116,7 +116,7 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
 
 def _of_tables(report: Report) -> Iterator[Metric]:
     labels = ["pipeline", "table"]
-    for name in ("events", *COUNTS):
+    for name in COUNTS:
         counter = CounterMetricFamily(f"lakemirror_table_{name}", _HELP[name], labels=labels)
         for table in report.tables:
             counter.add_metric([report.pipeline, table.source], getattr(table, name))

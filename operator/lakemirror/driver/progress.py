@@ -35,22 +35,11 @@ from typing import Any, Literal, Protocol
 
 from lakemirror.driver.document import to_document, to_json
 from lakemirror.driver.errors import SourceRestarted, TableFailed
-from lakemirror.driver.results import BatchResult, TableResult
+from lakemirror.driver.results import COUNTS, BatchResult, TableResult
 from lakemirror.driver.sources.base import Lag
 from lakemirror.driver.storage import Storage
 
 Phase = Literal["Starting", "Running", "Completed", "Stopped", "Failed"]
-COUNTS = (
-    "inserted",
-    "updated",
-    "deleted",
-    "stale",
-    "duplicates",
-    "tombstone_records",
-    "late_after_collection",
-    "quarantined",
-)
-"""Fields of a table's result that add up over batches (with ``events``, reported as applied)."""
 
 History = Mapping[str, Mapping[str, int]]
 """What the audit table has of each source table: {source: {inserted: number, ...}}."""
@@ -118,7 +107,7 @@ def add(before: TableResult | None, now: TableResult) -> TableResult:
     """Both results of one table as one: counts added, states as they are ``now`` where it tells them."""
     if before is None:
         return now
-    sums = {name: getattr(before, name) + getattr(now, name) for name in ("events", *COUNTS)}
+    sums = {name: getattr(before, name) + getattr(now, name) for name in COUNTS}
     kept = {
         name: getattr(before, name) for name in ("target", "version", "rows") if getattr(now, name) is None
     }
@@ -296,7 +285,7 @@ class Reporter:
 
 
 def _numbers(counts: Mapping[str, int]) -> dict[str, Any]:
-    known = ("events", *COUNTS, "tombstones_retained")
+    known = (*COUNTS, "tombstones_retained")
     return {name: counts[name] for name in known if name in counts}
 
 
@@ -304,7 +293,7 @@ def _sum(tables: Iterable[TableResult]) -> Totals:
     listed = list(tables)
     names = (*COUNTS, "tombstones_retained")
     sums = {name: sum(getattr(table, name) for table in listed) for name in names}
-    return Totals(applied=sum(table.events for table in listed), **sums)
+    return Totals(applied=sums.pop("events"), **sums)
 
 
 def _lag_seconds(newest: datetime | None, lag: Lag) -> float | None:

@@ -24,9 +24,12 @@ from lakemirror.driver import quarantine
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.delta import is_table
 from lakemirror.driver.errors import CheckpointInUse
+from lakemirror.driver.owner import Owner
+from lakemirror.driver.paths import with_absolute_paths
 from lakemirror.driver.results import BatchResult
+from lakemirror.driver.session import create_session
 from lakemirror.driver.sources.base import RAW, Batch
-from lakemirror.driver.storage import Storage
+from lakemirror.driver.storage import Storage, open_storage
 
 FOLDER = "replay"
 
@@ -67,11 +70,6 @@ def replay(
     spark: SparkSession | None = None,
 ) -> Outcome:
     """Replay open quarantined records of ``pipeline``, here or by the driver that owns its checkpoint."""
-    from lakemirror.driver.owner import Owner
-    from lakemirror.driver.runner import with_absolute_paths
-    from lakemirror.driver.session import create_session
-    from lakemirror.driver.storage import open_storage
-
     pipeline = with_absolute_paths(pipeline)
     session = spark or create_session(f"lakemirror-replay-{pipeline.name}", pipeline.spec.spark.conf)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,20 @@ class TableResult:
     last_event_time: datetime | None = None
     drift: tuple[Drift, ...] = ()
     error: str | None = None
+
+
+COUNTS: Final = (
+    "events",
+    "inserted",
+    "updated",
+    "deleted",
+    "stale",
+    "duplicates",
+    "tombstone_records",
+    "late_after_collection",
+    "quarantined",
+)
+"""Fields of a table's result that add up over batches."""
 
 
 @dataclass(frozen=True)

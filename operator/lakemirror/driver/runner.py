@@ -21,12 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.source import Source
-from lakemirror.api.tables import Target
 from lakemirror.driver import audit, replay, tokens
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.metrics import Metrics, port_from_environment
 from lakemirror.driver.owner import Owner
+from lakemirror.driver.paths import with_absolute_paths
 from lakemirror.driver.progress import FileSink, Phase, Progress, ProgressSink, Report, Reporter
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.session import create_session
@@ -382,42 +382,11 @@ class _Run:
         )
 
 
-def with_absolute_paths(pipeline: CdcPipeline) -> CdcPipeline:
-    """The pipeline with relative paths taken from the current directory, for Delta takes none."""
-    spec = pipeline.spec
-    if "spark.hadoop.fs.defaultFS" in spec.spark.conf:
-        return pipeline  # relative to a place of that file system
-
-    def moved(target: Target) -> Target:
-        return target if target.path is None else target.model_copy(update={"path": _absolute(target.path)})
-
-    source = spec.source
-    if source.files is not None:
-        files = source.files.model_copy(update={"path": _absolute(source.files.path)})
-        source = source.model_copy(update={"files": files})
-    changes = {
-        "source": source,
-        "checkpoint": _absolute(spec.checkpoint),
-        "target": moved(spec.target),
-        "tables": [
-            table if table.target is None else table.model_copy(update={"target": moved(table.target)})
-            for table in spec.tables
-        ],
-    }
-    return pipeline.model_copy(update={"spec": spec.model_copy(update=changes)})
-
-
 def _only(pipeline: CdcPipeline, sources: Mapping[str, str]) -> CdcPipeline:
     """The pipeline for these of its listed tables alone."""
     listed = [table for table in pipeline.spec.tables if table.source in sources]
     spec = pipeline.spec.model_copy(update={"tables": listed, "unlisted": "ignore"})
     return pipeline.model_copy(update={"spec": spec})
-
-
-def _absolute(path: str) -> str:
-    if urlsplit(path).scheme or path.startswith("/"):
-        return path
-    return f"{os.getcwd()}/{path.removeprefix('./')}"
 
 
 def read_secret(name: str, secrets: Secrets) -> dict[str, str]:
