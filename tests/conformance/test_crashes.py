@@ -21,9 +21,12 @@ from pyspark.sql import SparkSession
 from lakemirror.driver import faults
 from lakemirror.driver.errors import CheckpointInUse
 from lakemirror.driver.runner import run
+from lakemirror.driver.storage import local_path
 from tests.conformance.captures import Capture, wrong
 from tests.support.delivery import parts, whole
-from tests.support.mirroring import Mirroring
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column
+from tests.support.shop import Shop, table
 
 CAPTURE = Capture("pk_change")
 COUNTS = ("events", "inserted", "updated", "deleted", "stale", "duplicates", "tombstone_records")
@@ -94,6 +97,39 @@ def test_everything_read_again_changes_no_row(spark: SparkSession, tmp_path: Pat
     totals = audited(spark, mirroring)
     assert len(totals) == len(CAPTURE.tables)
     assert {total[name] for total in totals.values() for name in ("inserted", "updated", "deleted")} == {0}
+
+
+def cut_off(folder: Path) -> None:
+    """What a kill leaves of a table while Delta writes its first commit."""
+    log = folder / "_delta_log"
+    (log / "_staged_commits").mkdir(parents=True)
+    (log / ".00000000000000000000.json.80f810ad-514c-497f-9ba5-fd7282e43c9a.tmp").write_text('{"protocol":')
+    (log / "..00000000000000000000.json.80f810ad-514c-497f-9ba5-fd7282e43c9a.tmp.crc").write_bytes(b"crc")
+
+
+@pytest.mark.parametrize("target", ["path", "table"])
+def test_a_table_whose_first_commit_was_cut_off_is_made_anew(
+    target: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    shop, items = Shop(), table(f"cut_off_{target}", Column("v", "int32"))
+    if target == "path":
+        mirroring, mirror = Mirroring(tmp_path), tmp_path / "lake" / "demo" / "public" / items.name
+    else:
+        mirroring = Mirroring(tmp_path, {"target": {"table": "{table}"}})
+        mirror = local_path(str(spark.conf.get("spark.sql.warehouse.dir"))) / items.name
+    for folder in (mirror, *(mirroring.checkpoint / name for name in ("audit", "quarantine"))):
+        cut_off(folder)
+    [bad] = shop.create(items, id=3, v=1)
+    rows = [*shop.create(items, id=1, v=1), *shop.create(items, id=2, v=2), {**bad, "value": "{"}]
+    mirroring.deliver([rows])
+    mirroring.run(spark)
+    cut_off(mirror / "_tombstones")
+    mirroring.deliver([rows, shop.delete(items, id=1, v=1)])
+    mirroring.run(spark)
+    assert [(row["id"], row["v"]) for row in at(spark, str(mirror)).collect()] == [(2, 2)]
+    assert at(spark, str(mirror / "_tombstones")).count() == 1
+    assert at(spark, str(mirroring.checkpoint / "quarantine")).count() == 1
+    assert at(spark, str(mirroring.checkpoint / "audit")).where("source IS NULL").count() == 2
 
 
 @pytest.mark.timeout(300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -13,7 +12,7 @@ from lakemirror.driver.mirror import SOURCE_PROPERTY, Location, Mirror, owner_of
 from lakemirror.driver.owner import Owner
 from lakemirror.driver.paths import with_absolute_paths
 from lakemirror.driver.session import create_session
-from lakemirror.driver.storage import open_storage
+from lakemirror.driver.storage import file_system, open_storage
 
 
 def delete_data(pipeline: CdcPipeline, spark: SparkSession | None = None) -> list[str]:
@@ -63,6 +62,5 @@ def _drop(spark: SparkSession, mirror: Mirror) -> str:
 
 
 def _delete_folder(spark: SparkSession, uri: str) -> None:
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(uri)
-    path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)
+    files, path = file_system(spark, uri)
+    files.delete(path, True)

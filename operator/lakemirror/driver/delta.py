@@ -7,6 +7,10 @@ from typing import Any
 from delta import DeltaTable
 from pyspark.sql import SparkSession
 
+from lakemirror.driver.storage import file_system
+
+_LOG = "_delta_log"
+
 
 def snapshot(spark: SparkSession, path: str) -> Any:
     """Delta's own snapshot object of the newest version (org.apache.spark.sql.delta.Snapshot)."""
@@ -33,10 +37,30 @@ def ensure(spark: SparkSession, path: str, columns: str) -> None:
     """Create an empty table with ``columns`` (DDL), unless there is one at the path."""
     if is_table(spark, path):
         return
+    clear_unfinished(spark, path)
     builder = DeltaTable.createIfNotExists(spark).location(path)
     for field in spark.createDataFrame([], columns).schema.fields:
         builder = builder.addColumn(field.name, field.dataType)
     builder.execute()
+
+
+def clear_unfinished(spark: SparkSession, path: str) -> None:
+    """Take away what a crash left of a table at ``path`` while its first commit was written.
+
+    A log's folder in which nothing is but a temporary file is no table when Delta reads, and yet one that is
+    there already when Delta creates it.
+    """
+    files, log = file_system(spark, f"{path}/{_LOG}")
+    left = list(files.listStatus(log)) if files.exists(log) else []
+    if not all(_is_temporary(entry.getPath().getName()) for entry in left):
+        return
+    for entry in left:
+        files.delete(entry.getPath(), False)
+    files.delete(log, False)
+
+
+def _is_temporary(name: str) -> bool:
+    return (name.startswith(".") and name.endswith(".tmp")) or name == "_staged_commits"
 
 
 def quoted(name: str) -> str:

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.api.tables import Target
-from lakemirror.driver.delta import applied, is_table, quoted, snapshot, sql_text
+from lakemirror.driver.delta import applied, clear_unfinished, is_table, quoted, snapshot, sql_text
 
 METADATA = {
     "__seq": "binary",
@@ -136,6 +136,9 @@ class Mirror:
         self, columns: Mapping[str, DataType], properties: Mapping[str, str], key: Sequence[str] = ()
     ) -> None:
         """Create the table, unless it is there."""
+        place = self.location.path or self._default_path()
+        if place is not None:
+            clear_unfinished(self._spark, place)
         builder = DeltaTable.createIfNotExists(self._spark)
         builder = (
             builder.location(self.location.path)
@@ -208,6 +211,14 @@ class Mirror:
 
     def _in_catalog(self) -> bool:
         return self.location.name is not None and self._spark.catalog.tableExists(self.location.name)
+
+    def _default_path(self) -> str | None:
+        """Where the session's own catalog puts a new table; others keep such places to themselves."""
+        state: Any = self._spark._jsparkSession.sessionState()
+        identifier = state.sqlParser().parseTableIdentifier(self.location.sql)
+        named = identifier.catalog()
+        catalog = named.get() if named.isDefined() else self._spark.catalog.currentCatalog()
+        return str(state.catalog().defaultTablePath(identifier)) if catalog == "spark_catalog" else None
 
     def _catalog_path(self) -> str:
         detail = self._spark.sql(f"DESCRIBE DETAIL {self.location.sql}").select("location").first()

@@ -166,7 +166,7 @@ class HadoopStorage:
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.uri = root.rstrip("/")
         self._jvm: Any = spark._jvm
-        self._fs: Any = self._path("").getFileSystem(_hadoop_conf(spark))
+        self._fs, _ = file_system(spark, self.uri)
 
     def exists(self, name: str) -> bool:
         return bool(self._fs.exists(self._path(name)))
@@ -258,6 +258,13 @@ class HadoopStorage:
 
 def _is_java(error: Py4JJavaError, *classes: str) -> bool:
     return error.java_exception.getClass().getName() in classes
+
+
+def file_system(spark: SparkSession, uri: str) -> tuple[Any, Any]:
+    """Hadoop's file system for ``uri``, and the path in it."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(uri)
+    return path.getFileSystem(_hadoop_conf(spark)), path
 
 
 def _hadoop_conf(spark: SparkSession) -> Any:
