@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.delta import ensure, is_table
+from lakemirror.driver import delta
 from lakemirror.driver.overview import Position
 from lakemirror.driver.results import COUNTS, BatchResult, Drift
 from lakemirror.driver.sources.base import Batch
@@ -32,8 +32,7 @@ def path(checkpoint: str) -> str:
 
 def read(spark: SparkSession, checkpoint: str) -> DataFrame | None:
     """The audit; None before the first batch."""
-    where = path(checkpoint)
-    return spark.read.format("delta").load(where) if is_table(spark, where) else None
+    return delta.read(spark, path(checkpoint))
 
 
 def append(
@@ -46,7 +45,7 @@ def append(
     replay: bool,
 ) -> None:
     """Say what a batch did. With ``replay`` it may be there already, and is left as it is."""
-    ensure(spark, path(checkpoint), COLUMNS)
+    delta.ensure(spark, path(checkpoint), COLUMNS)
     if replay and _has(spark, checkpoint, batch):
         return
     text = json.dumps(_rows(batch, result, positions), default=str)

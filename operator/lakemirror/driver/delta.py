@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from delta import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.driver.storage import file_system
 
@@ -25,6 +25,11 @@ def is_table(spark: SparkSession, path: str) -> bool:
     too.
     """
     return int(snapshot(spark, path).version()) >= 0
+
+
+def read(spark: SparkSession, path: str) -> DataFrame | None:
+    """The rows of the table at this path, None where there is none."""
+    return spark.read.format("delta").load(path) if is_table(spark, path) else None
 
 
 def applied(spark: SparkSession, path: str, app_id: str) -> int | None:

@@ -6,7 +6,7 @@ from delta import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.delta import ensure, is_table
+from lakemirror.driver import delta
 from lakemirror.driver.sources.base import RAW, Batch
 
 COLUMNS = (
@@ -29,7 +29,7 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
     A record that is there already stays as it is.
     """
     spark = records.sparkSession
-    ensure(spark, path(checkpoint), COLUMNS)
+    delta.ensure(spark, path(checkpoint), COLUMNS)
     rows = records.withColumns(
         {
             "id": _identity(),
@@ -46,10 +46,11 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
 
 def open_sources(spark: SparkSession, checkpoint: str) -> set[str]:
     """Source tables that have records which nobody replayed yet."""
-    if not is_table(spark, path(checkpoint)):
+    rows = delta.read(spark, path(checkpoint))
+    if rows is None:
         return set()
-    rows = spark.read.format("delta").load(path(checkpoint)).where("state = 'open'")
-    return {row[0] for row in rows.select("source").distinct().collect() if row[0]}
+    sources = rows.where("state = 'open'").select("source").distinct()
+    return {row[0] for row in sources.collect() if row[0]}
 
 
 def _identity() -> Column:

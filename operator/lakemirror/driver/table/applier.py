@@ -41,7 +41,7 @@ class TableApplier:
         ``documents``: every schema document that the batch refers to, by id.
         """
         if self._table is None:
-            return Decision(self.name, seen, left_out=True)
+            return Decision(self.name, seen)
         changes = _of(events, self.name).where("kind = 'change'")
         try:
             versions = self._schemas.of(changes, seen, documents)
@@ -57,7 +57,7 @@ class TableApplier:
         table, work = self._table, decision.work
         if table is None or work is None or (replay and _has(table, batch, app_id)):
             return
-        commit.prepare(table, work, decision.overview, batch)
+        commit.prepare(table, work, batch)
 
     def commit(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
         """Write the rows; a table that has this batch already is left as it is."""
@@ -76,8 +76,8 @@ class TableApplier:
         if work is None:
             return result
         if replay and _has(table, batch, app_id):
-            return commit.already(table, work, seen, batch, result)
-        return commit.commit(table, work, seen, result)
+            return commit.already(table, work, batch, result)
+        return commit.commit(table, work, result)
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
         """Forget tombstones that were recorded before a time and lie below a sequence (None: any); returns

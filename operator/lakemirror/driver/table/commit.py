@@ -25,7 +25,6 @@ from lakemirror.driver.mirror import (
     MODE_PROPERTY,
     SOURCE_PROPERTY,
 )
-from lakemirror.driver.overview import TableOverview
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.table.decision import State, Work
@@ -38,7 +37,7 @@ _NOTHING = MergeCounts(0, 0, 0)
 # -- before the rows ------------------------------------------------------------------------------
 
 
-def prepare(table: MirroredTable, work: Work, seen: TableOverview, batch: Batch) -> None:
+def prepare(table: MirroredTable, work: Work, batch: Batch) -> None:
     """Create or alter the mirror, commits of metadata that may be repeated; then write tombstones."""
     properties = {}
     if work.since:
@@ -50,7 +49,7 @@ def prepare(table: MirroredTable, work: Work, seen: TableOverview, batch: Batch)
     else:
         _create(table, work, properties)
     if work.reading.key:
-        _write_tombstones(table, work, seen, batch)
+        _write_tombstones(table, work, batch)
     faults.reach("after-tombstones")
 
 
@@ -88,25 +87,28 @@ def _described(each: Field) -> dict[str, Any]:
     }
 
 
-def _write_tombstones(table: MirroredTable, work: Work, seen: TableOverview, batch: Batch) -> None:
+def _write_tombstones(table: MirroredTable, work: Work, batch: Batch) -> None:
     """Of deletes, of a truncate and of rows that moved, as one commit."""
-    facts = []
-    deletes = 0 if table.soft or work.state is None else work.counts.deletes - work.counts.known
-    if work.state is not None and deletes > 0:
-        facts.append(_deleted(work.state, batch))
-    if seen.floor is not None:
+    state, floor, facts = work.state, work.seen.floor, []
+    deletes = moved = 0
+    if state is not None and not table.soft:
+        deletes = work.counts.deletes - work.counts.known
+        if deletes:
+            facts.append(_deleted(state, batch))
+    if floor is not None:
         nothing = table.spark.range(1)
-        facts.append(tombstones.fact(nothing, "truncated", batch=batch.batch_id, seq=F.lit(seen.floor)))
-    moved = 0 if work.state is None or work.state.images is None else work.state.images.count()
-    if work.state is not None and work.state.images is not None and moved:
-        facts.append(_moved(work.state.images, batch))
+        facts.append(tombstones.fact(nothing, "truncated", batch=batch.batch_id, seq=F.lit(floor)))
+    if state is not None and state.images is not None:
+        moved = state.images.count()
+        if moved:
+            facts.append(_moved(state.images, batch))
     if facts:
         summary = tombstones.raised(
             table.tombstones.summary,
             deletes=deletes,
             last_delete=work.counts.last_delete,
             moved=moved,
-            floor=seen.floor,
+            floor=floor,
         )
         table.tombstones.append(reduce(DataFrame.unionByName, facts), summary)
 
@@ -133,18 +135,16 @@ def _moved(images: DataFrame, batch: Batch) -> DataFrame:
 # -- the rows -------------------------------------------------------------------------------------
 
 
-def commit(table: MirroredTable, work: Work, seen: TableOverview, result: TableResult) -> TableResult:
+def commit(table: MirroredTable, work: Work, result: TableResult) -> TableResult:
     """Write the rows; returns ``result`` with what that did."""
     before = table.mirror.version
-    counts = _write(table, work, seen)
+    counts = _write(table, work)
     faults.reach("after-rows")
     table.report(work.drift)
-    return _counted(table, work, seen, result, counts, before=before, after=table.mirror.version)
+    return _counted(table, work, result, counts, before=before, after=table.mirror.version)
 
 
-def already(
-    table: MirroredTable, work: Work, seen: TableOverview, batch: Batch, result: TableResult
-) -> TableResult:
+def already(table: MirroredTable, work: Work, batch: Batch, result: TableResult) -> TableResult:
     """``result`` with what the batch did when this table was given it before.
 
     Raises BatchMismatch when that was another batch under the same number.
@@ -165,12 +165,12 @@ def already(
             *[int(metrics.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")]
         )
         version = int(row["version"])
-        return _counted(table, work, seen, result, counts, before=version - 1, after=version)
+        return _counted(table, work, result, counts, before=version - 1, after=version)
     return replace(result, version=table.mirror.version)
 
 
-def _write(table: MirroredTable, work: Work, seen: TableOverview) -> MergeCounts:
-    reading = work.reading
+def _write(table: MirroredTable, work: Work) -> MergeCounts:
+    reading, seen = work.reading, work.seen
     if not reading.key:
         if work.events is None:
             return _NOTHING
@@ -223,7 +223,6 @@ def _bounds(work: Work) -> list[Column]:
 def _counted(
     table: MirroredTable,
     work: Work,
-    seen: TableOverview,
     result: TableResult,
     counts: MergeCounts,
     *,
@@ -231,7 +230,7 @@ def _counted(
     after: int | None,
 ) -> TableResult:
     """The result with what the commit between two versions did."""
-    stale, duplicates = _skipped(table, work, seen, counts, before)
+    stale, duplicates = _skipped(table, work, counts, before)
     return replace(
         result,
         version=after,
@@ -245,13 +244,11 @@ def _counted(
     )
 
 
-def _skipped(
-    table: MirroredTable, work: Work, seen: TableOverview, counts: MergeCounts, before: int | None
-) -> tuple[int, int]:
+def _skipped(table: MirroredTable, work: Work, counts: MergeCounts, before: int | None) -> tuple[int, int]:
     """(stale, duplicates), in events. Only asked of the table when a key was skipped."""
     held = work.counts
     changed = counts.inserted + counts.updated + counts.deleted
-    complete = changed >= held.expected and seen.floor is None
+    complete = changed >= held.expected and work.seen.floor is None
     if work.state is None or before is None or complete:
         return held.stale, held.duplicates
     stored = table.stored_seqs(work.reading, before)

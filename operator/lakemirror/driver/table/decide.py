@@ -46,7 +46,7 @@ def decide(table: MirroredTable, changes: DataFrame, seen: TableOverview, versio
         unrepresentable=table.spec.on_unrepresentable,
     )
     tracked = _tracked(table, reading, seen)
-    work = Work(plan, table.unreported(plan.drift), reading, since, tracked)
+    work = Work(seen, plan, table.unreported(plan.drift), reading, since, tracked)
     if not versions:
         return work
     events = decode(changes, reading)

@@ -58,11 +58,13 @@ class State:
 class Work:
     """What is written to a table.
 
-    ``events`` is the decoded event frame, None for a batch that only truncates; ``state`` is made of it where
-    the table has a key. ``since`` has the sequence from which on a column's default holds, ``drift`` what
-    nobody was told of yet. ``tracked`` are the columns whose values may be older than their row.
+    ``seen`` is what the batch has of it, ``events`` the decoded event frame, None for a batch that only
+    truncates; ``state`` is made of it where the table has a key. ``since`` has the sequence from which on a
+    column's default holds, ``drift`` what nobody was told of yet. ``tracked`` are the columns whose values
+    may be older than their row.
     """
 
+    seen: TableOverview
     plan: DriftPlan
     drift: tuple[Drift, ...]
     reading: Reading
@@ -75,16 +77,20 @@ class Work:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a batch does to one table: nothing where the table is ``left_out``; quarantine, where it is
-    ``refused`` for a reason; else ``work``. ``changes`` are the classified events of a refused table.
+    """What a batch does to one table: its ``work``; or quarantine, where it is ``refused`` for a reason, of
+    its classified events ``changes``; or nothing.
     """
 
     name: TableName
     overview: TableOverview
-    left_out: bool = False
     refused: str | None = None
     changes: DataFrame | None = None
     work: Work | None = None
+
+    @property
+    def left_out(self) -> bool:
+        """The manifest leaves the table out."""
+        return self.work is None and self.refused is None
 
     @property
     def events(self) -> int:
