@@ -60,14 +60,14 @@ def test_only_a_partition_with_something_later_than_its_highest_position_is_look
     """Other partitions may well be ahead: a look is a job each."""
     seen = Overview(
         positions={
-            "t/0": ["0a", 1_000_000, 7],
-            "t/1": ["0b", 9_000_000, 8],
-            "t/2": ["01", 9_000_000, 9],
-            "t/3": ["0c", None, 1],
+            "t/0": Position("0a", 1_000_000, 7),
+            "t/1": Position("0b", 9_000_000, 8),
+            "t/2": Position("01", 9_000_000, 9),
+            "t/3": Position("0c", None, 1),
         },
         latest={"t/0": 2_000_000, "t/1": 9_000_000, "t/2": 9_000_000, "t/3": 5},
     )
-    before: dict[str, Position] = {"t/2": ["05", 2_000_000, 3], "t/4": ["0f", 1, 1]}
+    before = {"t/2": Position("05", 2_000_000, 3), "t/4": Position("0f", 1, 1)}
     assert suspects(seen, before, tolerance_ms=1000) == {"t/2": ("05", 3_000_000, 3)}
     assert set(suspects(seen, before, tolerance_ms=999)) == {"t/0", "t/2"}
 

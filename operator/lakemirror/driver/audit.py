@@ -87,7 +87,8 @@ def last_positions(spark: SparkSession, checkpoint: str, query_id: str) -> dict[
         return {}
     batches = rows.where("source IS NULL AND positions IS NOT NULL").where(F.col("query_id") == query_id)
     newest = batches.agg(F.max_by("positions", "batch_id")).first()
-    return dict(json.loads(newest[0])) if newest is not None and newest[0] else {}
+    stored = json.loads(newest[0]) if newest is not None and newest[0] else {}
+    return {partition: Position(*position) for partition, position in stored.items()}
 
 
 def drift_reported(spark: SparkSession, checkpoint: str) -> dict[str, Sequence[Drift]]:

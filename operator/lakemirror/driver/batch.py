@@ -125,7 +125,7 @@ class BatchApplier:
         below = (
             None
             if caught_up
-            else min((bytes.fromhex(str(p[0])) for p in self._positions.values()), default=b"")
+            else min((bytes.fromhex(each.seq) for each in self._positions.values()), default=b"")
         )
         waiting = quarantine.open_sources(self._session, self._checkpoint)
         collected = 0

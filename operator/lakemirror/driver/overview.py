@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -13,8 +14,13 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.mirror import TableName
 
-Position = list[object]
-"""[seq as hexadecimal digits, source time in microseconds, offset] of the highest change in a partition."""
+
+class Position(NamedTuple):
+    """The highest change in a partition: sequence as hexadecimal digits, source time in microseconds."""
+
+    seq: str
+    time: int | None
+    offset: int
 
 
 @dataclass
@@ -70,7 +76,7 @@ class Overview:
         """Highest positions after this batch."""
         merged = dict(before)
         for name, position in self.positions.items():
-            merged[name] = max(merged.get(name, position), position, key=lambda each: str(each[0]))
+            merged[name] = max(merged.get(name, position), position, key=lambda each: each.seq)
         return merged
 
 
@@ -150,8 +156,9 @@ def _place(result: Overview, row: Row) -> None:
     partition = f"{row['topic']}/{row['partition']}"
     if row["latest"] is not None:
         result.latest[partition] = max(result.latest.get(partition, row["latest"]), row["latest"])
-    highest: Position = [bytes(row["highest"]).hex(), row["highest_at"]["time"], row["highest_at"]["offset"]]
-    if partition not in result.positions or str(result.positions[partition][0]) < str(highest[0]):
+    at = row["highest_at"]
+    highest = Position(bytes(row["highest"]).hex(), at["time"], at["offset"])
+    if partition not in result.positions or result.positions[partition].seq < highest.seq:
         result.positions[partition] = highest
 
 
@@ -197,9 +204,9 @@ def suspects(
     for partition, (seq, time, offset) in seen.advanced(before).items():
         if partition not in seen.latest or time is None:
             continue
-        after = int(str(time)) + tolerance_ms * 1000
+        after = time + tolerance_ms * 1000
         if seen.latest[partition] > after:
-            found[partition] = (str(seq), after, int(str(offset)))
+            found[partition] = (seq, after, offset)
     return found
 
 
