@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.driver import audit, faults, quarantine
-from lakemirror.driver.envelopes import debezium
+from lakemirror.driver.envelopes.debezium import Classifier
 from lakemirror.driver.errors import BadRecordRefused, LakemirrorError, TableFailed
 from lakemirror.driver.mirror import TableName
 from lakemirror.driver.overview import Overview, overview, restarted
@@ -57,13 +57,16 @@ class BatchApplier:
         self._app_id = f"lakemirror/{pipeline.name}/{query_id}"
         self._tables: dict[TableName, TableApplier] = {}
         self._schemas: dict[int, str] = {}
+        self._classifier = Classifier(
+            self._spec.ordering, keep_before=any(table.primary_key for table in self._spec.tables)
+        )
         self._session = spark
         self._positions = audit.last_positions(spark, self._checkpoint, query_id)
         self._drift = audit.drift_reported(spark, self._checkpoint)
         self._first = True
         self.still_bad: DataFrame | None = None
         """The records that the last batch put into quarantine, with their ids."""
-        self._collected_at = datetime.now(UTC)
+        self._ahead = LookAhead()
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
         """Apply one batch of RAW records; doing it again changes nothing.
@@ -72,12 +75,7 @@ class BatchApplier:
         or BatchMismatch when some tables may have been written: a replay completes the others.
         """
         self._use(raw.sparkSession)
-        events = debezium.classify(
-            raw,
-            self._spec.ordering,
-            known=self._schemas,
-            keep_before=any(t.primary_key for t in self._spec.tables),
-        ).persist()
+        events = self._classifier.classify(raw, self._schemas).persist()
         try:
             seen = overview(events, self._schemas)
             self._schemas.update(seen.documents)
@@ -95,6 +93,7 @@ class BatchApplier:
         with _settings(self._session, {_USER_METADATA: _note(batch)}):
             bad = self._quarantine(raw, events, seen, decisions, batch)
             results = self._commit(decisions, batch)
+            self._ahead.begin(self._tables[d.name].read_log for d in decisions if d.work is not None)
             result = BatchResult(
                 batch.batch_id,
                 records=seen.records,
@@ -201,6 +200,24 @@ class BatchApplier:
                     each, batch, app_id, replay=replay or again
                 ),
             )
+
+
+class LookAhead:
+    """Reads in the background what the next batch is going to ask for, while this one is brought to its
+    end.
+
+    What fails is left to the next batch, which meets it again and tells.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lakemirror-look-ahead")
+        self._waiting: list[Future[None]] = []
+
+    def begin(self, reads: Iterable[Callable[[], None]]) -> None:
+        """Start with ``reads``, and forget those of before that did not have their turn."""
+        for read in self._waiting:
+            read.cancel()
+        self._waiting = [self._thread.submit(read) for read in reads]
 
 
 def _each_table(decisions: Sequence[Decision], step: Callable[[Decision, bool], Out]) -> list[Out]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -34,7 +35,8 @@ def known(spark: SparkSession) -> dict[int, str]:
 
 def cut(spark: SparkSession, document: bytes | None, known: dict[int, str]) -> Row:
     frame = spark.createDataFrame([(document,)], "value BINARY")
-    row = split(frame, ["value"], known).select("value_payload", "value_schema_id").first()
+    cut = reduce(lambda each, columns: each.select(*columns), split(["value"], known), frame)
+    row = cut.select("value_payload", "value_schema_id").first()
     assert row is not None
     return row
 

@@ -7,6 +7,7 @@ with or without the schema that Kafka's JsonConverter embeds (``{"schema": ..., 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
@@ -48,38 +49,54 @@ _FIELDS: Final = {
 _BODY = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
 _VALUE = f"schema STRING, payload STRUCT<{_BODY}>, {_BODY}, _corrupt STRING"
 _KEY = "schema STRING, payload STRING, _corrupt STRING"
+_PLACE: Final = ("topic", "partition", "offset", "timestamp", "file", "row")
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
 
 
-def classify(
-    raw: DataFrame,
-    ordering: Ordering,
-    *,
-    known: Mapping[int, str] = MappingProxyType({}),
-    keep_before: bool = False,
-) -> DataFrame:
-    """RAW records -> events with the columns of `EVENT_COLUMNS`.
+class Classifier:
+    """Raw records -> classified change events.
 
-    ``known`` are the schema documents that the caller has, by id. ``keep_before`` keeps every before image;
-    else only those of deletes and of records without key.
+    Its expressions are two thousand calls to the JVM: they are made again only when more schemas are known.
+    ``keep_before`` keeps every before image; else only those of deletes and of records without key.
     """
-    parsed = split(raw, ("value", "key"), known).select(
-        "*",
-        F.from_json("value_payload", f"{_BODY}, _corrupt STRING", _OPTIONS).alias("p"),
-        _unsplit("value", _VALUE).alias("v"),
-        _unsplit("key", _KEY).alias("k"),
-    )
-    parsed = parsed.select(
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "file",
-        "row",
-        "problem",
-        "key",
-        "value",
-        "headers",
+
+    def __init__(self, ordering: Ordering, *, keep_before: bool = False) -> None:
+        self._ordering, self._keep_before = ordering, keep_before
+        self._known: frozenset[int] | None = None
+        self._steps: list[list[Column]] = []
+
+    def classify(self, raw: DataFrame, known: Mapping[int, str] = MappingProxyType({})) -> DataFrame:
+        """RAW records -> events with the columns of `EVENT_COLUMNS`.
+
+        ``known`` are the schema documents that the caller has, by id.
+        """
+        ids = frozenset(known)
+        if ids != self._known:
+            self._steps = _steps(self._ordering, known, keep_before=self._keep_before)
+            self._known = ids
+        return reduce(lambda frame, columns: frame.select(*columns), self._steps, raw)
+
+
+def _steps(ordering: Ordering, known: Mapping[int, str], *, keep_before: bool) -> list[list[Column]]:
+    """What is selected, one list after the other."""
+    return [
+        *split(("value", "key"), known),
+        [
+            F.col("*"),
+            F.from_json("value_payload", f"{_BODY}, _corrupt STRING", _OPTIONS).alias("p"),
+            _unsplit("value", _VALUE).alias("v"),
+            _unsplit("key", _KEY).alias("k"),
+        ],
+        _parsed(known),
+        [F.col("*"), *_kind(), F.coalesce(F.col("b.op") == "r", F.lit(False)).alias("snapshot")],
+        _event(ordering, keep_before=keep_before),
+    ]
+
+
+def _parsed(known: Mapping[int, str]) -> list[Column]:
+    """The envelope ``b``, however it was read, and the parts of the record."""
+    return [
+        *map(F.col, (*_PLACE, "problem", "key", "value", "headers")),
         *_failures(),
         F.when(F.col("value_payload").isNotNull(), _body("p"))
         .when(F.col("v.payload").isNotNull(), F.col("v.payload"))
@@ -88,61 +105,38 @@ def classify(
         *_schema("value", F.col("v.schema"), known),
         *_schema("key", F.when(_has_schema(F.col("k")), F.col("k.schema")), known),
         _key_text().alias("key_text"),
-    )
-    snapshot = F.col("b.op") == "r"
-    origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
-    placed = parsed.select(
-        "*",
-        *_kind(),
-        F.coalesce(snapshot, F.lit(False)).alias("snapshot"),
-    )
-    change = F.col("kind").isin("change", "truncate")
+    ]
+
+
+def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
+    """The columns of `EVENT_COLUMNS`."""
+    change, bad = F.col("kind").isin("change", "truncate"), F.col("kind") == "bad"
     wanted = F.lit(True) if keep_before else (F.col("b.op") == "d") | F.col("key").isNull()
-    bad = F.col("kind") == "bad"
-    return placed.select(
-        "kind",
-        "reason",
+    source, snapshot = F.col("b.source"), F.col("snapshot")
+    origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
+    seq = sequence(source, snapshot=snapshot, by=ordering.by, epochs=ordering.epochs, **origin)
+    micros = F.coalesce(F.col("b.source.ts_us"), F.col("b.source.ts_ms") * 1000, F.col("b.ts_ms") * 1000)
+    schemas = ("schema_text", "schema_id", "key_schema_text", "key_schema_id")
+    return [
+        *map(F.col, ("kind", "reason")),
         F.col("b.source.db").alias("database"),
         F.col("b.source.schema").alias("schema"),
         F.col("b.source.table").alias("table"),
         F.col("b.op").alias("op"),
-        "key_text",
+        F.col("key_text"),
         F.col("b.after").alias("row_text"),
         F.when(wanted, F.col("b.before")).alias("before_text"),
         _header("__debezium.newkey").alias("new_key_text"),
         _header("__debezium.oldkey").alias("old_key_text"),
-        "schema_text",
-        "schema_id",
-        "key_schema_text",
-        "key_schema_id",
-        F.when(
-            change,
-            sequence(
-                F.col("b.source"),
-                snapshot=F.col("snapshot"),
-                by=ordering.by,
-                epochs=ordering.epochs,
-                **origin,
-            ),
-        ).alias("seq"),
-        F.coalesce(change & unanchored(F.col("b.source"), F.col("snapshot")), F.lit(False)).alias(
-            "unanchored"
-        ),
+        *map(F.col, schemas),
+        F.when(change, seq).alias("seq"),
+        F.coalesce(change & unanchored(source, snapshot), F.lit(False)).alias("unanchored"),
         F.coalesce(_may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
-        F.timestamp_micros(
-            F.coalesce(F.col("b.source.ts_us"), F.col("b.source.ts_ms") * 1000, F.col("b.ts_ms") * 1000)
-        ).alias("event_time"),
+        F.timestamp_micros(micros).alias("event_time"),
         F.concat_ws("/", "b.source.name", F.col("b.source.server_id").cast("string")).alias("server"),
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "file",
-        "row",
-        F.when(bad, F.col("key")).alias("raw_key"),
-        F.when(bad, F.col("value")).alias("raw_value"),
-        F.when(bad, F.col("headers")).alias("raw_headers"),
-    )
+        *map(F.col, _PLACE),
+        *[F.when(bad, F.col(name)).alias(f"raw_{name}") for name in ("key", "value", "headers")],
+    ]
 
 
 def _unsplit(name: str, form: str) -> Column:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 _BEFORE: Final = b'{"schema":'
@@ -23,8 +23,9 @@ def schema_id(schema: Column) -> Column:
     return F.xxhash64(schema)
 
 
-def split(frame: DataFrame, names: Sequence[str], known: Mapping[int, str]) -> DataFrame:
-    """Add for each name ``<name>_payload``, the text of a document's payload, and ``<name>_schema_id``.
+def split(names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
+    """Columns to select, one list after the other, that add for each name ``<name>_payload``, the text of a
+    document's payload, and ``<name>_schema_id``.
 
     The names are columns with the bytes of a document; ``known`` are schema documents by id. What is added is
     null unless the document has exactly the form that the converter writes, with a known schema and a payload
@@ -34,24 +35,16 @@ def split(frame: DataFrame, names: Sequence[str], known: Mapping[int, str]) -> D
     if not sizes:
         nothing = F.lit(None)
         none = {"payload": nothing.cast("string"), "schema_id": nothing.cast("bigint")}
-        return frame.withColumns({f"{name}_{part}": none[part] for name in names for part in none})
-    cut = frame.withColumns({f"{name}_size": _size(F.col(name), sizes) for name in names})
-    first = len(_BEFORE) + 1
-    told = cut.withColumns(
-        {f"{name}_schema_id": schema_id(F.substring(name, first, F.col(f"{name}_size"))) for name in names}
-    )
-    ids = list(known)
-    return told.select(
-        *frame.columns,
-        *[
-            F.when(F.col(f"{name}_schema_id").isin(ids), column).alias(f"{name}_{part}")
-            for name in names
-            for part, column in (
-                ("payload", _payload(F.col(name), F.col(f"{name}_size"))),
-                ("schema_id", F.col(f"{name}_schema_id")),
-            )
-        ],
-    )
+        return [[F.col("*"), *(none[part].alias(f"{name}_{part}") for name in names for part in none)]]
+    first, ids = len(_BEFORE) + 1, list(known)
+    measured, told, cut = [F.col("*")], [F.col("*")], [F.col("*")]
+    for name in names:
+        document, size, identity = F.col(name), F.col(f"{name}_size"), F.col(f"{name}_hash")
+        measured.append(_size(document, sizes).alias(f"{name}_size"))
+        told.append(schema_id(F.substring(document, first, size)).alias(f"{name}_hash"))
+        cut.append(F.when(identity.isin(ids), _payload(document, size)).alias(f"{name}_payload"))
+        cut.append(F.when(identity.isin(ids), identity).alias(f"{name}_schema_id"))
+    return [measured, told, cut]
 
 
 def _size(document: Column, sizes: Sequence[int]) -> Column:

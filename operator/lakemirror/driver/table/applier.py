@@ -79,6 +79,11 @@ class TableApplier:
             return commit.already(table, work, batch, result)
         return commit.commit(table, work, result)
 
+    def read_log(self) -> None:
+        """Have Delta compute the state of the mirror's log, which every transaction id is looked up in."""
+        if self._table is not None and self._table.mirror.exists:
+            self._table.mirror.applied("")
+
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
         """Forget tombstones that were recorded before a time and lie below a sequence (None: any); returns
         how many.
