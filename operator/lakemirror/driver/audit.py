@@ -24,6 +24,9 @@ COLUMNS = (
 )
 """One row a batch and table, and one with null ``source`` a batch."""
 
+_PROPERTIES = {"delta.checkpointInterval": "100"}
+"""Each batch is a commit and only a start reads them; a checkpoint takes Delta as long as three commits."""
+
 
 def path(checkpoint: str) -> str:
     """Where the table stands."""
@@ -45,7 +48,7 @@ def append(
     replay: bool,
 ) -> None:
     """Say what a batch did. With ``replay`` it may be there already, and is left as it is."""
-    delta.ensure(spark, path(checkpoint), COLUMNS)
+    delta.ensure(spark, path(checkpoint), COLUMNS, _PROPERTIES)
     if replay and _has(spark, checkpoint, batch):
         return
     text = json.dumps(_rows(batch, result, positions), default=str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from delta import DeltaTable
@@ -38,14 +40,18 @@ def applied(spark: SparkSession, path: str, app_id: str) -> int | None:
     return int(found.get()) if found.isDefined() else None
 
 
-def ensure(spark: SparkSession, path: str, columns: str) -> None:
-    """Create an empty table with ``columns`` (DDL), unless there is one at the path."""
+def ensure(
+    spark: SparkSession, path: str, columns: str, properties: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Create an empty table with ``columns`` (DDL) and ``properties``, unless there is one at the path."""
     if is_table(spark, path):
         return
     clear_unfinished(spark, path)
     builder = DeltaTable.createIfNotExists(spark).location(path)
     for field in spark.createDataFrame([], columns).schema.fields:
         builder = builder.addColumn(field.name, field.dataType)
+    for name, value in properties.items():
+        builder = builder.property(name, value)
     builder.execute()
 
 
