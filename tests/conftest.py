@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,20 +13,6 @@ from tests.support.kafka_broker import Broker, start_broker
 
 # Short runs: what the JVM gains by compiling well is less than what the compiler takes.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
-
-
-_LONGEST = ("conformance", "properties", "driver")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The rooms that take longest begin, so that processes that share the files end at about one time."""
-    tests = Path(__file__).parent
-
-    def turn(item: pytest.Item) -> int:
-        room = item.path.relative_to(tests).parts[0]
-        return _LONGEST.index(room) if room in _LONGEST else len(_LONGEST)
-
-    items.sort(key=turn)
 
 
 @pytest.fixture(scope="session")
