@@ -16,7 +16,9 @@ from lakemirror.driver.mirror import TableName
 
 
 class Position(NamedTuple):
-    """The highest change in a partition: sequence as hexadecimal digits, source time in microseconds."""
+    """The highest change in a partition: its sequence as hexadecimal digits, its source time in microseconds
+    (None where it is not known) and its offset.
+    """
 
     seq: str
     time: int | None
