@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from delta import DeltaTable
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 
+from lakemirror.driver import delta, quarantine
 from lakemirror.driver.errors import BadRecordRefused
 from lakemirror.driver.owner import Owner
 from lakemirror.driver.replay import replay
+from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.storage import open_storage
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
@@ -103,6 +107,64 @@ def test_fail_names_the_record_and_writes_nothing(spark: SparkSession, tmp_path:
     assert mirroring.versions() == {}
     assert not (mirroring.checkpoint / "quarantine").exists()
     assert not (mirroring.checkpoint / "audit").exists()
+
+
+def bad(place: str, reason: str, scope: str | None = None, **other: str) -> str:
+    """A record for `store`, as a SELECT."""
+    source = other.get("source", "'demo.public.items'")
+    value = other.get("value", "'v'")
+    scoped = "" if scope is None else f", '{scope}' AS scope"
+    return (
+        f"SELECT {source} AS source, '{reason}' AS reason{scoped}, 't' AS topic, 0 AS partition, "
+        f"1L AS offset, current_timestamp() AS timestamp, CAST(NULL AS BINARY) AS key, "
+        f"CAST({value} AS BINARY) AS value, "
+        f"CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers, "
+        f"'{place}' AS file, 0L AS row, CAST(NULL AS STRING) AS problem"
+    )
+
+
+def test_what_is_open_is_counted_and_a_replayed_record_that_is_bad_again_is_open_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In a table that an earlier version has made, without scopes."""
+    where = str(tmp_path)
+    assert quarantine.open_counts(spark, where) == {}
+    delta.ensure(spark, quarantine.path(where), quarantine.COLUMNS.removesuffix(", scope STRING"))
+    old = f"SELECT 'x' AS id, 'open' AS state, * FROM ({bad('old', 'as it was')})"
+    spark.sql(old).write.format("delta").mode("append").save(quarantine.path(where))
+    assert quarantine.open_counts(spark, where) == {SOURCE: {"record": 1}}
+
+    def store(batch: int, *records: str) -> None:
+        quarantine.store(spark.sql(" UNION ALL ".join(records)), where, Batch("q", batch))
+
+    store(
+        0,
+        bad("a", "first"),
+        bad("b", "first"),
+        bad("b", "first"),
+        bad("a", "no table", source="NULL", value="'w'"),
+    )
+    assert quarantine.open_counts(spark, where) == {SOURCE: {"record": 3}, "": {"record": 1}}
+    version = DeltaTable.forPath(spark, quarantine.path(where)).history(1).collect()[0]["version"]
+    store(1, bad("a", "parked", "table"), bad("c", "unsure", "order"))
+    DeltaTable.forPath(spark, quarantine.path(where)).update("file = 'b'", {"state": F.lit("replayed")})
+    assert quarantine.open_counts(spark, where)[SOURCE] == {"record": 1, "table": 1, "order": 1}
+    store(2, bad("b", "second", "record"))
+    rows = quarantine.read(spark, where)
+    assert rows is not None
+    found = {
+        r["file"]: (r["state"], r["scope"], r["reason"], r["batch_id"])
+        for r in rows.where("source IS NOT NULL").collect()
+    }
+    assert found == {
+        "old": ("open", "record", "as it was", None),
+        "a": ("open", "table", "parked", 1),
+        "b": ("open", "record", "second", 2),
+        "c": ("open", "order", "unsure", 1),
+    }
+    before = quarantine.read(spark, where, version)
+    assert before is not None
+    assert before.count() == 4
 
 
 def ids(spark: SparkSession, mirroring: Mirroring) -> list[int]:

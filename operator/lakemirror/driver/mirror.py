@@ -41,6 +41,8 @@ text``.
 
 _RANGED = (NumericType, DateType, TimestampType, TimestampNTZType)
 _MOST_STATISTICS = 32
+_TAKEN = (".", "..", "_delta_log", "_samples", "_tombstones")
+"""Folders that file systems, Delta (`DeltaTableUtils.findDeltaTableRoot`) or mirrors give a meaning."""
 
 SOURCE_PROPERTY = "lakemirror.source"
 KEY_PROPERTY = "lakemirror.key"
@@ -92,14 +94,24 @@ def locate(target: Target, table: TableName) -> Location:
         "table": table.table,
     }
     if target.path is not None:
-        text = target.path
-        for name, value in parts.items():
-            text = text.replace(f"{{{name}}}", quote(value, safe=" ").replace(" ", "%20"))
-        return Location(path=text)
+        encoded = {name: quote(value, safe="") for name, value in parts.items()}
+        return Location(path="/".join(_folder(part, encoded) for part in target.path.split("/")))
     text = target.table or ""
     for name, value in parts.items():
         text = text.replace(f"{{{name}}}", value)
     return Location(name=text)
+
+
+def _folder(part: str, names: Mapping[str, str]) -> str:
+    """One part of a target's path, filled with encoded ``names``, and no folder with a meaning of its own."""
+    filled = part
+    for name, value in names.items():
+        filled = filled.replace(f"{{{name}}}", value)
+    if filled == part:
+        return part
+    if not filled:
+        return "%"  # stands for no other name: encoded names have two digits after it
+    return f"%{ord(filled[0]):02X}{filled[1:]}" if filled in _TAKEN else filled
 
 
 class Mirror:
