@@ -32,7 +32,7 @@ Positions = Annotated[
 class Epoch(Model):
     """Where in the data the positions of the source start again, after a failover or a restore."""
 
-    epoch: Annotated[int, Field(ge=1, le=1_000_000)]
+    epoch: Annotated[int, Field(ge=1, le=65_535)]
     """Its number: the time before the first restart is 0."""
     from_: Annotated[Positions, Field(alias="from")]
     """{topic: {partition: offset}}: the first records of the epoch."""

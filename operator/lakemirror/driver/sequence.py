@@ -18,6 +18,9 @@ PostgreSQL's LSN alone is not the order of commits, for transactions overlap; ``
 the last commit's LSN beside it (Debezium, PostgreSQL connector, "change event values"). A change of
 the first transaction after a snapshot has no last commit yet: it is *unanchored*.
 
+An event of a connector that has positions, but without one itself, has zeros throughout: it fills only keys
+that are absent and have no tombstone. Its time would put it above all positions and freeze the row.
+
 The sequence of one *column* (`own`, `moved`) extends the one of an event: a value that an event
 carried itself is newer than one that the event inherited from the row under its former key.
 """
@@ -51,6 +54,15 @@ SOURCE = (
 """The fields of Debezium's source block that matter for the order, over all connectors."""
 
 
+_LARGEST_LSN: Final = 10**18 - 1
+_LARGEST_INT: Final = 2**31 - 1
+_LAST_MICROS: Final = 253_370_764_799_999_999
+"""The end of the year 9998, in microseconds: what Python can hold in any time zone."""
+
+_POSITIONED: Final = ("postgresql", "mysql", "mariadb", "sqlserver", "oracle", "db2", "informix")
+"""Connectors whose changes have positions: an event of theirs without one is never ordered by its time."""
+
+
 def sequence(
     source: Column,
     *,
@@ -61,9 +73,104 @@ def sequence(
     by: str,
     epochs: Sequence[Epoch],
 ) -> Column:
-    """BINARY(26) sequence of an event; ``source`` is a struct of type `SOURCE`."""
+    """BINARY(26) sequence of an event that is not `misplaced`; ``source`` is a struct of type `SOURCE`."""
     digits = F.concat(epoch(topic, partition, offset, epochs), _position(source, snapshot, offset, by))
     return F.unhex(digits)
+
+
+def misplaced(source: Column, *, partition: Column, offset: Column, by: str) -> Column:
+    """STRING: why an event has no place in the order, naming the field; null for one that has.
+
+    A position that is no number, is negative or is larger than any source counts would be read as another
+    one. Under ``auto`` an event may lack its position altogether; see `sequence`.
+    """
+    fields = {
+        "partition": partition < 0,
+        "offset": (offset < 0) | (offset == 2**63 - 1),
+        **_invalid(source, by),
+    }
+    values = {"partition": partition, "offset": offset}
+    wrong = [
+        F.when(
+            condition,
+            F.concat(
+                F.lit(f"{_named(name)} is not valid: "),
+                F.substring(values.get(name, source[name]).cast("string"), 1, 50),
+            ),
+        )
+        for name, condition in fields.items()
+    ]
+    return F.coalesce(*wrong, *_lacking(source, by))
+
+
+def _named(field: str) -> str:
+    return field if field in ("partition", "offset") else f"source.{field}"
+
+
+def _invalid(source: Column, by: str) -> dict[str, Column]:
+    """By field of the source block: BOOLEAN whether it is there and cannot be a position."""
+    if by == "offset":
+        return {}
+    micros = {
+        "ts_us": source["ts_us"].isNotNull() & ~_is_time(source["ts_us"]),
+        "ts_ms": source["ts_ms"].isNotNull() & source["ts_us"].isNull() & ~_is_time(_micros(source["ts_ms"])),
+    }
+    if by == "timestamp":
+        return micros
+    pair = r'^\s*\[\s*(null|"\d{1,18}")\s*,\s*(null|"\d{1,18}")\s*\]\s*$'
+    lsn = r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})$"
+    postgres = source["lsn"].isNotNull() | (source["connector"] == "postgresql")
+    texts = {
+        "sequence": postgres & ~source["sequence"].rlike(pair),
+        **{name: ~_text(source, name).rlike(lsn) for name in ("commit_lsn", "change_lsn")},
+        **{name: ~_text(source, name).rlike(r"^\d{1,18}$") for name in ("scn", "commit_scn")},
+        "file": ~_text(source, "file").rlike(r"\.\d{1,10}$"),
+    }
+    numbers = {
+        "lsn": ~source["lsn"].between(0, _LARGEST_LSN),
+        "pos": ~source["pos"].between(0, _LARGEST_LSN),
+        **{name: ~source[name].between(0, _LARGEST_INT - 1) for name in ("row", "event_serial_no")},
+    }
+    timed = {name: _by_time(source) & wrong for name, wrong in micros.items()} if by == "auto" else {}
+    return {**numbers, **texts, **timed}
+
+
+def _lacking(source: Column, by: str) -> list[Column]:
+    """The reason when the position that ``ordering.by`` declares is not there."""
+    there = {
+        "lsn": (source["lsn"], _pair(source, 1), _text(source, "commit_lsn"), _text(source, "change_lsn")),
+        "binlog": (_text(source, "file"),),
+        "timestamp": (source["ts_us"], source["ts_ms"]),
+    }
+    fields = {"lsn": "source.lsn or source.commit_lsn", "binlog": "source.file", "timestamp": "source.ts_ms"}
+    if by not in there:
+        return []
+    reason = f"ordering.by is {by}, but the record has no {fields[by]}"
+    return [F.when(F.coalesce(*[each.cast("string") for each in there[by]]).isNull(), reason)]
+
+
+def _by_time(source: Column) -> Column:
+    """BOOLEAN: nothing but its time orders the event."""
+    names = ("file", "commit_lsn", "change_lsn", "scn")
+    positions = [source["lsn"].cast("string"), *(_text(source, name) for name in names)]
+    positioned = F.coalesce(source["connector"].isin(*_POSITIONED), F.lit(False))
+    return F.coalesce(*positions).isNull() & ~positioned
+
+
+def source_micros(source: Column, *more: Column) -> Column:
+    """BIGINT: when the source made the change, in microseconds; else the first of ``more`` (milliseconds)
+    that is a time. What lies before 1970 or after 9998 is a mistake and no time.
+    """
+    candidates = [source["ts_us"], *map(_micros, (source["ts_ms"], *more))]
+    return F.coalesce(*[F.when(_is_time(each), each) for each in candidates])
+
+
+def _micros(millis: Column) -> Column:
+    return F.try_multiply(millis, F.lit(1000))
+
+
+def _is_time(micros: Column) -> Column:
+    return F.coalesce(micros.between(0, _LAST_MICROS), F.lit(False))
 
 
 def unanchored(source: Column, snapshot: Column) -> Column:
@@ -92,39 +199,49 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
         lsn.isNotNull(),
         _digits(F.greatest(lsn, committed), F.when(snapshot, 0).otherwise(lsn), tie),
     ).when(_pair(source, 1).isNotNull(), _digits(_pair(source, 1), F.lit(0), F.lit(0)))
+    file = _text(source, "file")
     binlog = F.when(
-        source["file"].isNotNull(),
+        file.isNotNull(),
         _digits(
-            F.substring_index(source["file"], ".", -1).try_cast("bigint"),
+            F.substring_index(file, ".", -1).try_cast("bigint"),
             F.coalesce(source["pos"], F.lit(0)),
-            F.when(snapshot, 0).otherwise(F.coalesce(source["row"], F.lit(0)) + 1),
+            F.when(snapshot, 0).otherwise(_after(source["row"])),
         ),
     )
+    commit_lsn, change_lsn = _text(source, "commit_lsn"), _text(source, "change_lsn")
     sqlserver = F.when(
-        source["commit_lsn"].isNotNull() | source["change_lsn"].isNotNull(),
+        commit_lsn.isNotNull() | change_lsn.isNotNull(),
         F.concat(
-            _lsn(F.coalesce(source["commit_lsn"], source["change_lsn"])),
-            F.coalesce(F.when(~snapshot, _lsn(source["change_lsn"])), F.lit("0" * 20)),
-            _hex(F.when(snapshot, 0).otherwise(F.coalesce(source["event_serial_no"], F.lit(0)) + 1), 8),
+            _lsn(F.coalesce(commit_lsn, change_lsn)),
+            F.coalesce(F.when(~snapshot, _lsn(change_lsn)), F.lit("0" * 20)),
+            _hex(F.when(snapshot, 0).otherwise(_after(source["event_serial_no"])), 8),
         ),
     )
+    scn = _text(source, "scn")
     oracle = F.when(
-        source["scn"].isNotNull(),
+        scn.isNotNull(),
         _digits(
-            F.coalesce(source["commit_scn"], source["scn"]).try_cast("bigint"),
-            F.when(snapshot, 0).otherwise(source["scn"].try_cast("bigint")),
+            F.coalesce(_text(source, "commit_scn"), scn).try_cast("bigint"),
+            F.when(snapshot, 0).otherwise(scn.try_cast("bigint")),
             tie,
         ),
     )
-    micros = F.coalesce(source["ts_us"], source["ts_ms"] * 1000)
-    arrival = F.coalesce(offset, F.lit(-1)) + 1
+    micros = source_micros(source)
+    arrival = _after(offset, missing=-1)
     timestamp = F.when(micros.isNotNull(), _digits(micros, arrival, tie))
+    by_offset = _digits(F.lit(0), arrival, tie)
     chosen: dict[str, list[Column]] = {
-        "auto": [postgres, binlog, sqlserver, oracle, timestamp],
+        "auto": [
+            postgres,
+            binlog,
+            sqlserver,
+            oracle,
+            F.when(_by_time(source), F.coalesce(timestamp, by_offset)),
+        ],
         "lsn": [postgres, sqlserver],
         "binlog": [binlog],
         "timestamp": [timestamp],
-        "offset": [_digits(F.lit(0), arrival, tie)],
+        "offset": [by_offset],
     }
     return F.coalesce(*chosen[by], F.lit("0" * 48))
 
@@ -132,6 +249,18 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
 def _pair(source: Column, index: int) -> Column:
     """Element of ``source.sequence``, text like '["24023128","24023184"]' or '[null,"24023184"]'."""
     return F.get(F.split(F.translate(source["sequence"], '[]" ', ""), ","), index).try_cast("bigint")
+
+
+def _text(source: Column, name: str) -> Column:
+    """A field whose connectors write a missing value as the text NULL (SQL Server), null (Oracle) or
+    as no text (MySQL).
+    """
+    return F.when(~F.lower(source[name]).isin("null", ""), source[name])
+
+
+def _after(number: Column, missing: int = 0) -> Column:
+    """One more, so that it lies above the zero of a snapshot row."""
+    return F.try_add(F.coalesce(number, F.lit(missing)), F.lit(1))
 
 
 def _digits(major: Column, minor: Column, tie: Column) -> Column:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.envelopes.document import schema_id, split, unless_known
-from lakemirror.driver.sequence import SOURCE, sequence, unanchored
+from lakemirror.driver.sequence import SOURCE, misplaced, sequence, source_micros, unanchored
 
 EVENT_COLUMNS: Final = (
     "kind, reason, database, schema, table, op, key_text, row_text, before_text, new_key_text, old_key_text, "
@@ -47,10 +47,17 @@ _FIELDS: Final = {
     "databaseName": "STRING",
 }
 _BODY = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
-_VALUE = f"schema STRING, payload STRUCT<{_BODY}>, {_BODY}, _corrupt STRING"
-_KEY = "schema STRING, payload STRING, _corrupt STRING"
+_VALUE = f"schema STRING, payload STRUCT<{_BODY}>, {_BODY}"
+_KEY = "schema STRING, payload STRING"
 _PLACE: Final = ("topic", "partition", "offset", "timestamp", "file", "row")
-_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+_LEVELS: Final = 100
+_CHARACTERS: Final = 20_000_000
+_OPTIONS = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": "_corrupt",
+    "maxNestingDepth": str(_LEVELS),
+    "maxStringLen": str(_CHARACTERS),
+}
 
 
 class Classifier:
@@ -83,12 +90,12 @@ def _steps(ordering: Ordering, known: Mapping[int, str], *, keep_before: bool) -
         *split(("value", "key"), known),
         [
             F.col("*"),
-            F.from_json("value_payload", f"{_BODY}, _corrupt STRING", _OPTIONS).alias("p"),
+            _document(F.col("value_payload"), _BODY).alias("p"),
             _unsplit("value", _VALUE).alias("v"),
             _unsplit("key", _KEY).alias("k"),
         ],
         _parsed(known),
-        [F.col("*"), *_kind(), F.coalesce(F.col("b.op") == "r", F.lit(False)).alias("snapshot")],
+        [F.col("*"), *_kind(ordering.by), F.coalesce(F.col("b.op") == "r", F.lit(False)).alias("snapshot")],
         _event(ordering, keep_before=keep_before),
     ]
 
@@ -98,12 +105,12 @@ def _parsed(known: Mapping[int, str]) -> list[Column]:
     return [
         *map(F.col, (*_PLACE, "problem", "key", "value", "headers")),
         *_failures(),
-        F.when(F.col("value_payload").isNotNull(), _body("p"))
-        .when(F.col("v.payload").isNotNull(), F.col("v.payload"))
-        .otherwise(_body("v"))
+        F.when(F.col("value_payload").isNotNull(), _body("p.it"))
+        .when(F.col("v.it.payload").isNotNull(), F.col("v.it.payload"))
+        .otherwise(_body("v.it"))
         .alias("b"),
-        *_schema("value", F.col("v.schema"), known),
-        *_schema("key", F.when(_has_schema(F.col("k")), F.col("k.schema")), known),
+        *_schema("value", F.col("v.it.schema"), known),
+        *_schema("key", F.when(_has_schema(F.col("k.it")), F.col("k.it.schema")), known),
         _key_text().alias("key_text"),
     ]
 
@@ -115,7 +122,6 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
     source, snapshot = F.col("b.source"), F.col("snapshot")
     origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
     seq = sequence(source, snapshot=snapshot, by=ordering.by, epochs=ordering.epochs, **origin)
-    micros = F.coalesce(F.col("b.source.ts_us"), F.col("b.source.ts_ms") * 1000, F.col("b.ts_ms") * 1000)
     schemas = ("schema_text", "schema_id", "key_schema_text", "key_schema_id")
     return [
         *map(F.col, ("kind", "reason")),
@@ -132,7 +138,7 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
         F.when(change, seq).alias("seq"),
         F.coalesce(change & unanchored(source, snapshot), F.lit(False)).alias("unanchored"),
         F.coalesce(_may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
-        F.timestamp_micros(micros).alias("event_time"),
+        F.timestamp_micros(source_micros(source, F.col("b.ts_ms"))).alias("event_time"),
         F.concat_ws("/", "b.source.name", F.col("b.source.server_id").cast("string")).alias("server"),
         *map(F.col, _PLACE),
         *[F.when(bad, F.col(name)).alias(f"raw_{name}") for name in ("key", "value", "headers")],
@@ -141,8 +147,14 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
 
 def _unsplit(name: str, form: str) -> Column:
     """The document read whole, where it could not be split."""
-    whole = F.from_json(F.col(name).cast("string"), form, _OPTIONS)
-    return F.when(F.col(f"{name}_payload").isNull(), whole)
+    return F.when(F.col(f"{name}_payload").isNull(), _document(F.col(name).cast("string"), form))
+
+
+def _document(text: Column, form: str) -> Column:
+    """The only object of a text, as ``it``; wrapped in another, so that text after it is an error too."""
+    return F.from_json(
+        F.concat(F.lit('{"it":'), text, F.lit("}")), f"it STRUCT<{form}>, _corrupt STRING", _OPTIONS
+    )
 
 
 def _body(parsed: str) -> Column:
@@ -154,7 +166,7 @@ def _failures() -> tuple[Column, Column]:
     value = F.when(F.col("value_payload").isNotNull(), F.col("p._corrupt").isNotNull())
     key = F.when(F.col("key_payload").isNotNull(), F.json_object_keys("key_payload").isNull())
     return (
-        value.otherwise(F.col("v").isNull() | F.col("v._corrupt").isNotNull()).alias("value_fails"),
+        value.otherwise(F.col("v.it").isNull() | F.col("v._corrupt").isNotNull()).alias("value_fails"),
         key.otherwise(F.col("k._corrupt").isNotNull()).alias("key_fails"),
     )
 
@@ -169,7 +181,7 @@ def _schema(name: str, whole: Column, known: Mapping[int, str]) -> tuple[Column,
     )
 
 
-def _kind() -> tuple[Column, Column]:
+def _kind(by: str) -> tuple[Column, Column]:
     """``kind`` and, for a bad record, ``reason``."""
     op, after, before = F.col("b.op"), F.col("b.after"), F.col("b.before")
     table = F.col("b.source.table")
@@ -188,17 +200,26 @@ def _kind() -> tuple[Column, Column]:
     reason = (
         F.when(F.col("problem").isNotNull(), F.col("problem"))
         .when(F.col("value").isNull(), None)
-        .when(F.col("value_fails"), "the value is not a Debezium JSON object")
+        .when(~F.is_valid_utf8(F.col("value").cast("string")), "the value is not valid UTF-8")
+        .when(~F.is_valid_utf8(F.col("key").cast("string")), "the key is not valid UTF-8")
+        .when(F.col("value_fails"), _unreadable())
         .when(F.col("key_fails"), "the key is not a JSON object")
+        .when(~_is_object(F.col("schema_text")), "the schema of the value is not a JSON object")
         .when(other, None)
         .when(op.isNull(), "the value has no op: it is not a Debezium change event")
-        .when(~op.isin("c", "u", "d", "r", "t"), F.concat(F.lit("unknown op '"), op, F.lit("'")))
+        .when(
+            ~op.isin("c", "u", "d", "r", "t"),
+            F.concat(F.lit("unknown op '"), F.substring(op, 1, 50), F.lit("'")),
+        )
         .when(F.coalesce(table, F.lit("")) == "", "source.table is missing")
         .when(
             op.isin("c", "u", "r") & after.isNull(),
             F.concat(F.lit("op "), op, F.lit(" without an after image")),
         )
+        .when(~_is_object(after), "the after image is not a JSON object")
+        .when(~_is_object(before), "the before image is not a JSON object")
         .when((op == "d") & F.col("key").isNull() & before.isNull(), "op d with neither key nor before image")
+        .otherwise(misplaced(F.col("b.source"), partition=F.col("partition"), offset=F.col("offset"), by=by))
     )
     kind = (
         F.when(reason.isNotNull(), "bad")
@@ -210,6 +231,22 @@ def _kind() -> tuple[Column, Column]:
     return kind.alias("kind"), reason.alias("reason")
 
 
+def _unreadable() -> Column:
+    """Why the envelope could not be read, or not all of it."""
+    return F.when(
+        F.coalesce("b.op", "b.source.table", "b.after", "b.before").isNotNull(),
+        "a field of the envelope or of its source block has another type than Debezium gives it",
+    ).otherwise(
+        f"the value is not a Debezium JSON object (of at most {_LEVELS} levels, with at most {_CHARACTERS:,} "
+        "characters in a text)"
+    )
+
+
+def _is_object(text: Column) -> Column:
+    """BOOLEAN: JSON, as Spark prints it again, is an object; null where there is none."""
+    return text.startswith("{")
+
+
 def _has_schema(document: Column) -> Column:
     """BOOLEAN: a key document is wrapped as ``{"schema": {"type": "struct", ...}, "payload": ...}``."""
     return F.coalesce(document["schema"].contains('"fields"') & document["payload"].isNotNull(), F.lit(False))
@@ -217,7 +254,7 @@ def _has_schema(document: Column) -> Column:
 
 def _key_text() -> Column:
     """The key's payload; a key without schema is its own."""
-    wrapped = F.when(_has_schema(F.col("k")), F.col("k.payload"))
+    wrapped = F.when(_has_schema(F.col("k.it")), F.col("k.it.payload"))
     return F.coalesce("key_payload", wrapped, F.col("key").cast("string"))
 
 

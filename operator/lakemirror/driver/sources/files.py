@@ -35,6 +35,8 @@ COMPACT_EVERY = 50
 _POLL_SECONDS = 0.2
 _BLOCK = "16m"
 """What a task reads of a file at most: small enough that one file keeps several cores busy."""
+_LAST_MILLIS = 253_370_764_799_999
+"""The end of the year 9998; a timestamp after it is none."""
 _log = logging.getLogger(__name__)
 
 _RECORD = (
@@ -209,7 +211,9 @@ def read_records(spark: SparkSession, uris: list[str], *, base64: bool = False) 
         F.when(fine, F.col("r.topic")).alias("topic"),
         F.when(fine, F.col("r.partition")).alias("partition"),
         F.when(fine, F.col("r.offset")).alias("offset"),
-        F.when(fine, F.timestamp_millis("r.timestamp")).alias("timestamp"),
+        F.when(fine & F.col("r.timestamp").between(0, _LAST_MILLIS), F.timestamp_millis("r.timestamp")).alias(
+            "timestamp"
+        ),
         F.when(fine, payload("key")).alias("key"),
         F.when(fine, payload("value")).otherwise(F.col("line").cast("binary")).alias("value"),
         F.when(fine, F.expr(f"transform(r.headers, h -> {header})")).alias("headers"),
