@@ -116,6 +116,10 @@ def test_defaults_are_those_of_the_models() -> None:
     assert set(whole) - set(defaults) == {"source", "target", "checkpoint"}
 
 
+def test_a_status_has_no_defaults() -> None:
+    assert [path for path, node in NODES if path.startswith(".status") and "default" in node] == []
+
+
 def test_names_and_columns() -> None:
     names = crd.definition()["spec"]["names"]
     assert names["shortNames"] == ["cdc"]

@@ -40,7 +40,7 @@ def test_conditions_lag_driver_and_tables() -> None:
     assert "mirrors/inventory  Running" in text
     assert "Ready  Progressing, since 5m: batch 41 is committed" in text
     assert "lag 12 records; batch 41, committed 5m ago" in text
-    assert "10 applied, 5 inserted" in text
+    assert "10 applied, 1 stale" in text
     assert "driver inventory-driver-0 for 5m, 1 restarts" in text
     assert "inventory.public.customers" in text
     assert "a widened" in text

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from lakemirror.api.progress import shortened
+from lakemirror.api.report import Report
 from tests.cluster.kube import Object, eventually, never
 from tests.cluster.mirror import Mirror
 
@@ -87,7 +87,9 @@ def test_nothing_is_written_when_only_time_moves(mirror: Mirror) -> None:
 def test_a_thousand_tables_fit(mirror: Mirror) -> None:
     tables = [table(f"public.table_{number:04}", drift=[DRIFT] * 20) for number in range(1000)]
     tables[700]["error"] = "could not be written"
-    mirror.behave(report=shortened({"tablesTotal": 1000, "tables": tables}))
+    whole = Report.read({"tablesTotal": 1000, "tables": tables})
+    assert whole is not None
+    mirror.behave(report=whole.shortened().document())
     mirror.kube.apply(mirror.manifest())
     status = eventually(
         lambda: mirror.status() if mirror.status().get("tablesTotal") == 1000 else None, what="1,000 tables"

@@ -47,8 +47,8 @@ def test_every_capture_ends_in_the_rows_of_its_database(
     mirroring = Mirroring(tmp_path).deliver(DELIVERIES[delivery](all_of(captures)))
     summary = mirroring.run(spark)
     assert not report(spark, mirroring, captures)
-    stale = {name: table.stale for name, table in summary.tables.items() if table.stale}
-    duplicates = sum(table.duplicates for table in summary.tables.values())
+    stale = {name: table.counts.stale for name, table in summary.tables.items() if table.counts.stale}
+    duplicates = sum(table.counts.duplicates for table in summary.tables.values())
     changes = sum(1 for record in all_of(captures) if record["value"] and _is_change(record))
     assert not stale, "no event came after a newer one of its key"
     assert duplicates == (changes if delivery == "doubled" else 0)

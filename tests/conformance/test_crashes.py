@@ -29,7 +29,7 @@ from tests.support.records import Column
 from tests.support.shop import Shop, table
 
 CAPTURE = Capture("pk_change")
-COUNTS = ("events", "inserted", "updated", "deleted", "stale", "duplicates", "tombstone_records")
+COUNTS = ("records", "inserted", "updated", "deleted", "stale", "duplicates", "tombstone_records")
 ROOT = Path(__file__).parents[2]
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lakemirror.api import CdcPipeline, PipelineSpec, PipelineStatus
+from lakemirror.api import report as api
 from lakemirror.controller import fields
 from lakemirror.controller.plan import plan
 from lakemirror.controller.values import (
@@ -121,7 +122,9 @@ def report(seen: datetime = NOW, progressed: datetime = NOW, **changes: Any) -> 
         "failure": None,
         "warnings": [],
     }
-    return Report(told | changes, seen, progressed)
+    said = api.Report.read(told | changes)
+    assert said is not None
+    return Report(said, seen, progressed)
 
 
 def observed(of: PipelineSpec | None = None, **changes: Any) -> Observed:

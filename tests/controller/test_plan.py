@@ -619,7 +619,7 @@ class TestFindings:
         )
         plan = planned(STREAM, running(STREAM, report=odd))
         assert plan.status.totals is not None
-        assert (plan.status.totals.applied, plan.status.totals.inserted) == (None, 2)
+        assert (plan.status.totals.applied, plan.status.totals.inserted) == (0, 2)
 
 
 class TestStatus:

@@ -99,7 +99,7 @@ def test_tables_without_a_key_are_appended_to_and_targets_are_not_shared(
     versions = mirroring.versions()
     result = other.deliver([shop.create(keyed, id=2, v=2)]).run(spark)
     assert "is the mirror of test/demo.public.keyed" in (result.tables["demo.public.keyed"].error or "")
-    assert result.quarantined == 1
+    assert result.counts.quarantined == 1
     assert mirroring.versions() == versions, "nothing of it is touched, nor its tombstones"
 
 
@@ -140,7 +140,8 @@ def test_settings_of_single_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert [(row["amount"], str(row["price"])) for row in frame.collect()] == [(1, "1.93")]
     assert found(spark, mirroring, "coded") == [(2, "a", 2), (2, "b", 3)]
     assert {path.name for path in mirroring.lake.glob("demo/public/*")} == {"narrow", "wide", "coded"}
-    assert (summary.records, summary.ignored, summary.quarantined) == (7, 2, 0)
+    counts = summary.counts
+    assert (counts.records, counts.no_row_change, counts.quarantined) == (7, 2, 0)
 
 
 @pytest.mark.parametrize("retention", ["0s", "7d"])
@@ -152,14 +153,14 @@ def test_a_late_event_after_a_delete(retention: str, spark: SparkSession, tmp_pa
     gone = shop.delete(items, id=1, v=2)
     mirroring = Mirroring(tmp_path, {"tombstones": {"retention": retention}}).deliver([gone])
     first = mirroring.run(spark).tables["demo.public.items"]
-    assert (first.tombstones_retained, first.tombstone_records) == (1, 1)
+    assert (first.tombstones_retained, first.counts.tombstone_records) == (1, 1)
     late = mirroring.deliver([gone, [*created, *updated]]).run(spark).tables["demo.public.items"]
     if retention == "7d":
         assert found(spark, mirroring, "items") == []
-        assert (late.tombstones_retained, late.stale, late.late_after_collection) == (1, 2, 0)
+        assert (late.tombstones_retained, late.counts.stale, late.counts.late_after_collection) == (1, 2, 0)
     else:
         assert found(spark, mirroring, "items") == [(1, 2)]
-        assert (late.tombstones_retained, late.stale, late.late_after_collection) == (0, 0, 1)
+        assert (late.tombstones_retained, late.counts.stale, late.counts.late_after_collection) == (0, 0, 1)
 
 
 def test_a_late_event_finds_the_tombstone_of_an_earlier_batch_of_the_run(
@@ -174,4 +175,4 @@ def test_a_late_event_finds_the_tombstone_of_an_earlier_batch_of_the_run(
     mirroring = Mirroring(tmp_path).deliver([[*created, *gone], other, late, again, late_too])
     result = mirroring.run(spark).tables["demo.public.items"]
     assert found(spark, mirroring, "items") == []
-    assert (result.tombstones_retained, result.stale) == (2, 2)
+    assert (result.tombstones_retained, result.counts.stale) == (2, 2)

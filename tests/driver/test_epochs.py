@@ -41,7 +41,7 @@ def test_a_restarted_source_stops_the_mirror_until_its_epoch_is_declared(
     log = renumbered([*rows, *rows[1:], *rows[1:], *restored(shop)])  # a tail is sent again, twice
     before, again, after = log[:5], log[5:7], log[7:]
     mirroring = Mirroring(tmp_path).deliver([before, again])
-    assert mirroring.run(spark).tables["demo.public.items"].duplicates == 4
+    assert mirroring.run(spark).tables["demo.public.items"].counts.duplicates == 4
     assert values(spark, mirroring) == [(1, 1), (2, 1), (3, 1)]
     versions = mirroring.versions()
 

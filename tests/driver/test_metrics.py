@@ -8,6 +8,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lakemirror.api.report import Counts
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.metrics import Metrics, port_from_environment
 from lakemirror.driver.progress import Progress
@@ -24,10 +25,12 @@ def scrape(port: int) -> dict[tuple[str, str], float]:
 def test_the_numbers_of_the_report() -> None:
     progress = Progress("shop")
     tables = {
-        name: TableResult(name, events=n, inserted=n - 1, version=n, tombstones_retained=2)
+        name: TableResult(
+            name, version=n, counts=Counts(records=n, applied=n, inserted=n - 1), tombstones_retained=2
+        )
         for n, name in enumerate(["public.a", "public.b"], 1)
     }
-    progress.batch_done(BatchResult(3, records=3, tables=tables))
+    progress.batch_done(BatchResult(3, tables=tables))
     with Metrics(0, "127.0.0.1") as metrics:
         assert scrape(metrics.port) == {}
         metrics.publish(progress.report("Running", Lag(5, False)))
@@ -37,7 +40,7 @@ def test_the_numbers_of_the_report() -> None:
     assert found["lakemirror_caught_up", ""] == 0
     assert found["lakemirror_phase", ""] == 1
     assert ("lakemirror_lag_seconds", "") not in found  # unknown is left out, not 0
-    assert found["lakemirror_table_events_total", "public.b"] == 2
+    assert found["lakemirror_table_applied_total", "public.b"] == 2
     assert found["lakemirror_table_inserted_total", "public.b"] == 1
     assert found["lakemirror_table_version", "public.a"] == 1
     assert found["lakemirror_table_tombstones_retained", "public.a"] == 2

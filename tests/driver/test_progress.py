@@ -8,41 +8,48 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from lakemirror.api.report import Counts, DriverPhase, Report
 from lakemirror.driver.errors import SourceRestarted, TableFailed
-from lakemirror.driver.progress import FileSink, Phase, Progress, Report, Reporter, add
-from lakemirror.driver.results import BatchResult, Drift, TableResult
+from lakemirror.driver.progress import FileSink, History, Progress, Reporter
+from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 from lakemirror.driver.sources.base import Lag
 from lakemirror.driver.storage import LocalStorage
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-ADDED = Drift("note", "added", None, "string", "added", NOON)
+ADDED = Drift("note", "added", None, "string", "added", NOON, NOON)
+FEW = Counts(records=2, applied=2)
 ORDERS = TableResult(
     "public.orders",
     target="/lake/orders",
     version=3,
-    events=10,
-    inserted=4,
-    updated=3,
-    deleted=1,
-    stale=1,
-    duplicates=1,
-    tombstone_records=1,
+    counts=Counts(
+        records=17,
+        applied=8,
+        stale=1,
+        duplicates=1,
+        quarantined=6,
+        no_row_change=1,
+        inserted=4,
+        updated=3,
+        deleted=1,
+        tombstone_records=1,
+        late_after_collection=2,
+    ),
     tombstones_retained=5,
-    late_after_collection=2,
-    quarantined=6,
     last_event_time=NOON,
     drift=(ADDED,),
 )
 
 
 def batch(batch_id: int, *tables: TableResult) -> BatchResult:
-    return BatchResult(batch_id, records=20, ignored=2, quarantined=6, tables={t.source: t for t in tables})
+    return BatchResult(batch_id, Counts(records=2, no_row_change=2), {t.source: t for t in tables})
 
 
 def test_counts_add_up_and_states_are_the_last() -> None:
     later = replace(ORDERS, version=None, target=None, tombstones_retained=2, last_event_time=None)
     both = add(ORDERS, later)
-    assert (both.events, both.inserted, both.quarantined, both.late_after_collection) == (20, 8, 12, 4)
+    assert both.counts == ORDERS.counts + ORDERS.counts
+    assert (both.counts.records, both.counts.late_after_collection) == (34, 4)
     assert (both.version, both.target, both.tombstones_retained) == (3, "/lake/orders", 2)
     assert both.last_event_time == NOON
     assert both.drift == (ADDED,)
@@ -51,7 +58,7 @@ def test_counts_add_up_and_states_are_the_last() -> None:
 def test_the_document() -> None:
     progress = Progress("shop")
     progress.batch_done(batch(0, ORDERS))
-    progress.batch_done(batch(1, replace(ORDERS, events=1, version=4), TableResult("public.a", events=2)))
+    progress.batch_done(batch(1, replace(ORDERS, version=4), TableResult("public.a", counts=FEW)))
     progress.warn("a file has changed")
     document = json.loads(json.dumps(progress.report("Running", Lag(7, False)).document()))
     assert document["pipeline"] == "shop"
@@ -61,21 +68,27 @@ def test_the_document() -> None:
     assert document["caughtUp"] is False
     assert document["committedAt"] <= document["observedAt"]
     assert document["totals"] == {
-        "applied": 13,
+        "records": 40,
+        "applied": 18,
+        "superseded": 0,
+        "stale": 2,
+        "duplicates": 2,
+        "noRowChange": 6,
+        "quarantined": 12,
+        "refused": 0,
         "inserted": 8,
         "updated": 6,
         "deleted": 2,
-        "stale": 2,
-        "duplicates": 2,
         "tombstoneRecords": 2,
-        "tombstonesRetained": 5,
         "lateAfterCollection": 4,
-        "quarantined": 12,
+        "tombstonesRetained": 5,
+        "quarantinedOpen": 0,
+        "held": 0,
     }
     assert document["tablesTotal"] == 2
     assert [table["source"] for table in document["tables"]] == ["public.a", "public.orders"]
     orders = document["tables"][1]
-    assert (orders["applied"], orders["version"]) == (11, 4)
+    assert (orders["applied"], orders["version"]) == (16, 4)
     assert orders["drift"] == [
         {
             "column": "note",
@@ -84,6 +97,7 @@ def test_the_document() -> None:
             "to": "string",
             "action": "added",
             "since": "2026-03-01T12:00:00.000Z",
+            "seen": "2026-03-01T12:00:00.000Z",
         }
     ]
     assert document["warnings"] == ["a file has changed"]
@@ -92,15 +106,17 @@ def test_the_document() -> None:
 
 def test_totals_begin_with_what_was_before_and_count_a_repeated_batch_once() -> None:
     progress = Progress("shop")
-    progress.begin_with({"public.orders": {"events": 100, "inserted": 40, "tombstones_retained": 9}})
+    before = Counts(records=110, applied=100, quarantined=10)
+    history = History(before, {"public.orders": TableResult("public.orders", counts=before)})
+    progress.begin_with(history)
     assert progress.report("Starting", Lag(None, False)).totals.applied == 100
     # The batch was in the totals of before: the audit table says what they are with it.
-    progress.batch_done(batch(7, ORDERS), {"public.orders": {"events": 100, "inserted": 40}})
+    progress.batch_done(batch(7, ORDERS), history)
     totals = progress.report("Running", Lag(0, True)).totals
-    assert (totals.applied, totals.inserted) == (100, 40)
-    assert progress.tables["public.orders"].events == 10  # the summary is of this run
+    assert (totals.applied, totals.records) == (100, 110)
+    assert progress.tables["public.orders"].counts.applied == 8  # the summary is of this run
     progress.batch_done(batch(8, ORDERS))
-    assert progress.report("Running", Lag(0, True)).totals.applied == 110
+    assert progress.report("Running", Lag(0, True)).totals.applied == 108
 
 
 def test_lag_in_seconds() -> None:
@@ -127,7 +143,7 @@ def test_what_ended_the_run_is_told() -> None:
 
 class Kept:
     def __init__(self) -> None:
-        self.at: list[tuple[float, Phase]] = []
+        self.at: list[tuple[float, DriverPhase | None]] = []
 
     def publish(self, report: Report) -> None:
         self.at.append((time.monotonic(), report.phase))

@@ -53,8 +53,9 @@ def test_bad_records_are_kept_whole_and_replayed_when_they_can_be_applied(
     summary = mirroring.run(spark)
 
     assert ids(spark, mirroring) == [1, 6]
-    assert (summary.records, summary.quarantined) == (7, 5)
-    assert (summary.tables[SOURCE].inserted, summary.tables[SOURCE].quarantined) == (2, 3)
+    assert (summary.counts.records, summary.counts.quarantined) == (7, 5)
+    counts = summary.tables[SOURCE].counts
+    assert (counts.inserted, counts.quarantined) == (2, 3)
     kept = quarantined(spark, mirroring)
     assert {offset: (row["state"], row["source"]) for offset, row in kept.items()} == {
         1: ("open", None),

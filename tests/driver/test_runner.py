@@ -18,6 +18,7 @@ from rich.console import Console
 
 import lakemirror.driver
 from lakemirror.api import CdcPipeline, Pipeline
+from lakemirror.api.report import Counts
 from lakemirror.driver import faults
 from lakemirror.driver.display import Display
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, TableFailed
@@ -54,10 +55,12 @@ class Counter:
         counts = {row["topic"]: row["count"] for row in raw.groupBy("topic").count().collect()}
         drift = (Drift("note", "added", None, "string", "added"),)
         results = {
-            topic: TableResult(topic, events=n, inserted=n, tombstones_retained=1, drift=drift)
+            topic: TableResult(
+                topic, counts=Counts(records=n, applied=n, inserted=n), tombstones_retained=1, drift=drift
+            )
             for topic, n in counts.items()
         }
-        return BatchResult(batch.batch_id, sum(counts.values()), 1, 0, results)
+        return BatchResult(batch.batch_id, Counts(records=1, no_row_change=1), results)
 
     def collect_tombstones(self, *, caught_up: bool) -> int:
         self.collected.append(caught_up)
@@ -96,8 +99,9 @@ def state(path: Path) -> dict[str, Any]:
 def test_a_run_sums_up_what_it_did(pipeline: CdcPipeline, spark: SparkSession, tmp_path: Path) -> None:
     events: list[Event] = []
     summary = run(pipeline, once=True, spark=spark, on_event=events.append, make_applier=Counter)
-    assert (summary.status, summary.records, summary.batches, summary.ignored) == ("completed", 6, 2, 2)
-    assert {name: table.inserted for name, table in summary.tables.items()} == {"a": 3, "b": 3}
+    assert (summary.status, summary.batches) == ("completed", 2)
+    assert (summary.counts.records, summary.counts.no_row_change) == (8, 2)
+    assert {name: table.counts.inserted for name, table in summary.tables.items()} == {"a": 3, "b": 3}
     assert summary.lag.caught_up
     assert isinstance(events[0], Started)
     assert isinstance(events[-1], Finished)
@@ -127,7 +131,7 @@ def test_running_on_until_it_is_told_to_stop(
             stop.set()
 
     summary = run(pipeline, spark=spark, stopping=stop.is_set, on_event=watch, make_applier=Counter)
-    assert (summary.status, summary.records) == ("stopped", 7)
+    assert (summary.status, summary.counts.records) == ("stopped", 10)
     assert state(tmp_path)["phase"] == "Stopped"
 
 
@@ -174,6 +178,7 @@ SOURCES = str(Path(lakemirror.driver.__file__).parents[2])
 RUN = """
 import sys, time
 from lakemirror.api import CdcPipeline
+from lakemirror.api.report import Counts
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runner import run
 
@@ -182,7 +187,7 @@ class Slow:
     def apply(self, raw, batch):
         print("applying", batch.batch_id, flush=True)
         time.sleep(float(sys.argv[2]))
-        return BatchResult(batch.batch_id, raw.count())
+        return BatchResult(batch.batch_id, Counts(records=raw.count()))
     def collect_tombstones(self, *, caught_up): return 0
 
 summary = run(CdcPipeline.load(sys.argv[1]), make_applier=Slow)
@@ -232,7 +237,7 @@ def test_a_run_from_kafka(spark: SparkSession, kafka: Broker, tmp_path: Path) ->
     source = {"kafka": {"bootstrapServers": kafka.bootstrap, "topics": [topic], "maxRecordsPerBatch": 3}}
     pipeline = make(tmp_path, source=source)
     summary = run(pipeline, once=True, spark=spark, make_applier=Counter)
-    assert (summary.records, summary.batches, summary.lag.records) == (5, 2, 0)
+    assert (summary.counts.records, summary.batches, summary.lag.records) == (7, 2, 0)
     assert state(tmp_path)["lagRecords"] == 0
     assert run(pipeline, once=True, spark=spark, make_applier=Counter).batches == 0
 
@@ -300,17 +305,17 @@ def test_what_a_person_sees(pipeline: CdcPipeline, spark: SparkSession, terminal
     for part in (
         "shop: checkpoint file:///",
         "drift: a.note added (string): added",
-        "6 records in 2 batches",
+        "8 records in 2 batches, 6 applied, 2 no row change, 6 inserted, lag none",
     ):
         assert part in text
     if not terminal:
         lines = text.splitlines()
         assert any(line.startswith("batch 1: ") for line in lines)
-        assert "  b: 1 inserted" in lines
+        assert "  b: 1 records, 1 applied, 1 inserted" in lines
         summary = [line.split() for line in lines if line.startswith(("table ", "a ", "b "))]
-        assert [row[:3] for row in summary] == [
-            ["table", "rows", "inserted"],
-            ["a", "-", "3"],
-            ["b", "-", "3"],
+        assert [row[:5] for row in summary] == [
+            ["table", "rows", "records", "applied", "inserted"],
+            ["a", "-", "3", "3", "3"],
+            ["b", "-", "3", "3", "3"],
         ]
         assert "\x1b" not in text

@@ -50,7 +50,7 @@ def told(spark: SparkSession, mirroring: Mirroring) -> tuple[RunSummary, list[bo
     summary = run(mirroring.pipeline, once=True, spark=spark, on_event=events.append)
     resyncs = [event.done for event in events if isinstance(event, Resync)]
     reports = [event.report.resyncing for event in events if isinstance(event, Reported)]
-    assert reports[0] == (("public.parked",) if resyncs else ())
+    assert reports[0] == (["public.parked"] if resyncs else [])
     assert reports[-1] == ()
     return summary, resyncs
 
@@ -73,7 +73,8 @@ def test_a_resync_brings_back_a_table_that_was_parked(spark: SparkSession, tmp_p
     assert found(spark, mirroring, "parked") == EXPECTED
     assert resyncs == [False, True]
     result = summary.tables["demo.public.parked"]
-    assert (result.inserted, result.updated, result.deleted) == (1, 1, 1)
+    counts = result.counts
+    assert (counts.inserted, counts.updated, counts.deleted) == (1, 1, 1)
     after = mirroring.versions()
     changed = {Path(path).name for path, version in after.items() if before.get(path) != version}
     assert "parked" in changed
@@ -138,5 +139,5 @@ def test_another_form_is_refused_for_a_table_that_is_there(
     after = Mirroring(tmp_path, {"tables": [{"source": "coded", **then}]})
     result = after.deliver([[], shop.create(coded, id=2, code="b")]).run(spark).tables["demo.public.coded"]
     assert why in (result.error or "")
-    assert result.quarantined == 1
+    assert result.counts.quarantined == 1
     assert {path: version for path, version in after.versions().items() if path in versions} == versions

@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 
 import pytest
 
+from lakemirror.api.report import Report, TableReport
 from lakemirror.pod.api import Api
 from lakemirror.pod.report import ConfigMapSink
 
@@ -49,20 +50,18 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-class Report:
-    def document(self) -> dict[str, Any]:
-        return {"batchId": 3, "tablesTotal": 1, "tables": [{"source": "a.b"}]}
+REPORT = Report(pipeline="shop", batch_id=3, tables_total=1, tables=[TableReport(source="a.b")])
 
 
 def test_the_report_goes_into_the_config_map(server: Server, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t0ken\n")
     sink = ConfigMapSink(Api(f"http://127.0.0.1:{server.server_port}", tmp_path), "ns", "shop-progress")
-    sink.publish(Report())
+    sink.publish(REPORT)
     [(verb, path, headers, body)] = server.got
     assert (verb, path.partition("?")[0]) == ("PATCH", "/api/v1/namespaces/ns/configmaps/shop-progress")
     assert headers["Authorization"] == "Bearer t0ken"
     assert headers["Content-Type"] == "application/merge-patch+json"
-    assert json.loads(body["data"]["progress.json"]) == Report().document()
+    assert json.loads(body["data"]["progress.json"]) == REPORT.document()
 
 
 def test_a_refusal_is_an_error_for_the_reporter_to_log(server: Server, tmp_path: Path) -> None:
@@ -70,4 +69,4 @@ def test_a_refusal_is_an_error_for_the_reporter_to_log(server: Server, tmp_path:
     server.status = 403
     sink = ConfigMapSink(Api(f"http://127.0.0.1:{server.server_port}", tmp_path), "ns", "shop-progress")
     with pytest.raises(HTTPError):
-        sink.publish(Report())
+        sink.publish(REPORT)

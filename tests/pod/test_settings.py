@@ -83,11 +83,13 @@ def test_the_environment_of_the_template_is_all_that_is_needed() -> None:
 
 
 def test_a_report_fits_a_config_map_with_a_thousand_tables() -> None:
-    from lakemirror.api.progress import shortened
+    from lakemirror.api.report import Report
 
     tables = [
         {"source": f"t{i}", "error": "x" * 10_000, "drift": [{"column": "c"}] * 500} for i in range(1000)
     ]
-    short = shortened({"tablesTotal": 1000, "failure": "y" * 10_000, "tables": tables})
+    whole = Report.read({"tablesTotal": 1000, "failure": "y" * 10_000, "tables": tables})
+    assert whole is not None
+    short = whole.shortened().document()
     assert len(json.dumps(short)) < 200_000
     assert short["tablesTotal"] == 1000

@@ -87,7 +87,7 @@ def resource_schema() -> Schema:
             "properties": {"name": {"type": "string", "maxLength": 40, "pattern": NAME_PATTERN}},
         },
         "spec": structural(root["properties"]["spec"], definitions),
-        "status": structural(root["properties"]["status"], definitions),
+        "status": _without_defaults(structural(root["properties"]["status"], definitions)),
     }
     return {
         "type": "object",
@@ -95,6 +95,16 @@ def resource_schema() -> Schema:
         "required": ["spec"],
         "properties": properties,
     }
+
+
+def _without_defaults(node: Schema) -> Schema:
+    """The API server fills in nothing in a status: what is not there was not said."""
+    kept = {key: value for key, value in node.items() if key != "default"}
+    if "properties" in node:
+        kept["properties"] = {name: _without_defaults(each) for name, each in node["properties"].items()}
+    if "items" in node:
+        kept["items"] = _without_defaults(node["items"])
+    return kept
 
 
 def structural(node: Schema, definitions: dict[str, Schema]) -> Schema:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from lakemirror.api.base import Model
-from lakemirror.api.checks import moment
-
-Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"}), AfterValidator(moment)]
-Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Word = Annotated[str, Field(max_length=1024)]
-Text = Annotated[str, Field(max_length=32768)]
+from lakemirror.api.report import CheckpointReport, Count, TableReport, Text, Time, Totals, Word
 
 Phase = Literal["Pending", "Starting", "Running", "Suspended", "Completed", "Failed"]
 ConditionType = Literal[
@@ -56,62 +51,6 @@ class DriverStatus(Model):
     last_failure: Failure | None = None
 
 
-class CheckpointStatus(Model):
-    """How far the pipeline is."""
-
-    batch_id: Count | None = None
-    """The last batch that was committed."""
-    committed_at: Time | None = None
-    lag_records: Count | None = None
-    """Records that the source holds and that are not applied."""
-    lag_seconds: Annotated[float, Field(ge=0, le=1e12)] | None = None
-    """How long ago the source made the newest change that is applied, while there is lag."""
-    event_time: Time | None = None
-    caught_up: bool | None = None
-    observed_at: Time | None = None
-    """When the driver said so; old figures make Ready unknown."""
-
-
-class Totals(Model):
-    """Counts of events since the checkpoint began; a replayed batch counts once."""
-
-    applied: Count | None = None
-    inserted: Count | None = None
-    updated: Count | None = None
-    deleted: Count | None = None
-    stale: Count | None = None
-    duplicates: Count | None = None
-    tombstone_records: Count | None = None
-    tombstones_retained: Count | None = None
-    late_after_collection: Count | None = None
-    quarantined: Count | None = None
-
-
-class DriftStatus(Model):
-    """A column that changed, and what was done about it."""
-
-    column: Word
-    change: Word
-    from_: Annotated[Word | None, Field(alias="from")] = None
-    to: Word | None = None
-    action: Word | None = None
-    since: Time | None = None
-
-
-class TableStatus(Model):
-    """One table's mirror."""
-
-    source: Annotated[str, Field(max_length=767)]
-    target: Word | None = None
-    version: Count | None = None
-    """The version of the Delta table."""
-    last_event_time: Time | None = None
-    applied: Count | None = None
-    tombstones_retained: Count | None = None
-    drift: Annotated[list[DriftStatus], Field(max_length=100)] | None = None
-    error: Text | None = None
-
-
 class Handled(Model):
     """Tokens that were acted upon."""
 
@@ -138,12 +77,12 @@ class PipelineStatus(Model):
         | None
     ) = None
     driver: DriverStatus | None = None
-    checkpoint: CheckpointStatus | None = None
+    checkpoint: CheckpointReport | None = None
     totals: Totals | None = None
     tables_total: Count | None = None
     tables: (
         Annotated[
-            list[TableStatus], Field(max_length=100, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+            list[TableReport], Field(max_length=100, json_schema_extra={"x-kubernetes-list-type": "atomic"})
         ]
         | None
     ) = None

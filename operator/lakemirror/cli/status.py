@@ -19,7 +19,8 @@ from rich.text import Text
 
 from lakemirror.api import PipelineStatus
 from lakemirror.api.crd import NAME
-from lakemirror.api.status import Condition, DriverStatus, TableStatus
+from lakemirror.api.report import TableReport
+from lakemirror.api.status import Condition, DriverStatus
 from lakemirror.cli.common import FAILED, fail
 
 _EVERY_SECONDS = 2.0
@@ -114,8 +115,7 @@ def _progress(status: PipelineStatus, now: datetime) -> Iterator[Text]:
         committed = f", committed {ago(checkpoint.committed_at, now)} ago" if checkpoint.committed_at else ""
         yield Text(f"  lag {lag}; {batch}{committed}")
     if totals is not None:
-        counts = totals.model_dump(by_alias=False, exclude_none=True)
-        said = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items() if number)
+        said = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in totals if number)
         yield Text(f"  {said or 'nothing applied'}")
 
 
@@ -130,7 +130,7 @@ def _driver(driver: DriverStatus, now: datetime) -> Iterator[Text]:
         )
 
 
-def _tables(tables: Sequence[TableStatus], total: int | None, now: datetime) -> Table:
+def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> Table:
     more = (total or 0) - len(tables)
     shown = Table(box=None, pad_edge=False, caption=f"and {more} more tables" if more > 0 else None)
     for column in ("table", "applied", "version", "newest change", "tombstones", "drift", ""):

@@ -85,7 +85,7 @@ def begun(observed: Observed) -> bool:
     return (
         (checkpoint is not None and checkpoint.batch_id is not None)
         or (totals is not None and bool(totals.applied))
-        or (report is not None and report["batchId"] is not None)
+        or (report is not None and report.said.batch_id is not None)
     )
 
 

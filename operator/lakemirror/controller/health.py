@@ -76,7 +76,7 @@ def current_report(observed: Observed, pod: Pod | None) -> Report | None:
     report = observed.report
     if report is None or pod is None or pod.started is None:
         return None
-    made = observe.moment(report["observedAt"])
+    made = observe.moment(report.said.observed_at)
     return report if made is not None and made >= pod.started else None
 
 
@@ -230,13 +230,13 @@ def waiting(case: Case) -> Health | None:
 
 
 def source_restarted(case: Case) -> Health | None:
-    said = case.report["sourceRestarted"] if case.report is not None else None
-    return Health("False", "SourceRestarted", str(said), "Failed", stalled=True) if said else None
+    said = case.report.said.source_restarted if case.report is not None else None
+    return Health("False", "SourceRestarted", said, "Failed", stalled=True) if said else None
 
 
 def starting(case: Case) -> Health | None:
     report = case.report
-    if report is not None and report["phase"] != "Starting":
+    if report is not None and report.said.phase != "Starting":
         return None
     late = case.started + case.deadline
     if case.now >= late:
@@ -255,7 +255,7 @@ def stale(case: Case) -> Health | None:
     status = case.observed.resource.status
     ready = status.condition("Ready")
     known = ready is not None and ready.reason == "StaleFigures"
-    same = status.checkpoint is not None and status.checkpoint.observed_at == case.report["observedAt"]
+    same = status.checkpoint is not None and status.checkpoint.observed_at == case.report.said.observed_at
     if case.now >= old or (known and same):
         return Health("Unknown", "StaleFigures", "the driver has not reported for a while", "Running")
     return None
@@ -263,22 +263,22 @@ def stale(case: Case) -> Health | None:
 
 def failing(case: Case) -> Health | None:
     assert case.report is not None
-    if case.report["phase"] != "Failed":
+    if case.report.said.phase != "Failed":
         return None
-    message = case.report["failure"] or "the driver failed"
-    return Health("False", "DriverFailed", str(message), "Starting", reconciling=True)
+    message = case.report.said.failure or "the driver failed"
+    return Health("False", "DriverFailed", message, "Starting", reconciling=True)
 
 
 def not_progressing(case: Case) -> Health | None:
     """Lag, and no batch for too long. The verdict stands until a batch comes, also for a new operator."""
     assert case.report is not None
-    if case.report["caughtUp"] or not _lags(case.report):
+    if case.report.said.caught_up or not _lags(case.report):
         return None
     late = case.report.progressed + case.deadline
     status = case.observed.resource.status
     ready = status.condition("Ready")
     known = ready is not None and ready.reason == "NoProgress"
-    same = status.checkpoint is not None and status.checkpoint.committed_at == case.report["committedAt"]
+    same = status.checkpoint is not None and status.checkpoint.committed_at == case.report.said.committed_at
     if case.now < late and not (known and same):
         return None
     seconds = case.deadline.total_seconds()
@@ -303,13 +303,13 @@ def progressing(case: Case) -> Health | None:
         # Ready is what one waits for, and that is the end of the run.
         message = "the run is under way; it is ready when all that was there is applied"
         return Health("False", "Running", message, "Running", reconciling=True, again=again)
-    caught_up = bool(case.report["caughtUp"])
+    caught_up = bool(case.report.said.caught_up)
     message = "all that the source has is applied" if caught_up else "the driver applies batches"
     return Health("True", "Progressing", message, "Running", again=again)
 
 
 def _lags(report: Report) -> bool:
-    return not report["caughtUp"] and report["lagRecords"] != 0
+    return not report.said.caught_up and report.said.lag_records != 0
 
 
 CHECKS: tuple[Check, ...] = (

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
+from lakemirror.api import report as api
 from lakemirror.controller import backends, names
 from lakemirror.controller.values import (
     Accepted,
@@ -158,15 +159,20 @@ def report(progress: Object | None, before: Report | None, now: datetime) -> Rep
         document = json.loads(text) if text else None
     except ValueError:
         document = None
-    if not isinstance(document, dict):
+    said = api.Report.read(document)
+    if said is None:
         return None
     if before is None:
-        return Report(document, now, now)
-    if document == before.document:
+        return Report(said, now, now)
+    if said == before.said:
         return before
-    new = any(document.get(name) != before[name] for name in ("runId", "batchId", "committedAt"))
-    moved = new or bool(document.get("caughtUp")) or bool(before["caughtUp"])
-    return Report(document, now, now if moved else before.progressed)
+    moved = bool(said.caught_up) or bool(before.said.caught_up) or _batch(said) != _batch(before.said)
+    return Report(said, now, now if moved else before.progressed)
+
+
+def _batch(said: api.Report) -> tuple[object, ...]:
+    """What is another in a report that tells of another batch."""
+    return said.run_id, said.batch_id, said.committed_at
 
 
 def mount_problem(events: Iterable[Object], pod: Pod) -> str:

@@ -5,21 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus
-from lakemirror.api.progress import shown_tables
-from lakemirror.api.status import (
-    CheckpointStatus,
-    Condition,
-    ConditionType,
-    DriverStatus,
-    Handled,
-    TableStatus,
-    Totals,
-)
+from lakemirror.api.report import CheckpointReport, TableReport, shown_tables
+from lakemirror.api.status import Condition, ConditionType, DriverStatus, Handled
 from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Case, Health
 from lakemirror.controller.values import Event, Observed, Report
@@ -29,8 +19,6 @@ MOST_BYTES = 60_000
 _MESSAGE_KEPT = 1024
 _NAMED = 5
 """Tables that a condition's message names."""
-
-_M = TypeVar("_M", bound=BaseModel)
 
 
 def status(case: Case, health: Health) -> PipelineStatus:
@@ -44,11 +32,11 @@ def status(case: Case, health: Health) -> PipelineStatus:
             conditions=list(_conditions(case, health)),
             driver=_driver(case),
             checkpoint=_checkpoint(before.checkpoint, report),
-            totals=_picked(Totals, report["totals"]) if report is not None else before.totals,
-            tables_total=_number(report["tablesTotal"]) if report is not None else before.tables_total,
+            totals=report.said.totals if report is not None else before.totals,
+            tables_total=report.said.tables_total if report is not None else before.tables_total,
             handled=_handled(case),
         ),
-        _typed(shown_tables(_reported(case))) if report is not None else before.tables,
+        shown_tables(report.said.tables) if report is not None else before.tables,
     )
 
 
@@ -133,17 +121,18 @@ _NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec")
 
 
 def _schema_drift(case: Case) -> Verdict | None:
-    tables = _typed(_reported(case))
-    text = [f"{t.source}.{d.column} {d.change}: {d.action or 'seen'}" for t in tables for d in t.drift or []]
+    text = [
+        f"{t.source}.{d.column} {d.change}: {d.action or 'seen'}" for t in _reported(case) for d in t.drift
+    ]
     return Verdict("ColumnsChanged", _enumerated(text)) if text else None
 
 
 def _data_quality(case: Case) -> Verdict | None:
     report = case.observed.report
-    number = (report["totals"] or {}).get("quarantined") if report is not None else None
+    number = report.said.totals.quarantined if report is not None else 0
     if not number:
         return None
-    tables = [str(t.get("source")) for t in _reported(case) if t.get("quarantined")]
+    tables = [t.source for t in _reported(case) if t.quarantined]
     where = f" of {_enumerated(tables)}" if tables else ""
     return Verdict(
         "RecordsQuarantined", f"{number} records{where} are in quarantine: see `lakemirror replay`"
@@ -155,18 +144,18 @@ def _source_restarted(case: Case) -> Verdict | None:
     report, before = case.observed.report, case.observed.resource.status.condition("SourceRestarted")
     if report is None:
         return None
-    if report["sourceRestarted"]:
-        return Verdict("PositionsStartAgain", str(report["sourceRestarted"]))
-    if before is not None and report["batchId"] is None and case.decision.revision == _ran(case.observed):
+    if report.said.source_restarted:
+        return Verdict("PositionsStartAgain", report.said.source_restarted)
+    if before is not None and report.said.batch_id is None and case.decision.revision == _ran(case.observed):
         return Verdict(before.reason, before.message)
     return None
 
 
 def _table_failed(case: Case) -> Verdict | None:
     report = case.observed.report
-    failed = [f"{t.source}: {t.error}" for t in _typed(_reported(case)) if t.error]
-    if report is not None and report["tableFailed"]:
-        failed.insert(0, str(report["tableFailed"]))
+    failed = [f"{t.source}: {t.error}" for t in _reported(case) if t.error]
+    if report is not None and report.said.table_failed:
+        failed.insert(0, report.said.table_failed)
     return Verdict("NotWritten", _enumerated(failed)) if failed else None
 
 
@@ -182,11 +171,9 @@ def _ran(observed: Observed) -> str | None:
     return observed.resource.status.driver.revision if observed.resource.status.driver is not None else None
 
 
-def _reported(case: Case) -> list[dict[str, Any]]:
-    """The tables of the report that can be shown."""
-    report = case.observed.report
-    tables = (report["tables"] or []) if report is not None else []
-    return [table for table in tables if isinstance(table, dict)]
+def _reported(case: Case) -> list[TableReport]:
+    """The tables of the report."""
+    return case.observed.report.said.tables if case.observed.report is not None else []
 
 
 def _enumerated(texts: list[str]) -> str:
@@ -203,7 +190,7 @@ def _driver(case: Case) -> DriverStatus | None:
         pod=pod.name if pod is not None else None,
         uid=pod.uid if pod is not None else None,
         revision=(pod.revision if pod is not None else None) or case.decision.revision or None,
-        run_id=_text(case.report["runId"]) if case.report is not None else None,
+        run_id=case.report.said.run_id if case.report is not None else None,
         started_at=iso(pod.started) if pod is not None and pod.started is not None else None,
         image=pod.image if pod is not None else None,
         restarts=tally.exits,
@@ -212,19 +199,14 @@ def _driver(case: Case) -> DriverStatus | None:
     )
 
 
-def _checkpoint(before: CheckpointStatus | None, report: Report | None) -> CheckpointStatus | None:
+def _checkpoint(before: CheckpointReport | None, report: Report | None) -> CheckpointReport | None:
     """How far the driver is; what a new run does not know yet stays as the run before said."""
     if report is None:
         return before
-    now = _picked(CheckpointStatus, report.document)
-    if before is None or now is None or now.batch_id is not None:
+    now = CheckpointReport(**{name: getattr(report.said, name) for name in CheckpointReport.model_fields})
+    if before is None or now.batch_id is not None:
         return now
     return now.model_copy(update={"batch_id": before.batch_id, "committed_at": before.committed_at})
-
-
-def _typed(tables: Iterable[dict[str, Any]]) -> list[TableStatus]:
-    found = [_picked(TableStatus, table) for table in tables]
-    return [table for table in found if table is not None]
 
 
 def _handled(case: Case) -> Handled | None:
@@ -249,7 +231,7 @@ def _resynced(case: Case, spec: PipelineSpec, before: Mapping[str, str]) -> dict
     elif case.report is None:
         under_way = set(asked)
     else:
-        under_way = parked | set(case.report["resyncing"] or ())
+        under_way = parked | set(case.report.said.resyncing)
     former = {source: before[source] for source in asked if source in before}
     return former | {source: token for source, token in asked.items() if source not in under_way}
 
@@ -262,7 +244,7 @@ def _ended(case: Case) -> bool:
     return any(w.state == "Succeeded" and w.revision == revision for w in case.observed.workloads)
 
 
-def _small(status: PipelineStatus, tables: list[TableStatus] | None) -> PipelineStatus:
+def _small(status: PipelineStatus, tables: list[TableReport] | None) -> PipelineStatus:
     """The status with as many of the tables as fit."""
     while True:
         whole = status.model_copy(update={"tables": tables})
@@ -272,32 +254,13 @@ def _small(status: PipelineStatus, tables: list[TableStatus] | None) -> Pipeline
 
 
 def document(status: PipelineStatus) -> dict[str, Any]:
-    """The status as the API takes it."""
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _picked(model: type[_M], given: Any) -> _M | None:
-    """What of ``given`` the model knows; a field that does not fit is left out, for a report is not ours."""
-    if not isinstance(given, dict):
-        return None
-    names = {field.alias or name for name, field in model.model_fields.items()}
-    known = {name: value for name, value in given.items() if name in names and value is not None}
-    while True:
-        try:
-            return model.model_validate(known)
-        except ValidationError as error:
-            wrong = {str(e["loc"][0]) for e in error.errors() if e["loc"]} & known.keys()
-            if not wrong:
-                return None
-            known = {name: value for name, value in known.items() if name not in wrong}
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    """The status as the API takes it; of tables, numbers that are zero are left out."""
+    found = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if status.tables is not None:
+        found["tables"] = [
+            table.model_dump(mode="json", by_alias=True, exclude_defaults=True) for table in status.tables
+        ]
+    return found
 
 
 def iso(moment: datetime) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from lakemirror.api import PipelineSpec, PipelineStatus
+from lakemirror.api import PipelineSpec, PipelineStatus, report
 
 Object = dict[str, Any]
 """An object of the Kubernetes API as a document."""
@@ -94,18 +94,15 @@ class Pod:
 
 @dataclass(frozen=True)
 class Report:
-    """A driver's progress report (its document is described in ``lakemirror.driver.progress``).
+    """What a driver ``said`` of itself.
 
     ``seen`` is when the operator saw it first, ``progressed`` when it last saw a new batch or a source with
     nothing left: both by the operator's clock, so that clocks are never compared.
     """
 
-    document: dict[str, Any]
+    said: report.Report
     seen: datetime
     progressed: datetime
-
-    def __getitem__(self, name: str) -> Any:
-        return self.document.get(name)
 
 
 @dataclass(frozen=True)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.api.report import COUNTERS, Counts
 from lakemirror.driver import delta
 from lakemirror.driver.overview import Position
-from lakemirror.driver.results import COUNTS, BatchResult, Drift
+from lakemirror.driver.progress import History
+from lakemirror.driver.results import BatchResult, Drift, TableResult
 from lakemirror.driver.sources.base import Batch
 
 COLUMNS = (
-    "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, records BIGINT, "
-    "ignored BIGINT, source STRING, target STRING, version BIGINT, events BIGINT, inserted BIGINT, "
-    "updated BIGINT, deleted BIGINT, stale BIGINT, duplicates BIGINT, tombstone_records BIGINT, "
-    "tombstones_retained BIGINT, late_after_collection BIGINT, quarantined BIGINT, "
+    "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, source STRING, target STRING, "
+    f"version BIGINT, {', '.join(f'{name} BIGINT' for name in COUNTERS)}, tombstones_retained BIGINT, "
     "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING"
 )
-"""One row a batch and table, and one with null ``source`` a batch."""
+"""One row for each table of a batch, and one with null ``source`` for the batch as a whole."""
 
+_STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
 _PROPERTIES = {"delta.checkpointInterval": "100"}
 """Each batch is a commit and only a start reads them; a checkpoint takes Delta as long as three commits."""
 
@@ -53,7 +54,8 @@ def append(
         return
     text = json.dumps(_rows(batch, result, positions), default=str)
     frame = spark.range(1).select(F.inline(F.from_json(F.lit(text), f"ARRAY<STRUCT<{COLUMNS}>>")))
-    frame.coalesce(1).write.format("delta").mode("append").save(path(checkpoint))
+    writer = frame.coalesce(1).write.format("delta").mode("append")
+    writer.option("mergeSchema", "true").save(path(checkpoint))
 
 
 def _rows(batch: Batch, result: BatchResult, positions: Mapping[str, Position]) -> list[dict[str, object]]:
@@ -64,16 +66,14 @@ def _rows(batch: Batch, result: BatchResult, positions: Mapping[str, Position]) 
     }
     whole = {
         "extent": json.dumps(batch.extent, sort_keys=True),
-        "records": result.records,
-        "ignored": result.ignored,
-        "quarantined": result.quarantined,
+        **result.counts.values(),
         "positions": json.dumps(positions, sort_keys=True),
     }
     rows: list[dict[str, object]] = [{**common, **whole}]
     for table in result.tables.values():
-        entry = {name: value for name, value in asdict(table).items() if name != "rows"}
-        entry["drift"] = json.dumps(entry["drift"], default=str) if table.drift else None
-        rows.append({**common, **entry})
+        drift = json.dumps([asdict(each) for each in table.drift], default=str) if table.drift else None
+        states = {name: getattr(table, name) for name in _STATES}
+        rows.append({**common, "source": table.source, "drift": drift, **states, **table.counts.values()})
     return rows
 
 
@@ -94,35 +94,60 @@ def last_positions(spark: SparkSession, checkpoint: str, query_id: str) -> dict[
     return {partition: Position(*position) for partition, position in stored.items()}
 
 
-def drift_reported(spark: SparkSession, checkpoint: str) -> dict[str, Sequence[Drift]]:
-    """The drift of each source table that was told."""
-    rows = read(spark, checkpoint)
-    found: dict[str, list[Drift]] = {}
-    for row in (
-        rows.where("drift IS NOT NULL").select("source", "drift").collect() if rows is not None else ()
-    ):
-        for entry in json.loads(row["drift"]):
-            entry["since"] = datetime.fromisoformat(entry["since"]) if entry["since"] else None
-            found.setdefault(row["source"], []).append(Drift(**entry))
-    return dict(found)
-
-
-def totals(spark: SparkSession, checkpoint: str) -> dict[str, dict[str, int]]:
-    """Sums over all batches a source table, each batch once: {source: {inserted: ..., updated: ..., ...}}."""
+def history(spark: SparkSession, checkpoint: str) -> History:
+    """What all batches did, each counted once: all together, and by source table with how it is now."""
     rows = read(spark, checkpoint)
     if rows is None:
-        return {}
-    found = (
-        rows.where("source IS NOT NULL")
-        .groupBy("source")
-        .agg(
-            *[F.sum(name).alias(name) for name in COUNTS],
-            F.max_by("tombstones_retained", F.struct("committed_at", "batch_id")).alias(
-                "tombstones_retained"
-            ),
-        )
+        return History()
+    when = F.struct("committed_at", "batch_id")
+    found = rows.groupBy("source").agg(
+        *[F.sum(_counter(rows, name)).alias(name) for name in COUNTERS],
+        *[
+            F.max_by(name, F.when(F.col(name).isNotNull(), when)).alias(name)
+            for name in ("target", "version")
+        ],
+        *[F.max_by(name, when).alias(name) for name in ("tombstones_retained", "error")],
+        F.max("last_event_time").alias("last_event_time"),
+        F.collect_list(F.when(F.col("drift").isNotNull(), F.struct("drift", "committed_at"))).alias("drift"),
     )
-    return {
-        row["source"]: {name: int(row[name] or 0) for name in (*COUNTS, "tombstones_retained")}
-        for row in found.collect()
-    }
+    by_source = {row["source"]: row for row in found.collect()}
+    whole = by_source.pop(None, None)
+    return History(
+        _counts(whole) if whole is not None else Counts(),
+        {source: _table(row) for source, row in by_source.items()},
+    )
+
+
+def _counter(rows: DataFrame, name: str) -> Column:
+    """A counter; zero where the table was made before there was one."""
+    return F.col(name) if name in rows.columns else F.lit(0)
+
+
+def _counts(row: Row) -> Counts:
+    return Counts(**{name: int(row[name] or 0) for name in COUNTERS})
+
+
+def _table(row: Row) -> TableResult:
+    drift = [each for told in row["drift"] for each in _drift(told["drift"], told["committed_at"])]
+    return TableResult(
+        row["source"],
+        row["target"],
+        row["version"],
+        _counts(row),
+        row["tombstones_retained"] or 0,
+        last_event_time=_aware(row["last_event_time"]),
+        drift=tuple({each.identity: each for each in drift}.values()),
+        error=row["error"],
+    )
+
+
+def _drift(text: str, committed_at: datetime) -> Iterator[Drift]:
+    """The drift of a row; rows of earlier versions do not say when it was seen."""
+    for entry in json.loads(text):
+        times = {name: datetime.fromisoformat(entry[name]) for name in ("since", "seen") if entry.get(name)}
+        yield Drift(**{**entry, "since": None, "seen": _aware(committed_at), **times})
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    """A time of a collected row, which has no zone and is meant in that of this process."""
+    return None if moment is None else moment.astimezone(UTC)

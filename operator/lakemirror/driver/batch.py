@@ -19,6 +19,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.api.report import Counts
 from lakemirror.driver import audit, faults, quarantine
 from lakemirror.driver.envelopes.debezium import Classifier
 from lakemirror.driver.errors import BadRecordRefused, LakemirrorError, TableFailed
@@ -62,7 +63,9 @@ class BatchApplier:
         )
         self._session = spark
         self._positions = audit.last_positions(spark, self._checkpoint, query_id)
-        self._drift = audit.drift_reported(spark, self._checkpoint)
+        self._drift = {
+            name: table.drift for name, table in audit.history(spark, self._checkpoint).tables.items()
+        }
         self._first = True
         self.still_bad: DataFrame | None = None
         """The records that the last batch put into quarantine, with their ids."""
@@ -96,9 +99,7 @@ class BatchApplier:
             self._ahead.begin(self._tables[d.name].read_log for d in decisions if d.work is not None)
             result = BatchResult(
                 batch.batch_id,
-                records=seen.records,
-                ignored=seen.ignored + sum(d.events for d in decisions if d.left_out),
-                quarantined=bad,
+                rest=_rest(seen, decisions),
                 tables={each.source: each for each in results},
             )
             positions = seen.advanced(self._positions)
@@ -200,6 +201,14 @@ class BatchApplier:
                     each, batch, app_id, replay=replay or again
                 ),
             )
+
+
+def _rest(seen: Overview, decisions: Sequence[Decision]) -> Counts:
+    """The records of a batch that belong to no table of the pipeline."""
+    mirrored = [decision for decision in decisions if not decision.left_out]
+    tombstones = sum(decision.overview.tombstone_records for decision in mirrored)
+    none = seen.ignored - tombstones + sum(d.events for d in decisions if d.left_out)
+    return Counts(records=none + seen.bad, no_row_change=none, quarantined=seen.bad)
 
 
 class LookAhead:

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lakemirror.driver.progress import add
-from lakemirror.driver.results import Drift, TableResult
+from lakemirror.api.report import COUNTERS, Counts
+from lakemirror.driver.results import Drift, TableResult, add
 from lakemirror.driver.runner import (
     BatchDone,
     BatchStarted,
@@ -27,7 +27,6 @@ from lakemirror.driver.runner import (
 )
 from lakemirror.driver.sources.base import Lag
 
-_COLUMNS = ("inserted", "updated", "deleted", "stale", "duplicates")
 _LINES = 20
 """Tables shown while a run works; all are in the summary."""
 
@@ -39,7 +38,8 @@ class Display:
         self._console = console or Console(stderr=False, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._tables: dict[str, TableResult] = {}
-        self._batches = self._records = 0
+        self._batches = 0
+        self._counts = Counts()
         self._working: int | None = None
         self._lag = "?"
 
@@ -78,14 +78,11 @@ class Display:
         result = event.result
         self._working = None
         self._batches += 1
-        self._records += result.records
+        self._counts += result.counts
         for source, table in result.tables.items():
             self._tables[source] = add(self._tables.get(source), table)
         if self._live is None:
-            counts = [f"batch {result.batch_id}: {result.records} records"]
-            counts += [f"{result.ignored} no row changes"] if result.ignored else []
-            counts += [f"{result.quarantined} quarantined"] if result.quarantined else []
-            self._print(f"{', '.join(counts)}, {event.seconds:.1f} s")
+            self._print(f"batch {result.batch_id}: {counts_text(result.counts)}, {event.seconds:.1f} s")
             for table in result.tables.values():
                 self._print(f"  {table_line(table)}")
 
@@ -93,7 +90,7 @@ class Display:
         if self._live is None:
             return
         working = f", batch {self._working} is being applied" if self._working is not None else ""
-        head = f"{self._batches} batches, {self._records} records, lag {self._lag}{working}"
+        head = f"{self._batches} batches, {self._counts.records} records, lag {self._lag}{working}"
         shown = sorted(self._tables.items())[:_LINES]
         lines = [Text(f"  {table_line(table)}") for _, table in shown]
         more = len(self._tables) - len(shown)
@@ -116,34 +113,40 @@ class Display:
 
 def table_line(table: TableResult) -> str:
     """A table's counts in one line; zeros are left out."""
-    counts = [f"{value} {name}" for name in _COLUMNS if (value := getattr(table, name))]
-    if table.quarantined:
-        counts.append(f"{table.quarantined} quarantined")
-    if table.error:
-        counts.append(f"error: {table.error}")
-    return f"{table.source}: {', '.join(counts) or 'nothing changed'}"
+    error = f"; error: {table.error}" if table.error else ""
+    return f"{table.source}: {counts_text(table.counts)}{error}"
+
+
+def counts_text(counts: Counts) -> str:
+    """Counts in one line: the records first, then what is not zero."""
+    return ", ".join([f"{counts.records} records", *_nonzero(counts)])
+
+
+def _nonzero(counts: Counts) -> list[str]:
+    """What became of the records."""
+    return [f"{n} {_words(name)}" for name, n in counts.values().items() if n and name != "records"]
+
+
+def _words(name: str) -> str:
+    """``tombstone_records`` -> ``tombstone records``."""
+    return name.replace("_", " ")
 
 
 def summary_table(summary: RunSummary) -> str:
-    """All tables, numbers aligned, however long the lines get: a number that is cut is worse than a wrap."""
+    """All tables with the counters that are not zero everywhere, however long the lines get: a number that is
+    cut is worse than a wrap.
+    """
     shown = Table(box=None, pad_edge=False)
     shown.add_column("table", no_wrap=True)
-    for name in (
-        "rows",
-        *_COLUMNS,
-        "tombstone\nrecords",
-        "tombstones\nretained",
-        "quarantined",
-        "drift",
-    ):
-        shown.add_column(name, justify="right", no_wrap=True)
+    tables = list(summary.tables.values())
+    counters = [name for name in COUNTERS if any(getattr(table.counts, name) for table in tables)]
+    for name in ("rows", *counters, "tombstones_retained", "drift"):
+        shown.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
     for source, table in summary.tables.items():
         numbers = [
             table.rows,
-            *(getattr(table, name) for name in _COLUMNS),
-            table.tombstone_records,
+            *(getattr(table.counts, name) for name in counters),
             table.tombstones_retained,
-            table.quarantined,
             len(table.drift),
         ]
         shown.add_row(source, *("-" if number is None else str(number) for number in numbers))
@@ -156,14 +159,13 @@ def summary_table(summary: RunSummary) -> str:
 def summary_line(summary: RunSummary) -> str:
     """The run in one line."""
     word = {"completed": "all applied", "stopped": "stopped"}[summary.status]
-    return (
-        f"{word}: {summary.records} records in {summary.batches} batches, {summary.ignored} no row changes, "
-        f"{summary.quarantined} quarantined, lag {lag_text(summary.lag)}, {summary.seconds:.1f} s"
-    )
+    head = f"{word}: {summary.counts.records} records in {summary.batches} batches"
+    rest = [*_nonzero(summary.counts), f"lag {lag_text(summary.lag)}", f"{summary.seconds:.1f} s"]
+    return f"{head}, {', '.join(rest)}"
 
 
 def drift_lines(summary: RunSummary) -> list[str]:
-    """A line a changed column."""
+    """One line for each changed column."""
     return [
         f"drift: {source}.{_drift_text(drift)}" for source, t in summary.tables.items() for drift in t.drift
     ]

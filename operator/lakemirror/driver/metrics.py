@@ -5,28 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from operator import attrgetter
 from types import TracebackType
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lakemirror.api.report import COUNTERS, GAUGES, Report, TableReport, Totals
 from lakemirror.driver.errors import LakemirrorError
-from lakemirror.driver.progress import Report
-from lakemirror.driver.results import COUNTS, TableResult
 
 PORT_VARIABLE = "LAKEMIRROR_METRICS_PORT"
-_HELP = {
-    "events": "Change events applied to the table since the checkpoint began",
-    "inserted": "Rows inserted",
-    "updated": "Rows updated",
-    "deleted": "Rows deleted",
-    "stale": "Events that came later than a newer one of their row and changed nothing",
-    "duplicates": "Events that were delivered again",
-    "tombstone_records": "Kafka tombstone records",
-    "late_after_collection": "Events that came after their key's tombstone was collected",
-    "quarantined": "Records kept in the quarantine table",
-}
 
 
 class Metrics:
@@ -68,7 +57,7 @@ def port_from_environment() -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) > 65535:
-        raise LakemirrorError(f"{PORT_VARIABLE}: {text!r} is no port: give a number up to 65535")
+        raise LakemirrorError(f"{PORT_VARIABLE}: {text!r} is not a valid port: give a number up to 65535")
     return int(text)
 
 
@@ -100,7 +89,7 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
             "1 when the source's positions began again",
             report.source_restarted is not None,
         ),
-        ("table_failed", "1 when a table could not be written", report.table_failed is not None),
+        ("table_failed", "1 when a table failed and ended the run", report.table_failed is not None),
     ]
     for name, text, value in gauges:
         gauge = GaugeMetricFamily(f"lakemirror_{name}", text, labels=["pipeline"])
@@ -110,23 +99,26 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
     phase = GaugeMetricFamily(
         "lakemirror_phase", "1 for the phase the run is in", labels=["pipeline", "phase"]
     )
-    phase.add_metric([report.pipeline, report.phase], 1.0)
+    phase.add_metric([report.pipeline, report.phase or ""], 1.0)
     yield phase
 
 
 def _of_tables(report: Report) -> Iterator[Metric]:
     labels = ["pipeline", "table"]
-    for name in COUNTS:
-        counter = CounterMetricFamily(f"lakemirror_table_{name}", _HELP[name], labels=labels)
+    for name in COUNTERS:
+        counter = CounterMetricFamily(f"lakemirror_table_{name}", _help(name), labels=labels)
         for table in report.tables:
             counter.add_metric([report.pipeline, table.source], getattr(table, name))
         yield counter
-    states: dict[str, tuple[str, Callable[[TableResult], float | None]]] = {
-        "tombstones_retained": ("Tombstones kept", lambda t: t.tombstones_retained),
+    states: dict[str, tuple[str, Callable[[TableReport], float | None]]] = {
+        **{name: (_help(name), attrgetter(name)) for name in GAUGES},
         "version": ("Version of the Delta table", lambda t: t.version),
-        "last_event_timestamp_seconds": ("Newest change applied", lambda t: _seconds(t.last_event_time)),
-        "drifted_columns": ("Columns whose change was reported", lambda t: len(t.drift)),
-        "failed": ("1 when the table has an error", lambda t: t.error is not None),
+        "last_event_timestamp_seconds": (
+            "Source time of the newest change applied",
+            lambda t: _seconds(t.last_event_time),
+        ),
+        "drifted_columns": ("Changes of columns that nobody has acknowledged", lambda t: len(t.drift)),
+        "failed": ("1 while the table is refused", lambda t: t.error is not None),
     }
     for name, (text, value) in states.items():
         gauge = GaugeMetricFamily(f"lakemirror_table_{name}", text, labels=labels)
@@ -136,5 +128,10 @@ def _of_tables(report: Report) -> Iterator[Metric]:
         yield gauge
 
 
-def _seconds(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
+def _help(name: str) -> str:
+    """A number's description, as Prometheus wants it: one line."""
+    return " ".join((Totals.model_fields[name].description or "").split())
+
+
+def _seconds(moment: str | None) -> float | None:
+    return None if moment is None else datetime.fromisoformat(moment).timestamp()

@@ -1,26 +1,4 @@
-"""The progress report: what a driver says of itself, and where it says it.
-
-The document (JSON, names in camelCase, times in UTC as ISO 8601, counts of events unless said otherwise)::
-
-    pipeline, runId, startedAt
-    phase            Starting | Running | Completed (run once, all applied) | Stopped (asked to) | Failed
-    batchId          the last batch that was committed in this run; null before the first
-    committedAt      when that was
-    observedAt       when this report was made; renewed while nothing happens
-    lagRecords       records the source holds that are not applied; null where it cannot be known
-    lagSeconds       age of the newest change that is applied, 0 when nothing is left, null when unknown
-    eventTime        when the source made the newest change that is applied
-    caughtUp         nothing was left in the source
-    totals           applied, inserted, updated, deleted, stale, duplicates, tombstoneRecords (Kafka's),
-                     tombstonesRetained, lateAfterCollection, quarantined: since the checkpoint began
-    tablesTotal      number of tables
-    tables           [{source, target, version, lastEventTime, applied, inserted, updated, deleted, stale,
-                     duplicates, tombstoneRecords, tombstonesRetained, lateAfterCollection, quarantined,
-                     rows, drift: [{column, change, from, to, action, since}], error}]
-    resyncing        sources of tables (as the manifest lists them) that are being read again
-    sourceRestarted, tableFailed, failure    messages; null while there is nothing to say
-    warnings         the last messages that a person should see
-"""
+"""What a run says of itself (`lakemirror.api.report`), added up from its batches, and where it says it."""
 
 from __future__ import annotations
 
@@ -29,91 +7,67 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
-from lakemirror.driver.document import to_document, to_json
+from lakemirror.api.report import NONE, Counts, DriftReport, DriverPhase, Report, TableReport, Totals
+from lakemirror.driver.document import iso, to_json
 from lakemirror.driver.errors import SourceRestarted, TableFailed
-from lakemirror.driver.results import COUNTS, BatchResult, TableResult
+from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 from lakemirror.driver.sources.base import Lag
 from lakemirror.driver.storage import Storage
 
-Phase = Literal["Starting", "Running", "Completed", "Stopped", "Failed"]
+OpenRecords = Mapping[str, Mapping[str, int]]
+"""Open records of the quarantine by source table and scope: {source: {record: n, table: n, order: n}}. Those
+of no known table stand under an empty source.
+"""
 
-History = Mapping[str, Mapping[str, int]]
-"""What the audit table has of each source table: {source: {inserted: number, ...}}."""
 
+@dataclass(frozen=True)
+class History:
+    """What earlier batches did: all together, and by source table."""
+
+    whole: Counts = NONE
+    tables: Mapping[str, TableResult] = field(default_factory=dict)
+
+
+_NOTHING_OPEN: OpenRecords = MappingProxyType({})
 _WARNINGS_KEPT = 20
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Sums over tables; see the module's description."""
-
-    applied: int = 0
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    stale: int = 0
-    duplicates: int = 0
-    tombstone_records: int = 0
-    tombstones_retained: int = 0
-    late_after_collection: int = 0
-    quarantined: int = 0
-
-
-@dataclass(frozen=True)
-class Report:
-    """One state of a run; ``document`` is what sinks write."""
-
-    pipeline: str
-    run_id: str
-    started_at: datetime
-    phase: Phase
-    observed_at: datetime
-    batch_id: int | None = None
-    committed_at: datetime | None = None
-    lag_records: int | None = None
-    lag_seconds: float | None = None
-    event_time: datetime | None = None
-    caught_up: bool | None = None
-    totals: Totals = field(default_factory=Totals)
-    tables_total: int = 0
-    tables: tuple[TableResult, ...] = ()
-    resyncing: tuple[str, ...] = ()
-    source_restarted: str | None = None
-    table_failed: str | None = None
-    failure: str | None = None
-    warnings: tuple[str, ...] = ()
-
-    def document(self) -> dict[str, Any]:
-        """The report as the module describes it."""
-        document: dict[str, Any] = to_document(self)
-        return document | {"tables": [table_document(table) for table in self.tables]}
-
-
-def table_document(table: TableResult) -> dict[str, Any]:
+def table_report(table: TableResult, open_records: Mapping[str, int]) -> TableReport:
     """A table of the report."""
-    document: dict[str, Any] = to_document(table)
-    document["applied"] = document.pop("events")
-    for drift in document["drift"]:
-        drift["from"], drift["to"] = drift.pop("fromType"), drift.pop("toType")
-    return document
+    return TableReport(
+        source=table.source,
+        target=table.target,
+        version=table.version,
+        last_event_time=_text(table.last_event_time),
+        drift=[_drift_report(each) for each in sorted(table.drift, key=lambda d: d.seen, reverse=True)],
+        error=table.error,
+        tombstones_retained=table.tombstones_retained,
+        **_open(open_records),
+        **table.counts.values(),
+    )
 
 
-def add(before: TableResult | None, now: TableResult) -> TableResult:
-    """Both results of one table as one: counts added, states as they are ``now`` where it tells them."""
-    if before is None:
-        return now
-    sums = {name: getattr(before, name) + getattr(now, name) for name in COUNTS}
-    kept = {
-        name: getattr(before, name) for name in ("target", "version", "rows") if getattr(now, name) is None
-    }
-    times = [t for t in (before.last_event_time, now.last_event_time) if t is not None]
-    drift = {(d.column, d.change, d.to_type): d for d in (*now.drift, *before.drift)}
-    return replace(now, **sums, **kept, last_event_time=max(times, default=None), drift=tuple(drift.values()))
+def _drift_report(drift: Drift) -> DriftReport:
+    return DriftReport(
+        column=drift.column,
+        change=drift.change,
+        from_=drift.from_type,
+        to=drift.to_type,
+        action=drift.action,
+        since=_text(drift.since),
+        seen=iso(drift.seen),
+    )
+
+
+def _open(records: Mapping[str, int]) -> dict[str, int]:
+    bad = records.get("record", 0)
+    return {"quarantined_open": bad, "held": sum(records.values()) - bad}
 
 
 class Progress:
@@ -125,17 +79,21 @@ class Progress:
     def __init__(self, pipeline: str) -> None:
         self.run_id = uuid.uuid4().hex
         self.tables: dict[str, TableResult] = {}
-        self.batches = self.records = self.ignored = self.quarantined = 0
+        self.batches = 0
+        self.counts = Counts()
+        self._whole = Counts()
         self._all: dict[str, TableResult] = {}
         self._lock = threading.Lock()
-        self._report = Report(pipeline, self.run_id, _now(), "Starting", _now())
+        now = iso(_now())
+        self._report = Report(
+            pipeline=pipeline, run_id=self.run_id, started_at=now, phase="Starting", observed_at=now
+        )
 
     def begin_with(self, history: History) -> None:
-        """Take ``history`` for the totals so far."""
+        """Take ``history`` for what was done so far."""
         with self._lock:
-            for source, counts in history.items():
-                states = self._all.get(source, TableResult(source))
-                self._all[source] = replace(states, **_numbers(counts))
+            self._whole = history.whole
+            self._all = {**self._all, **history.tables}
 
     def batch_done(self, result: BatchResult, history: History | None = None, *, again: bool = False) -> None:
         """Take in a batch's result; ``again`` tells that it is none of the source's own count.
@@ -145,58 +103,66 @@ class Progress:
         """
         with self._lock:
             self.batches += 1
-            self.records += result.records
-            self.ignored += result.ignored
-            self.quarantined += result.quarantined
+            self.counts += result.counts
+            self._whole += result.counts
             for source, table in result.tables.items():
                 self.tables[source] = add(self.tables.get(source), table)
                 self._all[source] = add(self._all.get(source), table)
             batch_id = self._report.batch_id if again else result.batch_id
-            self._report = replace(self._report, batch_id=batch_id, committed_at=_now())
+            self._say(batch_id=batch_id, committed_at=iso(_now()))
         if history is not None:
             self.begin_with(history)
 
     def resyncing(self, sources: Iterable[str]) -> None:
         """Take in which tables are being read again from now on."""
         with self._lock:
-            self._report = replace(self._report, resyncing=tuple(sorted(sources)))
+            self._say(resyncing=sorted(sources))
 
     def warn(self, message: str) -> None:
         """Take in what a person should see."""
         with self._lock:
-            kept = (*self._report.warnings, message)[-_WARNINGS_KEPT:]
-            self._report = replace(self._report, warnings=kept)
+            self._say(warnings=[*self._report.warnings, message][-_WARNINGS_KEPT:])
 
     def failed(self, error: BaseException) -> None:
         """Take in what ended the run."""
         message = str(error) or type(error).__name__
         with self._lock:
-            self._report = replace(
-                self._report,
+            self._say(
                 failure=message,
                 source_restarted=message if isinstance(error, SourceRestarted) else None,
                 table_failed=message if isinstance(error, TableFailed) else None,
             )
 
-    def report(self, phase: Phase, lag: Lag) -> Report:
+    def report(self, phase: DriverPhase, lag: Lag, open_records: OpenRecords = _NOTHING_OPEN) -> Report:
         """The state now."""
         with self._lock:
-            tables = tuple(self._all[source] for source in sorted(self._all))
+            tables = [self._all[source] for source in sorted(self._all)]
             times = [t.last_event_time for t in tables if t.last_event_time is not None]
             newest = max(map(_utc, times), default=None)
-            self._report = replace(
-                self._report,
+            self._say(
                 phase=phase,
-                observed_at=_now(),
+                observed_at=iso(_now()),
                 lag_records=lag.records,
                 lag_seconds=_lag_seconds(newest, lag),
-                event_time=newest,
+                event_time=_text(newest),
                 caught_up=lag.caught_up,
-                totals=_sum(tables),
+                totals=self._totals(tables, open_records),
                 tables_total=len(tables),
-                tables=tables,
+                tables=[table_report(table, open_records.get(table.source, {})) for table in tables],
             )
             return self._report
+
+    def _totals(self, tables: Iterable[TableResult], open_records: OpenRecords) -> Totals:
+        scopes = [_open(records) for records in open_records.values()]
+        return Totals(
+            tombstones_retained=sum(table.tombstones_retained for table in tables),
+            quarantined_open=sum(each["quarantined_open"] for each in scopes),
+            held=sum(each["held"] for each in scopes),
+            **self._whole.values(),
+        )
+
+    def _say(self, **news: Any) -> None:
+        self._report = Report.model_validate({**dict(self._report), **news})
 
 
 class ProgressSink(Protocol):
@@ -220,7 +186,7 @@ class LogSink:
     """One line a report."""
 
     def publish(self, report: Report) -> None:
-        totals = ", ".join(f"{count} {name}" for name, count in asdict(report.totals).items() if count)
+        totals = ", ".join(f"{count} {name}" for name, count in report.totals if count)
         lag = "unknown" if report.lag_records is None else report.lag_records
         _log.info("%s: batch %s, lag %s; %s", report.phase, report.batch_id, lag, totals or "nothing applied")
 
@@ -233,7 +199,7 @@ class Reporter:
 
     def __init__(
         self,
-        make: Callable[[Phase], Report],
+        make: Callable[[DriverPhase], Report],
         sinks: Iterable[ProgressSink],
         *,
         at_most_every: float = 10.0,
@@ -255,7 +221,7 @@ class Reporter:
         """Something has happened that the next report should tell."""
         self._news.set()
 
-    def stop(self, phase: Phase) -> Report:
+    def stop(self, phase: DriverPhase) -> Report:
         """The last report, published at once."""
         self._stop.set()
         self._news.set()
@@ -274,7 +240,7 @@ class Reporter:
             self._news.clear()
             self._publish("Running")
 
-    def _publish(self, phase: Phase) -> Report:
+    def _publish(self, phase: DriverPhase) -> Report:
         report = self._make(phase)
         for sink in self._sinks:
             try:
@@ -284,24 +250,16 @@ class Reporter:
         return report
 
 
-def _numbers(counts: Mapping[str, int]) -> dict[str, Any]:
-    known = (*COUNTS, "tombstones_retained")
-    return {name: counts[name] for name in known if name in counts}
-
-
-def _sum(tables: Iterable[TableResult]) -> Totals:
-    listed = list(tables)
-    names = (*COUNTS, "tombstones_retained")
-    sums = {name: sum(getattr(table, name) for table in listed) for name in names}
-    return Totals(applied=sums.pop("events"), **sums)
-
-
 def _lag_seconds(newest: datetime | None, lag: Lag) -> float | None:
     if lag.caught_up:
         return 0.0
     if newest is None:
         return None
     return round(max(0.0, (_now() - newest).total_seconds()), 3)
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else iso(moment)
 
 
 def _utc(moment: datetime) -> datetime:

@@ -136,7 +136,7 @@ def _serve(
         )
         told(result)
         _settle(session, where, chosen, applier.still_bad)
-        return Outcome(request.id, count, result.quarantined)
+        return Outcome(request.id, count, result.counts.quarantined + result.counts.refused)
     finally:
         chosen.unpersist()
 

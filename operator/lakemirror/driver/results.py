@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from lakemirror.api.report import NONE, Counts
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
@@ -12,7 +18,8 @@ class Drift:
     """One change of a column: what changed, and what was done about it.
 
     ``change`` is one of added, widened, dropped, incompatible, unknown-type; ``action`` one of
-    added, altered, kept, skipped, quarantined, stored-as-text. Types are Spark SQL names.
+    added, altered, kept, skipped, quarantined, stored-as-text. Types are Spark SQL names. ``since`` is the
+    source's time of the first change that had it, ``seen`` when the driver saw it.
     """
 
     column: str
@@ -21,51 +28,69 @@ class Drift:
     to_type: str | None
     action: str
     since: datetime | None = None
+    seen: datetime = field(default_factory=_now, compare=False)
+
+    @property
+    def identity(self) -> tuple[str, str, str | None]:
+        """What makes a drift another one."""
+        return self.column, self.change, self.to_type
 
 
 @dataclass(frozen=True)
 class TableResult:
-    """What one batch did to one table. Counts are events, except the tombstone records (Kafka's)."""
+    """What one batch did to one table, or several did together.
+
+    ``tombstones_retained``, ``version``, ``rows`` and ``error`` are states: how it is afterwards. ``error``
+    says why the table is refused (the table, the cause and the remedy); None when it is written.
+    """
 
     source: str
     target: str | None = None
     version: int | None = None
-    events: int = 0
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    stale: int = 0
-    duplicates: int = 0
-    tombstone_records: int = 0
+    counts: Counts = NONE
     tombstones_retained: int = 0
-    late_after_collection: int = 0
-    quarantined: int = 0
     rows: int | None = None
     last_event_time: datetime | None = None
     drift: tuple[Drift, ...] = ()
     error: str | None = None
 
-
-COUNTS: Final = (
-    "events",
-    "inserted",
-    "updated",
-    "deleted",
-    "stale",
-    "duplicates",
-    "tombstone_records",
-    "late_after_collection",
-    "quarantined",
-)
-"""Fields of a table's result that add up over batches."""
+    def counted(self, **counts: int) -> TableResult:
+        """The same with some of its counters set."""
+        return replace(self, counts=self.counts.model_copy(update=counts))
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one batch did: ``records`` read, of them ``ignored`` (no row changes) and ``quarantined``."""
+    """What one batch did. ``rest`` counts the records that belong to no table of the pipeline: records that
+    cannot be read, tombstones and heartbeats, tables that the manifest leaves out.
+    """
 
     batch_id: int
-    records: int = 0
-    ignored: int = 0
-    quarantined: int = 0
+    rest: Counts = NONE
     tables: dict[str, TableResult] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> Counts:
+        """Of the whole batch."""
+        return self.rest + Counts.sum_of(table.counts for table in self.tables.values())
+
+
+def add(before: TableResult | None, now: TableResult) -> TableResult:
+    """Both results of one table as one: counts added, states as they are ``now`` where it tells them."""
+    if before is None:
+        return now
+    kept = {
+        name: getattr(before, name) for name in ("target", "version", "rows") if getattr(now, name) is None
+    }
+    drift = {each.identity: each for each in (*now.drift, *before.drift)}
+    return replace(
+        now,
+        counts=before.counts + now.counts,
+        last_event_time=_latest(t.last_event_time for t in (before, now)),
+        drift=tuple(drift.values()),
+        **kept,
+    )
+
+
+def _latest(moments: Iterable[datetime | None]) -> datetime | None:
+    return max((moment for moment in moments if moment is not None), default=None)

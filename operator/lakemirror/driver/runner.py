@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.api.report import NONE, Counts, DriverPhase, Report
 from lakemirror.api.source import Source
 from lakemirror.driver import audit, replay, tokens
 from lakemirror.driver.batch import BatchApplier
@@ -27,7 +28,7 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.metrics import Metrics, port_from_environment
 from lakemirror.driver.owner import Owner
 from lakemirror.driver.paths import with_absolute_paths
-from lakemirror.driver.progress import FileSink, Phase, Progress, ProgressSink, Report, Reporter
+from lakemirror.driver.progress import FileSink, Progress, ProgressSink, Reporter
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.session import create_session
 from lakemirror.driver.sources.base import Batch, Lag
@@ -94,9 +95,7 @@ class RunSummary:
     pipeline: str
     status: Status
     tables: dict[str, TableResult] = field(default_factory=dict)
-    records: int = 0
-    ignored: int = 0
-    quarantined: int = 0
+    counts: Counts = NONE
     batches: int = 0
     seconds: float = 0.0
     lag: Lag = field(default_factory=lambda: Lag(None, False))
@@ -175,7 +174,7 @@ class _Run:
 
     def run(self, stack: ExitStack, spark: SparkSession | None) -> RunSummary:
         storage, session = self._take_over(stack, spark)
-        self._progress.begin_with(audit.totals(session, self._spec.checkpoint))
+        self._progress.begin_with(audit.history(session, self._spec.checkpoint))
         wanted = tokens.begin(storage, self._spec)
         self._progress.resyncing(wanted)
         feed = self._feed(stack, session, self._spec.source, storage)
@@ -338,7 +337,7 @@ class _Run:
                 other.forget()
         again = applier is not self._appliers[0]
         replayed = again or batch.batch_id in self._replays
-        history = audit.totals(raw.sparkSession, self._spec.checkpoint) if replayed else None
+        history = audit.history(raw.sparkSession, self._spec.checkpoint) if replayed else None
         self._progress.batch_done(result, history, again=again)
         self._tell(BatchDone(result, time.monotonic() - began))
         self._reporter.news()
@@ -356,7 +355,7 @@ class _Run:
         self._progress.warn(message)
         self._tell(Warned(message))
 
-    def _report_with(self, feed: FilesFeed | KafkaFeed) -> Callable[[Phase], Report]:
+    def _report_with(self, feed: FilesFeed | KafkaFeed) -> Callable[[DriverPhase], Report]:
         return lambda phase: self._progress.report(phase, _lag(feed))
 
     def _sinks(self, stack: ExitStack, storage: Storage) -> list[ProgressSink]:
@@ -372,13 +371,11 @@ class _Run:
             self._pipeline.name,
             status,
             {name: _with_rows(session, table) for name, table in sorted(progress.tables.items())},
-            progress.records,
-            progress.ignored,
-            progress.quarantined,
+            progress.counts,
             progress.batches,
             time.monotonic() - self._began,
             lag,
-            report.warnings,
+            tuple(report.warnings),
         )
 
 

@@ -65,7 +65,8 @@ def drive() -> None:
         grace_seconds=pod.grace_seconds,
     )
     changed = ", for a Secret has changed" if watch.changed() else ""
-    _log.info("%s%s: %d records in %d batches", summary.status, changed, summary.records, summary.batches)
+    records = summary.counts.records
+    _log.info("%s%s: %d records in %d batches", summary.status, changed, records, summary.batches)
 
 
 def clean() -> None:

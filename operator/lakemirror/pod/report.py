@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Protocol
 
-from lakemirror.api.progress import Document, shortened
+from lakemirror.api.report import Report
 from lakemirror.pod.api import Api
 
 KEY = "progress.json"
-
-
-class HasDocument(Protocol):
-    """A report: ``lakemirror.driver.progress.Report``."""
-
-    def document(self) -> Document: ...
 
 
 class ConfigMapSink:
@@ -27,7 +20,7 @@ class ConfigMapSink:
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{name}?fieldManager=lakemirror-driver"
 
-    def publish(self, report: HasDocument) -> None:
+    def publish(self, report: Report) -> None:
         """Write the report; called from one thread."""
-        text = json.dumps(shortened(report.document()), separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(report.shortened().document(), separators=(",", ":"), ensure_ascii=False)
         self._api.request("PATCH", self._path, {"data": {KEY: text}})

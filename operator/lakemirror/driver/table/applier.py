@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api import CdcPipeline
+from lakemirror.api.report import Counts
 from lakemirror.driver.mirror import MODE_PROPERTY, SOURCE_PROPERTY, TableName
 from lakemirror.driver.overview import TableOverview
 from lakemirror.driver.results import Drift, TableResult
@@ -66,9 +67,13 @@ class TableApplier:
         result = TableResult(
             str(self.name),
             str(table.mirror.location),
-            events=decision.events,
-            tombstone_records=seen.tombstone_records,
-            quarantined=decision.bad,
+            counts=Counts(
+                records=decision.events + seen.tombstone_records,
+                applied=decision.events - decision.bad,
+                no_row_change=seen.tombstone_records,
+                quarantined=decision.bad,
+                tombstone_records=seen.tombstone_records,
+            ),
             last_event_time=seen.last_event_time,
             drift=work.drift if work else (),
             error=decision.refused,

@@ -231,17 +231,17 @@ def _counted(
 ) -> TableResult:
     """The result with what the commit between two versions did."""
     stale, duplicates = _skipped(table, work, counts, before)
-    return replace(
-        result,
-        version=after,
+    counted = result.counted(
+        applied=max(0, result.counts.applied - stale - duplicates),
         inserted=counts.inserted,
         updated=counts.updated,
         deleted=counts.deleted,
         stale=stale,
         duplicates=duplicates,
         late_after_collection=_late(table, work),
-        tombstones_retained=table.tombstones.summary.retained if work.reading.key else 0,
     )
+    retained = table.tombstones.summary.retained if work.reading.key else 0
+    return replace(counted, version=after, tombstones_retained=retained)
 
 
 def _skipped(table: MirroredTable, work: Work, counts: MergeCounts, before: int | None) -> tuple[int, int]:

@@ -35,7 +35,7 @@ class MirroredTable:
         self.name = name
         self.settings = settings
         self.source = owner_of(pipeline.name, name)
-        self._reported = set(map(_told, reported))
+        self._reported = {each.identity for each in reported}
 
     @cached_property
     def mirror(self) -> Mirror:
@@ -89,11 +89,11 @@ class MirroredTable:
 
     def unreported(self, drift: Sequence[Drift]) -> tuple[Drift, ...]:
         """The drift that nobody was told of yet."""
-        return tuple(each for each in drift if _told(each) not in self._reported)
+        return tuple(each for each in drift if each.identity not in self._reported)
 
     def report(self, drift: Sequence[Drift]) -> None:
         """Note that a drift was told."""
-        self._reported.update(map(_told, drift))
+        self._reported.update(each.identity for each in drift)
 
     def stored_seqs(self, reading: Reading, version: int | None = None) -> DataFrame:
         """The sequence of each row of the mirror, now or at a version: key, stored."""
@@ -104,8 +104,3 @@ class MirroredTable:
 def stored_key(reading: Reading) -> Column:
     """The ``key`` of a stored row, as a state has it."""
     return F.struct(*[T(name).cast(reading.columns[name]).alias(name) for name in reading.key]).alias("key")
-
-
-def _told(drift: Drift) -> tuple[str, str, str | None]:
-    """What makes a drift another one."""
-    return drift.column, drift.change, drift.to_type

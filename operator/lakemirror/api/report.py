@@ -1,0 +1,266 @@
+"""The progress report: what a driver says of itself, and what the operator reads.
+
+One document (JSON, names in camelCase, times in UTC as ISO 8601), written by the driver to ``progress.json``
+and, shortened, to a ConfigMap. ``Counts`` is the one definition of the counters: the driver's results, the
+columns of the audit table, the metrics, the terminal and the status of the resource derive from it, with a
+counter's description as its text in the CRD and its help text for Prometheus.
+
+The operator may be older or newer than the driver: ``Report.read`` leaves out what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
+from pydantic_core import PydanticUseDefault
+
+from lakemirror.api.base import Model
+from lakemirror.api.checks import moment
+
+DriverPhase = Literal["Starting", "Running", "Completed", "Stopped", "Failed"]
+"""Completed: run once, and all is applied; Stopped: asked to stop."""
+
+TABLES_SHOWN = 100
+DRIFTS_SHOWN = 10
+DRIFTS_KEPT = 100
+TEXT_SHOWN = 512
+
+
+def _cut_to(most: int) -> Callable[[Any], Any]:
+    """Texts and lists are cut where they are longer, for a report must not fail for its length."""
+    return lambda value: value[:most] if isinstance(value, str | list) else value
+
+
+Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"}), AfterValidator(moment)]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Outcome = Annotated[Count, "outcome"]
+"""A count of records; each record that was read has exactly one outcome."""
+SourceName = Annotated[str, BeforeValidator(_cut_to(767)), Field(max_length=767)]
+Word = Annotated[str, BeforeValidator(_cut_to(1024)), Field(max_length=1024)]
+Text = Annotated[str, BeforeValidator(_cut_to(32768)), Field(max_length=32768)]
+
+P = TypeVar("P", bound="Part")
+_LENIENT: Final = "lenient"
+
+
+class Part(Model):
+    """A part of the report. Fields that are not known are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @classmethod
+    def read(cls, document: Any) -> Self | None:
+        """What of ``document`` this version understands: values that do not fit are left out. None if it is
+        no mapping, or has not even the fields that are required.
+        """
+        try:
+            return cls.model_validate(document, context=_LENIENT)
+        except ValidationError:
+            return None
+
+    def document(self) -> dict[str, Any]:
+        """The part as JSON has it."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _leniently(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            if info.context != _LENIENT:
+                raise
+            wrong = {e["loc"][0] for e in error.errors() if e["loc"]}
+        if isinstance(value, list):
+            return handler([each for index, each in enumerate(value) if index not in wrong])
+        raise PydanticUseDefault
+
+
+class Counts(Part):
+    """What became of records, and what that did to rows. A record that is read again counts again."""
+
+    records: Count = 0
+    """Records read: the sum of the outcomes, which are the counters from applied to refused."""
+    applied: Outcome = 0
+    """Records whose change is what the mirror shows, or was when it was written."""
+    superseded: Outcome = 0
+    """Records that a newer record of the same row in their batch made needless."""
+    stale: Outcome = 0
+    """Records older than what the mirror has of their row; they changed nothing."""
+    duplicates: Outcome = 0
+    """Records that were delivered again."""
+    no_row_change: Outcome = 0
+    """Records that change no row: Kafka tombstones, heartbeats, tables that the manifest leaves out."""
+    quarantined: Outcome = 0
+    """Records that cannot be applied and were put into the quarantine table."""
+    refused: Outcome = 0
+    """Records of a table that was refused; they are held in the quarantine table and applied later."""
+    inserted: Count = 0
+    """Rows inserted."""
+    updated: Count = 0
+    """Rows updated."""
+    deleted: Count = 0
+    """Rows deleted."""
+    tombstone_records: Count = 0
+    """Kafka tombstones, which are among the records without a row change."""
+    late_after_collection: Count = 0
+    """Records applied after the tombstone of their key was collected; they may have brought back a row."""
+
+    @property
+    def unaccounted(self) -> int:
+        """Records less the sum of the outcomes: 0 unless a record was lost or counted twice."""
+        counts = self.values()
+        return counts["records"] - sum(counts[name] for name in OUTCOMES)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTERS})
+
+    @classmethod
+    def sum_of(cls, many: Iterable[Counts]) -> Counts:
+        """The sum, zeros where there is nothing to add."""
+        return sum(many, start=Counts())
+
+    def values(self) -> dict[str, int]:
+        """The counters alone, by their names in Python."""
+        return {name: getattr(self, name) for name in COUNTERS}
+
+
+NONE: Final = Counts()
+"""All zero."""
+COUNTERS: Final = tuple(Counts.model_fields)
+"""Names of the counters; all add up over batches and tables."""
+OUTCOMES: Final = tuple(name for name, field in Counts.model_fields.items() if "outcome" in field.metadata)
+"""Names of those counters of which each record increases exactly one."""
+
+
+class Totals(Counts):
+    """Counts since the checkpoint began, where a repeated batch counts once; and what there is now."""
+
+    tombstones_retained: Count = 0
+    """Tombstones kept now."""
+    quarantined_open: Count = 0
+    """Records in quarantine now that are neither held nor replayed; `lakemirror replay` applies them."""
+    held: Count = 0
+    """Records held now for a refused table; the driver applies them by itself once the cause is gone."""
+
+
+GAUGES: Final = tuple(name for name in Totals.model_fields if name not in COUNTERS)
+"""Names of the numbers of a table that say what there is now."""
+
+
+class DriftReport(Part):
+    """A column that changed, and what was done about it. Types are those of Spark SQL."""
+
+    column: Word
+    """The column's name in the mirror."""
+    change: Word
+    """added, widened, dropped, incompatible or unknown-type."""
+    from_: Annotated[Word | None, Field(alias="from")] = None
+    """The type before."""
+    to: Word | None = None
+    """The type after."""
+    action: Word | None = None
+    """added, altered, kept, skipped, quarantined or stored-as-text."""
+    since: Time | None = None
+    """When the source made the first change that had it."""
+    seen: Time | None = None
+    """When the driver saw it."""
+
+
+class TableReport(Totals):
+    """One table's mirror."""
+
+    source: SourceName
+    """Its name in the source: database.schema.table."""
+    target: Word | None = None
+    """Where its mirror is: a path or the name of a table."""
+    version: Count | None = None
+    """The version of the Delta table."""
+    last_event_time: Time | None = None
+    """When the source made the newest change that is applied."""
+    drift: Annotated[
+        list[DriftReport], BeforeValidator(_cut_to(DRIFTS_KEPT)), Field(max_length=DRIFTS_KEPT)
+    ] = Field(default_factory=list)
+    """Columns that changed and that nobody has acknowledged, the newest first."""
+    error: Text | None = None
+    """Why the table is refused and what to do about it; its records are held."""
+
+
+class CheckpointReport(Part):
+    """How far the pipeline is."""
+
+    batch_id: Count | None = None
+    """The last batch that was committed in this run."""
+    committed_at: Time | None = None
+    """When that was."""
+    lag_records: Count | None = None
+    """Records that the source has and that are not applied; nothing where it cannot be known."""
+    lag_seconds: Annotated[float, Field(ge=0, le=1e12)] | None = None
+    """How long ago the source made the newest change that is applied, 0 when nothing is left to apply."""
+    event_time: Time | None = None
+    """When the source made the newest change that is applied."""
+    caught_up: bool | None = None
+    """Whether everything that the source has is applied."""
+    observed_at: Time | None = None
+    """When the driver said so; it does at least every 30 s. Old figures make Ready unknown."""
+
+
+class Report(CheckpointReport):
+    """What a driver says of itself at one moment."""
+
+    pipeline: Word = ""
+    run_id: Word | None = None
+    started_at: Time | None = None
+    phase: DriverPhase | None = None
+    totals: Totals = Totals()
+    tables_total: Count = 0
+    """How many tables there are, also where ``tables`` has fewer."""
+    tables: list[TableReport] = Field(default_factory=list)
+    resyncing: list[Word] = Field(default_factory=list)
+    """Sources of tables, as the manifest lists them, that are being read again."""
+    source_restarted: Text | None = None
+    """The message of the SourceRestarted that ended the run."""
+    table_failed: Text | None = None
+    """The message of the TableFailed that ended the run."""
+    failure: Text | None = None
+    """What ended the run."""
+    warnings: list[Word] = Field(default_factory=list)
+    """The last messages that a person should see."""
+
+    def shortened(self) -> Report:
+        """What fits a ConfigMap, however many tables there are."""
+        cut = {name: value[:TEXT_SHOWN] for name, value in self if isinstance(value, str)}
+        return self.model_copy(update={**cut, "tables": shown_tables(self.tables)})
+
+
+def shown_tables(tables: Iterable[TableReport], most: int = TABLES_SHOWN) -> list[TableReport]:
+    """The tables that a person should see first: errors, drift, then the longest without news.
+
+    At most ``most``; long texts and long lists of columns are cut.
+    """
+    return [_short(table) for table in sorted(tables, key=_rank)[:most]]
+
+
+def _rank(table: TableReport) -> tuple[bool, bool, str, str]:
+    """Smaller is more important. A table with no event so far has nothing to wait for."""
+    return table.error is None, not table.drift, table.last_event_time or "9", table.source
+
+
+def _short(table: TableReport) -> TableReport:
+    drift = [_cut(each) for each in table.drift[:DRIFTS_SHOWN]]
+    return _cut(table).model_copy(update={"drift": drift})
+
+
+def _cut(part: P) -> P:
+    return part.model_copy(update={n: v[:TEXT_SHOWN] for n, v in part if isinstance(v, str)})

@@ -1,0 +1,77 @@
+"""The report between driver and operator: counters that add up, and a reader that forgives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lakemirror.api import crd
+from lakemirror.api.report import COUNTERS, OUTCOMES, Counts, Report, TableReport, Totals
+from lakemirror.driver import audit
+
+
+def test_records_are_the_sum_of_the_outcomes() -> None:
+    assert OUTCOMES == (
+        "applied",
+        "superseded",
+        "stale",
+        "duplicates",
+        "no_row_change",
+        "quarantined",
+        "refused",
+    )
+    whole = Counts(records=28, **{name: n for n, name in enumerate(OUTCOMES, 1)})
+    assert whole.unaccounted == 0
+    assert (whole + Counts(records=2, applied=1, inserted=9)).unaccounted == 1
+    assert (whole + whole).values() == {name: 2 * number for name, number in whole.values().items()}
+
+
+def test_a_counter_stands_everywhere_by_its_one_definition() -> None:
+    """Audit, report, CRD and metrics name and describe the counters as the model does."""
+    for name in COUNTERS:
+        alias = Counts.model_fields[name].alias
+        assert f" {name} BIGINT" in audit.COLUMNS
+        status = crd.resource_schema()["properties"]["status"]["properties"]
+        for node in (status["totals"], status["tables"]["items"]):
+            assert node["properties"][alias]["description"] == Counts.model_fields[name].description
+        assert alias in Report(totals=Totals()).document()["totals"]
+
+
+def test_what_a_newer_driver_says_is_left_out_and_what_it_omits_is_zero() -> None:
+    said = Report.read(
+        {
+            "runId": "r",
+            "phase": "Dreaming",
+            "batchId": "seven",
+            "lagRecords": 5,
+            "future": {"a": 1},
+            "totals": {"applied": -1, "stale": 2, "lost": 1},
+            "tables": [
+                {"source": 5},
+                {},
+                "x",
+                {"source": "a.b", "applied": None, "drift": [{}, {"column": 1}]},
+            ],
+            "resyncing": ["a", 5],
+        }
+    )
+    assert said is not None
+    assert (said.run_id, said.phase, said.batch_id, said.lag_records) == ("r", None, None, 5)
+    assert said.totals == Totals(stale=2)
+    assert said.tables == [TableReport(source="a.b")]
+    assert said.resyncing == ["a"]
+    assert Report.read("nonsense") is None
+
+
+def test_the_driver_itself_may_not_say_nonsense() -> None:
+    for wrong in ({"phase": "Dreaming"}, {"batch_id": -1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Report(**wrong)
+
+
+def test_a_report_is_read_as_it_was_written() -> None:
+    table = TableReport(source="a.b", error="e" * 40_000, applied=3, held=2)
+    said = Report(pipeline="shop", phase="Running", tables=[table], tables_total=1)
+    assert Report.read(json.loads(json.dumps(said.document()))) == said
+    assert len(table.error or "") == 32768
