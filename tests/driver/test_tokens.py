@@ -51,7 +51,7 @@ def told(spark: SparkSession, mirroring: Mirroring) -> tuple[RunSummary, list[bo
     resyncs = [event.done for event in events if isinstance(event, Resync)]
     reports = [event.report.resyncing for event in events if isinstance(event, Reported)]
     assert reports[0] == (["public.parked"] if resyncs else [])
-    assert reports[-1] == ()
+    assert reports[-1] == []
     return summary, resyncs
 
 
