@@ -301,6 +301,52 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         f"{CUSTOMERS}.columns.types.a",
         "array<int",
     ),
+    "two targets alike": (
+        changed(
+            tables=[
+                {"source": "s.a", "target": {"path": "x/T"}},
+                {"source": "s.b", "target": {"path": "x/t/"}},
+            ]
+        ),
+        "spec.tables[s.b].target",
+        "s.a and s.b would have one target",
+    ),
+    "a target of its own that another has by the template": (
+        changed(tables=[{"source": "s.a"}, {"source": "s.b", "target": {"path": "lake/S/A"}}]),
+        "spec.tables[s.b].target",
+        "one target",
+    ),
+    "a template that two tables fill alike": (
+        changed(target={"table": "lake.{table}"}, tables=[{"source": "s.a"}, {"source": "t.a"}]),
+        "spec.target.table",
+        "one target",
+    ),
+    "a soft-delete column that is a column": (
+        table(columns={"include": ["id", "Gone"]}, delete={"type": "soft", "column": "gone"}),
+        f"{CUSTOMERS}.delete.column",
+        "called Gone",
+    ),
+    "a default soft-delete column that is a renamed column": (
+        {
+            **SMALL,
+            "spec": {
+                **table(columns={"rename": {"a": "gone"}})["spec"],
+                "defaults": {"delete": {"type": "soft", "column": "gone"}},
+            },
+        },
+        "spec.defaults.delete.column",
+        "column of public.customers",
+    ),
+    "two columns that differ in case": (
+        table(columns={"rename": {"a": "x", "b": "X"}}),
+        f"{CUSTOMERS}.columns.rename",
+        "x and X",
+    ),
+    "a column renamed to another": (
+        table(columns={"include": ["a", "b"], "rename": {"a": "b"}}),
+        f"{CUSTOMERS}.columns.rename",
+        "two columns would be called b",
+    ),
     "unknown onConflict": (table(onConflict="ignore"), f"{CUSTOMERS}.onConflict", "replace or fail"),
     "empty filter": (table(filter=""), f"{CUSTOMERS}.filter", "empty"),
     # ordering

@@ -11,6 +11,7 @@ import pytest
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.controller import names
 from lakemirror.controller.values import Observed, Obstacle, Plan, Rival, Workload
+from tests.api.not_supported import NOT_SUPPORTED
 from tests.controller.builders import (
     NOW,
     ago,
@@ -404,7 +405,21 @@ class TestRefusals:
 
     def test_other_back_ends_have_no_schedule(self) -> None:
         of = spec(trigger={"availableNow": True, "schedule": "@daily"}, spark={"backend": "apache"})
-        assert ready(planned(of, observed())) == ("False", "InvalidSpec")
+        assert ready(planned(of, observed())) == ("False", "NotSupported")
+
+    @pytest.mark.parametrize(("change", "path"), [(each, path) for each, path, _ in NOT_SUPPORTED])
+    def test_what_is_not_supported_stalls_before_there_is_a_pod(
+        self, change: dict[str, Any], path: str
+    ) -> None:
+        plan = planned(spec(**change), observed())
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "NotSupported"), "NotSupported")
+        assert plan.objects == ()
+        stalled = plan.status.condition("Stalled")
+        assert stalled is not None
+        assert path in stalled.message
+        # What runs goes on as it was.
+        plan = planned(spec(**change), running(STREAM))
+        assert (replicas(plan), plan.deletions, reason(plan, "Stalled")) == (1, (), "NotSupported")
 
 
 class TestSuspending:

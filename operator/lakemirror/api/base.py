@@ -31,7 +31,7 @@ class Model(BaseModel):
     )
 
 
-def wrong(message: str, *at: str) -> PydanticCustomError:
+def wrong(message: str, *at: str | int) -> PydanticCustomError:
     """The error of a rule of ours: what is wrong, ``at`` which field below the object checked."""
     return PydanticCustomError("manifest", "{message}", {"message": message, "at": at})
 

@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from lakemirror.api.pipeline import GROUP, KIND, NAME_PATTERN, VERSION, CdcPipeline
+from lakemirror.api.supported import GAPS
 
 PLURAL = "cdcpipelines"
 NAME = f"{PLURAL}.{GROUP}"
@@ -86,7 +87,7 @@ def resource_schema() -> Schema:
             "type": "object",
             "properties": {"name": {"type": "string", "maxLength": 40, "pattern": NAME_PATTERN}},
         },
-        "spec": structural(root["properties"]["spec"], definitions),
+        "spec": _with_gaps(structural(root["properties"]["spec"], definitions)),
         "status": _without_defaults(structural(root["properties"]["status"], definitions)),
     }
     return {
@@ -95,6 +96,18 @@ def resource_schema() -> Schema:
         "required": ["spec"],
         "properties": properties,
     }
+
+
+def _with_gaps(spec: Schema) -> Schema:
+    """The schema of spec with a rule for each field that is not supported yet."""
+    for gap in GAPS:
+        node = spec
+        for part in gap.parts[:-1]:
+            node = node["items"] if part == "[]" else node["properties"][part]
+        rule, message = gap.rule
+        found = node.setdefault("x-kubernetes-validations", [])
+        node["x-kubernetes-validations"] = [*found, {"rule": rule, "message": message}]
+    return spec
 
 
 def _without_defaults(node: Schema) -> Schema:

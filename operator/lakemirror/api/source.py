@@ -297,7 +297,10 @@ class Envelope(Model):
         json_schema_extra=rules(
             ("(self.format == 'custom') == has(self.fields)", "fields is needed with custom, and only there"),
             ("self.format == 'custom' || !has(self.opMap)", "opMap belongs to custom"),
-            ("self.encoding != 'avro' || has(self.schemaRegistry)", "schemaRegistry is required with avro"),
+            (
+                "(self.encoding == 'avro') == has(self.schemaRegistry)",
+                "schemaRegistry is needed with avro, and only there",
+            ),
         )
     )
 

@@ -21,7 +21,7 @@ from lakemirror.api.base import (
 )
 from lakemirror.api.checks import cron
 from lakemirror.api.source import Envelope, Offset, Partition, Source, first_twice
-from lakemirror.api.tables import Defaults, Table, Target, ambiguous_pair, match_table
+from lakemirror.api.tables import Defaults, Table, Target, ambiguous_pair, match_table, same_name
 
 Positions = Annotated[
     dict[TopicName, Annotated[dict[Partition, Offset], Field(min_length=1, max_length=10_000)]],
@@ -50,6 +50,10 @@ class Ordering(Model):
             (
                 "!has(self.epochs) || self.epochs.map(e, e.epoch).isSorted()",
                 "epochs must be in the order of their numbers",
+            ),
+            (
+                "!(self.by in ['timestamp', 'offset']) || self.toleranceMs == 5000",
+                "toleranceMs has no effect with by: timestamp and offset",
             ),
         )
     )
@@ -249,6 +253,19 @@ class PipelineSpec(Model):
                 " && self.checkpoint != self.target.path + '/' && self.checkpoint + '/' != self.target.path)",
                 "checkpoint must not be the path of the target",
             ),
+            (
+                "self.spark.backend == 'native' || !has(self.trigger.schedule)",
+                "trigger.schedule has no effect with this spark.backend: only native has schedules",
+            ),
+            (
+                "self.spark.backend != 'kubeflow' || self.restart.resetAfter == '30m'",
+                "restart.resetAfter has no effect with spark.backend kubeflow",
+            ),
+            (
+                "self.defaults.mode != 'append' || !has(self.tables) || self.tables.all(t,"
+                " (has(t.mode) && t.mode != 'append') || (!has(t.delete) && !has(t.primaryKey)))",
+                "delete and primaryKey have no effect with mode append",
+            ),
         )
     )
 
@@ -314,19 +331,47 @@ class PipelineSpec(Model):
         if self.target.path is not None and self.checkpoint.rstrip("/") == self.target.path.rstrip("/"):
             raise wrong("must not be the path of the target", "checkpoint")
         self._no_shared_target()
+        self._names_are_free()
         return self
 
     def _no_shared_target(self) -> None:
         at = "path" if self.target.path is not None else "table"
-        if "{table}" in self.target.template or self.source.change_feed is not None:
+        if self.source.change_feed is not None:
             return
-        if self.unlisted == "mirror":
-            raise wrong(
-                "needs {table}: all tables would have one target (or set unlisted: ignore)", "target", at
-            )
-        sharing = [table.source for table in self.tables if table.target is None]
-        if len(sharing) > 1:
-            raise wrong(f"needs {{table}}: {sharing[0]} and {sharing[1]} would have one target", "target", at)
+        if "{table}" not in self.target.template:
+            if self.unlisted == "mirror":
+                raise wrong(
+                    "needs {table}: all tables would have one target (or set unlisted: ignore)", "target", at
+                )
+            sharing = [table.source for table in self.tables if table.target is None]
+            if len(sharing) > 1:
+                raise wrong(
+                    f"needs {{table}}: {sharing[0]} and {sharing[1]} would have one target", "target", at
+                )
+
+        owners: dict[str, str] = {}
+        for index, table in enumerate(self.tables):
+            place = (table.target or self.target).place(table.source)
+            other = owners.setdefault(place, table.source) if place is not None else table.source
+            if other != table.source:
+                where = ("tables", index, "target") if table.target is not None else ("target", at)
+                raise wrong(f"{other} and {table.source} would have one target: give each its own", *where)
+
+    def _names_are_free(self) -> None:
+        """No column that the manifest names may be called like the one that soft deletes add."""
+        for index, table in enumerate(self.tables):
+            if (table.mode or self.defaults.mode) == "append":
+                continue
+            column = (table.delete or self.defaults.delete).column
+            taken = next((name for name in table.column_names() if same_name(name, column)), None)
+            if taken is not None:
+                where = ("tables", index) if table.delete is not None else ("defaults",)
+                raise wrong(
+                    f"{column} is a column of {table.source} already, called {taken}: choose another name",
+                    *where,
+                    "delete",
+                    "column",
+                )
 
     def secrets(self) -> dict[str, str]:
         """The Secrets that the driver reads: from the path of the field to the name in it."""

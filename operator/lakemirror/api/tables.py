@@ -97,6 +97,16 @@ class Target(Model):
             raise wrong("path is given already: give only one of the two", "table")
         return self
 
+    def place(self, source: str) -> str | None:
+        """Where the mirror of the table ``source`` stands, so that the same place is the same text; None
+        where the manifest alone cannot tell. Names that differ in case only are one place.
+        """
+        *schema, table = source.split(".")
+        known = {"table": table} | ({"schema": schema[-1]} if schema else {})
+        known |= {"db": schema[0]} if len(schema) == 2 else {}
+        text = re.sub(r"\{(\w+)\}", lambda hole: known.get(hole[1], hole[0]), self.template)
+        return None if "{" in text else text.rstrip("/").casefold()
+
     @property
     def template(self) -> str:
         """The one that is given."""
@@ -173,9 +183,12 @@ class Columns(Model):
             twice = first_twice(getattr(self, name) or [])
             if twice is not None:
                 raise wrong(f"{twice} stands there twice", name)
-        twice = first_twice(list((self.rename or {}).values()))
-        if twice is not None:
-            raise wrong(f"two columns would be called {twice}", "rename")
+        names = {source: source for source in self.include or []} | (self.rename or {})
+        folded = first_twice([name.casefold() for name in names.values()])
+        if folded is not None:
+            one, other = [name for name in names.values() if name.casefold() == folded][:2]
+            both = one if one == other else f"{one} and {other}, which is one name to Delta"
+            raise wrong(f"two columns would be called {both}", "rename")
         for name in ("rename", "types"):
             lost = next((c for c in getattr(self, name) or {} if not self.keeps(c)), None)
             if lost is not None:
@@ -183,7 +196,7 @@ class Columns(Model):
         return self
 
     def keeps(self, column: str) -> bool:
-        """If the source's ``column`` is part of the mirror."""
+        """Whether the source's ``column`` is part of the mirror."""
         if self.include is not None:
             return column in self.include
         return column not in (self.exclude or [])
@@ -195,8 +208,8 @@ class Table(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             (
-                "!(has(self.mode) && self.mode == 'append' && has(self.delete))",
-                "delete means nothing with mode append",
+                "!(has(self.mode) && self.mode == 'append' && (has(self.delete) || has(self.primaryKey)))",
+                "delete and primaryKey have no effect with mode append",
             ),
         )
     )
@@ -225,6 +238,13 @@ class Table(Model):
     resync_token: Token = ""
     """A new value reads the table anew once."""
 
+    def column_names(self) -> list[str]:
+        """The columns of the mirror that the manifest names, as they are called there."""
+        columns = self.columns or Columns()
+        rename = columns.rename or {}
+        named = [*(self.primary_key or []), *(columns.include or []), *rename, *(columns.types or {})]
+        return [rename.get(name, name) for name in named]
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         twice = first_twice(self.primary_key or [])
@@ -236,6 +256,11 @@ class Table(Model):
         if lost is not None:
             raise wrong(f"{lost} is left out by columns, but a key column has to stay", "primaryKey")
         return self
+
+
+def same_name(one: str, other: str | None) -> bool:
+    """Whether two names are those of one column: Spark and Delta do not tell capitals from small letters."""
+    return other is not None and one.casefold() == other.casefold()
 
 
 def ambiguous_pair(sources: list[str]) -> tuple[str, str] | None:

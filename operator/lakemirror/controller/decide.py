@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakemirror.api import ManifestError, PipelineSpec
+from lakemirror.api.errors import line
+from lakemirror.api.supported import not_supported
 from lakemirror.controller import fields, podtemplate
 from lakemirror.controller.values import Observed, Settings
 
@@ -48,11 +50,9 @@ def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Set
 def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
     if isinstance(spec, ManifestError):
         return Verdict("InvalidSpec", str(spec).replace("\n", "; "))
-    if spec.spark.backend != "native" and spec.trigger.schedule is not None:
-        return Verdict(
-            "InvalidSpec",
-            "spec.trigger.schedule: only the back end native runs by a schedule: set spark.backend: native",
-        )
+    unsupported = not_supported(spec)
+    if unsupported:
+        return Verdict("NotSupported", "; ".join(line(path, message) for path, message in unsupported))
     template = podtemplate.wrong(spec.spark.pod_template)
     if template is not None:
         return Verdict("InvalidSpec", f"spec.spark.podTemplate.{template}")

@@ -19,7 +19,6 @@ from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Sou
 from lakemirror.driver import checkpoint, faults
 from lakemirror.driver.sources.base import Batch, Lag
 from lakemirror.driver.storage import Storage
-from lakemirror.driver.supported import NotSupportedYet
 
 Offsets = dict[str, dict[int, int]]
 """topic -> partition -> offset of the next record."""
@@ -325,8 +324,6 @@ def client_options(source: KafkaSource, secrets: Mapping[str, str]) -> dict[str,
 
 
 def _security_options(security: KafkaSecurity, secrets: Mapping[str, str]) -> dict[str, str]:
-    if security.mechanism is not None:
-        raise NotSupportedYet("spec.source.kafka.security.protocol", security.protocol)
     options: dict[str, str] = {"security.protocol": security.protocol}
     if "ca.crt" in secrets:
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": secrets["ca.crt"]}
