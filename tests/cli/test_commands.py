@@ -194,11 +194,3 @@ class TestRun:
             result = lakemirror("run", "-f", *arguments)
             assert result.exit_code == 2
             assert error in result.stderr
-
-
-def test_replay_passes_on_what_to_replay(monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
-    driver = install(monkeypatch, "replay", Driver())
-    assert lakemirror("replay", "-f", manifest, "--table", "public.a", "--reason", "bad-json").exit_code == 0
-    [(pipeline, options)] = driver.calls
-    assert pipeline == CdcPipeline.from_dict(SMALL)
-    assert options == {"table": "public.a", "reason": "bad-json"}

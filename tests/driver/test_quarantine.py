@@ -82,7 +82,7 @@ def test_bad_records_are_kept_whole_and_replayed_when_they_can_be_applied(
 
     corrected = Mirroring(tmp_path, WIDE)
     with Owner(open_storage(str(corrected.checkpoint), spark), run_id="another"):
-        filed = replay(corrected.pipeline, reason="smallint", spark=spark)
+        filed = replay(corrected.pipeline, reason="smallint", spark=spark, timeout=0)
     assert filed.filed
     assert (corrected.checkpoint / "replay" / f"{filed.request}.json").exists()
     assert ids(spark, corrected) == [1, 6]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import click
 
 from lakemirror.cli.common import (
+    FAILED,
     call,
     debug_option,
     driver_module,
@@ -17,14 +21,73 @@ from lakemirror.cli.common import (
 @click.command()
 @manifest_option
 @click.option("--table", metavar="TABLE", help="Only records of this source table.")
-@click.option("--reason", metavar="REASON", help="Only records that were quarantined for this reason.")
+@click.option("--reason", metavar="TEXT", help="Only records whose reason contains this text.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="How long to wait for a running driver to do it.",
+)
 @set_option
 @debug_option
-def replay(file: str, table: str | None, reason: str | None, settings: tuple[str, ...], debug: bool) -> None:
+def replay(
+    file: str,
+    table: str | None,
+    reason: str | None,
+    timeout: float,
+    settings: tuple[str, ...],
+    debug: bool,
+) -> None:
     """Apply quarantined records again, after their cause is gone.
 
-    The driver that owns the checkpoint does it between two batches; where none runs, this command does it.
+    The driver that owns the checkpoint does it between two batches, and this command waits for it; where none
+    runs, this command does it. The exit code is 0 if none of the records are left in quarantine, else 1.
     """
     pipeline = read_pipeline(file, settings)
     replayer = driver_module("replay")
-    call(replayer.replay, pipeline, table=table, reason=reason, debug=debug)
+    outcome = call(replayer.replay, pipeline, table=table, reason=reason, timeout=timeout, debug=debug)
+    for text in told(outcome, pipeline.spec.checkpoint, timeout):
+        click.echo(text)
+    if not outcome.done:
+        sys.exit(FAILED)
+
+
+def told(outcome: Any, checkpoint: str, timeout: float) -> list[str]:
+    """What came of a replay (`lakemirror.driver.replay.Outcome`), a line each."""
+    where = f"{checkpoint.rstrip('/')}/replay/outcomes/{outcome.request}.json"
+    if outcome.filed:
+        return [
+            f"request {outcome.request} is filed, but the running driver did not finish it within "
+            f"{timeout:.0f} s. It is done between two batches, at the latest when the driver starts again; "
+            f"its outcome will be in {where}"
+        ]
+    if outcome.error is not None:
+        return [
+            f"request {outcome.request} failed: {outcome.error}",
+            f"The driver tries it again after a growing delay; its outcome will be in {where}",
+        ]
+    if not outcome.records:
+        return ["no open records in quarantine match"]
+    lines = [
+        f"{records(outcome.records)} taken from quarantine: {outcome.records - outcome.still_bad} applied, "
+        f"{outcome.still_bad} still bad"
+    ]
+    lines += [
+        f"  {name or 'unknown table'}: {number} taken" for name, number in sorted(outcome.taken.items())
+    ]
+    if outcome.bad:
+        lines.append("still bad:")
+    for each in outcome.bad:
+        lines.append(f"  {each.source or 'unknown table'}: {records(each.records)}: {each.reason}")
+        lines += [f"    at {place}" for place in each.places]
+    shown = sum(each.records for each in outcome.bad)
+    if shown < outcome.still_bad:
+        lines.append(f"  and {records(outcome.still_bad - shown)} for other reasons")
+    return lines
+
+
+def records(number: int) -> str:
+    """A number of records, as people say it."""
+    return f"{number} record" if number == 1 else f"{number} records"

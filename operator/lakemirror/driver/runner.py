@@ -23,8 +23,10 @@ from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import NONE, Counts, DriverPhase, Report
 from lakemirror.api.source import Source
 from lakemirror.driver import audit, replay, tokens
+from lakemirror.driver.backoff import Backoff
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.held import HeldRecords
 from lakemirror.driver.metrics import Metrics, port_from_environment
 from lakemirror.driver.owner import Owner
 from lakemirror.driver.paths import with_absolute_paths
@@ -42,6 +44,7 @@ Secrets = Mapping[str, str | Path]
 _DEFAULT_INTERVAL = "10s"
 _COLLECT_EVERY_SECONDS = 600.0
 _REPLAY_EVERY_SECONDS = 5.0
+_LONGEST_DELAY_SECONDS = 300.0
 _log = logging.getLogger(__name__)
 
 
@@ -170,6 +173,7 @@ class _Run:
         self._collected = time.monotonic()
         self._busy = threading.Lock()
         self._appliers: list[Applier] = []
+        self._held: HeldRecords | None = None
         self._failure: BaseException | None = None
 
     def run(self, stack: ExitStack, spark: SparkSession | None) -> RunSummary:
@@ -293,34 +297,62 @@ class _Run:
 
     @contextmanager
     def _between_batches(self, session: SparkSession, storage: Storage) -> Iterator[None]:
-        """Serves requests for a replay while no batch is under way: at once, and then every few seconds."""
+        """Serves requests for a replay, and tries held records again, while no batch is under way: at once,
+        then every few seconds, and when a run once has applied all that was there.
+        """
         over = threading.Event()
+        gate = replay.Gate(
+            session, self._pipeline, self._alone, partial(self._progress.batch_done, again=True)
+        )
+        requests = replay.Requests(storage, gate, self._warn)
+        self._held = held = HeldRecords(self._spec, gate, self._warn)
+        delays: Backoff[str] = Backoff(_REPLAY_EVERY_SECONDS, _LONGEST_DELAY_SECONDS)
+        complete = False
 
-        def serve() -> None:
+        def attempt(what: str, serve: Callable[[], object]) -> None:
+            if not delays.is_due(what):
+                return
+            try:
+                serve()
+                delays.forget(what)
+            except Exception as error:
+                delays.failed(what)
+                self._warn(f"{what} could not be applied: {error}")
+
+        def work() -> None:
+            last = False
             while True:
                 try:
-                    self._serve_replays(session, storage)
-                except Exception as error:
-                    self._warn(f"a replay failed and is tried again: {error}")
-                if over.wait(_REPLAY_EVERY_SECONDS):
+                    attempt("requests for a replay", requests.serve)
+                    attempt("held records", held.serve)
+                except BaseException as error:  # a crash that a test injects
+                    self._failure = error
                     return
+                if last or (over.wait(_REPLAY_EVERY_SECONDS) and not complete):
+                    return
+                last = over.is_set()
 
-        thread = threading.Thread(target=serve, name="replay", daemon=True)
+        thread = threading.Thread(target=work, name="replay", daemon=True)
         thread.start()
         try:
             yield
+            complete = self._once and not self._stopping()
         finally:
             over.set()
             thread.join()
+        if self._failure is not None:
+            raise self._failure
 
-    def _serve_replays(self, session: SparkSession, storage: Storage) -> None:
-        if not storage.list(replay.FOLDER):
-            return
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No batch meanwhile; afterwards the appliers read all mirrors anew."""
         with self._busy:
             self._owner.check()
-            replay.serve(session, self._pipeline, storage, self._progress.batch_done)
-            for applier in self._appliers:
-                applier.forget()
+            try:
+                yield
+            finally:
+                for applier in self._appliers:
+                    applier.forget()
 
     def _apply(self, raw: DataFrame, batch: Batch, applier: Applier | None = None) -> None:
         """Apply a batch of the source, or one that another ``applier`` reads again."""
@@ -339,6 +371,8 @@ class _Run:
         replayed = again or batch.batch_id in self._replays
         history = audit.history(raw.sparkSession, self._spec.checkpoint) if replayed else None
         self._progress.batch_done(result, history, again=again)
+        if self._held is not None:
+            self._held.batch_done(result)
         self._tell(BatchDone(result, time.monotonic() - began))
         self._reporter.news()
         if time.monotonic() - self._collected > _COLLECT_EVERY_SECONDS:
