@@ -142,6 +142,8 @@ def test_held_records_come_back_by_themselves(spark: SparkSession, narrow: Mirro
     wide = Mirroring(narrow.folder, {**settings("int"), "onBadRecord": "fail"})
     summary = wide.run(spark)
     assert counts(spark, wide) == {}
+    totals = json.loads((wide.checkpoint / "progress.json").read_text())["totals"]
+    assert (totals["quarantinedOpen"], totals["held"]) == (1, 0)
     assert items(spark, wide) == [1, 2, 3]
     assert summary.tables[SOURCE].counts.inserted == 2
 
@@ -155,8 +157,8 @@ class FakeGate:
         self.tried: list[list[str]] = []
         self.explained: list[str] = []
 
-    def count(self, chosen: object) -> dict[str, int]:
-        return dict(self.held)
+    def open_counts(self) -> dict[str, dict[str, int]]:
+        return {source: {"table": number, "record": 0} for source, number in self.held.items()}
 
     def apply(self, chosen: object) -> list[str]:
         return []
@@ -211,7 +213,8 @@ def test_when_held_records_are_tried_again(spark: SparkSession, monkeypatch: pyt
     assert tried == [], "the delay grows"
 
     def batch(error: str | None) -> None:
-        held.batch_done(BatchResult(1, tables={"a": TableResult("a", error=error)}))
+        result = TableResult("a", error=error).counted(refused=int(error is not None))
+        held.batch_done(BatchResult(1, tables={"a": result}))
 
     batch("refused")
     held.serve()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
 from pyspark.sql import Column
@@ -23,6 +23,7 @@ from lakemirror.driver.quarantine import HELD
 from lakemirror.driver.replay import Gate
 from lakemirror.driver.results import BatchResult
 
+OpenRecords = Mapping[str, Mapping[str, int]]
 FIRST_DELAY, LONGEST_DELAY = 15.0, 900.0
 _log = logging.getLogger(__name__)
 
@@ -43,20 +44,26 @@ class HeldRecords:
         self._spec, self._gate, self._warn = spec, gate, warn
         self._delays: Backoff[str] = Backoff(FIRST_DELAY, LONGEST_DELAY, clock)
         self._results: SimpleQueue[BatchResult] = SimpleQueue()
-        self._held: dict[str, int] | None = None
+        self._held: set[str] | None = None
         self._refused: set[str] = set()
         self._outdated = True
+        self.open: OpenRecords = {}
+        """Open records of the quarantine, as they were counted last: {source table: {scope: number}}."""
 
     def batch_done(self, result: BatchResult) -> None:
         """Take in what a batch of the source did."""
         self._results.put(result)
+
+    def recount(self) -> None:
+        """The quarantine has changed."""
+        self._outdated = True
 
     def serve(self) -> None:
         """Try again what is due."""
         self._take_in()
         if self._outdated:
             self._count()
-        due = [source for source in self._held or () if self._delays.is_due(source)]
+        due = sorted(source for source in self._held or () if self._delays.is_due(source))
         if due:
             self._try(due)
 
@@ -66,23 +73,21 @@ class HeldRecords:
                 result = self._results.get_nowait()
             except Empty:
                 return
+            self._outdated |= bool(result.counts.refused or result.counts.quarantined)
             for source, table in result.tables.items():
-                if not self._is_wanted(source):
-                    continue
                 if table.error is not None or table.counts.refused:
                     self._refused.add(source)
                 elif source in self._refused:  # it takes batches again
                     self._refused.discard(source)
                     self._delays.forget(source)
-                if table.counts.refused or table.counts.quarantined:
-                    self._outdated = True
 
     def _count(self) -> None:
         """See what is held. What comes while the driver runs waits; what it started with does not."""
-        counts = self._gate.count(F.col("scope").isin(*HELD))
-        found = {source: number for source, number in counts.items() if self._is_wanted(source)}
+        self.open = self._gate.open_counts()
+        held = {source for source, scopes in self.open.items() if any(scopes.get(each) for each in HELD)}
+        found = {source for source in held if self._is_wanted(source)}
         if self._held is not None:
-            for source in found.keys() - self._held.keys():
+            for source in found - self._held:
                 self._delays.failed(source)
         self._held, self._outdated = found, False
 

@@ -280,6 +280,10 @@ class Gate:
         """Those of these source tables that the manifest leaves out: for them, nothing can be applied."""
         return [each for each in sources if each and not self._is_mirrored(each)]
 
+    def open_counts(self) -> dict[str, dict[str, int]]:
+        """How many records are open, by table and scope."""
+        return quarantine.open_counts(self._session, self._checkpoint)
+
     def count(self, chosen: Column) -> dict[str, int]:
         """How many open records meet a condition, by table."""
         rows = self._open(chosen)

@@ -319,11 +319,15 @@ class _Run:
                 delays.failed(what)
                 self._warn(f"{what} could not be applied: {error}")
 
+        def serve_requests() -> None:
+            if requests.serve():
+                held.recount()
+
         def work() -> None:
             last = False
             while True:
                 try:
-                    attempt("requests for a replay", requests.serve)
+                    attempt("requests for a replay", serve_requests)
                     attempt("held records", held.serve)
                 except BaseException as error:  # a crash that a test injects
                     self._failure = error
@@ -390,7 +394,7 @@ class _Run:
         self._tell(Warned(message))
 
     def _report_with(self, feed: FilesFeed | KafkaFeed) -> Callable[[DriverPhase], Report]:
-        return lambda phase: self._progress.report(phase, _lag(feed))
+        return lambda phase: self._progress.report(phase, _lag(feed), self._held.open if self._held else {})
 
     def _sinks(self, stack: ExitStack, storage: Storage) -> list[ProgressSink]:
         sinks: list[ProgressSink] = [FileSink(storage), _EventSink(self._tell), *self._more_sinks]
