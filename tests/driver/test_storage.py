@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.storage import HadoopStorage, LocalStorage, Storage, StorageUnfit, open_storage
+from lakemirror.driver import storage as module
+from lakemirror.driver.storage import (
+    FileCutOff,
+    HadoopStorage,
+    LocalStorage,
+    Storage,
+    StorageUnfit,
+    open_storage,
+)
 
 
 @pytest.fixture(params=["local", "hadoop"])
@@ -54,18 +66,100 @@ def test_modification_time_is_in_milliseconds(storage: Storage) -> None:
 
 
 def test_creates_only_once(storage: Storage) -> None:
-    assert storage.write_text_new("n/1", "first")
-    assert not storage.write_text_new("n/1", "second")
-    assert storage.read_text("n/1") == "first"
+    assert storage.write_text_new("n/1", "first\n")
+    assert not storage.write_text_new("n/1", "second\n")
+    assert storage.read_text("n/1") == "first\n"
     assert [entry.name for entry in storage.list("n")] == ["1"]
 
 
-def test_of_many_creators_one_wins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_of_many_creators_one_wins(links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", fail_with(errno.EPERM))
     storage = LocalStorage(tmp_path)
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda i: storage.write_text_new("n/1", f"{i}" * 1000), range(32)))
+        won = list(pool.map(lambda i: storage.write_text_new("n/1", f"{i}" * 1000 + "\n"), range(32)))
     assert won.count(True) == 1
-    assert storage.read_text("n/1") == f"{won.index(True)}" * 1000
+    assert storage.read_text("n/1") == f"{won.index(True)}" * 1000 + "\n"
+    assert os.listdir(tmp_path / "n") == ["1"]
+
+
+def fail_with(number: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_full_disk_leaves_nothing_behind(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", fail_with(errno.EOPNOTSUPP))
+    storage = LocalStorage(tmp_path)
+    storage.write_text("n/2", "as it was")
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail_with(errno.ENOSPC))
+        for write in (storage.write_text, storage.write_text_new):
+            for name in ("n/1", "n/2"):
+                with pytest.raises(OSError, match="No space left"):
+                    write(name, "text\n")
+        with pytest.raises(OSError, match="No space left"):
+            storage._create_in_place("n/1", "text\n")
+    assert os.listdir(tmp_path / "n") == ["2"]
+    assert storage.read_text("n/2") == "as it was"
+    assert storage.write_text_new("n/1", "text\n")
+
+
+def test_what_another_container_left_blocks_nothing(tmp_path: Path) -> None:
+    """Processes in containers have the same numbers; those of before left their temporary files."""
+    storage = LocalStorage(tmp_path)
+    (tmp_path / "n").mkdir()
+    for serial in range(2000):
+        (tmp_path / "n" / f".1.{os.getpid()}.{serial}").touch()
+    assert storage.write_text_new("n/1", "text\n")
+    storage.write_text("n/1", "other")
+    assert storage.read_text("n/1") == "other"
+    assert [entry.name for entry in storage.list("n")] == ["1"]
+
+
+def test_half_files_are_told_and_replaced(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HALF_SECONDS", 0.2)
+    for text in ("", '{"half'):
+        storage.write_text("n/1", text)
+        assert storage.write_text_new("n/1", "whole\n")
+        assert storage.read_text("n/1") == "whole\n"
+        assert not storage.write_text_new("n/1", "other\n")
+    assert [entry.name for entry in storage.list("n")] == ["1"]
+    storage.write_text("n/2", "")
+    with pytest.raises(FileCutOff, match=r"n/2 is empty: .* spec\.spark\.resetToken"):
+        storage.read_text("n/2")
+    with pytest.raises(ValueError, match="has to end in a newline"):
+        storage.write_text_new("n/3", "no end")
+
+
+def test_a_writer_that_dies_on_hadoop_leaves_no_half_file(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = HadoopStorage(f"file://{tmp_path}/root", spark)
+    storage.write_text("a/old", "as it was")
+
+    def die(stream: Any, text: str) -> None:
+        stream.write(bytearray(text.encode()[:3]))
+        stream.close()
+        raise OSError("killed")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(storage, "_write", die)
+        for write, name in ((storage.write_text_new, "a/new"), (storage.write_text, "a/old")):
+            with pytest.raises(OSError, match="killed"):
+                write(name, "a longer text\n")
+    assert not storage.exists("a/new")
+    assert storage.read_text("a/old") == "as it was"
+    assert sorted(os.listdir(tmp_path / "root" / "a")) == [".old.crc", "old"]
+    (tmp_path / "root" / "a" / f".new.{'0' * 32}").write_text("left by a kill")
+    assert [entry.name for entry in storage.list("a")] == ["old"]
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import uuid
 from datetime import UTC, datetime
 
 from lakemirror.driver.document import iso
+from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.storage import Storage
 
 _METADATA = "metadata.json"
@@ -32,10 +33,15 @@ def query_id(storage: Storage, source: str, *, started: bool) -> str:
     if started:
         try:
             metadata = json.loads(storage.read_text(_METADATA))
+            if metadata["source"] == source:
+                return str(metadata["queryId"])
         except FileNotFoundError:
-            metadata = {}
-        if metadata.get("source") == source:
-            return str(metadata["queryId"])
+            pass
+        except (ValueError, TypeError, KeyError) as error:
+            raise LakemirrorError(
+                f"{storage.uri}/{_METADATA} is damaged ({error}): restore it from a copy, or give "
+                "spec.spark.resetToken a new value, so that the source is read anew"
+            ) from None
     made = str(uuid.uuid4())
     document = {"queryId": made, "source": source, "createdAt": iso(datetime.now(UTC))}
     storage.write_text(_METADATA, json.dumps(document, indent=2) + "\n")

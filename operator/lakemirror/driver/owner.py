@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.document import camel, iso, to_json
 from lakemirror.driver.errors import CheckpointInUse
-from lakemirror.driver.storage import LocalStorage, Storage
+from lakemirror.driver.storage import FileCutOff, LocalStorage, Storage
 
 LEASE_SECONDS = 30.0
 _FOLDER = "owner"
@@ -199,7 +199,7 @@ class Owner:
     def _read_text(self, incarnation: int) -> str:
         try:
             return self._storage.read_text(_name(incarnation))
-        except FileNotFoundError:
+        except (FileNotFoundError, FileCutOff):
             return ""
 
     def _unlock(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import shutil
 import stat
+import time
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,16 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.errors import LakemirrorError
 
+HALF_SECONDS = 5.0
+"""For how long a half file has to stay as it is until its writer is taken for dead."""
+
 
 class StorageUnfit(LakemirrorError):
     """The file system cannot give what is asked of it."""
+
+
+class FileCutOff(LakemirrorError):
+    """A file is empty: its writer died, or is about to write it."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,13 @@ class Storage(Protocol):
     def is_folder(self, name: str) -> bool: ...
 
     def read_text(self, name: str) -> str:
-        """The file's text; FileNotFoundError when it is not there."""
+        """The file's text; FileNotFoundError when it is not there, FileCutOff when it is empty."""
 
     def write_text_new(self, name: str, text: str) -> bool:
         """Create the file with this text, or change nothing and return False when it is there already.
 
-        Of several writers at once exactly one gets True.
+        Of several writers at once exactly one gets True. The text has to end in a newline: a file without
+        one at its end is a half file, which a crash has left, and is replaced once it stays as it is.
         """
 
     def write_text(self, name: str, text: str) -> None:
@@ -88,9 +97,12 @@ def local_path(uri: str) -> Path:
 
 
 class LocalStorage:
-    """Plain files. Readers never see half a file: it is written aside, then linked or renamed."""
+    """Plain files. Readers never see half a file: it is written aside, then linked or renamed.
 
-    _serial = itertools.count()
+    Where links cannot be made (many network and FUSE volumes), a new file is created under its own name with
+    O_EXCL, which lets only one writer succeed on any file system. Such a file is complete once it ends in a
+    newline; whoever reads it before meets text that is cut off, and says so.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.path = Path(root)
@@ -103,20 +115,40 @@ class LocalStorage:
         return (self.path / name).is_dir()
 
     def read_text(self, name: str) -> str:
-        return (self.path / name).read_text("utf-8")
+        return _whole((self.path / name).read_text("utf-8"), f"{self.uri}/{name}")
 
     def write_text_new(self, name: str, text: str) -> bool:
+        return _create(self, name, text)
+
+    def create(self, name: str, text: str) -> bool:
+        """Create the file, or return False when there is anything under its name."""
         aside = self._aside(name, text)
         try:
             os.link(aside, self.path / name)  # fails when the name is taken, unlike rename
             return True
         except FileExistsError:
             return False
+        except OSError:  # no links here: what else is wrong comes up again
+            return self._create_in_place(name, text)
         finally:
-            aside.unlink()
+            aside.unlink(missing_ok=True)
+
+    def set_aside(self, name: str) -> None:
+        """Give the file's name free, if it is there."""
+        hidden = (self.path / name).with_name(f".{Path(name).name}.{uuid.uuid4().hex}")
+        try:
+            os.replace(self.path / name, hidden)
+        except FileNotFoundError:
+            return
+        hidden.unlink(missing_ok=True)
 
     def write_text(self, name: str, text: str) -> None:
-        os.replace(self._aside(name, text), self.path / name)
+        aside = self._aside(name, text)
+        try:
+            os.replace(aside, self.path / name)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
 
     def list(self, prefix: str = "") -> list[Entry]:
         try:
@@ -147,24 +179,98 @@ class LocalStorage:
         return Entry(name, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def _aside(self, name: str, text: str) -> Path:
-        """A finished file in the same folder, on disk, under a name of its own."""
+        """A finished file in the same folder, on disk, under a name that no other process takes."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}.{os.getpid()}.{next(self._serial)}")
-        with open(aside, "x", encoding="utf-8", newline="") as file:
-            file.write(text)
+        aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        _write_file(aside, text)
+        return aside
+
+    def _create_in_place(self, name: str, text: str) -> bool:
+        try:
+            _write_file(self.path / name, text)
+        except FileExistsError:
+            return False
+        # False where this writer was so slow that another one took it for dead.
+        return (self.path / name).read_text("utf-8") == text
+
+
+def _write_file(path: Path, text: str) -> None:
+    """Create a file, on disk; nothing is left of it if that fails."""
+    with open(path, "xb") as file:
+        try:
+            file.write(text.encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
-        return aside
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+class _Creating(Protocol):
+    """What `_create` needs of a storage."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def read_text(self, name: str) -> str: ...
+
+    def create(self, name: str, text: str) -> bool: ...
+
+    def set_aside(self, name: str) -> None: ...
+
+
+def _create(storage: _Creating, name: str, text: str) -> bool:
+    """See `Storage.write_text_new`."""
+    if not text.endswith("\n"):
+        raise ValueError(f"{name}: the text has to end in a newline, by which it is known to be complete")
+    if storage.create(name, text):
+        return True
+    if not _stays_half(storage, name):
+        return False
+    storage.set_aside(name)
+    return storage.create(name, text)
+
+
+def _stays_half(storage: _Creating, name: str) -> bool:
+    """Whether a file does not end in a newline, and goes on like this for long."""
+    until = time.monotonic() + HALF_SECONDS
+    first: str | None = None
+    while True:
+        try:
+            text = storage.read_text(name)
+        except FileNotFoundError:
+            return False
+        except FileCutOff:
+            text = ""
+        if text.endswith("\n") or (first is not None and text != first):
+            return False
+        first = text
+        if time.monotonic() >= until:
+            return True
+        time.sleep(HALF_SECONDS / 20)
+
+
+def _whole(text: str, where: str) -> str:
+    if not text:
+        raise FileCutOff(
+            f"{where} is empty: its writer was cut off. Restore it from a copy, or set a new spec.spark.resetToken, "
+            "so that the source is read anew"
+        )
+    return text
 
 
 class HadoopStorage:
-    """Files of any file system that Hadoop knows, through the session's JVM."""
+    """Files of any file system that Hadoop knows, through the session's JVM.
+
+    S3 shows a file once it is complete. Elsewhere it is written aside and renamed by `FileContext.rename`,
+    which is one step on HDFS, and fails there when the new name is taken unless it is told to replace it.
+    """
 
     _CONDITIONAL = "fs.option.create.conditional.overwrite"  # Hadoop 3.4.2 and later
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.uri = root.rstrip("/")
+        self._spark = spark
         self._jvm: Any = spark._jvm
         self._fs, _ = file_system(spark, self.uri)
 
@@ -177,25 +283,38 @@ class HadoopStorage:
     def read_text(self, name: str) -> str:
         stream = self._open(name)
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+        return _whole(text, f"{self.uri}/{name}")
 
     def write_text_new(self, name: str, text: str) -> bool:
+        return _create(self, name, text)
+
+    def create(self, name: str, text: str) -> bool:
+        """Create the file, or return False when there is anything under its name."""
         path = self._path(name)
-        builder = self._fs.createFile(path).recursive().overwrite(False)
-        if self._fs.getScheme() == "s3a":
-            builder = self._conditional(builder, path)
         try:
-            self._write(builder.build(), text)
+            if self._shows_only_whole_files():
+                builder = self._fs.createFile(path).recursive().overwrite(False)
+                self._write(self._conditional(builder, path).build(), text)
+            else:
+                self._rename(self._aside(name, text), path, replace=False)
             return True
         except Py4JJavaError as error:
             if self._lost_the_race(error):
                 return False
             raise
 
+    def set_aside(self, name: str) -> None:
+        """Give the file's name free, if it is there."""
+        self.delete(name)
+
     def write_text(self, name: str, text: str) -> None:
-        self._write(self._fs.create(self._path(name), True), text)
+        if self._shows_only_whole_files():
+            self._write(self._fs.create(self._path(name), True), text)
+        else:
+            self._rename(self._aside(name, text), self._path(name), replace=True)
 
     def list(self, prefix: str = "") -> list[Entry]:
         try:
@@ -207,7 +326,7 @@ class HadoopStorage:
         found = [
             Entry(status.getPath().getName(), status.getLen(), status.getModificationTime())
             for status in statuses
-            if status.isFile()
+            if status.isFile() and not status.getPath().getName().startswith(".")
         ]
         return sorted(found, key=lambda entry: entry.name)
 
@@ -223,6 +342,34 @@ class HadoopStorage:
             return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
         finally:
             stream.close()
+
+    def _shows_only_whole_files(self) -> bool:
+        return bool(self._fs.getScheme() == "s3a")
+
+    def _aside(self, name: str, text: str) -> Any:
+        """The path of a finished file in the same folder, under a name that no other process takes."""
+        folder, _, last = name.rpartition("/")
+        aside = self._path(f"{folder}/.{last}.{uuid.uuid4().hex}".lstrip("/"))
+        try:
+            self._write(self._fs.create(aside, False), text)
+        except BaseException:
+            self._fs.delete(aside, False)
+            raise
+        return aside
+
+    def _rename(self, aside: Any, path: Any, *, replace: bool) -> None:
+        options: Any = self._jvm.org.apache.hadoop.fs.Options.Rename
+        chosen = self._spark.sparkContext._gateway.new_array(options, 1)  # type: ignore[union-attr]
+        chosen[0] = options.OVERWRITE if replace else options.NONE
+        try:
+            self._context().rename(aside, path, chosen)
+        except BaseException:
+            self._fs.delete(aside, False)
+            raise
+
+    def _context(self) -> Any:
+        context: Any = self._jvm.org.apache.hadoop.fs.FileContext
+        return context.getFileContext(self._fs.getUri(), self._fs.getConf())
 
     def _conditional(self, builder: Any, path: Any) -> Any:
         # S3A's plain create(overwrite=false) looks first and writes later: two writers can both succeed.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver import checkpoint
 from lakemirror.driver.errors import LakemirrorError
-from lakemirror.driver.storage import Storage
+from lakemirror.driver.storage import FileCutOff, Storage
 
 _HANDLED = "tokens.json"
 _FEEDS = ("files", "spark", "resync")
@@ -74,7 +74,7 @@ def _handled(storage: Storage) -> Tokens:
         return Tokens(document["reset"], document["resync"])
     except FileNotFoundError:
         return Tokens()
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, FileCutOff) as error:
         raise LakemirrorError(
             f"{storage.uri}/{_HANDLED} is damaged ({error}): restore it from a copy, or delete it, so that "
             "all is done again that the tokens ask for"
