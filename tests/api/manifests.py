@@ -62,6 +62,7 @@ spec:
     epochs: [{epoch: 1, from: {t: {0: 5}}}, {epoch: 2, from: {t: {0: 50}}}]
     toleranceMs: 10
   schemaEvolution: skip
+  driftAcknowledgedUntil: "2026-03-01T00:00:00Z"
   onBadRecord: fail
   onUnrepresentable: "null"
   tombstones: {retention: 14d}

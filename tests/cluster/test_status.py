@@ -103,7 +103,9 @@ def test_what_a_person_should_look_at_is_a_condition(mirror: Mirror) -> None:
     mirror.create().ready()
     mirror.behave(report={"tables": [table("public.items", drift=[DRIFT])]})
     assert "note" in mirror.wait("SchemaDrift")["message"]
-    mirror.behave(report={"totals": {"quarantined": 2}, "tables": [table("public.items", quarantined=2)]})
+    mirror.behave(
+        report={"totals": {"quarantinedOpen": 2}, "tables": [table("public.items", quarantinedOpen=2)]}
+    )
     mirror.wait("DataQuality")
     eventually(lambda: not mirror.condition("SchemaDrift"), what="drift that is over")
     mirror.behave(report={"tables": [table("public.items", error="no key")]})

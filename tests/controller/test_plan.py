@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -600,17 +600,44 @@ class TestFindings:
         }
         tables = [
             {"source": "shop.public.a", "drift": [drift], "error": None},
-            {"source": "shop.public.b", "drift": [], "error": "no such bucket", "quarantined": 2},
+            {"source": "shop.public.b", "drift": [], "error": "no such bucket", "quarantinedOpen": 2},
         ]
-        told = report(tables=tables, tablesTotal=2, totals={"applied": 1, "quarantined": 2})
+        told = report(tables=tables, tablesTotal=2, totals={"applied": 1, "quarantinedOpen": 2})
         plan = planned(STREAM, running(STREAM, report=told))
         messages = {c.type: c.message for c in plan.status.conditions or []}
-        assert messages["SchemaDrift"] == "shop.public.a.note added: added"
-        assert messages["DataQuality"].startswith("2 records of shop.public.b")
+        assert messages["SchemaDrift"].startswith("shop.public.a.note added: added. To acknowledge, set ")
+        assert messages["DataQuality"].startswith("2 records (shop.public.b: 2) are in quarantine")
         assert messages["TableFailed"] == "shop.public.b: no such bucket"
         assert plan.status.tables is not None
         assert plan.status.tables[0].drift is not None
         assert ready(plan) == ("True", "Progressing")
+
+    def test_data_quality_ends_when_nothing_is_open(self) -> None:
+        told = report(
+            totals={"quarantined": 2, "quarantinedOpen": 0}, tables=[{"source": "a", "quarantined": 2}]
+        )
+        assert reason(planned(STREAM, running(STREAM, report=told)), "DataQuality") is None
+
+    def test_drift_ends_when_it_is_acknowledged(self) -> None:
+        def drift(column: str, seen: datetime) -> dict[str, Any]:
+            return {"column": column, "change": "added", "action": "added", "seen": iso(seen)}
+
+        early, late = drift("a", ago(hours=2)), drift("b", ago(hours=1))
+        seen = running(STREAM, report=report(tables=[{"source": "shop.public.a", "drift": [late, early]}]))
+        before = planned(STREAM, seen).status.condition("SchemaDrift")
+        assert before is not None
+        assert before.message.endswith(f"spec.driftAcknowledgedUntil: {iso(ago(hours=1))}")
+        half = spec(driftAcknowledgedUntil=iso(ago(hours=2)))
+        plan = planned(half, seen)
+        after = plan.status.condition("SchemaDrift")
+        assert after is not None
+        assert "shop.public.a.b added" in after.message
+        assert "shop.public.a.a added" not in after.message
+        assert revision(half) == revision(STREAM)
+        all_of_it = planned(spec(driftAcknowledgedUntil=iso(ago(hours=1))), seen)
+        assert reason(all_of_it, "SchemaDrift") is None
+        assert all_of_it.status.tables is not None
+        assert all_of_it.status.tables[0].drift == []
 
     def test_a_source_that_restarted_stalls_until_the_spec_changes(self) -> None:
         told = report(

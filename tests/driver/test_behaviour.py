@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.support.delivery import doubled
 from tests.support.mirroring import Mirroring, at
@@ -24,8 +25,9 @@ def found(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[ob
 
 def audited(spark: SparkSession, mirroring: Mirroring) -> list[tuple[object, ...]]:
     audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit").where("source IS NOT NULL")
+    events = audit.withColumn("events", F.col("records") - F.col("no_row_change"))
     names = ("source", "events", "inserted", "updated", "deleted", "stale", "duplicates", "quarantined")
-    return sorted((row["batch_id"], *(row[name] for name in names)) for row in audit.collect())
+    return sorted((row["batch_id"], *(row[name] for name in names)) for row in events.collect())
 
 
 def life(shop: Shop, of: Table) -> list[list[Record]]:

@@ -119,6 +119,29 @@ def test_totals_begin_with_what_was_before_and_count_a_repeated_batch_once() -> 
     assert progress.report("Running", Lag(0, True)).totals.applied == 108
 
 
+def test_what_is_open_in_quarantine_is_told_by_table_and_in_all() -> None:
+    progress = Progress("shop")
+    progress.batch_done(batch(1, ORDERS, TableResult("public.a")))
+    found = {"public.orders": {"record": 3, "table": 4, "order": 1}, "": {"record": 2}}
+    report = progress.report("Running", Lag(0, True), found)
+    assert (report.totals.quarantined_open, report.totals.held) == (5, 5)
+    assert [(t.source, t.quarantined_open, t.held) for t in report.tables] == [
+        ("public.a", 0, 0),
+        ("public.orders", 3, 5),
+    ]
+
+
+def test_a_table_is_refused_until_a_batch_is_written() -> None:
+    progress = Progress("shop")
+    progress.batch_done(batch(1, replace(ORDERS, error="public.orders: give it another target")))
+    progress.batch_done(batch(2, TableResult("public.a")))
+    [_, orders] = progress.report("Running", Lag(0, True)).tables
+    assert orders.error == "public.orders: give it another target"
+    progress.batch_done(batch(3, ORDERS))
+    [_, orders] = progress.report("Running", Lag(0, True)).tables
+    assert orders.error is None
+
+
 def test_lag_in_seconds() -> None:
     progress = Progress("shop")
     assert progress.report("Running", Lag(3, False)).lag_seconds is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from delta import DeltaTable
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.api.report import Report
 from lakemirror.driver import delta, quarantine
 from lakemirror.driver.errors import BadRecordRefused
 from lakemirror.driver.owner import Owner
@@ -36,6 +38,13 @@ def quarantined(spark: SparkSession, mirroring: Mirroring) -> dict[int, Row]:
     return {row["offset"]: row for row in rows}
 
 
+def told_open(mirroring: Mirroring) -> tuple[int, int]:
+    """Open records in the report: in all, and of the table."""
+    said = Report.read(json.loads((mirroring.checkpoint / "progress.json").read_text("utf-8")))
+    assert said is not None
+    return said.totals.quarantined_open, next(t.quarantined_open for t in said.tables if t.source == SOURCE)
+
+
 def test_bad_records_are_kept_whole_and_replayed_when_they_can_be_applied(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -56,6 +65,7 @@ def test_bad_records_are_kept_whole_and_replayed_when_they_can_be_applied(
     assert (summary.counts.records, summary.counts.quarantined) == (7, 5)
     counts = summary.tables[SOURCE].counts
     assert (counts.inserted, counts.quarantined) == (2, 3)
+    assert told_open(mirroring) == (5, 4)
     kept = quarantined(spark, mirroring)
     assert {offset: (row["state"], row["source"]) for offset, row in kept.items()} == {
         1: ("open", None),
@@ -89,6 +99,7 @@ def test_bad_records_are_kept_whole_and_replayed_when_they_can_be_applied(
     corrected.run(spark)  # has no new records, and serves the request
     assert ids(spark, corrected) == [1, 4, 6]
     assert states(spark, corrected) == {1: "open", 2: "open", 3: "open", 4: "replayed", 5: "open"}
+    assert told_open(corrected) == (4, 3)
 
     outcome = replay(corrected.pipeline, spark=spark)
     assert (outcome.records, outcome.still_bad, outcome.filed) == (4, 3, False)

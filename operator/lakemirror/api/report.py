@@ -192,7 +192,7 @@ class TableReport(Totals):
     drift: Annotated[
         list[DriftReport], BeforeValidator(_cut_to(DRIFTS_KEPT)), Field(max_length=DRIFTS_KEPT)
     ] = Field(default_factory=list)
-    """Columns that changed and that nobody has acknowledged, the newest first."""
+    """Columns that changed, the newest first; in the status those that nobody has acknowledged."""
     error: Text | None = None
     """Why the table is refused and what to do about it; its records are held."""
 

@@ -20,7 +20,7 @@ from lakemirror.api.base import (
     wrong,
 )
 from lakemirror.api.checks import cron
-from lakemirror.api.source import Envelope, Offset, Partition, Source, first_twice
+from lakemirror.api.source import Envelope, Moment, Offset, Partition, Source, first_twice
 from lakemirror.api.tables import Defaults, Table, Target, ambiguous_pair, match_table, same_name
 
 Positions = Annotated[
@@ -301,6 +301,8 @@ class PipelineSpec(Model):
     ordering: Ordering = Field(default_factory=Ordering)
     schema_evolution: Literal["evolve", "skip", "fail"] = "evolve"
     """What a change of a table's columns does."""
+    drift_acknowledged_until: Moment | None = None
+    """Changes of columns that were seen until this time are acknowledged: SchemaDrift ends."""
     on_bad_record: Literal["quarantine", "fail"] = "quarantine"
     """What a record that cannot be applied does."""
     on_unrepresentable: Literal["quarantine", "null", "text"] = "quarantine"

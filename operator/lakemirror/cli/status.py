@@ -133,16 +133,17 @@ def _driver(driver: DriverStatus, now: datetime) -> Iterator[Text]:
 def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> Table:
     more = (total or 0) - len(tables)
     shown = Table(box=None, pad_edge=False, caption=f"and {more} more tables" if more > 0 else None)
-    for column in ("table", "applied", "version", "newest change", "tombstones", "drift", ""):
+    for column in ("table", "applied", "open in quarantine", "held", "version", "newest change", "drift", ""):
         shown.add_column(column, overflow="fold")
     for table in tables:
         newest = f"{ago(table.last_event_time, now)} ago" if table.last_event_time else "-"
         shown.add_row(
             table.source,
             _number(table.applied),
+            _number(table.quarantined_open),
+            _number(table.held),
             _number(table.version),
             newest,
-            _number(table.tombstones_retained),
             ", ".join(f"{drift.column} {drift.change}" for drift in table.drift or []),
             Text(table.error or "", "red"),
         )

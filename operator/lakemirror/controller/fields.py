@@ -42,6 +42,7 @@ EFFECTS: dict[str, Effect] = {
     "ordering.by": Effect.RESET,
     "ordering.columns": Effect.RESET,
     "schemaEvolution": Effect.RESTART,
+    "driftAcknowledgedUntil": Effect.LIVE,
     "onBadRecord": Effect.RESTART,
     "onUnrepresentable": Effect.RESTART,
     "tombstones": Effect.RESTART,

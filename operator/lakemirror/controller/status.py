@@ -36,7 +36,7 @@ def status(case: Case, health: Health) -> PipelineStatus:
             tables_total=report.said.tables_total if report is not None else before.tables_total,
             handled=_handled(case),
         ),
-        shown_tables(report.said.tables) if report is not None else before.tables,
+        shown_tables(_reported(case)) if report is not None else before.tables,
     )
 
 
@@ -121,21 +121,25 @@ _NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec")
 
 
 def _schema_drift(case: Case) -> Verdict | None:
-    text = [
-        f"{t.source}.{d.column} {d.change}: {d.action or 'seen'}" for t in _reported(case) for d in t.drift
-    ]
-    return Verdict("ColumnsChanged", _enumerated(text)) if text else None
+    """Changes of columns, until they are acknowledged."""
+    drift = [(table.source, each) for table in _reported(case) for each in table.drift]
+    if not drift:
+        return None
+    text = _enumerated([f"{source}.{d.column} {d.change}: {d.action or 'seen'}" for source, d in drift])
+    newest = max((d.seen for _, d in drift if d.seen is not None), default=iso(case.now))
+    return Verdict("ColumnsChanged", f"{text}. To acknowledge, set spec.driftAcknowledgedUntil: {newest}")
 
 
 def _data_quality(case: Case) -> Verdict | None:
     report = case.observed.report
-    number = report.said.totals.quarantined if report is not None else 0
+    number = report.said.totals.quarantined_open if report is not None else 0
     if not number:
         return None
-    tables = [t.source for t in _reported(case) if t.quarantined]
-    where = f" of {_enumerated(tables)}" if tables else ""
+    tables = [f"{t.source}: {t.quarantined_open}" for t in _reported(case) if t.quarantined_open]
+    where = f" ({_enumerated(tables)})" if tables else ""
     return Verdict(
-        "RecordsQuarantined", f"{number} records{where} are in quarantine: see `lakemirror replay`"
+        "RecordsQuarantined",
+        f"{number} records{where} are in quarantine: correct what they need, then run `lakemirror replay`",
     )
 
 
@@ -172,8 +176,20 @@ def _ran(observed: Observed) -> str | None:
 
 
 def _reported(case: Case) -> list[TableReport]:
-    """The tables of the report."""
-    return case.observed.report.said.tables if case.observed.report is not None else []
+    """The tables of the report, without the drift that was acknowledged."""
+    report, spec = case.observed.report, case.decision.spec
+    tables = report.said.tables if report is not None else []
+    if spec is None or spec.drift_acknowledged_until is None:
+        return tables
+    until = datetime.fromisoformat(spec.drift_acknowledged_until)
+    return [
+        table.model_copy(update={"drift": [each for each in table.drift if _later(each.seen, until)]})
+        for table in tables
+    ]
+
+
+def _later(seen: str | None, until: datetime) -> bool:
+    return seen is not None and datetime.fromisoformat(seen) > until
 
 
 def _enumerated(texts: list[str]) -> str:

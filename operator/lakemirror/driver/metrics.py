@@ -117,7 +117,7 @@ def _of_tables(report: Report) -> Iterator[Metric]:
             "Source time of the newest change applied",
             lambda t: _seconds(t.last_event_time),
         ),
-        "drifted_columns": ("Changes of columns that nobody has acknowledged", lambda t: len(t.drift)),
+        "drifted_columns": ("Columns whose change was reported", lambda t: len(t.drift)),
         "failed": ("1 while the table is refused", lambda t: t.error is not None),
     }
     for name, (text, value) in states.items():
