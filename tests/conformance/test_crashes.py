@@ -160,8 +160,8 @@ def test_three_kills_at_any_moment_lose_and_double_nothing(
     _kill_at_random_moments(mirroring, 3, random.Random(4))
     mirroring.run(spark)
     assert not wrong(CAPTURE.differences(spark, mirroring))
-    events = {table: total["events"] for table, total in audited(spark, mirroring).items()}
-    assert events == {table: total["events"] for table, total in audited(spark, undisturbed).items()}
+    events = {table: total["records"] for table, total in audited(spark, mirroring).items()}
+    assert events == {table: total["records"] for table, total in audited(spark, undisturbed).items()}
 
 
 @pytest.mark.soak
