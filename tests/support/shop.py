@@ -57,29 +57,31 @@ class Shop:
     _topics: dict[str, Topic] = field(default_factory=dict)
 
     def create(self, of: Table, **row: Any) -> list[Record]:
-        return self._sent(of, of.create(self._next(), row))
+        return self.send(of, of.create(self.next(), row))
 
     def update(self, of: Table, **row: Any) -> list[Record]:
-        return self._sent(of, of.update(self._next(), row, row))
+        return self.send(of, of.update(self.next(), row, row))
 
     def delete(self, of: Table, **row: Any) -> list[Record]:
         """The delete and the Kafka tombstone after it."""
-        return self._sent(of, *of.delete(self._next(), row))
+        return self.send(of, *of.delete(self.next(), row))
 
     def keyless(self, of: Table, **row: Any) -> list[Record]:
         """A create in a table without a primary key."""
-        return self._sent(of, replace(of.create(self._next(), row), key=None))
+        return self.send(of, replace(of.create(self.next(), row), key=None))
 
     def garbage(self, of: Table, value: str) -> list[Record]:
         """A record of the table's topic with any text as its value."""
-        return self._sent(of, Message('{"id":1}', value, (), 0))
+        return self.send(of, Message('{"id":1}', value, (), 0))
 
-    def _next(self) -> PostgresPosition:
+    def next(self) -> PostgresPosition:
+        """Where the next change happens."""
         self.lsn += 100
         self.seconds += 1
         return PostgresPosition(self.lsn, self.lsn - 50, self.lsn, _BEGAN + self.seconds * SECOND)
 
-    def _sent(self, of: Table, *messages: Message) -> list[Record]:
+    def send(self, of: Table, *messages: Message) -> list[Record]:
+        """Messages as records of the table's topic."""
         topic = self._topics.setdefault(of.topic, Topic(of.topic, partitions=1))
         return list(topic.append(messages))
 

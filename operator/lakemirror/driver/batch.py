@@ -2,8 +2,12 @@
 
 Deciding reads only. It ends with one state frame a table, materialised, and with everything that a policy
 may refuse; so a batch that is refused has written nothing. Committing writes, in this order: quarantine,
-tombstones, rows, the audit record. Rows are one commit a table under the batch's transaction id, so that a
+tombstones, rows, the audit record. Rows are one commit per table under the batch's transaction id, so that a
 replay changes nothing.
+
+Two laws hold (ARCHITECTURE.md). Isolation: a table that fails is tried once more, from its events on; if it
+fails again its records are held, and the other tables go on. Conservation: each record has exactly one
+outcome, and the outcomes are added up before the batch is done.
 """
 
 from __future__ import annotations
@@ -13,22 +17,28 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
-from lakemirror.driver import audit, faults, quarantine
+from lakemirror.driver import audit, faults, isolate, quarantine
+from lakemirror.driver.conservation import require_accounted, require_stored
 from lakemirror.driver.envelopes.debezium import Classifier
-from lakemirror.driver.errors import BadRecordRefused, LakemirrorError, TableFailed
+from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
 from lakemirror.driver.mirror import TableName
 from lakemirror.driver.overview import Overview, overview, restarted
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.sources.base import Batch
-from lakemirror.driver.table.applier import TableApplier
-from lakemirror.driver.table.decision import Decision
+from lakemirror.driver.table.applier import TableApplier, described, hold, of_table
+from lakemirror.driver.table.decision import Decision, Held, Refused
+from lakemirror.driver.table.mirrored import MirroredTable
+from lakemirror.driver.targets import Targets
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +52,16 @@ _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+
+@dataclass(frozen=True)
+class _Input:
+    """What a batch brings: its records, raw and classified, and the overview of them."""
+
+    raw: DataFrame
+    events: DataFrame
+    seen: Overview
+    batch: Batch
 
 
 class BatchApplier:
@@ -63,9 +83,15 @@ class BatchApplier:
         )
         self._session = spark
         self._positions = audit.last_positions(spark, self._checkpoint, query_id)
-        self._drift = {
-            name: table.drift for name, table in audit.history(spark, self._checkpoint).tables.items()
-        }
+        former = audit.history(spark, self._checkpoint).tables
+        self._drift = {name: table.drift for name, table in former.items()}
+        self._targets = Targets(
+            {
+                table.target: name
+                for name, table in former.items()
+                if table.target and table.version is not None
+            }
+        )
         self._first = True
         self.still_bad: DataFrame | None = None
         """The records that the last batch put into quarantine, with their ids."""
@@ -74,36 +100,49 @@ class BatchApplier:
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
         """Apply one batch of RAW records; doing it again changes nothing.
 
-        Raises SourceRestarted, SchemaDriftRefused or BadRecordRefused with nothing written, and TableFailed
-        or BatchMismatch when some tables may have been written: a replay completes the others.
+        Raises PipelineStopped: SourceRestarted, SchemaDriftRefused or BadRecordRefused with nothing written,
+        BatchMismatch or RecordsUnaccounted when some tables may have been written; a replay completes the
+        others.
         """
         self._use(raw.sparkSession)
-        events = self._classifier.classify(raw, self._schemas).persist()
+        events, seen = self._classified(raw)
         try:
-            seen = overview(events, self._schemas)
             self._schemas.update(seen.documents)
             restarted(events, seen, self._positions, self._spec.ordering)
-            return self._apply(raw, events, seen, batch)
+            return self._apply(_Input(raw, events, seen, batch))
         finally:
             events.unpersist()
 
-    def _apply(self, raw: DataFrame, events: DataFrame, seen: Overview, batch: Batch) -> BatchResult:
-        appliers = [self._table(name) for name in seen.tables]
-        decisions = _side_by_side(
-            lambda table: table.decide(events, seen.tables[table.name], self._schemas), appliers
-        )
+    def _classified(self, raw: DataFrame) -> tuple[DataFrame, Overview]:
+        """The classified events, materialised, and their overview. Records that make Spark throw are bad."""
+        try:
+            return _overviewed(self._classifier.classify(raw, self._schemas))
+        except Exception as error:
+            if stops_pipeline(error, self._session):
+                raise
+            log.warning("a batch cannot be read, so its records are tried one by one: %s", cause_of(error))
+            poison = isolate.poisoned(raw, lambda some: overview(self._classifier.classify(some)), error)
+        readable = self._classifier.classify(isolate.without(raw, poison), self._schemas)
+        bad = isolate.as_bad(raw, poison)
+        return _overviewed(readable.unionByName(bad, allowMissingColumns=True))
+
+    def _apply(self, given: _Input) -> BatchResult:
+        seen, batch = given.seen, given.batch
+        names = sorted(seen.tables, key=str)
+        for name in names:
+            self._table(name)  # one after the other: the first of two that share a target has it
+        decisions = _side_by_side(lambda name: self._decide(name, given), names)
         self._refuse_bad(seen, decisions)
         with _settings(self._session, {_USER_METADATA: _note(batch)}):
-            bad = self._quarantine(raw, events, seen, decisions, batch)
-            results = self._commit(decisions, batch)
-            self._ahead.begin(self._tables[d.name].read_log for d in decisions if d.work is not None)
-            result = BatchResult(
-                batch.batch_id,
-                rest=_rest(seen, decisions),
-                tables={each.source: each for each in results},
-            )
+            self.still_bad = None
+            self._keep_aside(given, decisions, unreadable=seen.bad)
+            tables = self._commit(decisions, given)
+            written = [each.name for each in decisions if each.work and each.name in self._tables]
+            self._ahead.begin(self._tables[name].read_log for name in written)
             positions = seen.advanced(self._positions)
-            if result.tables or bad:
+            result = _result(seen, decisions, tables, batch)
+            require_accounted(result, seen.records)
+            if result.tables or result.rest.quarantined:
                 audit.append(self._session, self._checkpoint, batch, result, positions, replay=self._first)
             faults.reach("after-audit")
         self._positions = positions
@@ -139,76 +178,162 @@ class BatchApplier:
             self._session = session
             self._tables = {}
 
+    # -- deciding -----------------------------------------------------------------------------------
+
+    def _decide(self, name: TableName, given: _Input) -> Decision:
+        """What to do with one table's part of the batch. A failure is tried once more, then holds it."""
+        try:
+            return self._attempt(name, given)
+        except Exception as error:
+            if stops_pipeline(error, self._session):
+                raise
+            log.warning("table %s failed and is tried again: %s", name, cause_of(error))
+        try:
+            return self._attempt(name, given)
+        except Exception as error:
+            if stops_pipeline(error, self._session):
+                raise
+            return self._without_poison(name, given, error)
+
+    def _attempt(self, name: TableName, given: _Input, events: DataFrame | None = None) -> Decision:
+        """Decide, with nothing left of a former attempt."""
+        try:
+            return self._table(name).decide(events or given.events, given.seen.tables[name], self._schemas)
+        except Exception:
+            self._tables.pop(name, None)
+            raise
+
+    def _without_poison(self, name: TableName, given: _Input, error: Exception) -> Decision:
+        """Decide without the records that are to blame for the ``error``; held when none is."""
+        events = of_table(given.events, name)
+        try:
+            poison = isolate.poisoned(events, lambda some: self._attempt(name, given, some), error)
+            decision = self._attempt(name, given, isolate.without(events, poison))
+        except Exception as failure:
+            if stops_pipeline(failure, self._session):
+                raise
+            return self._failed(name, given, failure)
+        return replace(decision, poison=poison, changes=events)
+
+    def _failed(self, name: TableName, given: _Input, error: Exception) -> Decision:
+        """The table's records are held, for the reason that it failed twice."""
+        log.error("table %s is refused in batch %s", name, given.batch.batch_id, exc_info=error)
+        self._tables.pop(name, None)
+        return hold(name, Held(_failure(name, error)), given.events, given.seen.tables[name])
+
     def _table(self, name: TableName) -> TableApplier:
         if name not in self._tables:
-            self._tables[name] = TableApplier(
-                self._session, self._pipeline, name, self._drift.get(str(name), ())
-            )
+            self._tables[name] = self._opened(name)
         return self._tables[name]
+
+    def _opened(self, name: TableName) -> TableApplier:
+        try:
+            settings = self._spec.table_settings(str(name))
+            if settings is None:
+                return TableApplier(name, None)
+            if settings.suspend:
+                held = Held(f"tables[{settings.source}].suspend is true", error=False)
+                return TableApplier(name, None, held)
+            reported = self._drift.get(str(name), ())
+            table = MirroredTable(self._session, self._pipeline, name, settings, reported)
+            self._targets.claim(table.location, str(name))
+            return TableApplier(name, table)
+        except (Refused, AmbiguousTable) as reason:
+            return TableApplier(name, None, Held(str(reason)))
 
     def _refuse_bad(self, seen: Overview, decisions: Sequence[Decision]) -> None:
         if self._spec.on_bad_record != "fail":
             return
-        bad = [d for d in decisions if d.bad]
+        bad = [d for d in decisions if d.bad or d.error]
         if not seen.bad and not bad:
             return
         reason = seen.bad_reason or next(d.example() for d in bad)
-        count = seen.bad + sum(d.bad for d in bad)
+        count = seen.bad + sum(d.bad + d.refused for d in bad)
         raise BadRecordRefused(
             f"{count} record(s) cannot be applied and onBadRecord is 'fail': nothing was written. First: "
             f"{reason}. "
             f"Set spec.onBadRecord to 'quarantine' to keep them aside, or correct the source."
         )
 
-    def _quarantine(
-        self, raw: DataFrame, events: DataFrame, seen: Overview, decisions: Sequence[Decision], batch: Batch
-    ) -> int:
-        count = seen.bad + sum(d.bad for d in decisions)
-        self.still_bad = None
-        if not count:
-            return 0
-        parts = []
-        if seen.bad:
-            parts.append(_unreadable(events))
-        parts += [_with_bytes(decision.bad_records(), raw) for decision in decisions if decision.bad]
-        records = parts[0]
-        for part in parts[1:]:
-            records = records.unionByName(part)
-        self.still_bad = quarantine.store(records, self._checkpoint, batch)
-        return count
+    # -- committing ---------------------------------------------------------------------------------
 
-    def _commit(self, decisions: Sequence[Decision], batch: Batch) -> list[TableResult]:
+    def _commit(self, decisions: Sequence[Decision], given: _Input) -> list[TableResult]:
         """All tables side by side: first their tombstones, then their rows.
 
         Only the rows carry the transaction id. Looking it up costs Delta a job for each log, and tombstones
         that are written twice say nothing new.
         """
-        wanted = [d for d in decisions if not d.left_out]
-        replay, app_id = self._first, self._app_id
-        _each_table(
-            wanted,
-            lambda each, again: self._tables[each.name].prepare(each, batch, app_id, replay=replay or again),
-        )
-        transaction = {
-            _TXN_ID: app_id,
+        wanted = [d for d in decisions if d.work is not None]
+        prepared = _side_by_side(lambda each: self._caught(each, lambda: self._prepare(each, given)), wanted)
+        ready = [each for each, error in zip(wanted, prepared, strict=True) if error is None]
+        with _settings(self._session, self._transaction(given.batch)):
+            written = _side_by_side(lambda each: self._caught(each, lambda: self._write(each, given)), ready)
+        done = {each.name: outcome for each, outcome in zip(ready, written, strict=True)}
+        results = []
+        for each in decisions:
+            outcome = done.get(each.name)
+            if isinstance(outcome, TableResult):
+                results.append(outcome)
+            elif each.work is not None:
+                results.append(self._commit_again(each.name, given))
+            elif each.held is not None:
+                results.append(described(each))
+        return results
+
+    def _commit_again(self, name: TableName, given: _Input) -> TableResult:
+        """Decide, prepare and write a table alone: what was materialised may be lost with an executor."""
+        decision = self._decide(name, given)
+        if decision.work is not None:
+            try:
+                self._prepare(decision, given, again=True)
+                with _settings(self._session, self._transaction(given.batch)):
+                    return self._write(decision, given, again=True)
+            except Exception as error:
+                if stops_pipeline(error, self._session):
+                    raise
+                decision = self._failed(name, given, error)
+        self._keep_aside(given, [decision])
+        return described(decision)
+
+    def _prepare(self, decision: Decision, given: _Input, *, again: bool = False) -> None:
+        table, replay = self._tables[decision.name], self._first or again
+        table.prepare(decision, given.batch, self._app_id, replay=replay)
+
+    def _write(self, decision: Decision, given: _Input, *, again: bool = False) -> TableResult:
+        table, replay = self._tables[decision.name], self._first or again
+        return table.commit(decision, given.batch, self._app_id, replay=replay)
+
+    def _caught(self, decision: Decision, step: Callable[[], Out]) -> Out | Exception:
+        """The outcome of a step, or the error that it raised, which ends a table's first attempt."""
+        try:
+            return step()
+        except Exception as error:
+            if stops_pipeline(error, self._session):
+                raise
+            log.warning("table %s failed and is tried again: %s", decision.name, cause_of(error))
+            self._tables.pop(decision.name, None)
+            return error
+
+    def _transaction(self, batch: Batch) -> dict[str, str]:
+        return {
+            _TXN_ID: self._app_id,
             _TXN_VERSION: str(batch.batch_id),
             _MATERIALIZE: "none",  # what is merged is materialised already
         }
-        with _settings(self._session, transaction):
-            return _each_table(
-                wanted,
-                lambda each, again: self._tables[each.name].commit(
-                    each, batch, app_id, replay=replay or again
-                ),
-            )
 
+    # -- quarantine ---------------------------------------------------------------------------------
 
-def _rest(seen: Overview, decisions: Sequence[Decision]) -> Counts:
-    """The records of a batch that belong to no table of the pipeline."""
-    mirrored = [decision for decision in decisions if not decision.left_out]
-    tombstones = sum(decision.overview.tombstone_records for decision in mirrored)
-    none = seen.ignored - tombstones + sum(d.events for d in decisions if d.left_out)
-    return Counts(records=none + seen.bad, no_row_change=none, quarantined=seen.bad)
+    def _keep_aside(self, given: _Input, decisions: Sequence[Decision], unreadable: int = 0) -> None:
+        """Store what cannot be applied: unreadable records, bad ones of tables, all of tables held."""
+        wanted = [d for d in decisions if d.bad or d.refused]
+        expected = unreadable + sum(d.bad + d.refused for d in wanted)
+        if not expected:
+            return
+        parts = [_unreadable(given.events)] if unreadable else []
+        parts += [_with_bytes(decision.kept_aside(), given.raw) for decision in wanted]
+        stored = quarantine.store(reduce(DataFrame.unionByName, parts), self._checkpoint, given.batch)
+        require_stored(expected, stored.count())
+        self.still_bad = stored if self.still_bad is None else self.still_bad.unionByName(stored)
 
 
 class LookAhead:
@@ -229,36 +354,36 @@ class LookAhead:
         self._waiting = [self._thread.submit(read) for read in reads]
 
 
-def _each_table(decisions: Sequence[Decision], step: Callable[[Decision, bool], Out]) -> list[Out]:
-    """Do a step of all tables side by side; one that fails is tried once more alone."""
-
-    def attempt(decision: Decision) -> Out | Exception:
-        try:
-            return step(decision, False)
-        except Exception as error:
-            return error
-
-    results: list[Out] = []
-    for decision, outcome in zip(decisions, _side_by_side(attempt, decisions), strict=True):
-        if isinstance(outcome, LakemirrorError):
-            raise outcome
-        if isinstance(outcome, Exception):
-            log.warning("table %s failed and is tried again: %s", decision.name, outcome)
-            outcome = _again(decision, step)
-        results.append(outcome)
-    return results
-
-
-def _again(decision: Decision, step: Callable[[Decision, bool], Out]) -> Out:
+def _overviewed(events: DataFrame) -> tuple[DataFrame, Overview]:
+    """The events, persisted, and what they hold."""
+    events = events.persist()
     try:
-        return step(decision, True)
-    except LakemirrorError:
+        return events, overview(events)
+    except Exception:
+        events.unpersist()
         raise
-    except Exception as error:
-        raise TableFailed(
-            f"table {decision.name} could not be written: {_first_line(error)}. The other tables of the "
-            f"batch are written; set tables[{decision.name}].suspend: true to go on without it."
-        ) from error
+
+
+def _result(
+    seen: Overview, decisions: Sequence[Decision], tables: Sequence[TableResult], batch: Batch
+) -> BatchResult:
+    rest = _rest(seen, decisions)
+    return BatchResult(batch.batch_id, rest=rest, tables={each.source: each for each in tables})
+
+
+def _rest(seen: Overview, decisions: Sequence[Decision]) -> Counts:
+    """The records of a batch that belong to no table of the pipeline."""
+    mirrored = [decision for decision in decisions if not decision.left_out]
+    tombstones = sum(decision.overview.tombstone_records for decision in mirrored)
+    none = seen.ignored - tombstones + sum(d.records for d in decisions if d.left_out)
+    return Counts(records=none + seen.bad, no_row_change=none, quarantined=seen.bad)
+
+
+def _failure(name: TableName, error: Exception) -> str:
+    return (
+        f"table {name} could not be written: {cause_of(error)}. Its records are kept in quarantine and "
+        f"applied again by the driver when the cause is gone; set tables[{name}].suspend: true to stop trying"
+    )
 
 
 def _note(batch: Batch) -> str:
@@ -289,43 +414,26 @@ def _side_by_side(do: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
     return [future.result() for future in futures]
 
 
+_PLACE = ["topic", "partition", "offset", "file", "row"]
+
+
 def _unreadable(events: DataFrame) -> DataFrame:
-    """Records that are bad before any table is known: RAW columns, source and reason."""
+    """Records that are bad before any table is known: RAW columns, source, scope and reason."""
     return events.where("kind = 'bad'").selectExpr(
         "nullif(concat_ws('.', database, schema, table), '') AS source",
+        "'record' AS scope",
         "reason",
-        "topic",
-        "partition",
-        "offset",
+        *_PLACE,
         "timestamp",
         "raw_key AS key",
         "raw_value AS value",
         "raw_headers AS headers",
-        "file",
-        "row",
         "CAST(NULL AS STRING) AS problem",
     )
 
 
-def _with_bytes(bad: DataFrame, raw: DataFrame) -> DataFrame:
-    """Bad records of a table (source, reason, topic, partition, offset) with their raw bytes."""
-    places = bad.dropDuplicates(["topic", "partition", "offset"])
-    records = raw.dropDuplicates(["topic", "partition", "offset"])
-    return places.join(records, ["topic", "partition", "offset"]).select(
-        "source",
-        "reason",
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "key",
-        "value",
-        "headers",
-        "file",
-        "row",
-        "problem",
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _with_bytes(aside: DataFrame, raw: DataFrame) -> DataFrame:
+    """Records of a table (source, scope, reason and place) with their raw bytes."""
+    same = [F.col(f"a.{name}").eqNullSafe(F.col(f"r.{name}")) for name in _PLACE]
+    found = aside.dropDuplicates(_PLACE).alias("a").join(raw.alias("r"), same)
+    return found.select("a.source", "a.scope", "a.reason", "r.*")

@@ -11,7 +11,18 @@ from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from lakemirror.driver.apply.scd1 import Default
 from lakemirror.driver.values.connect import Field
@@ -36,9 +47,9 @@ class Reading:
     """How one table's events are read.
 
     ``columns`` are the mirror's columns, ``names`` maps the source's names to them (a column not in it is
-    left out), ``key`` the mirror's key columns (empty: the table has none). ``declared`` says that the
-    manifest names the key, so that it is taken from the rows; ``images`` that the before image of a delete
-    is wanted (append).
+    left out), ``key`` the mirror's key columns (empty: the table has none). ``from_rows`` are those that
+    the manifest declares and the records' own keys do not hold, so that the key is taken from the rows;
+    ``images`` says that the before image of a delete is wanted (append).
     """
 
     columns: Mapping[str, DataType]
@@ -46,7 +57,7 @@ class Reading:
     key: Sequence[str]
     versions: Sequence[Version]
     defaults: Mapping[str, Default] = field(default_factory=dict)
-    declared: bool = False
+    from_rows: Sequence[str] = ()
     images: bool = False
     unrepresentable: Unrepresentable = "quarantine"
     placeholder: str = "__debezium_unavailable_value"
@@ -58,7 +69,7 @@ def decode(events: DataFrame, reading: Reading) -> DataFrame:
     A record with a ``problem`` has a null key. All versions are brought to the mirror's columns and types.
     """
     frames = []
-    for version in reading.versions:
+    for version in reading.versions or [Version(None, ())]:
         mine = (
             F.col("schema_id").isNull()
             if version.schema_id is None
@@ -86,7 +97,7 @@ def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
     by_mirror_name = {reading.names[name]: each for name, each in decoded.items()}
     framed = keyed.select(
         F.when(problem.isNull(), F.col("_key")).alias("key") if reading.key else F.lit("").alias("key"),
-        "op",
+        F.when(_rekeyed(reading), F.lit("c")).otherwise(F.col("op")).alias("op"),
         "seq",
         "unanchored",
         "event_time",
@@ -95,7 +106,7 @@ def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
         "offset",
         "file",
         "row",
-        F.xxhash64("op", "row_text").alias("digest"),
+        F.xxhash64("op", "row_text", "before_text").alias("digest"),
         F.struct(
             *[
                 _value(name, kind, by_mirror_name, reading).alias(name)
@@ -105,10 +116,41 @@ def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
         _gaps(by_mirror_name).alias("gaps"),
         _texts(by_mirror_name, reading).alias("texts"),
         F.col("_new_key").alias("new_key"),
-        F.col("_old_key").alias("old_key"),
+        (F.when(_rekeyed(reading), F.col("_old_key")) if reading.from_rows else F.col("_old_key")).alias(
+            "old_key"
+        ),
         problem.alias("problem"),
+        F.lit(1).alias("records"),
+    ).withColumnsRenamed({"row": "line", "values": "row"})
+    return _with_deletes(framed) if reading.from_rows else framed
+
+
+def _with_deletes(events: DataFrame) -> DataFrame:
+    """An update that changes the declared key is a create with ``old_key`` here; add its other half, the
+    delete of the former key, which no record stands for.
+    """
+    moved = events.where("old_key IS NOT NULL AND key IS NOT NULL AND op = 'c'")
+    nothing = F.lit(None).cast(events.schema["row"].dataType)
+    half = moved.withColumns(
+        {
+            "new_key": F.col("key"),
+            "key": F.col("old_key"),
+            "old_key": F.lit(None).cast(events.schema["old_key"].dataType),
+            "op": F.lit("d"),
+            "row": nothing,
+            "gaps": F.lit(None).cast("array<string>"),
+            "texts": F.lit(None).cast("map<string, string>"),
+            "records": F.lit(0),
+        }
     )
-    return framed.withColumnsRenamed({"row": "line", "values": "row"})
+    return events.unionByName(half)
+
+
+def _rekeyed(reading: Reading) -> Column:
+    """BOOLEAN: an update that changes the declared key."""
+    if not reading.from_rows:
+        return F.lit(False)
+    return F.coalesce((F.col("op") == "u") & (F.col("_old_key") != F.col("_key")), F.lit(False))
 
 
 def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
@@ -126,10 +168,16 @@ def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFra
         {each.name: reading.columns[reading.names[each.name]] for each in fields},
         placeholder=reading.placeholder,
     )
-    text = F.col("key_text")
-    if reading.declared:
-        text = F.when(F.col("op") == "d", F.coalesce("before_text", "key_text")).otherwise(F.col("row_text"))
-    texts = {"_key": text, "_new_key": F.col("new_key_text"), "_old_key": F.col("old_key_text")}
+    texts = {
+        "_key": F.col("key_text"),
+        "_new_key": F.col("new_key_text"),
+        "_old_key": F.col("old_key_text"),
+    }
+    if reading.from_rows:
+        nothing = F.lit(None).cast("string")
+        before, after = F.col("before_text"), F.col("row_text")
+        key = F.when(F.col("op") == "d", before).otherwise(after)
+        texts = {"_key": key, "_new_key": nothing, "_old_key": F.when(F.col("op") == "u", before)}
     wired = events.withColumns({f"{name}_wire": decoder.parse(each) for name, each in texts.items()})
     keys = {}
     for name in texts:
@@ -153,6 +201,8 @@ def _problem(
     if version.refused:
         column, why = next(iter(version.refused.items()))
         reasons.append(F.when(F.col("op") != "d", F.lit(f"column {column}: {why}")))
+    if reading.from_rows:
+        reasons += _doubts(reading, version)
     if reading.key:
         listed = ", ".join(reading.key)
         reasons.append(
@@ -160,6 +210,8 @@ def _problem(
                 F.col("_key").isNull(), F.lit(f"the key is missing or does not fit (key columns: {listed})")
             )
         )
+        if not reading.from_rows:
+            reasons.append(F.when(_differs(decoded, reading), F.lit(f"key and row differ in {listed}")))
     reasons.append(decoder.problem(F.col("_image"), F.col("_wire")))
     if reading.unrepresentable == "quarantine":
         for name, each in decoded.items():
@@ -168,6 +220,58 @@ def _problem(
                 reason = F.concat(F.lit(f"column {reading.names[name]}: Spark has no value for "), text)
                 reasons.append(F.when(each.unrepresentable, reason))
     return F.coalesce(*reasons)
+
+
+def _differs(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
+    """BOOLEAN: the row of a change has another key than its record, so that nobody can tell whose it is."""
+    names = {reading.names[name]: each for name, each in decoded.items()}
+    same = [names[name].value.eqNullSafe(F.col("_key")[name]) for name in reading.key if name in names]
+    return (F.col("op") != "d") & ~reduce(Column.__and__, same, F.lit(True))
+
+
+def _doubts(reading: Reading, version: Version) -> list[Column]:
+    """Why a declared key cannot be told from a change's before image.
+
+    Under REPLICA IDENTITY DEFAULT PostgreSQL sends the columns of its own key alone. An update then has no
+    before image, and that of a delete holds nulls, zeros and defaults in all other columns (Debezium,
+    PostgreSQL connector, "replica identity"). A value that could be such a placeholder is not believed.
+    """
+    listed = ", ".join(reading.from_rows)
+    remedy = (
+        f"primaryKey has {listed}, which the record's own key does not have: set REPLICA IDENTITY FULL on "
+        "the table, or declare the record's key"
+    )
+    sent = F.col("before_text").isNotNull()
+    defaults = {reading.names[each.name]: each for each in version.fields if each.default is not None}
+    placeholder = F.lit(False)
+    for name in reading.from_rows:
+        value, kind = F.col("_key")[name], reading.columns[name]
+        placeholder = placeholder | _is_zero(value, kind)
+        if name in defaults:
+            field = defaults[name]
+            constant = RowDecoder([field], {field.name: kind}).default(field.name)
+            placeholder = placeholder | F.coalesce(value == constant, F.lit(False))
+    doubtful = sent & ~F.col("full_before") & F.col("key_text").isNotNull() & placeholder
+    return [
+        F.when((F.col("op") == "u") & ~sent, F.lit(f"an update without a before image, but {remedy}")),
+        F.when((F.col("op") == "d") & ~sent, F.lit(f"a delete without a before image, but {remedy}")),
+        F.when((F.col("op") == "d") & doubtful, F.lit(f"a delete with an incomplete before image: {remedy}")),
+    ]
+
+
+def _is_zero(value: Column, kind: DataType) -> Column:
+    """BOOLEAN: null, or what Debezium puts into a required column that it was not sent."""
+    zeros = {
+        StringType: F.lit(""),
+        BooleanType: F.lit(False),
+        DateType: F.lit("1970-01-01").cast("date"),
+        TimestampType: F.timestamp_micros(F.lit(0)),
+        TimestampNTZType: F.lit("1970-01-01").cast("timestamp_ntz"),
+    }
+    if isinstance(kind, BinaryType):
+        return F.coalesce(F.hex(value).rlike("^(00)*$"), F.lit(True))
+    zero = F.lit(0).cast(kind) if isinstance(kind, NumericType) else zeros.get(type(kind))
+    return value.isNull() if zero is None else F.coalesce(value == zero, F.lit(True))
 
 
 def _value(name: str, kind: DataType, decoded: Mapping[str, Decoded], reading: Reading) -> Column:

@@ -6,7 +6,7 @@ What a record holds should never make Spark throw; where it does all the same, o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from pyspark.sql import Column, DataFrame
@@ -82,19 +82,24 @@ def bisect(
     return found
 
 
-def without(frame: DataFrame, places: dict[int, str]) -> DataFrame:
+def without(frame: DataFrame, places: Mapping[int, str]) -> DataFrame:
     """The other records."""
     return frame.where(~origin().isin(list(places)))
 
 
-def as_bad(raw: DataFrame, places: dict[int, str]) -> DataFrame:
-    """RAW records that cannot be classified as bad events, with what is known of them."""
-    reason = F.lit(None).cast("string")
+def reason(places: Mapping[int, str]) -> Column:
+    """STRING: why a record cannot be read; null for those that can."""
+    found = F.lit(None).cast("string")
     for place, why in places.items():
-        reason = F.when(origin() == place, F.lit(f"the record cannot be read: {why}")).otherwise(reason)
+        found = F.when(origin() == place, F.lit(f"the record cannot be read: {why}")).otherwise(found)
+    return found
+
+
+def as_bad(raw: DataFrame, places: Mapping[int, str]) -> DataFrame:
+    """RAW records that cannot be classified as bad events, with what is known of them."""
     return raw.where(origin().isin(list(places))).select(
         F.lit("bad").alias("kind"),
-        reason.alias("reason"),
+        reason(places).alias("reason"),
         *map(F.col, ("topic", "partition", "offset", "timestamp", "file", "row")),
         *(F.col(name).alias(f"raw_{name}") for name in ("key", "value", "headers")),
     )

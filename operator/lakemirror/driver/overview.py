@@ -82,7 +82,7 @@ class Overview:
         return merged
 
 
-def overview(events: DataFrame, known: Mapping[int, str]) -> Overview:
+def overview(events: DataFrame) -> Overview:
     """Aggregate classified events; this materialises them."""
     streamed = F.when((F.col("kind") == "change") & (F.col("op") != "r"), F.col("seq"))
     grouped = events.groupBy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,21 +13,27 @@ from lakemirror.driver.apply.scd1 import MergeCounts, S, T
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import is_snapshot
+from lakemirror.driver.values.expressions import same_value
 
 
 def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -> MergeCounts:
     """Add an event frame's rows that are not there yet, as one commit.
 
-    A change has a sequence of its own in its table; all rows of a snapshot share one, so that where they
-    stood tells them apart.
+    A change that was sent again has the position of the first one and its payload, or its origin. Changes
+    of one position may differ: PostgreSQL gives all rows of a COPY one LSN, Oracle those of one SCN. All rows
+    of a snapshot share one position and may be alike, so that only their origin tells them apart.
     """
     origin = F.struct("topic", "partition", "offset")
     place = F.when(is_snapshot(F.col("seq")), origin)
-    once = (
-        events.withColumn("origin", origin).withColumn("place", place).dropDuplicates(["seq", "op", "place"])
+    once = events.withColumns({"origin": origin, "place": place}).dropDuplicates(
+        ["seq", "op", "digest", "place"]
     )
-    stored = F.when(is_snapshot(T("__seq")), T("__origin"))
-    same = (T("__seq") == F.col("s.seq")) & (T("__op") == F.col("s.op")) & stored.eqNullSafe(F.col("s.place"))
+    alike = reduce(Column.__and__, [same_value(T(name), S(name), kind) for name, kind in columns.items()])
+    same = (
+        (T("__seq") == F.col("s.seq"))
+        & (T("__op") == F.col("s.op"))
+        & (T("__origin").eqNullSafe(F.col("s.origin")) | (F.col("s.place").isNull() & alike))
+    )
     values = {name: S(name) for name in columns}
     meta = {
         "__seq": F.col("s.seq"),
@@ -45,3 +52,22 @@ def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -
     counts = result.execute().first()
     assert counts is not None
     return MergeCounts(counts["num_inserted_rows"], 0, 0)
+
+
+def with_truncates(events: DataFrame, truncates: DataFrame) -> DataFrame:
+    """An event frame and the truncates of its table, as events without a row: a trace of their own."""
+    given = {
+        "op": F.lit("t"),
+        "digest": F.lit(0).cast("bigint"),
+        "line": F.col("row"),
+        "records": F.lit(1),
+        **{
+            name: F.col(name)
+            for name in ("seq", "unanchored", "event_time", "topic", "partition", "offset", "file")
+        },
+    }
+    rows = [
+        given.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+        for field in events.schema.fields
+    ]
+    return events.unionByName(truncates.select(*rows))

@@ -115,7 +115,8 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
                 "seqs": F.when(F.size(entries) > 0, entries),
                 "op": F.coalesce("op", F.lit("p")),
                 "unanchored": F.coalesce("unanchored", F.lit(False)),
-                "events": F.coalesce("events", F.lit(0)),
+                "records": F.coalesce("records", F.lit(0)),
+                "own": F.coalesce("own", F.lit(0)),
                 "duplicates": F.coalesce("duplicates", F.lit(0)),
             }
         )

@@ -4,12 +4,17 @@ itself.
 Everything here is a pure function from frames to frames. An *event* frame has the columns
 
     key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, digest, row STRUCT, gaps
-    ARRAY<STRING>, texts MAP<STRING, STRING>, new_key STRUCT, old_key STRUCT
+    ARRAY<STRING>, texts MAP<STRING, STRING>, new_key STRUCT, old_key STRUCT, records INT
 
 and a *state* frame
 
     key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, row STRUCT, seqs MAP<STRING,
-    BINARY>, texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, row_seq, born
+    BINARY>, texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq, born
+
+``records`` is 1 for an event that a record stands for and 0 for one that was derived from it; in a state it
+is their number, of which ``own`` (1 or 0) are the newest event itself and ``duplicates`` deliveries of one
+event again. A state with op ``x`` and a null key stands for events that a truncate made needless: in the
+batch (``own`` is 0), or before it (``own`` is their number, too).
 
 ``row_seq`` is the sequence of the event that ``row`` comes from: the state's own, but for a soft delete,
 which keeps the last row before it (null if there is none). ``born`` says that the first of the key's events
@@ -46,24 +51,32 @@ def anchor(events: DataFrame) -> DataFrame:
 
 
 def reduce_events(
-    events: DataFrame, *, tracked: Sequence[str] = (), floor: bytes | None = None, soft: bool = False
+    events: DataFrame,
+    *,
+    tracked: Sequence[str] = (),
+    floor: bytes | None = None,
+    former_floor: bytes | None = None,
+    soft: bool = False,
 ) -> DataFrame:
     """Event frame -> state frame.
 
     ``tracked`` are the columns that may hold a gap; without any, every value is as new as its event.
     ``floor`` is the sequence of the newest truncate: older events are left out, and no value is filled from
-    below it. ``soft`` keeps the last row of a deleted key.
+    below it. ``former_floor`` is the newest one before the batch. ``soft`` keeps the last row of a deleted
+    key.
     """
-    if floor is not None:
-        events = events.where(F.col("seq") > F.lit(floor))
-    by_key = Window.partitionBy("key").orderBy("seq", *ARRIVAL)
+    below, stale = _below(floor), _below(former_floor)
+    parts = ("key", "below", "stale")
+    marked = events.withColumns({"below": below, "stale": stale})
+    by_key = Window.partitionBy(*parts).orderBy("seq", *ARRIVAL)
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
-    marked = events.withColumn("repeated", F.coalesce(repeated, F.lit(False)))
+    marked = marked.withColumn("repeated", F.coalesce(repeated, F.lit(False)))
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     values = {name: F.last(_carried(name, soft), ignorenulls=True).over(so_far) for name in tracked}
     live = F.last(F.when(F.col("op") != "d", F.struct("row", "seq")), ignorenulls=True).over(so_far)
+    again = F.when(F.col("repeated") & ~F.col("below"), F.col("records")).otherwise(0)
     folded = marked.select(
-        "key",
+        *parts,
         "op",
         "seq",
         "unanchored",
@@ -73,16 +86,18 @@ def reduce_events(
         (F.coalesce(live["row"], F.col("row")) if soft else F.col("row")).alias("row"),
         (live["seq"] if soft else F.col("seq")).alias("row_seq"),
         *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
-        F.row_number().over(by_key).alias("events"),
+        F.sum("records").over(so_far).alias("records"),
+        F.col("records").alias("own"),
         F.first("op").over(so_far).isin("c", "r").alias("born"),
-        F.sum(F.col("repeated").cast("bigint")).over(so_far).alias("duplicates"),
+        F.sum(again).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
     ).where("newest")
     found = {name: F.col(f"_{i}") for i, name in enumerate(values)}
     least = F.lit(MISSING) if floor is None else own(F.lit(floor))
+    gone = F.col("below")
     return folded.select(
-        "key",
-        "op",
+        F.when(~gone, F.col("key")).alias("key"),
+        F.when(gone, "x").otherwise(F.col("op")).alias("op"),
         "seq",
         "unanchored",
         "event_time",
@@ -92,11 +107,23 @@ def reduce_events(
             "seqs"
         ),
         "texts",
-        F.col("events").cast("bigint"),
-        "duplicates",
+        F.col("records").cast("bigint"),
+        F.when(~gone, F.col("own"))
+        .when(F.col("stale"), F.col("records"))
+        .otherwise(0)
+        .cast("bigint")
+        .alias("own"),
+        F.col("duplicates").cast("bigint"),
         "row_seq",
         "born",
     )
+
+
+def _below(floor: bytes | None) -> Column:
+    """BOOLEAN: a good event does not come after the truncate at ``floor``."""
+    if floor is None:
+        return F.lit(False)
+    return F.col("key").isNotNull() & (F.col("seq") <= F.lit(floor))
 
 
 def _carried(name: str, soft: bool) -> Column:

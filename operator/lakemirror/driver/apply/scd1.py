@@ -14,6 +14,7 @@ from pyspark.sql.types import DataType
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own
+from lakemirror.driver.values.expressions import same_value
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _newer(plan: Scd1) -> Column:
 
 
 def _values_differ(plan: Scd1) -> Column:
-    same = [S(name).eqNullSafe(T(name)) for name in plan.columns if name != plan.soft]
+    same = [same_value(S(name), T(name), kind) for name, kind in plan.columns.items() if name != plan.soft]
     return ~reduce(Column.__and__, same)
 
 

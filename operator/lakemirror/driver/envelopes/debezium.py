@@ -20,15 +20,16 @@ from lakemirror.driver.sequence import SOURCE, misplaced, sequence, source_micro
 
 EVENT_COLUMNS: Final = (
     "kind, reason, database, schema, table, op, key_text, row_text, before_text, new_key_text, old_key_text, "
-    "schema_text, schema_id, key_schema_text, key_schema_id, seq, unanchored, gaps, event_time, server, "
-    "topic, partition, offset, timestamp, file, row, raw_key, raw_value, raw_headers"
+    "schema_text, schema_id, key_schema_text, key_schema_id, seq, unanchored, gaps, full_before, "
+    "event_time, server, topic, partition, offset, timestamp, file, row, raw_key, raw_value, raw_headers"
 )
 """Columns of a classified event.
 
 ``kind`` is ``change`` (op c, u, d, r), ``truncate``, ``tombstone`` (Kafka's null payload), ``other``
 (heartbeat, transaction metadata, schema change, logical message) or ``bad``, with ``reason``. The texts are
 JSON objects; ``schema_text`` is the embedded schema document, null without one or when its ``schema_id`` is
-among the known. ``gaps`` says that a value may be the placeholder of one that the source did not send.
+among the known. ``gaps`` says that a value may be the placeholder of one that the source did not send,
+``full_before`` that a before image has all columns whatever the table's replica identity.
 ``raw_*`` are set for bad records only.
 """
 
@@ -138,6 +139,7 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
         F.when(change, seq).alias("seq"),
         F.coalesce(change & unanchored(source, snapshot), F.lit(False)).alias("unanchored"),
         F.coalesce(_may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
+        (F.coalesce(F.col("b.source.connector"), F.lit("")) != "postgresql").alias("full_before"),
         F.timestamp_micros(source_micros(source, F.col("b.ts_ms"))).alias("event_time"),
         F.concat_ws("/", "b.source.name", F.col("b.source.server_id").cast("string")).alias("server"),
         *map(F.col, _PLACE),

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakemirror.api import CdcPipeline
 from lakemirror.api.report import Counts
 from lakemirror.driver.mirror import MODE_PROPERTY, SOURCE_PROPERTY, TableName
 from lakemirror.driver.overview import TableOverview
-from lakemirror.driver.results import Drift, TableResult
+from lakemirror.driver.results import TableResult
 from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.table import commit, decide
-from lakemirror.driver.table.decision import Decision, Refused
+from lakemirror.driver.table.decision import Decision, Held, Refused, Waiting
 from lakemirror.driver.table.mirrored import MirroredTable
 from lakemirror.driver.table.schemas import Schemas
 
@@ -26,29 +26,31 @@ class TableApplier:
     A batch is decided, prepared and committed, in this order.
     """
 
-    def __init__(
-        self, spark: SparkSession, pipeline: CdcPipeline, name: TableName, reported: Sequence[Drift]
-    ) -> None:
+    def __init__(self, name: TableName, table: MirroredTable | None, held: Held | None = None) -> None:
+        """``table`` is None for one that the manifest leaves out, and for one that is ``held``."""
         self.name = name
-        self._table: MirroredTable | None = None
-        settings = pipeline.spec.table_settings(str(name))
-        if settings is not None and not settings.suspend:
-            self._table = MirroredTable(spark, pipeline, name, settings, reported)
-            self._schemas = Schemas(self._table)
+        self._table = table
+        self._held = held
+        if table is not None:
+            self._schemas = Schemas(table)
 
     def decide(self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> Decision:
         """What to do with the table's part of the batch; materialises its state. Writes nothing.
 
         ``documents``: every schema document that the batch refers to, by id.
         """
+        if self._held is not None:
+            return hold(self.name, self._held, events, seen)
         if self._table is None:
             return Decision(self.name, seen)
-        changes = _of(events, self.name).where("kind = 'change'")
+        mine = of_table(events, self.name)
+        changes, truncates = mine.where("kind = 'change'"), mine.where("kind = 'truncate'")
         try:
             versions = self._schemas.of(changes, seen, documents)
-            return Decision(self.name, seen, work=decide.decide(self._table, changes, seen, versions))
-        except Refused as refusal:
-            return Decision(self.name, seen, refused=str(refusal), changes=_of(events, self.name))
+            work = decide.decide(self._table, changes, truncates, seen, versions)
+            return Decision(self.name, seen, work=work)
+        except (Refused, Waiting) as reason:
+            return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
 
     def prepare(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> None:
         """Write what has to stand before the rows do: the mirror itself, and its tombstones.
@@ -62,24 +64,10 @@ class TableApplier:
 
     def commit(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
         """Write the rows; a table that has this batch already is left as it is."""
-        table, work, seen = self._table, decision.work, decision.overview
+        table, work = self._table, decision.work
         assert table is not None
-        result = TableResult(
-            str(self.name),
-            str(table.mirror.location),
-            counts=Counts(
-                records=decision.events + seen.tombstone_records,
-                applied=decision.events - decision.bad,
-                no_row_change=seen.tombstone_records,
-                quarantined=decision.bad,
-                tombstone_records=seen.tombstone_records,
-            ),
-            last_event_time=seen.last_event_time,
-            drift=work.drift if work else (),
-            error=decision.refused,
-        )
-        if work is None:
-            return result
+        assert work is not None
+        result = replace(described(decision), target=str(table.location), drift=work.drift)
         if replay and _has(table, batch, app_id):
             return commit.already(table, work, batch, result)
         return commit.commit(table, work, result)
@@ -101,6 +89,28 @@ class TableApplier:
         return table.tombstones.collect(before, below)
 
 
+def hold(name: TableName, held: Held, events: DataFrame, seen: TableOverview) -> Decision:
+    """Nothing of a table is applied in this batch; its records are kept for later."""
+    return Decision(name, seen, held=held, changes=of_table(events, name))
+
+
+def described(decision: Decision) -> TableResult:
+    """What is known of a table's part of a batch before anything is written."""
+    seen = decision.overview
+    return TableResult(
+        str(decision.name),
+        counts=Counts(
+            records=decision.records + seen.tombstone_records,
+            no_row_change=seen.tombstone_records,
+            quarantined=decision.bad,
+            refused=decision.refused,
+            tombstone_records=seen.tombstone_records,
+        ),
+        last_event_time=seen.last_event_time,
+        error=decision.error,
+    )
+
+
 def _has(table: MirroredTable, batch: Batch, app_id: str) -> bool:
     if not table.mirror.exists:
         return False
@@ -108,7 +118,7 @@ def _has(table: MirroredTable, batch: Batch, app_id: str) -> bool:
     return done is not None and done >= batch.batch_id
 
 
-def _of(events: DataFrame, name: TableName) -> DataFrame:
+def of_table(events: DataFrame, name: TableName) -> DataFrame:
     """The changes and truncates of one table."""
     return events.where(
         F.col("database").eqNullSafe(F.lit(name.database))

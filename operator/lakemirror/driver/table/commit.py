@@ -203,8 +203,8 @@ def _no_state(table: MirroredTable, work: Work) -> DataFrame:
         [],
         f"key STRUCT<{key}>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
         f"partition INT, offset BIGINT, row STRUCT<{row}>, seqs MAP<STRING, BINARY>, "
-        "texts MAP<STRING, STRING>, events BIGINT, duplicates BIGINT, row_seq BINARY, born BOOLEAN, "
-        "known BOOLEAN, stale BOOLEAN",
+        "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
+        "born BOOLEAN, known BOOLEAN, stale BOOLEAN",
     )
 
 
@@ -224,44 +224,75 @@ def _counted(
     table: MirroredTable,
     work: Work,
     result: TableResult,
-    counts: MergeCounts,
+    rows: MergeCounts,
     *,
     before: int | None,
     after: int | None,
 ) -> TableResult:
     """The result with what the commit between two versions did."""
-    stale, duplicates = _skipped(table, work, counts, before)
+    outcomes = _keyed(table, work, rows, before) if work.reading.key else _appended(work, rows)
     counted = result.counted(
-        applied=max(0, result.counts.applied - stale - duplicates),
-        inserted=counts.inserted,
-        updated=counts.updated,
-        deleted=counts.deleted,
-        stale=stale,
-        duplicates=duplicates,
+        **outcomes,
+        inserted=rows.inserted,
+        updated=rows.updated,
+        deleted=rows.deleted,
         late_after_collection=_late(table, work),
     )
     retained = table.tombstones.summary.retained if work.reading.key else 0
     return replace(counted, version=after, tombstones_retained=retained)
 
 
-def _skipped(table: MirroredTable, work: Work, counts: MergeCounts, before: int | None) -> tuple[int, int]:
-    """(stale, duplicates), in events. Only asked of the table when a key was skipped."""
+def _keyed(table: MirroredTable, work: Work, rows: MergeCounts, before: int | None) -> dict[str, int]:
+    """Outcomes of the records of a table with a key, truncates included."""
     held = work.counts
-    changed = counts.inserted + counts.updated + counts.deleted
-    complete = changed >= held.expected and work.seen.floor is None
-    if work.state is None or before is None or complete:
-        return held.stale, held.duplicates
+    stale, duplicates = _passed_over(table, work, rows, before)
+    found = {
+        "applied": held.newest - stale - duplicates,
+        "superseded": held.superseded,
+        "stale": held.stale + stale,
+        "duplicates": held.duplicates + duplicates,
+    }
+    if work.seen.floor is not None:
+        found[_truncate(work.seen.floor, work.former_floor)] += 1
+        found["superseded"] += work.seen.truncates - 1
+    return found
+
+
+def _truncate(floor: bytes, former: bytes | None) -> str:
+    """The outcome of the newest truncate of a batch."""
+    if former is None or floor > former:
+        return "applied"
+    return "duplicates" if floor == former else "stale"
+
+
+def _appended(work: Work, rows: MergeCounts) -> dict[str, int]:
+    """Outcomes of the records of a table that is appended to."""
+    return {"applied": rows.inserted, "duplicates": work.counts.newest - rows.inserted}
+
+
+def _passed_over(table: MirroredTable, work: Work, rows: MergeCounts, before: int | None) -> tuple[int, int]:
+    """(stale, duplicates) among the newest records of their keys, as the rows before the commit tell. Only
+    asked of the table when a key was passed over.
+    """
+    changed = rows.inserted + rows.updated + rows.deleted
+    # Only then does each changed row stand for a key of the batch.
+    plain = work.seen.floor is None and not work.plan.add
+    if work.state is None or before is None or (plain and changed >= work.counts.expected):
+        return 0, 0
     stored = table.stored_seqs(work.reading, before)
-    compared = work.state.frame.where("key IS NOT NULL AND op <> 'p'").join(stored, "key", "left")
-    same = (F.col("stored") == F.col("seq")) | (F.col("known") & F.col("stored").isNull())
-    older = F.col("stored") > F.col("seq")
-    row = compared.agg(
-        F.coalesce(F.sum(F.when(older, F.col("events") - F.col("duplicates"))), F.lit(0)),
-        F.count_if(same),
-        F.coalesce(F.sum(F.when(same, F.col("events") - F.col("duplicates") - 1)), F.lit(0)),
-    ).first()
+    newest = work.state.frame.where("key IS NOT NULL AND op <> 'p'")
+    own, known = F.col("own"), F.col("known")
+    same = (F.col("stored") == F.col("seq")) | (known & F.col("stored").isNull())
+    row = (
+        newest.join(stored, "key", "left")
+        .agg(
+            F.sum(F.when(F.col("stored") > F.col("seq"), own)).alias("stale"),
+            F.sum(F.when(same, own)).alias("duplicates"),
+        )
+        .first()
+    )
     assert row is not None
-    return held.stale + row[0] + row[2], held.duplicates + row[1]
+    return row["stale"] or 0, row["duplicates"] or 0
 
 
 def _late(table: MirroredTable, work: Work) -> int:

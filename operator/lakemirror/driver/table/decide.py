@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
+from lakemirror.driver.apply.append import with_truncates
 from lakemirror.driver.apply.scd1 import Default
 from lakemirror.driver.decode import Reading, Version, decode
 from lakemirror.driver.drift import DriftPlan, SchemaVersion, plan_drift
@@ -22,8 +24,14 @@ from lakemirror.driver.values.connect import Field
 from lakemirror.driver.values.decode import RowDecoder
 
 
-def decide(table: MirroredTable, changes: DataFrame, seen: TableOverview, versions: Sequence[Schema]) -> Work:
-    """What to write for the ``changes`` of a batch, whose schemas are ``versions``, oldest first.
+def decide(
+    table: MirroredTable,
+    changes: DataFrame,
+    truncates: DataFrame,
+    seen: TableOverview,
+    versions: Sequence[Schema],
+) -> Work:
+    """What to write for the ``changes`` and ``truncates`` of a batch; schemas are ``versions``, oldest first.
 
     Raises Refused for a table that cannot be mirrored as it is asked for, and SchemaDriftRefused.
     """
@@ -41,16 +49,18 @@ def decide(table: MirroredTable, changes: DataFrame, seen: TableOverview, versio
         key=key,
         versions=_readable(versions, names, plan),
         defaults=_defaults(table, versions, names, plan, since),
-        declared=bool(table.settings.primary_key),
+        from_rows=_from_rows(table, key, versions),
         images=not key,
         unrepresentable=table.spec.on_unrepresentable,
     )
     tracked = _tracked(table, reading, seen)
-    work = Work(seen, plan, table.unreported(plan.drift), reading, since, tracked)
-    if not versions:
+    former_floor = table.tombstone_summary.floor if key else None
+    work = Work(seen, plan, table.unreported(plan.drift), reading, since, tracked, former_floor)
+    if not versions and key:
         return work
     events = decode(changes, reading)
     if not key:
+        events = with_truncates(events, truncates) if seen.truncates else events
         return replace(work, events=events, counts=_count_events(events))
     state = reduced(table, events, seen, reading, tracked)
     return replace(work, events=events, state=state, counts=count(state, reading))
@@ -69,6 +79,17 @@ def _key(table: MirroredTable, versions: Sequence[Schema]) -> list[str]:
         return list(json.loads(table.properties[KEY_PROPERTY]))
     else:
         names = next((list(each.key) for each in versions if each.key), [])
+    return [table.rename.get(name, name) for name in names]
+
+
+def _from_rows(table: MirroredTable, key: Sequence[str], versions: Sequence[Schema]) -> list[str]:
+    """Columns of a declared key that are not part of every record's own key."""
+    if not table.settings.primary_key or not key:
+        return []
+    return [name for name in key if any(name not in _renamed(table, each.key) for each in versions)]
+
+
+def _renamed(table: MirroredTable, names: Sequence[str]) -> list[str]:
     return [table.rename.get(name, name) for name in names]
 
 
@@ -202,4 +223,6 @@ def _defaults(
 
 def _count_events(events: DataFrame) -> StateCounts:
     """Of a table without key."""
-    return StateCounts(bad=events.where("problem IS NOT NULL").count())
+    row = events.agg(F.count("*").alias("records"), F.count("problem").alias("bad")).first()
+    assert row is not None
+    return StateCounts(records=row["records"], bad=row["bad"], newest=row["records"] - row["bad"])

@@ -15,7 +15,7 @@ from lakemirror.api import CdcPipeline, Table
 from lakemirror.driver.apply.scd1 import T
 from lakemirror.driver.apply.tombstones import Summary, Tombstones
 from lakemirror.driver.decode import Reading
-from lakemirror.driver.mirror import DEFAULTS_PROPERTY, Mirror, TableName, locate, owner_of
+from lakemirror.driver.mirror import DEFAULTS_PROPERTY, Location, Mirror, TableName, locate, owner_of
 from lakemirror.driver.results import Drift
 
 
@@ -38,9 +38,15 @@ class MirroredTable:
         self._reported = {each.identity for each in reported}
 
     @cached_property
-    def mirror(self) -> Mirror:
+    def location(self) -> Location:
+        """Where the mirror stands or is going to stand."""
         assert self.settings.target is not None
-        return Mirror(self.spark, locate(self.settings.target, self.name))
+        return locate(self.settings.target, self.name)
+
+    @cached_property
+    def mirror(self) -> Mirror:
+        """The mirror, as it was read last."""
+        return Mirror(self.spark, self.location)
 
     @cached_property
     def tombstones(self) -> Tombstones:

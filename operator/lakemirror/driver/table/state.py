@@ -29,14 +29,16 @@ def reduced(
         events = anchor(events)
     summary = table.tombstone_summary
     floor = max(filter(None, (summary.floor, seen.floor)), default=None)
-    state = reduce_events(events, tracked=tracked, floor=floor, soft=table.soft is not None)
+    state = reduce_events(
+        events, tracked=tracked, floor=floor, former_floor=summary.floor, soft=table.soft is not None
+    )
     deleted = None if _outlived(seen, summary, tracked) else table.tombstones.deleted()
     if deleted is not None:
         state = tombstones.gate(state, deleted, tracked=tracked)
     else:
         state = state.withColumns({"known": F.lit(False), "stale": F.lit(False)})
     images = None
-    if tracked and (seen.moves or summary.moved):
+    if tracked and (seen.moves or summary.moved or reading.from_rows):
         images = _images(table, events, deleted, reading, tracked, floor).localCheckpoint()
         marks = state.select("key", "known", "stale")
         state = moves.inherit(state.drop("known", "stale"), moves.patches(images, tracked), tracked)
@@ -105,7 +107,8 @@ def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str])
 
 def count(state: State, reading: Reading) -> StateCounts:
     """What a state holds, in one aggregation; this materialises it."""
-    good, op, events = F.col("key").isNotNull(), F.col("op"), F.col("events")
+    good, op, records, own = F.col("key").isNotNull(), F.col("op"), F.col("records"), F.col("own")
+    bad, counted = ~good & (op != "x"), good | (op == "x")
     live, deleted = good & op.isin("c", "u", "r"), good & (op == "d")
     bounded = [name for name in reading.key if bounds.has_bounds(reading.columns[name])]
     ends = [
@@ -113,11 +116,14 @@ def count(state: State, reading: Reading) -> StateCounts:
         for i, name in enumerate(bounded)
     ]
     row = state.frame.agg(
-        F.count_if(good & (op != "p")).alias("keys"),
-        _sum(F.when(~good, events)).alias("bad"),
+        _sum(records).alias("records"),
+        _sum(F.when(bad, records)).alias("bad"),
+        _sum(F.when(counted, records - own - F.col("duplicates"))).alias("superseded"),
         _sum(F.when(good, F.col("duplicates"))).alias("duplicates"),
+        _sum(F.when((op == "x") | (good & F.col("stale")), own)).alias("stale"),
+        _sum(F.when(good & ~F.col("stale"), own)).alias("newest"),
+        F.count_if(good & (op != "p")).alias("keys"),
         F.count_if(deleted).alias("deletes"),
-        _sum(F.when(good & F.col("stale"), events)).alias("stale"),
         F.count_if(good & F.col("known")).alias("known"),
         F.count_if(good & (op != "p") & ~(deleted & F.col("born"))).alias("expected"),
         F.min(F.when(live, F.col("seq"))).alias("first_seq"),

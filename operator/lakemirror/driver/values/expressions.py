@@ -8,7 +8,7 @@ from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 
 def either(*conditions: Column | None) -> Column | None:
@@ -44,3 +44,18 @@ def at_least(width: int, digits: Column) -> Column:
 def let(value: Column, body: Callable[[Column], Column]) -> Column:
     """``body(value)`` with ``value`` computed once, even where lambdas in ``body`` use it many times."""
     return F.transform(F.array(value), body).getItem(0)
+
+
+def same_value(one: Column, other: Column, kind: DataType) -> Column:
+    """BOOLEAN: both are the same value of type ``kind``, or both null. Spark itself compares no maps."""
+    if _has_map(kind):
+        one, other = F.to_json(F.struct(one)), F.to_json(F.struct(other))
+    return one.eqNullSafe(other)
+
+
+def _has_map(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_map(kind.elementType)
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType)

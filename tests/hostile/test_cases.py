@@ -1,0 +1,133 @@
+"""The table of hostile cases: each ends as it says, and all others are as they would be without it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.api.report import OUTCOMES
+from tests.hostile.cases import RECORDS, TABLES, RecordCase, TableCase
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column, Record, Row
+from tests.support.shop import Shop, table
+
+RECORD_TABLE = table("records", Column("v", "int32", optional=True), Column("text", "string", optional=True))
+RECORDS_SOURCE = "demo.public.records"
+GOOD = (-1, -2)
+"""Rows that stand before and after the hostile records."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of all cases, after one run of one pipeline."""
+
+    rows: Mapping[int, Row]
+    reasons: Mapping[int, str]
+    counts: Mapping[str, Mapping[str, int]]
+    errors: Mapping[str, str]
+    mirroring: Mirroring
+
+
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    folder = tmp_path_factory.mktemp("cases")
+    (folder / "file").write_text("a file")
+    spark.range(1).write.format("delta").save(f"{folder}/foreign")
+    settings = [
+        {"source": f"public.t{number}", **_placed(case.settings, folder)}
+        for number, case in enumerate(TABLES)
+        if case.settings
+    ]
+    batches = [_hostile_records(Shop()), *[[] for _ in range(3)]]
+    for number, case in enumerate(TABLES):
+        for at_batch, records in enumerate(case.batches(Shop(), case.table(number))):
+            batches[at_batch] += records
+    mirroring = Mirroring(folder, {"tables": settings}).deliver([batch for batch in batches if batch])
+    mirroring.run(spark)
+    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit")
+    told = audit.where("source IS NOT NULL AND query_id NOT LIKE 'replay-%'").collect()
+    aside = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
+    return Outcome(
+        {row["id"]: row.asDict() for row in at(spark, mirroring.path("demo", "public", "records")).collect()},
+        {row["offset"]: row["reason"] for row in aside.where("topic LIKE '%.records'").collect()},
+        _added(told),
+        {row["source"]: row["error"] for row in told if row["error"]},
+        mirroring,
+    )
+
+
+def _placed(settings: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Settings with the places that a case names only."""
+    if "target" not in settings:
+        return settings
+    path = settings["target"]["path"]
+    for word in ("SHARED", "FOREIGN", "FILE"):
+        path = path.replace(word, f"{folder}/{word.lower()}")
+    return {**settings, "target": {"path": path}}
+
+
+def _hostile_records(shop: Shop) -> list[Record]:
+    """A good row, then the hostile record of each case with its number as id and v, then a good row."""
+
+    def create(id: int) -> Record:
+        (record,) = shop.create(RECORD_TABLE, id=id, v=id, text=None)
+        return record
+
+    first, last = GOOD
+    return [create(first), *[case.change(create(n)) for n, case in enumerate(RECORDS)], create(last)]
+
+
+def _added(rows: Iterable[Any]) -> dict[str, Counter[str]]:
+    counts: dict[str, Counter[str]] = {}
+    for row in rows:
+        counts.setdefault(row["source"], Counter()).update({name: row[name] for name in OUTCOMES})
+    return counts
+
+
+@pytest.mark.parametrize("number", range(len(RECORDS)), ids=[case.name for case in RECORDS])
+def test_a_record(number: int, outcome: Outcome) -> None:
+    case: RecordCase = RECORDS[number]
+    offset, row = number + 1, outcome.rows.get(number)
+    if case.outcome == "applied":
+        assert outcome.reasons.get(offset) is None
+        assert row == {"id": number, "v": number, "text": None, **(case.row or {})}
+    else:
+        assert row is None
+        assert (offset in outcome.reasons) == (case.outcome == "quarantined")
+        assert case.reason in outcome.reasons.get(offset, "")
+
+
+def test_the_good_rows_beside_hostile_records_are_there(outcome: Outcome) -> None:
+    assert {id: outcome.rows[id]["v"] for id in GOOD} == {id: id for id in GOOD}
+    named = {number for number, case in enumerate(RECORDS) if case.outcome == "applied"}
+    assert outcome.rows.keys() == named | set(GOOD)
+
+
+@pytest.mark.parametrize("number", range(len(TABLES)), ids=[case.name for case in TABLES])
+def test_a_table(number: int, spark: SparkSession, outcome: Outcome) -> None:
+    case: TableCase = TABLES[number]
+    source = f"demo.public.t{number}"
+    error = outcome.errors.get(source, "")
+    assert case.error in error
+    assert bool(case.error) == bool(error)
+    assert {name: n for name, n in outcome.counts[source].items() if n} == dict(case.counts)
+    target = case.settings.get("target")
+    if target is not None and case.rows is None:
+        return  # whose table that is, is told by its own case
+    place = outcome.mirroring.path("demo", "public", f"t{number}")
+    if target is not None:
+        place = _placed(case.settings, outcome.mirroring.folder)["target"]["path"]
+    if case.rows is None:
+        assert not Path(place, "_delta_log").exists()
+    else:
+        assert _sorted(row.asDict() for row in at(spark, place).collect()) == _sorted(case.rows)
+
+
+def _sorted(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: repr(sorted(row.items())))
