@@ -15,6 +15,11 @@ from tests.support.kafka_broker import Broker, start_broker
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
 
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""A test's tables are tiny and all different: to interpret a plan is faster than to compile it. With
+LAKEMIRROR_TESTS_COMPILE set, plans are compiled as for users; scripts/test has a lane of tests that does so."""
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A small local session; one for the whole test process."""
@@ -26,10 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "3g",
             "spark.sql.warehouse.dir": str(warehouse),
-            # A test's tables are tiny and all different: to interpret a plan is faster than to compile it.
-            # Runs in processes of their own (the command line's, those that are killed) compile as users' do.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            **({} if os.environ.get("LAKEMIRROR_TESTS_COMPILE") else INTERPRETED),
         },
     )
     yield session

@@ -21,7 +21,7 @@ KEY, ROW = "STRUCT<h: INT, id: INT>", "STRUCT<h: INT, id: INT, v: INT, note: STR
 EVENT = (
     f"key {KEY}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
     f"partition INT, offset BIGINT, digest BIGINT, row {ROW}, gaps ARRAY<STRING>, "
-    f"texts MAP<STRING, STRING>, new_key {KEY}, old_key {KEY}"
+    f"texts MAP<STRING, STRING>, new_key {KEY}, old_key {KEY}, records INT"
 )
 
 
@@ -59,6 +59,7 @@ def event(record: Record) -> tuple[Any, ...]:
         None,
         headers.get("__debezium.newkey"),
         headers.get("__debezium.oldkey"),
+        1,
     )
 
 
@@ -131,6 +132,10 @@ def test_events_below_a_floor_leave_no_state(spark: SparkSession) -> None:
     truncate = payload(history.records[at]["value"])["source"]
     rest = [r for r in history.records if r["key"] is not None and r["value"]]
     reduced = reduce_events(frame(spark, rest), tracked=["big"], floor=sequence(truncate)).collect()
+    below = [row for row in reduced if row["op"] == "x"]
+    reduced = [row for row in reduced if row["op"] != "x"]
+    assert all(row["key"] is None and row["own"] == 0 for row in below)
+    assert sum(row["records"] for row in [*below, *reduced]) == len(rest)
     touched = {tuple(payload(r["key"]).values()) for r in history.records[at + 1 :]}
     assert {(row["key"]["h"], row["key"]["id"]) for row in reduced} == touched
     rows = next(iter(Mirror().replay(history.records).tables.values()))
