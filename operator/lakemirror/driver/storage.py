@@ -253,8 +253,8 @@ def _stays_half(storage: _Creating, name: str) -> bool:
 def _whole(text: str, where: str) -> str:
     if not text:
         raise FileCutOff(
-            f"{where} is empty: its writer was cut off. Restore it from a copy, or set a new spec.spark.resetToken, "
-            "so that the source is read anew"
+            f"{where} is empty: its writer was cut off. Restore it from a copy, or set a new "
+            "spec.spark.resetToken, so that the source is read anew"
         )
     return text
 
