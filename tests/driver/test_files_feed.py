@@ -21,7 +21,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.errors import BatchMismatch, LakemirrorError
 from lakemirror.driver.sources import files
 from lakemirror.driver.sources.base import RAW, Batch
-from lakemirror.driver.sources.files import FilesFeed, InputMissing, read_records
+from lakemirror.driver.sources.files import FilesFeed, InputIncomplete, InputMissing, read_records
 from lakemirror.driver.storage import LocalStorage
 
 
@@ -255,11 +255,91 @@ def test_a_batch_that_comes_again_must_have_the_same_input(setup: Setup, harm: s
 def test_new_content_under_a_known_name_is_reported_once(setup: Setup) -> None:
     write(setup.input / "a.jsonl", record(0))
     setup.once()
-    write(setup.input / "a.jsonl", record(0), record(1))
+    write(setup.input / "a.jsonl", record(1), record(2))
     feed = setup.once()
     assert setup.taken.offsets == [[0]]
     assert feed.changed == 1
     assert ["a.jsonl has changed" in warning for warning in setup.warnings] == [True]
+
+
+def test_a_file_that_has_grown_is_read_again_whole(setup: Setup) -> None:
+    """Before its batch was applied, meanwhile, and afterwards."""
+    name = setup.input / "a.jsonl"
+    write(name, record(0))
+    setup.taken.crash_at = 0
+    with pytest.raises(OSError, match="could not be written"):
+        setup.once()
+    setup.taken.crash_at = None
+    write(name, record(0), record(1))
+
+    def growing(frame: DataFrame, batch: Batch) -> None:
+        setup.taken(frame, batch)
+        if batch.batch_id == 1:
+            write(name, *(record(i) for i in range(3)))
+
+    setup.feed().run(growing, once=True, stopping=lambda: False)
+    assert setup.taken.offsets == [[0, 1]]
+    setup.once()
+    assert setup.taken.offsets == [[0, 1], [0, 1, 2]]
+    write(name, *(record(i) for i in range(4)))
+    setup.once()
+    setup.once()
+    assert setup.taken.offsets == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
+    assert [batch.batch_id for batch, _ in setup.taken.batches] == [1, 2, 3]
+    assert ["a.jsonl has grown since it was read" in warning for warning in setup.warnings] == [True] * 3
+
+
+def test_a_file_that_is_being_copied_is_waited_for(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One that never becomes whole ends a run once, when all others are applied."""
+    monkeypatch.setattr(files, "_SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(files, "_PATIENCE_ONCE_SECONDS", 2.0)
+    write(tmp_path / "whole.jsonl.gz", record(0), record(1))
+    whole = (tmp_path / "whole.jsonl.gz").read_bytes()
+    setup.input.mkdir()
+    (setup.input / "a.jsonl.gz").write_bytes(whole[:-3])
+    (setup.input / "b.jsonl.gz").write_bytes(whole[:20])
+    (setup.input / "c.jsonl").write_text(json.dumps(record(2)))
+    write(setup.input / "d.jsonl", record(3))
+
+    def copied_on() -> None:
+        time.sleep(0.5)
+        (setup.input / "a.jsonl.gz").write_bytes(whole)
+
+    copying = threading.Thread(target=copied_on)
+    copying.start()
+    with pytest.raises(InputIncomplete, match=r"^b\.jsonl\.gz is skipped: it is not a complete gzip stream"):
+        setup.once()
+    copying.join()
+    assert sorted(offset for offsets in setup.taken.offsets for offset in offsets) == [0, 1, 2, 3]
+    assert len(setup.taken.offsets[0]) == 1
+    assert [warning.split(":")[0] for warning in setup.warnings] == ["b.jsonl.gz is skipped"]
+    write(setup.input / "b.jsonl.gz", record(4))
+    feed = setup.once()
+    assert setup.taken.offsets[-1] == [4]
+    assert feed.lag().caught_up
+
+
+def test_a_broken_file_does_not_keep_a_running_feed_from_others(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PATIENCE_SECONDS", 0.3)
+    setup.input.mkdir()
+    (setup.input / "a.jsonl.gz").write_bytes(b"no gzip at all")
+    stop = threading.Event()
+    feed = setup.feed()
+    thread = threading.Thread(target=lambda: feed.run(setup.taken, once=False, stopping=stop.is_set))
+    thread.start()
+    until(lambda: feed.lag().caught_up)
+    write(setup.input / "b.jsonl", record(1))
+    until(lambda: len(setup.taken.batches) == 1)
+    write(setup.input / "a.jsonl.gz", record(0))
+    until(lambda: len(setup.taken.batches) == 2)
+    stop.set()
+    thread.join(10)
+    assert setup.taken.offsets == [[1], [0]]
+    assert len(setup.warnings) == 1
 
 
 def test_a_touched_file_is_the_same_file(setup: Setup) -> None:
@@ -335,7 +415,7 @@ def test_looking_again_at_thousands_of_files_reads_none(
         write(setup.input / f"{i:05}.jsonl", record(i))
     setup.feed().run(lambda frame, batch: None, once=True, stopping=lambda: False)
 
-    def refuse(self: LocalStorage, name: str) -> str:
+    def refuse(self: LocalStorage, name: str, first: int | None = None) -> str:
         raise AssertionError(f"{name} was read again")
 
     monkeypatch.setattr(LocalStorage, "sha256", refuse)

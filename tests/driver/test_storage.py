@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import os
 from collections.abc import Callable
@@ -37,6 +38,24 @@ def test_reads_what_was_written(storage: Storage) -> None:
     assert storage.read_text("a/b.json") == text
     assert storage.exists("a/b.json")
     assert storage.sha256("a/b.json") == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_tells_how_a_file_ends(storage: Storage, tmp_path: Path) -> None:
+    storage.write_text("f/line", "a\n")
+    storage.write_text("f/cut", "a\nb")
+    assert [storage.ends_in_newline(f"f/{name}") for name in ("line", "cut")] == [True, False]
+    assert storage.sha256("f/cut", 2) == storage.sha256("f/line")
+    assert storage.stat("f/cut").size == 3
+    whole = gzip.compress(b"x" * 100_000) + gzip.compress(b"y")
+    for name, content in (("whole", whole), ("less", whole[:-1]), ("none", b"no gzip")):
+        (tmp_path / "root" / "g").mkdir(exist_ok=True)
+        (tmp_path / "root" / "g" / name).write_bytes(content)
+    assert storage.is_whole_gzip("g/whole")
+    assert not storage.is_whole_gzip("g/less")
+    assert not storage.is_whole_gzip("g/none")
+    for ask in (storage.stat, storage.sha256, storage.ends_in_newline, storage.is_whole_gzip):
+        with pytest.raises(FileNotFoundError):
+            ask("f/nothing")
 
 
 def test_replaces_and_deletes(storage: Storage) -> None:

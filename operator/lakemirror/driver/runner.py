@@ -34,7 +34,7 @@ from lakemirror.driver.progress import FileSink, Progress, ProgressSink, Reporte
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.session import create_session
 from lakemirror.driver.sources.base import Batch, Lag
-from lakemirror.driver.sources.files import FilesFeed
+from lakemirror.driver.sources.files import FilesFeed, InputIncomplete
 from lakemirror.driver.sources.kafka import KafkaFeed
 from lakemirror.driver.storage import Storage, open_storage
 from lakemirror.driver.supported import require_supported
@@ -284,7 +284,10 @@ class _Run:
             again = self._feed(stack, session, feed.from_its_beginning(), folder)
             applier = self._make_applier(session, _only(self._pipeline, wanted), again.query_id)
             self._appliers.append(applier)
-            again.run(partial(self._apply, applier=applier), once=True, stopping=stopping)
+            try:
+                again.run(partial(self._apply, applier=applier), once=True, stopping=stopping)
+            except InputIncomplete as error:  # the feed itself reads these files once they are complete
+                self._warn(str(error))
             self._appliers.remove(applier)
         if not stopping():
             tokens.resynced(storage, wanted)

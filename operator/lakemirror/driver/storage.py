@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import shutil
 import stat
 import time
 import uuid
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.errors import LakemirrorError
 
+_BLOCK = 1 << 20
 HALF_SECONDS = 5.0
 """For how long a half file has to stay as it is until its writer is taken for dead."""
 
@@ -71,8 +74,19 @@ class Storage(Protocol):
     def delete_folder(self, name: str) -> None:
         """Remove the folder and all in it; nothing happens when it is not there."""
 
-    def sha256(self, name: str) -> str:
-        """The hash of the file's bytes, in hex."""
+    def stat(self, name: str) -> Entry:
+        """The file as `list` gives it; FileNotFoundError when it is not there."""
+
+    def sha256(self, name: str, first: int | None = None) -> str:
+        """The hash of the file's bytes, or of the ``first`` of them, in hex. FileNotFoundError,
+        PermissionError.
+        """
+
+    def ends_in_newline(self, name: str) -> bool:
+        """Whether the file's last byte is a line feed. Raises as ``sha256`` does."""
+
+    def is_whole_gzip(self, name: str) -> bool:
+        """Whether the file is a gzip stream up to its end. Raises as ``sha256`` does."""
 
 
 def open_storage(uri: str, spark: SparkSession | None = None) -> Storage:
@@ -164,9 +178,35 @@ class LocalStorage:
         if (self.path / name).exists():
             shutil.rmtree(self.path / name)
 
-    def sha256(self, name: str) -> str:
+    def stat(self, name: str) -> Entry:
+        entry = self._entry("", name)
+        if entry is None:
+            raise FileNotFoundError(f"{self.uri}/{name}")
+        return entry
+
+    def sha256(self, name: str, first: int | None = None) -> str:
+        digest, left = hashlib.sha256(), first
         with open(self.path / name, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            while block := file.read(_BLOCK if left is None else min(_BLOCK, left)):
+                digest.update(block)
+                left = None if left is None else left - len(block)
+        return digest.hexdigest()
+
+    def ends_in_newline(self, name: str) -> bool:
+        with open(self.path / name, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            return file.read(1) == b"\n"
+
+    def is_whole_gzip(self, name: str) -> bool:
+        with open(self.path / name, "rb") as file:
+            try:
+                with gzip.open(file) as stream:
+                    while stream.read(_BLOCK):
+                        pass
+                return True
+            except (EOFError, gzip.BadGzipFile, zlib.error):
+                return False
 
     def _entry(self, prefix: str, name: str) -> Entry | None:
         """What stands there; None for a folder, and for a file that was deleted a moment ago."""
@@ -336,10 +376,40 @@ class HadoopStorage:
     def delete_folder(self, name: str) -> None:
         self._fs.delete(self._path(name), True)
 
-    def sha256(self, name: str) -> str:
+    def stat(self, name: str) -> Entry:
+        try:
+            status = self._fs.getFileStatus(self._path(name))
+        except Py4JJavaError as error:
+            raise _as_os_error(error, f"{self.uri}/{name}") from None
+        return Entry(name, status.getLen(), status.getModificationTime())
+
+    def sha256(self, name: str, first: int | None = None) -> str:
         stream = self._open(name)
         try:
-            return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
+            commons = self._jvm.org.apache.commons
+            part = stream if first is None else commons.io.input.BoundedInputStream(stream, first)
+            return str(commons.codec.digest.DigestUtils.sha256Hex(part))
+        finally:
+            stream.close()
+
+    def ends_in_newline(self, name: str) -> bool:
+        stream = self._open(name)
+        try:
+            stream.seek(max(0, self.stat(name).size - 1))
+            return bool(stream.read() == ord("\n"))
+        finally:
+            stream.close()
+
+    def is_whole_gzip(self, name: str) -> bool:
+        stream = self._open(name)
+        try:
+            unzipped = self._jvm.java.util.zip.GZIPInputStream(stream)
+            self._jvm.org.apache.commons.io.IOUtils.consume(unzipped)
+            return True
+        except Py4JJavaError as error:
+            if _is_java(error, "java.io.EOFException", "java.util.zip.ZipException"):
+                return False
+            raise
         finally:
             stream.close()
 
@@ -395,16 +465,23 @@ class HadoopStorage:
         try:
             return self._fs.open(self._path(name))
         except Py4JJavaError as error:
-            if _is_java(error, "java.io.FileNotFoundException"):
-                raise FileNotFoundError(f"{self.uri}/{name}") from None
-            raise
+            raise _as_os_error(error, f"{self.uri}/{name}") from None
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)
 
 
-def _is_java(error: Py4JJavaError, *classes: str) -> bool:
+def _is_java(error: Any, *classes: str) -> bool:
     return error.java_exception.getClass().getName() in classes
+
+
+def _as_os_error(error: Exception, where: str) -> Exception:
+    """Python's error for one of Hadoop's, or the same one."""
+    if _is_java(error, "java.io.FileNotFoundException"):
+        return FileNotFoundError(where)
+    if _is_java(error, "org.apache.hadoop.security.AccessControlException"):
+        return PermissionError(where)
+    return error
 
 
 def file_system(spark: SparkSession, uri: str) -> tuple[Any, Any]:

@@ -4,7 +4,13 @@ The checkpoint holds, beside the query id (``metadata.json``)::
 
     files/offsets/<N>.json   written before batch N is applied: its files with size, mtime and sha256
     files/commits/<N>.json   written after batch N was applied
-    files/state/<N>.json     all files of the batches up to N, in place of older offsets and commits
+    files/grown/<N>.json     names of files of batch N that have grown since it was recorded: not applied
+    files/state/<N>.json     all files of the batches up to N, in place of the older ones of these
+
+A file that is still being copied is not read: a ``.gz`` before it is a whole gzip stream, another file
+whose last line has no end before it has not changed for a while. What was taken too early all the same is
+noticed, for the former content then stands at the beginning of the new one: the file is read again whole,
+which changes no row that is right.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -45,8 +51,31 @@ _RECORD = (
 )
 
 
+_CUT_OFF = "it is not a complete gzip stream"
+_NO_END = "its last line has no end"
+_UNREADABLE = "this user may not read it"
+_SETTLE_SECONDS = 5.0
+"""For how long a file whose last line has no end has to stay as it is until it is taken."""
+_PATIENCE_SECONDS, _PATIENCE_ONCE_SECONDS = 60.0, 10.0
+"""For how long a file that cannot be read has to stay as it is until it is reported, and a run once fails."""
+
+
 class InputMissing(LakemirrorError):
     """The files to read are not there."""
+
+
+class InputIncomplete(LakemirrorError):
+    """Files are cut off, or cannot be read; all others are applied."""
+
+
+@dataclass
+class _Waiting:
+    """A file that is not taken yet, and why; ``since`` when it is as it is (monotonic seconds)."""
+
+    stamp: tuple[int, int]
+    reason: str
+    since: float
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +116,8 @@ class FilesFeed:
         self._warn = warn
         self._ledger = _Ledger.load(storage)
         self._looked_at: dict[str, tuple[int, int]] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._patience = _PATIENCE_SECONDS
         self._caught_up = False
         self.changed = 0
         self.skipped = 0
@@ -100,19 +131,30 @@ class FilesFeed:
         stopping: Callable[[], bool],
     ) -> None:
         self._inputs.require(once=once)
+        self._ledger = _Ledger.load(self._storage)
+        self._patience = _PATIENCE_ONCE_SECONDS if once else _PATIENCE_SECONDS
         for batch_id, files in self._ledger.pending():
-            self._require_unchanged(batch_id, files)
-            self._apply(apply, batch_id, files)
-        listing = self._inputs.list() if once else None
+            if stopping():
+                return
+            if self._grown(batch_id, files):
+                self._ledger.abandon(batch_id)
+            else:
+                self._apply(apply, batch_id, files)
+        listing = self._inputs.list()
         while not stopping():
-            files = self._record_next(self._inputs.list() if listing is None else listing)
-            self._caught_up = not files
+            files = self._record_next(listing)
+            self._caught_up = not files and all(each.told for each in self._waiting.values())
             if files:
                 self._apply(apply, self._ledger.next_id - 1, files)
-            elif once:
+            elif once and self._caught_up:
+                self._require_whole()
                 return
             else:
-                _wait(self._interval, stopping)
+                _wait(_POLL_SECONDS if once else self._interval, stopping)
+            if not once:
+                listing = self._inputs.list()
+            elif not files:
+                listing = [entry for entry in self._inputs.list() if entry.name in self._waiting]
 
     def lag(self) -> Lag:
         return Lag(0 if self._caught_up else None, self._caught_up)
@@ -130,7 +172,7 @@ class FilesFeed:
         frame = read_records(self._spark, [self._inputs.uri(f.name) for f in files], base64=self._base64)
         apply(frame, self._batch(batch_id, files))
         faults.reach("before-checkpoint-commit")
-        self._ledger.commit(batch_id)
+        self._ledger.commit(batch_id, self._grown(batch_id, files, applied=True))
 
     def _batch(self, batch_id: int, files: Iterable[InputFile]) -> Batch:
         return Batch(self.query_id, batch_id, {"files": [[file.name, file.sha256] for file in files]})
@@ -139,6 +181,8 @@ class FilesFeed:
         """The files of the next batch, recorded; empty when nothing new is there."""
         fresh: list[InputFile] = []
         skipped: list[InputFile] = []
+        present = {entry.name for entry in listing}
+        self._waiting = {name: each for name, each in self._waiting.items() if name in present}
         for entry in listing:
             file = self._look_at(entry, fresh)
             if file is not None:
@@ -150,22 +194,24 @@ class FilesFeed:
         return fresh
 
     def _look_at(self, entry: Entry, fresh: list[InputFile]) -> InputFile | None:
-        """The file if it was not looked at before; None for one that is known, changed or still empty."""
+        """The file if it is to be read; None for one that is known, changed, empty or not whole yet."""
         stamp = (entry.size, entry.mtime)
         known = self._ledger.files.get(entry.name)
         seen = self._looked_at.get(entry.name) or (known and (known.size, known.mtime))
         if entry.size == 0 or seen == stamp:
             return None
-        sha256 = self._inputs.sha256(entry.name)
-        self._looked_at[entry.name] = stamp
-        if known is not None:
-            if known.sha256 != sha256:
-                self.changed += 1
-                self._warn(
-                    f"{entry.name} has changed since it was applied; the new content is not applied. "
-                    "Give new records a file of their own"
-                )
+        try:
+            if not self._is_whole(entry):
+                return None
+            if known is not None and not self._has_grown(known, entry):
+                self._looked_at[entry.name] = stamp
+                return None
+            sha256 = self._inputs.sha256(entry.name, entry.size)
+        except FileNotFoundError:  # it was there when the folder was listed
             return None
+        if known is not None:
+            self._warn(_grown_text(entry.name))
+        self._looked_at[entry.name] = stamp
         same_as = self._ledger.by_hash.get(sha256) or next(
             (f.name for f in fresh if f.sha256 == sha256), None
         )
@@ -174,12 +220,66 @@ class FilesFeed:
             self._warn(f"{entry.name} is skipped: {same_as} has the same content and is applied already")
         return InputFile(entry.name, entry.size, entry.mtime, sha256, same_as)
 
-    def _require_unchanged(self, batch_id: int, files: list[InputFile]) -> None:
-        """A batch that is repeated must have the same input."""
+    def _has_grown(self, known: InputFile, entry: Entry) -> bool:
+        """Whether a file that was applied has its former content at its beginning, and more."""
+        if entry.size >= known.size and self._inputs.sha256(entry.name, known.size) == known.sha256:
+            return entry.size > known.size
+        self.changed += 1
+        self._warn(
+            f"{entry.name} has changed since it was applied; the new content is not applied. "
+            "Give new records a file of their own"
+        )
+        return False
+
+    def _is_whole(self, entry: Entry) -> bool:
+        """Whether a file can be read; one that is still being copied waits."""
+        stamp, now = (entry.size, entry.mtime), time.monotonic()
+        waiting = self._waiting.get(entry.name)
+        if waiting is None or waiting.stamp != stamp:
+            reason = self._why_not(entry.name)
+            if reason is not None:
+                self._waiting[entry.name] = _Waiting(stamp, reason, now)
+                return False
+        elif waiting.reason != _NO_END or now - waiting.since < _SETTLE_SECONDS:
+            if now - waiting.since >= self._patience and not waiting.told:
+                waiting.told = True
+                self._warn(_incomplete_text(entry.name, waiting.reason))
+            return False
+        self._waiting.pop(entry.name, None)
+        return True
+
+    def _why_not(self, name: str) -> str | None:
+        """Why a file cannot be read now; None if it can."""
+        try:
+            if name.endswith(".gz"):
+                return None if self._inputs.storage().is_whole_gzip(name) else _CUT_OFF
+            return None if self._inputs.storage().ends_in_newline(name) else _NO_END
+        except PermissionError:
+            return _UNREADABLE
+
+    def _require_whole(self) -> None:
+        """At the end of a run once: fail if there is a file that could not be read."""
+        if self._waiting:
+            raise InputIncomplete(
+                "; ".join(_incomplete_text(name, each.reason) for name, each in sorted(self._waiting.items()))
+            )
+
+    def _grown(self, batch_id: int, files: list[InputFile], *, applied: bool = False) -> list[str]:
+        """Files of a batch that have grown since it was recorded.
+
+        Raises BatchMismatch for files with other content, and InputMissing for those that are gone before
+        they were ``applied``.
+        """
+        grown = []
         for file in files:
             try:
-                same = self._inputs.sha256(file.name) == file.sha256
+                now = self._inputs.storage().stat(file.name)
+                if applied and (now.size, now.mtime) == (file.size, file.mtime):
+                    continue
+                same = now.size >= file.size and self._inputs.sha256(file.name, file.size) == file.sha256
             except FileNotFoundError:
+                if applied:
+                    continue
                 raise InputMissing(
                     f"{file.name} is gone, but batch {batch_id}, which was begun and not finished, needs it: "
                     "put it back"
@@ -189,6 +289,26 @@ class FilesFeed:
                     f"{file.name} belongs to batch {batch_id}, which was begun and not finished, and has "
                     "changed since: put the former content back, and the new records into a file of their own"
                 )
+            if now.size > file.size:
+                self._warn(_grown_text(file.name))
+                grown.append(file.name)
+        return grown
+
+
+def _grown_text(name: str) -> str:
+    return (
+        f"{name} has grown since it was read, and is read again whole. Move a file into the folder once it "
+        "is complete, and give new records a file of their own"
+    )
+
+
+def _incomplete_text(name: str, reason: str) -> str:
+    if reason == _UNREADABLE:
+        return f"{name} is skipped: {reason}. Allow it; the file is then read by itself"
+    return (
+        f"{name} is skipped: {reason}, and it does not change any more. Put the complete file in its place, "
+        "under the same name; it is then read by itself"
+    )
 
 
 def read_records(spark: SparkSession, uris: list[str], *, base64: bool = False) -> DataFrame:
@@ -315,13 +435,15 @@ class _Inputs:
             return [e for e in self._folder.list() if e.name.endswith(SUFFIXES) and e.name[0] not in "_."]
         return [entry for entry in self._parent.list() if fnmatch.fnmatchcase(entry.name, self._last)]
 
-    def sha256(self, name: str) -> str:
-        return self._storage().sha256(name)
+    def sha256(self, name: str, first: int) -> str:
+        """The hash of a file's ``first`` bytes."""
+        return self.storage().sha256(name, first)
 
     def uri(self, name: str) -> str:
-        return f"{self._storage().uri}/{name}"
+        return f"{self.storage().uri}/{name}"
 
-    def _storage(self) -> Storage:
+    def storage(self) -> Storage:
+        """Where the files are."""
         return self._folder if self._is_folder() else self._parent
 
     def _is_folder(self) -> bool:
@@ -349,12 +471,14 @@ class _Ledger:
         compacted = max(_numbers(storage, "files/state"), default=-1)
         if compacted >= 0:
             ledger._remember(_files(storage, f"files/state/{compacted}.json"))
-        done = _numbers(storage, "files/commits")
+        done, grown = _numbers(storage, "files/commits"), _numbers(storage, "files/grown")
         for batch_id in sorted(_numbers(storage, "files/offsets")):
             if batch_id <= compacted:
                 continue
             files = _files(storage, f"files/offsets/{batch_id}.json")
             ledger._remember(files)
+            if batch_id in grown:
+                ledger._forget(_grown_names(storage, batch_id))
             if batch_id not in done:
                 ledger._pending[batch_id] = [file for file in files if file.same_as is None]
             ledger.next_id = batch_id + 1
@@ -377,7 +501,16 @@ class _Ledger:
         self._pending[batch_id] = fresh
         self.next_id = batch_id + 1
 
-    def commit(self, batch_id: int) -> None:
+    def abandon(self, batch_id: int) -> None:
+        """Take the batch for done, and its files for files that were not read."""
+        self.commit(batch_id, [file.name for file in self._pending[batch_id]])
+
+    def commit(self, batch_id: int, grown: Sequence[str] = ()) -> None:
+        """Note that the batch was applied, but for files that are to be read again."""
+        if grown:
+            text = json.dumps({"files": list(grown)}) + "\n"
+            self._storage.write_text(f"files/grown/{batch_id}.json", text)
+            self._forget(grown)
         self._storage.write_text(f"files/commits/{batch_id}.json", json.dumps({"committedAt": _now()}) + "\n")
         del self._pending[batch_id]
         if (batch_id + 1) % COMPACT_EVERY == 0 and not self._pending:
@@ -386,10 +519,21 @@ class _Ledger:
     def _compact(self, batch_id: int) -> None:
         document = {"files": [asdict(file) for file in self.files.values()]}
         self._storage.write_text(f"files/state/{batch_id}.json", json.dumps(document) + "\n")
-        for folder, last in (("offsets", batch_id), ("commits", batch_id), ("state", batch_id - 1)):
+        for folder, last in (
+            ("offsets", batch_id),
+            ("commits", batch_id),
+            ("grown", batch_id),
+            ("state", batch_id - 1),
+        ):
             for old in _numbers(self._storage, f"files/{folder}"):
                 if old <= last:
                     self._storage.delete(f"files/{folder}/{old}.json")
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            file = self.files.pop(name, None)
+            if file is not None and self.by_hash.get(file.sha256) == name:
+                del self.by_hash[file.sha256]
 
     def _remember(self, files: Iterable[InputFile]) -> None:
         for file in files:
@@ -401,6 +545,14 @@ def _files(storage: Storage, name: str) -> list[InputFile]:
     try:
         document: dict[str, Any] = json.loads(storage.read_text(name))
         return [InputFile(**file) for file in document["files"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakemirrorError(f"{storage.uri}/{name} is damaged ({error}): restore it from a copy") from None
+
+
+def _grown_names(storage: Storage, batch_id: int) -> list[str]:
+    name = f"files/grown/{batch_id}.json"
+    try:
+        return [str(each) for each in json.loads(storage.read_text(name))["files"]]
     except (ValueError, TypeError, KeyError) as error:
         raise LakemirrorError(f"{storage.uri}/{name} is damaged ({error}): restore it from a copy") from None
 
