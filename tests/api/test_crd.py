@@ -116,6 +116,11 @@ def test_defaults_are_those_of_the_models() -> None:
     assert set(whole) - set(defaults) == {"source", "target", "checkpoint"}
 
 
+def test_every_field_has_a_description() -> None:
+    fields = [(path, node) for path, node in NODES if not path.endswith(("[]", "{}"))]
+    assert [path for path, node in fields if not node.get("description")] == []
+
+
 def test_a_status_has_no_defaults() -> None:
     assert [path for path, node in NODES if path.startswith(".status") and "default" in node] == []
 

@@ -101,7 +101,7 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "empty topics": (kafka(topics=[]), f"{KAFKA}.topics", "at least 1"),
     "topics and pattern": (kafka(topicPattern="a"), f"{KAFKA}.topicPattern", "only one"),
     "bad topic": (kafka(topics=["a b"]), f"{KAFKA}.topics[0]", "'a b'"),
-    "topic twice": (kafka(topics=["a", "b", "a"]), f"{KAFKA}.topics", "a stands there twice"),
+    "topic twice": (kafka(topics=["a", "b", "a"]), f"{KAFKA}.topics", "a is listed twice"),
     "bad pattern": (kafka(topics=None, topicPattern="shop.(public"), f"{KAFKA}.topicPattern", "expression"),
     "glob for a pattern": (kafka(topics=None, topicPattern="*.public"), f"{KAFKA}.topicPattern", "repeat"),
     "bad starting word": (kafka(startingOffsets="erliest"), f"{KAFKA}.startingOffsets", "earliest"),
@@ -241,7 +241,7 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "table twice": (
         changed(tables=[{"source": "a"}, {"source": "a"}]),
         "spec.tables",
-        "a stands there twice",
+        "a is listed twice",
     ),
     "tables that mean the same": (
         changed(tables=[{"source": "public.customers"}, {"source": "customers"}]),
@@ -479,7 +479,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     ("text", "where", "word"),
     [
         ("a: [1", "line 1", "not valid YAML"),
-        ("a: 1\nb:\n  a: 1\n  a: 2\n", "line 4, column 3", "a stands there twice"),
+        ("a: 1\nb:\n  a: 1\n  a: 2\n", "line 4, column 3", "a occurs twice"),
         ("? [a]\n: 1\n", "line 1", "key"),
         ("a: !!python/object:os.system x\n", "line 1", "constructor"),
         ("a: \x07", "", "not valid YAML"),

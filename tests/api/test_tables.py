@@ -87,7 +87,7 @@ def test_durations_in_seconds(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "7", "7 d", "-1s", "1.5h", "1w", "1h30m", "1s\n"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="no duration"):
+    with pytest.raises(ValueError, match="not a valid duration"):
         duration_seconds(text)
 
 
@@ -125,7 +125,7 @@ def test_types_of_columns(text: str) -> None:
     ],
 )
 def test_what_is_no_type(text: str) -> None:
-    with pytest.raises(ValueError, match="no Spark SQL type"):
+    with pytest.raises(ValueError, match="not a valid Spark SQL type"):
         sql_type(text)
 
 
@@ -146,5 +146,5 @@ def test_schedules(text: str) -> None:
     "text", ["* * * *", "@reboot", "61 * * * *", "a b c d e", "0 0 L * *", "H * * * *", "@every 5m"]
 )
 def test_what_is_no_schedule(text: str) -> None:
-    with pytest.raises(ValueError, match="no cron schedule"):
+    with pytest.raises(ValueError, match="not a valid cron schedule"):
         cron(text)

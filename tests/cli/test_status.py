@@ -52,8 +52,8 @@ def test_failures_are_told() -> None:
 
 
 def test_a_change_that_nobody_has_looked_at_is_told() -> None:
-    assert "has not been looked at yet" in shown(resource(observedGeneration=2))
-    assert "has not been looked at yet" not in shown(resource())
+    assert "has not been processed yet" in shown(resource(observedGeneration=2))
+    assert "has not been processed yet" not in shown(resource())
 
 
 def test_more_tables_than_are_shown() -> None:
@@ -63,7 +63,7 @@ def test_more_tables_than_are_shown() -> None:
 def test_no_status_yet() -> None:
     body = resource()
     del body["status"]
-    assert "not seen by an operator yet" in shown(body)
+    assert "no operator has processed it yet" in shown(body)
 
 
 @pytest.mark.parametrize(

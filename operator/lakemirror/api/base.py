@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 class Model(BaseModel):
     """One object of the resource: snake_case in Python, camelCase in YAML, no unknown fields.
 
-    Values are taken as they are (``"1"`` is no number), as the Kubernetes API server does. A comment
+    Values are taken as they are (``"1"`` is not a number), as the Kubernetes API server does. A comment
     under a field becomes its description in the CRD. Objects do not change: make another one with
     ``model_copy(update=...)``.
     """
@@ -71,7 +71,8 @@ Duration = Annotated[
     str,
     Field(max_length=12),
     Matching(
-        r"^[0-9]{1,9}(ms|s|m|h|d)$", "is no duration: write a whole number and ms, s, m, h or d, like 10s"
+        r"^[0-9]{1,9}(ms|s|m|h|d)$",
+        "is not a valid duration: write a whole number and ms, s, m, h or d, like 10s",
     ),
 ]
 PositiveDuration = Annotated[
@@ -79,7 +80,7 @@ PositiveDuration = Annotated[
     Field(max_length=12),
     Matching(
         r"^0{0,8}[1-9][0-9]{0,8}(ms|s|m|h|d)$",
-        "is no duration above zero: write a whole number and ms, s, m, h or d, like 10s",
+        "is not a valid duration above zero: write a whole number and ms, s, m, h or d, like 10s",
     ),
 ]
 
@@ -88,7 +89,9 @@ def duration_seconds(text: str) -> float:
     """Seconds in a duration such as ``500ms``, ``10s``, ``5m``, ``6h``, ``7d``; ValueError if it is none."""
     found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text)
     if found is None:
-        raise ValueError(f"{text!r} is no duration: write a whole number and ms, s, m, h or d, like 10s")
+        raise ValueError(
+            f"{text!r} is not a valid duration: write a whole number and ms, s, m, h or d, like 10s"
+        )
     return int(found[1]) * UNIT_SECONDS[found[2]]
 
 
@@ -98,7 +101,7 @@ Location = Annotated[
     Field(max_length=1024),
     Matching(
         r"^[^\s{}]([^{}]*[^\s{}])?$",
-        "is no path: it must not be empty, begin or end with a space or have braces",
+        "is not a valid path: it must not be empty, begin or end with a space or have braces",
     ),
 ]
 SecretName = Annotated[
@@ -106,19 +109,22 @@ SecretName = Annotated[
     Field(max_length=253),
     Matching(
         r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
-        "is no name of a Secret: use lower-case letters, digits, '-' and '.'",
+        "is not a valid name of a Secret: use lower-case letters, digits, '-' and '.'",
     ),
 ]
 ColumnName = Annotated[str, Field(min_length=1, max_length=255)]
 NewColumnName = Annotated[
     str,
     Field(min_length=1, max_length=255),
-    Matching(r"^(_|_?[^_].*)$", "is no name for a column: those that begin with __ belong to Lakemirror"),
+    Matching(
+        r"^(_|_?[^_].*)$", "is not a valid name for a column: those that begin with __ belong to Lakemirror"
+    ),
 ]
 TopicName = Annotated[
     str,
     Field(max_length=249),
     Matching(
-        r"^[a-zA-Z0-9._-]{1,249}$", "is no name of a Kafka topic: use letters, digits, '.', '_' and '-'"
+        r"^[a-zA-Z0-9._-]{1,249}$",
+        "is not a valid name of a Kafka topic: use letters, digits, '.', '_' and '-'",
     ),
 ]

@@ -18,7 +18,7 @@ def regular_expression(text: str) -> str:
     try:
         re.compile(python)
     except (re.error, RecursionError, OverflowError) as e:
-        raise wrong(f"{text!r} is no regular expression: {e}") from None
+        raise wrong(f"{text!r} is not a valid regular expression: {e}") from None
     return text
 
 
@@ -26,7 +26,7 @@ def cron(text: str) -> str:
     """A schedule as Kubernetes' CronJob takes it: five fields, or one of the @ names."""
     five = len(text.split()) == 5 and not re.search(r"[lLrR#]|\bH\b", re.sub(r"[A-Za-z]{3}", "", text))
     if not (five and croniter.is_valid(text)) and text not in CRON_NAMES:
-        raise wrong(f"{text!r} is no cron schedule: write five fields, like '0 * * * *'")
+        raise wrong(f"{text!r} is not a valid cron schedule: write five fields, like '0 * * * *'")
     return text
 
 
@@ -40,7 +40,7 @@ def moment(text: str) -> str:
     except ValueError:
         zoned = False
     if not zoned:
-        raise wrong(f"{text!r} is no moment: write date, time and zone, like 2026-03-01T00:00:00Z")
+        raise wrong(f"{text!r} is not a valid time: write date, time and zone, like 2026-03-01T00:00:00Z")
     return text
 
 
@@ -54,7 +54,9 @@ def sql_type(text: str) -> str:
     """A Spark SQL type such as ``decimal(10,2)`` or ``array<struct<a: int, b: string>>``."""
     rest = _after_type(text.strip().lower())
     if rest is None or rest.strip():
-        raise wrong(f"{text!r} is no Spark SQL type: write one like bigint, decimal(10,2) or array<string>")
+        raise wrong(
+            f"{text!r} is not a valid Spark SQL type: write one like bigint, decimal(10,2) or array<string>"
+        )
     return text
 
 

@@ -81,8 +81,8 @@ def resource_schema() -> Schema:
     root = CdcPipeline.model_json_schema(schema_generator=_WithDefaults)
     definitions = root.pop("$defs")
     properties = {
-        "apiVersion": {"type": "string"},
-        "kind": {"type": "string"},
+        "apiVersion": {"type": "string", "description": "The version of this schema."},
+        "kind": {"type": "string", "description": "The kind of the resource."},
         "metadata": {
             "type": "object",
             "properties": {"name": {"type": "string", "maxLength": 40, "pattern": NAME_PATTERN}},

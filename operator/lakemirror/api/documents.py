@@ -22,9 +22,7 @@ class _Loader(yaml.SafeLoader):
         for key in own:
             name = _key(self.construct_object(key, deep=True), key)
             if name in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{name} stands there twice", key.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"{name} occurs twice", key.start_mark)
             seen.add(name)
         return {
             _key(self.construct_object(key, deep=True), key): self.construct_object(value, deep=True)
@@ -57,7 +55,9 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
 
 def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
     if not any(c.isdigit() for c in node.value):
-        raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no number", node.start_mark)
+        raise yaml.constructor.ConstructorError(
+            None, None, f"{node.value} is not a valid number", node.start_mark
+        )
     number = float(node.value.replace("_", ""))
     return int(number) if number.is_integer() else number
 

@@ -27,7 +27,7 @@ class Metadata(Model):
         str,
         Matching(
             NAME_PATTERN,
-            "is no name: use at most 40 lower-case letters, digits and '-', with no '-' at the ends",
+            "is not a valid name: use at most 40 lower-case letters, digits and '-', with no '-' at the ends",
         ),
     ]
     namespace: Annotated[str, Field(max_length=63)] | None = None

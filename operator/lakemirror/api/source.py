@@ -30,10 +30,10 @@ Moment = Annotated[str, Field(max_length=40), AfterValidator(moment)]
 
 
 class FromTimestamp(Model):
-    """Start with the first record at or after a moment."""
+    """Start with the first record at or after a point in time."""
 
     timestamp: Moment
-    """A moment with its time zone, like 2026-03-01T00:00:00Z."""
+    """A time with its time zone, like 2026-03-01T00:00:00Z."""
 
 
 def _kind_of_start(value: Any) -> str:
@@ -96,12 +96,14 @@ class KafkaSecurity(Model):
                 "mechanism is needed with SASL_PLAINTEXT and SASL_SSL, and only there",
             ),
             ("!self.protocol.startsWith('SASL_') || has(self.secret)", "secret is required with SASL"),
-            ("self.protocol != 'PLAINTEXT' || !has(self.secret)", "PLAINTEXT uses no secret"),
+            ("self.protocol != 'PLAINTEXT' || !has(self.secret)", "PLAINTEXT does not use a secret"),
         )
     )
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+    """Kafka's security.protocol."""
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    """Kafka's sasl.mechanism."""
     secret: SecretName | None = None
     """A Secret with username and password (SASL), ca.crt, tls.crt and tls.key (SSL)."""
 
@@ -115,7 +117,7 @@ class KafkaSecurity(Model):
         if sasl and self.secret is None:
             raise wrong(f"is required with {self.protocol}: a Secret with username and password", "secret")
         if self.protocol == "PLAINTEXT" and self.secret is not None:
-            raise wrong("is not used by PLAINTEXT: leave it out, or take SSL or SASL_SSL", "secret")
+            raise wrong("is not used by PLAINTEXT: leave it out, or use SSL or SASL_SSL", "secret")
         return self
 
 
@@ -136,7 +138,7 @@ class KafkaSource(Model):
         Field(max_length=4096),
         Matching(
             r"^[^\s,:/]+:[0-9]{1,5}(,[^\s,:/]+:[0-9]{1,5})*$",
-            "is no list of servers: write host:port, several with commas and without spaces",
+            "is not a valid list of servers: write host:port, several with commas and without spaces",
         ),
     ]
     """Brokers to ask first: host:port, several with commas."""
@@ -147,6 +149,7 @@ class KafkaSource(Model):
         ]
         | None
     ) = None
+    """Topics by name."""
     topic_pattern: (
         Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(regular_expression)] | None
     ) = None
@@ -154,6 +157,7 @@ class KafkaSource(Model):
     starting_offsets: StartingOffsets = "earliest"
     """Where a new checkpoint starts: earliest, latest, {topic: {partition: offset}} or {timestamp: ...}."""
     max_records_per_batch: Annotated[int, Field(ge=1, le=1_000_000_000)] = 500_000
+    """How many records one batch takes at most."""
     security: KafkaSecurity | None = None
 
     @model_validator(mode="after")
@@ -164,14 +168,14 @@ class KafkaSource(Model):
             raise wrong("topics is given already: give only one of the two", "topicPattern")
         twice = first_twice(self.topics or [])
         if twice is not None:
-            raise wrong(f"{twice} stands there twice", "topics")
+            raise wrong(f"{twice} is listed twice", "topics")
         return self
 
 
 FilePattern = Annotated[
     str,
     Field(max_length=1024),
-    Matching(r"^\S(.*\S)?$", "is no path: it must not be empty, nor begin or end with a space"),
+    Matching(r"^\S(.*\S)?$", "is not a valid path: it must not be empty, nor begin or end with a space"),
 ]
 
 
@@ -183,6 +187,7 @@ class FilesSource(Model):
     format: Literal["records", "json", "avro", "parquet", "csv"] = "records"
     """records: Kafka records saved as JSON Lines, one a line; the others hold one event a row."""
     max_files_per_batch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """How many files one batch takes at most."""
 
 
 class ChangeFeedSource(Model):
@@ -199,9 +204,13 @@ class ChangeFeedSource(Model):
     )
 
     table: Annotated[str, Field(min_length=1, max_length=767)] | None = None
+    """The table by its name in the catalog."""
     path: Location | None = None
+    """The table by its path."""
     starting_version: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    """The version with which a new checkpoint starts."""
     starting_timestamp: Moment | None = None
+    """The time from which on changes are read by a new checkpoint."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -253,7 +262,10 @@ class SchemaRegistry(Model):
     url: Annotated[
         str,
         Field(max_length=2048),
-        Matching(r"^https?://[^\s/@]+(/[^\s@]*)?$", "is no address: write http:// or https:// and host:port"),
+        Matching(
+            r"^https?://[^\s/@]+(/[^\s@]*)?$",
+            "is not a valid address: write http:// or https:// and host:port",
+        ),
     ]
     """Its address; credentials belong to the secret."""
     secret: SecretName | None = None
@@ -264,7 +276,8 @@ FieldPath = Annotated[
     str,
     Field(max_length=1024),
     Matching(
-        r"^[^\s.]+(\.[^\s.]+)*$", "is no path to a field: write names with dots between, like data.after"
+        r"^[^\s.]+(\.[^\s.]+)*$",
+        "is not a valid path to a field: write names with dots between, like data.after",
     ),
 ]
 
@@ -277,11 +290,15 @@ class CustomFields(Model):
     op: FieldPath | None = None
     """What happened; see opMap. Without it each record is the newest state of its row."""
     before: FieldPath | None = None
+    """The row before the change."""
     after: FieldPath | None = None
     """The row; without it the record itself is the row."""
     key: FieldPath | None = None
+    """The key of the row."""
     timestamp: FieldPath | None = None
+    """When the source made the change."""
     table: FieldPath | None = None
+    """The name of the table."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
@@ -305,7 +322,9 @@ class Envelope(Model):
     )
 
     format: Literal["debezium", "debezium-flat", "maxwell", "custom"] = "debezium"
+    """Whose change events they are."""
     encoding: Literal["json", "avro"] = "json"
+    """How keys and values are encoded."""
     schema_registry: SchemaRegistry | None = None
     fields: CustomFields | None = None
     """Of a custom envelope: where its parts stand."""

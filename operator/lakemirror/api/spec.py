@@ -33,7 +33,7 @@ class Epoch(Model):
     """Where in the data the positions of the source start again, after a failover or a restore."""
 
     epoch: Annotated[int, Field(ge=1, le=65_535)]
-    """Its number: the time before the first restart is 0."""
+    """Its number; the epoch before the first restart is 0."""
     from_: Annotated[Positions, Field(alias="from")]
     """{topic: {partition: offset}}: the first records of the epoch."""
 
@@ -59,7 +59,7 @@ class Ordering(Model):
     )
 
     by: Literal["auto", "lsn", "binlog", "timestamp", "offset", "columns"] = "auto"
-    """auto: by the position that the envelope has for its kind of database."""
+    """auto: by the position that events of the kind of database carry. A record without it is bad."""
     columns: (
         Annotated[
             list[ColumnName],
@@ -75,6 +75,7 @@ class Ordering(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["epoch"]},
         ),
     ] = Field(default_factory=list)
+    """Where the source's positions started again, in the order of their numbers."""
     tolerance_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 5000
     """By how many milliseconds a key may go back in time before it is reported."""
 
@@ -86,7 +87,7 @@ class Ordering(Model):
             raise wrong(f"belongs to by: columns, but the order is by {self.by}", "columns")
         twice = first_twice(self.columns or [])
         if twice is not None:
-            raise wrong(f"{twice} stands there twice", "columns")
+            raise wrong(f"{twice} is listed twice", "columns")
         numbers = [epoch.epoch for epoch in self.epochs]
         if numbers != sorted(set(numbers)):
             raise wrong("each epoch must have a higher number than the one before it", "epochs")
@@ -97,11 +98,11 @@ class Tombstones(Model):
     """Marks of deleted keys, which keep late events from bringing rows back."""
 
     retention: Duration = "7d"
-    """How long they are kept at least."""
+    """How long they are kept, at least."""
 
 
 class Trigger(Model):
-    """When batches are made: at an interval, or once for all that is there, maybe by a schedule."""
+    """When batches are made: at an interval, or once for everything that is there, possibly on a schedule."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -114,9 +115,11 @@ class Trigger(Model):
     )
 
     interval: Duration | None = None
+    """How often a batch is made."""
     available_now: Annotated[bool, Field(json_schema_extra={"enum": [True]})] | None = None
+    """Apply everything that is there, then end."""
     schedule: Annotated[str, Field(min_length=1, max_length=100), AfterValidator(cron)] | None = None
-    """A cron schedule in UTC for runs that end when all is applied."""
+    """When runs start: a cron schedule in UTC. Only with availableNow and the back end native."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -135,37 +138,41 @@ class Optimize(Model):
     """Compaction of small files."""
 
     every: PositiveDuration = "6h"
+    """How often."""
 
 
 class Vacuum(Model):
     """Deletion of files that no version of the table in its retention needs."""
 
     every: PositiveDuration = "1d"
+    """How often."""
     retain: Duration = "7d"
     """How far back versions stay readable."""
 
 
 class Maintenance(Model):
-    """Housekeeping between batches; none where it is left out."""
+    """Housekeeping between batches."""
 
     optimize: Optimize | None = None
     vacuum: Vacuum | None = None
 
 
 class Restart(Model):
-    """How a failed driver is started again."""
+    """How a failed driver is restarted."""
 
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 10
-    """After how many failures in a row a person is needed."""
+    """How many failures in a row are retried before the pipeline stalls."""
     reset_after: PositiveDuration = "30m"
-    """How long a driver must have been healthy to be forgiven its failures."""
+    """How long a driver must run for its failures to be forgotten. The back end kubeflow has no such time."""
 
 
 Cores = Annotated[int, Field(ge=1, le=1024)]
 Memory = Annotated[
     str,
     Field(max_length=12),
-    Matching(r"^[1-9][0-9]{0,8}[kmgt]$", "is no amount of memory as Spark writes it: like 512m or 4g"),
+    Matching(
+        r"^[1-9][0-9]{0,8}[kmgt]$", "is not a valid amount of memory: write it as Spark does, like 512m or 4g"
+    ),
 ]
 
 
@@ -175,9 +182,13 @@ class Executors(Model):
     model_config = ConfigDict(json_schema_extra=rules(("self.min <= self.max", "min must not be above max")))
 
     min: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """How many executors are kept, at least."""
     max: Annotated[int, Field(ge=0, le=10_000)] = 4
+    """How many executors there are at most; with 0 the driver does all the work."""
     cores: Cores = 2
+    """CPU cores of each executor."""
     memory: Memory = "4g"
+    """Heap of each executor's JVM, like 512m or 4g."""
 
     @model_validator(mode="after")
     def _range(self) -> Self:
@@ -190,13 +201,15 @@ class Driver(Model):
     """How big the driver is."""
 
     cores: Cores = 1
+    """CPU cores of the driver."""
     memory: Memory = "2g"
+    """Heap of the driver's JVM, like 512m or 4g."""
 
 
 def _spark_keys(conf: dict[str, str]) -> dict[str, str]:
     for key in conf:
         if not key.startswith("spark.") or any(c.isspace() for c in key):
-            raise wrong("is no setting of Spark: their names begin with spark. and have no spaces", key)
+            raise wrong("is not a valid Spark setting: names begin with spark. and have no spaces", key)
     return conf
 
 
@@ -210,12 +223,15 @@ class Spark(Model):
 
     backend: Literal["native", "kubeflow", "apache"] = "native"
     """native: the operator's own objects; the others: a SparkApplication of that operator."""
-    image: Annotated[str, Field(max_length=1024), Matching(r"^[^\s]+$", "is no image")] | None = None
+    image: (
+        Annotated[str, Field(max_length=1024), Matching(r"^[^\s]+$", "is not a valid image name")] | None
+    ) = None
+    """The image of driver and executors; default: the operator's."""
     image_pull_secrets: (
         Annotated[list[SecretName], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"})]
         | None
     ) = None
-    """Names of Secrets."""
+    """Names of Secrets with which the image is pulled."""
     executors: Executors = Field(default_factory=Executors)
     driver: Driver = Field(default_factory=Driver)
     conf: Annotated[
@@ -223,16 +239,16 @@ class Spark(Model):
         Field(
             max_length=200,
             json_schema_extra=rules(
-                ("self.all(k, k.startsWith('spark.'))", "settings of Spark begin with spark.")
+                ("self.all(k, k.startsWith('spark.'))", "names of Spark settings begin with spark.")
             ),
         ),
         AfterValidator(_spark_keys),
     ] = Field(default_factory=dict)
-    """Further settings of Spark; all values are text."""
+    """Further Spark settings; all values are strings."""
     pod_template: PodTemplate | None = None
     """A pod template that driver and executors start from."""
     reset_token: Token = ""
-    """A new value lets a change take effect once that needs another checkpoint."""
+    """A new value lets a change take effect that the checkpoint cannot follow."""
 
 
 class PipelineSpec(Model):
@@ -270,7 +286,7 @@ class PipelineSpec(Model):
     )
 
     suspend: bool = False
-    """Stop the driver and leave everything as it is."""
+    """Pause the pipeline: no driver runs, and everything else stays."""
     restart_token: Token = ""
     """A new value restarts the driver once."""
     source: Source
@@ -291,32 +307,32 @@ class PipelineSpec(Model):
                         "[self.map(t, t.source)].all(names, self.all(t, !t.source.contains('.') || ("
                         "!(t.source.substring(t.source.indexOf('.') + 1) in names)"
                         " && !(t.source.substring(t.source.lastIndexOf('.') + 1) in names))))",
-                        "one source is the end of another: both mean the same table",
+                        "one source is the end of another: both match the same table",
                     )
                 ),
             },
         ),
     ] = Field(default_factory=list)
-    """Settings of single tables."""
+    """Settings of individual tables."""
     ordering: Ordering = Field(default_factory=Ordering)
     schema_evolution: Literal["evolve", "skip", "fail"] = "evolve"
-    """What a change of a table's columns does."""
+    """What happens when a table's columns change: evolve the mirror, skip the change, or fail."""
     drift_acknowledged_until: Moment | None = None
     """Changes of columns that were seen until this time are acknowledged: SchemaDrift ends."""
     on_bad_record: Literal["quarantine", "fail"] = "quarantine"
-    """What a record that cannot be applied does."""
+    """What happens to a record that cannot be applied: it is kept in quarantine, or the run fails."""
     on_unrepresentable: Literal["quarantine", "null", "text"] = "quarantine"
-    """What a value does that no type of Spark can hold: infinity, dates BC, NaN decimals, over 38 digits."""
+    """What happens to a value that Spark cannot hold: infinity, dates BC, NaN decimals, over 38 digits."""
     tombstones: Tombstones = Field(default_factory=Tombstones)
     checkpoint: Location
-    """A directory for the pipeline's progress; its own, and not inside a mirror."""
+    """A directory for the progress of this pipeline alone, outside of its mirrors."""
     trigger: Trigger = Field(default_factory=lambda: Trigger(interval="10s"))
     maintenance: Maintenance | None = None
     progress_deadline: PositiveDuration = "10m"
-    """With lag and no commit for this long the pipeline is not ready."""
+    """How long there may be lag without a commit before the pipeline is no longer ready."""
     restart: Restart = Field(default_factory=Restart)
     deletion_policy: Literal["Retain", "DeleteCheckpoint", "DeleteAll"] = "Retain"
-    """What of the data is deleted with the resource."""
+    """Which data is deleted with the resource."""
     spark: Spark = Field(default_factory=Spark)
 
     @model_validator(mode="after")
@@ -324,11 +340,12 @@ class PipelineSpec(Model):
         sources = [table.source for table in self.tables]
         twice = first_twice(sources)
         if twice is not None:
-            raise wrong(f"{twice} stands there twice: give each table once", "tables")
+            raise wrong(f"{twice} is listed twice: list each table once", "tables")
         pair = ambiguous_pair(sources)
         if pair is not None:
             raise wrong(
-                f"{pair[0]} and {pair[1]} mean the same table: keep one, or write more of the names", "tables"
+                f"{pair[0]} and {pair[1]} match the same table: keep one of them, or write longer names",
+                "tables",
             )
         if self.target.path is not None and self.checkpoint.rstrip("/") == self.target.path.rstrip("/"):
             raise wrong("must not be the path of the target", "checkpoint")

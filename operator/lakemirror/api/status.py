@@ -19,35 +19,49 @@ class Condition(Model):
     """One thing that is true of the pipeline, or not, or unknown."""
 
     type: ConditionType
+    """What it says; types other than Ready are present only while they are true."""
     status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
     observed_generation: Count | None = None
+    """The generation of the resource for which it was determined."""
     last_transition_time: Time
+    """When its status last changed."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
+    """Why, in one word for programs."""
     message: Text = ""
+    """Why, for people."""
 
 
 class Failure(Model):
     """Why a driver ended."""
 
     reason: Word | None = None
+    """The reason that Kubernetes gives, like OOMKilled."""
     message: Text | None = None
+    """The end of what the driver said."""
     at: Time | None = None
+    """When it ended."""
 
 
 class DriverStatus(Model):
     """The driver that runs now, or the last one."""
 
     pod: Word | None = None
+    """The pod's name."""
     uid: Word | None = None
     """The pod's uid."""
     revision: Word | None = None
     """Which revision of the spec it runs: a hash of all that a driver is restarted for."""
     run_id: Word | None = None
+    """The run that reports; another one after each restart."""
     started_at: Time | None = None
+    """Since when its container runs."""
     image: Word | None = None
+    """The image it runs."""
     restarts: Count | None = None
-    """How often it ended and was started again in this pod."""
+    """How often it ended and was restarted in this pod."""
     consecutive_failures: Count | None = None
+    """Failures in a row; beyond restart.backoffLimit the pipeline stalls."""
     last_failure: Failure | None = None
 
 
@@ -55,7 +69,9 @@ class Handled(Model):
     """Tokens that were acted upon."""
 
     restart_token: Word | None = None
+    """The last restartToken that was acted upon."""
     reset_token: Word | None = None
+    """The last resetToken that was acted upon."""
     resync: Annotated[dict[str, Word], Field(max_length=500)] | None = None
     """From a table's source to the resyncToken for which it was last read again."""
 
@@ -64,8 +80,9 @@ class PipelineStatus(Model):
     """What the operator saw."""
 
     observed_generation: Count | None = None
+    """The newest generation of the resource that the operator has processed."""
     phase: Phase | None = None
-    """A word for people; machines read the conditions."""
+    """A word for people; programs read the conditions."""
     conditions: (
         Annotated[
             list[Condition],
@@ -76,17 +93,19 @@ class PipelineStatus(Model):
         ]
         | None
     ) = None
+    """What programs should look at; Ready is always there."""
     driver: DriverStatus | None = None
     checkpoint: CheckpointReport | None = None
     totals: Totals | None = None
     tables_total: Count | None = None
+    """How many tables are mirrored."""
     tables: (
         Annotated[
             list[TableReport], Field(max_length=100, json_schema_extra={"x-kubernetes-list-type": "atomic"})
         ]
         | None
     ) = None
-    """At most 100: those with errors, with drift, and with most lag first."""
+    """At most 100: those with errors first, then those with drift, then those without news for longest."""
     handled: Handled | None = None
 
     def condition(self, type: ConditionType) -> Condition | None:

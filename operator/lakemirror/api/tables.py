@@ -18,11 +18,11 @@ Mode = Literal["append", "scd1", "scd2"]
 
 
 class AmbiguousTable(ValueError):
-    """Two of the listed sources mean the same table."""
+    """Two of the listed sources match the same table."""
 
 
 def matches(source: str, table: str) -> bool:
-    """If ``source`` is the dotted name ``table`` or whole parts at its end: public.t of shop.public.t."""
+    """Whether ``source`` is the dotted name ``table`` or its last parts: public.t of shop.public.t."""
     return table == source or table.endswith("." + source)
 
 
@@ -31,7 +31,7 @@ def match_table(sources: Iterable[str], table: str) -> str | None:
     found = [source for source in sources if matches(source, table)]
     if len(found) > 1:
         raise AmbiguousTable(
-            f"table {table} is meant by both {found[0]} and {found[1]}: keep one, or write more of them"
+            f"table {table} is matched by both {found[0]} and {found[1]}: keep one, or write longer names"
         )
     return found[0] if found else None
 
@@ -40,12 +40,12 @@ def _template(text: str) -> str:
     rest = text
     for name in re.findall(r"\{([^{}]*)\}", text):
         if name not in PLACEHOLDERS:
-            raise wrong(f"unknown placeholder {{{name}}}: there are {{db}}, {{schema}} and {{table}}")
+            raise wrong(
+                f"unknown placeholder {{{name}}}: the placeholders are {{db}}, {{schema}} and {{table}}"
+            )
         rest = rest.replace(f"{{{name}}}", "")
     if "{" in rest or "}" in rest:
-        raise wrong(
-            f"{text!r} has a brace without its partner: placeholders are {{db}}, {{schema}} and {{table}}"
-        )
+        raise wrong(f"{text!r} has an unmatched brace: the placeholders are {{db}}, {{schema}} and {{table}}")
     return text
 
 
@@ -66,7 +66,9 @@ class Target(Model):
         Annotated[
             str,
             Field(max_length=1024),
-            Matching(rf"^([^{{}}\s]|{_HOLE})(([^{{}}]|{_HOLE})*([^{{}}\s]|{_HOLE}))?$", "is no path"),
+            Matching(
+                rf"^([^{{}}\s]|{_HOLE})(([^{{}}]|{_HOLE})*([^{{}}\s]|{_HOLE}))?$", "is not a valid path"
+            ),
         ]
         | None
     ) = None
@@ -77,7 +79,7 @@ class Target(Model):
             Field(max_length=767),
             Matching(
                 rf"^{_NAME}(\.{_NAME}){{0,2}}$",
-                "is no name of a table: up to three words of letters, digits and '_' with dots between",
+                "is not a valid table name: up to three words of letters, digits and '_', separated by dots",
             ),
         ]
         | None
@@ -114,7 +116,7 @@ class Target(Model):
 
 
 class Delete(Model):
-    """What a delete in the source does: hard takes the row away, soft says in a column when it happened."""
+    """What a delete in the source does to the row."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -123,14 +125,16 @@ class Delete(Model):
     )
 
     type: Literal["hard", "soft"]
+    """hard removes the row; soft keeps it and records when it was deleted."""
     column: NewColumnName | None = None
+    """The column that a soft delete adds: the time of the delete, null while the row exists."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.type == "soft" and self.column is None:
-            raise wrong("is required with a soft delete: the column that says when", "column")
+            raise wrong("is required with a soft delete: the column for the time of the delete", "column")
         if self.type == "hard" and self.column is not None:
-            raise wrong("belongs to a soft delete; a hard one takes the row away", "column")
+            raise wrong("belongs to a soft delete; a hard delete removes the row", "column")
         return self
 
 
@@ -153,7 +157,8 @@ SqlType = Annotated[
     str,
     Field(max_length=1024),
     Matching(
-        r"^[A-Za-z][A-Za-z0-9_`<>:,() ]*$", "is no Spark SQL type: write one like bigint or decimal(10,2)"
+        r"^[A-Za-z][A-Za-z0-9_`<>:,() ]*$",
+        "is not a valid Spark SQL type: write one like bigint or decimal(10,2)",
     ),
     AfterValidator(sql_type),
 ]
@@ -169,7 +174,9 @@ class Columns(Model):
     )
 
     include: ColumnList | None = None
+    """These columns and no others."""
     exclude: ColumnList | None = None
+    """All columns but these."""
     rename: Annotated[dict[ColumnName, NewColumnName], Field(max_length=500)] | None = None
     """From the source's name to the mirror's."""
     types: Annotated[dict[ColumnName, SqlType], Field(max_length=2000)] | None = None
@@ -182,7 +189,7 @@ class Columns(Model):
         for name in ("include", "exclude"):
             twice = first_twice(getattr(self, name) or [])
             if twice is not None:
-                raise wrong(f"{twice} stands there twice", name)
+                raise wrong(f"{twice} is listed twice", name)
         names = {source: source for source in self.include or []} | (self.rename or {})
         folded = first_twice([name.casefold() for name in names.values()])
         if folded is not None:
@@ -219,24 +226,25 @@ class Table(Model):
         Field(max_length=255),
         Matching(
             r"^[^.\s]([^.]*[^.\s])?(\.[^.\s]([^.]*[^.\s])?){0,2}$",
-            "is no name of a table: write table, schema.table or database.schema.table",
+            "is not a valid name of a table: write table, schema.table or database.schema.table",
         ),
     ]
     """Which table: its dotted name in the events, or as many of its last parts as make it clear."""
     primary_key: KeyList | None = None
-    """Columns that tell rows apart; default: the key of the record."""
+    """Columns that identify a row; default: the key of the record. No effect with mode append."""
     mode: Mode | None = None
+    """append: every event a row; scd1: the current rows; scd2: every version of every row."""
     target: Target | None = None
     columns: Columns | None = None
     delete: Delete | None = None
     on_conflict: Literal["replace", "fail"] = "replace"
-    """What a create on a key that is there does."""
+    """What a create does to a row that exists already."""
     filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """An SQL condition on the row; events whose row does not meet it are left out."""
     suspend: bool = False
-    """Leave the table alone for now, so that others go on."""
+    """Pause the table; the others continue. Its records are held and applied when it resumes."""
     resync_token: Token = ""
-    """A new value reads the table anew once."""
+    """A new value makes the driver read the table again, once."""
 
     def column_names(self) -> list[str]:
         """The columns of the mirror that the manifest names, as they are called there."""
@@ -249,12 +257,12 @@ class Table(Model):
     def _consistent(self) -> Self:
         twice = first_twice(self.primary_key or [])
         if twice is not None:
-            raise wrong(f"{twice} stands there twice", "primaryKey")
+            raise wrong(f"{twice} is listed twice", "primaryKey")
         if self.mode == "append" and self.delete is not None:
-            raise wrong("means nothing with mode append: every event is kept as a row", "delete")
+            raise wrong("has no effect with mode append, which keeps every event as a row", "delete")
         lost = next((c for c in self.primary_key or [] if self.columns and not self.columns.keeps(c)), None)
         if lost is not None:
-            raise wrong(f"{lost} is left out by columns, but a key column has to stay", "primaryKey")
+            raise wrong(f"{lost} is left out by columns, but a key column must be kept", "primaryKey")
         return self
 
 

@@ -42,7 +42,7 @@ secret_option = click.option(
     "secrets",
     multiple=True,
     metavar="NAME=DIR",
-    help="A directory with one file a key, for a Secret that the manifest names. Repeatable.",
+    help="A directory with one file for each key, for a Secret that the manifest names. Repeatable.",
 )
 debug_option = click.option("--debug", is_flag=True, help="Show where in the code an error arose.")
 
@@ -72,7 +72,7 @@ def read_pipeline(file: str, settings: Sequence[str] = ()) -> CdcPipeline:
 
 
 def is_foreign(document: Any) -> bool:
-    """If a document is whole and of another kind, such as a Namespace that stands in the same file."""
+    """Whether a document is whole and of another kind, such as a Namespace that stands in the same file."""
     if not isinstance(document, dict):
         return False
     version, kind = document.get("apiVersion"), document.get("kind")
@@ -82,7 +82,7 @@ def is_foreign(document: Any) -> bool:
 
 
 def print_errors(file: str, error: ManifestError) -> None:
-    """One line an error on standard error: ``FILE: path: message``."""
+    """One line for each error on standard error: ``FILE: path: message``."""
     for path, message in error.errors:
         click.echo(f"{file}: {line(path, message)}", err=True)
 
@@ -95,7 +95,7 @@ def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str,
         if not (name and equals and directory):
             raise click.UsageError(f"--secret {secret}: write NAME=DIR")
         if not Path(directory).is_dir():
-            raise click.UsageError(f"--secret {name}: {directory} is no directory")
+            raise click.UsageError(f"--secret {name}: {directory} is not a directory")
         directories[name] = directory
     used = pipeline.spec.secrets()
     for path, name in used.items():
@@ -105,7 +105,7 @@ def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str,
             )
     for name in directories:
         if name not in used.values():
-            raise click.UsageError(f"--secret {name}: the manifest names no such secret")
+            raise click.UsageError(f"--secret {name}: the manifest does not name such a Secret")
     return directories
 
 
@@ -133,7 +133,7 @@ def call(function: Callable[..., Any], *args: Any, debug: bool, **options: Any) 
 
 
 def is_ours(error: Exception) -> bool:
-    """If Lakemirror raised the error on purpose, with a message for people."""
+    """Whether Lakemirror raised the error on purpose, with a message for people."""
     return any(c.__name__ == "LakemirrorError" for c in type(error).__mro__)
 
 

@@ -31,7 +31,7 @@ _STYLES = {"True": "green", "False": "red", "Unknown": "yellow"}
 @click.argument("name")
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Default: kubectl's.")
 @click.option("--context", metavar="CONTEXT", help="Which cluster of the kubeconfig. Default: kubectl's.")
-@click.option("-w", "--watch", is_flag=True, help="Go on showing it until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Keep showing it until Ctrl-C.")
 def status(name: str, namespace: str | None, context: str | None, watch: bool) -> None:
     """Show how the pipeline NAME on a cluster is: conditions, lag, tables.
 
@@ -66,7 +66,7 @@ def fetch(name: str, where: Sequence[str]) -> dict[str, Any]:
     command = ["kubectl", "get", NAME, name, "--output", "json", *where]
     got = subprocess.run(command, capture_output=True, text=True, check=False)
     if got.returncode != 0:
-        fail(got.stderr.strip() or f"kubectl ended with {got.returncode}")
+        fail(got.stderr.strip() or f"kubectl exited with code {got.returncode}")
     found: dict[str, Any] = json.loads(got.stdout)
     return found
 
@@ -82,9 +82,11 @@ def read(body: dict[str, Any]) -> PipelineStatus:
 def view(body: dict[str, Any], now: datetime) -> RenderableType:
     """What is shown of a resource at the moment ``now``."""
     found, metadata = read(body), body["metadata"]
-    head = Text(f"{metadata['namespace']}/{metadata['name']}  {found.phase or 'not seen by an operator yet'}")
+    head = Text(
+        f"{metadata['namespace']}/{metadata['name']}  {found.phase or 'no operator has processed it yet'}"
+    )
     if found.observed_generation is not None and found.observed_generation < metadata.get("generation", 0):
-        head.append("  (the newest change has not been looked at yet)", "yellow")
+        head.append("  (the latest change has not been processed yet)", "yellow")
     parts: list[RenderableType] = [head, *_conditions(found, now), *_progress(found, now)]
     if found.driver is not None:
         parts += _driver(found.driver, now)

@@ -23,7 +23,7 @@ from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_document
     help="A manifest; - is standard input.",
 )
 def validate(files: tuple[str, ...]) -> None:
-    """Check manifests: one line an error, FILE: path: message.
+    """Check manifests: one line for each error, FILE: path: message.
 
     A file may hold several documents; those of other kinds are left alone. Exit code 2 if one is wrong.
     """

@@ -155,7 +155,7 @@ class Actor:
 
 
 def is_applied(wanted: Object, there: Object) -> bool:
-    """If ``there`` has all that is wanted: this very version was applied, and nobody has changed it since."""
+    """Whether ``there`` is as wanted: this very version was applied, and nobody has changed it since."""
     if wanted["kind"] in _MADE_ONCE:
         return True
     hashes = [observe.metadata_of(document, "annotations").get(names.APPLIED) for document in (wanted, there)]
@@ -163,7 +163,7 @@ def is_applied(wanted: Object, there: Object) -> bool:
 
 
 def _covers(there: Any, wanted: Any) -> bool:
-    """If all of ``wanted`` stands in ``there``, which may hold more: what the API server filled in."""
+    """Whether all of ``wanted`` stands in ``there``, which may hold more: what the API server filled in."""
     if isinstance(wanted, dict):
         there = there or {}
         return isinstance(there, dict) and all(_covers(there.get(k), v) for k, v in wanted.items())

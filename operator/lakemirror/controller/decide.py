@@ -79,7 +79,7 @@ def _last_good(spec: PipelineSpec | ManifestError, observed: Observed) -> Pipeli
 
 
 def begun(observed: Observed) -> bool:
-    """If anything has been mirrored, so that there is a checkpoint that has to be followed."""
+    """Whether anything has been mirrored, so that there is a checkpoint that has to be followed."""
     checkpoint, totals = observed.resource.status.checkpoint, observed.resource.status.totals
     report = observed.report
     return (
@@ -105,7 +105,7 @@ def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | No
         last = driver.last_failure.message if driver.last_failure is not None else None
         return Verdict(
             "BackoffLimitExceeded",
-            f"the driver failed {driver.consecutive_failures} times in a row: mend the cause and give "
+            f"the driver failed {driver.consecutive_failures} times in a row: fix the cause and give "
             f"spec.restartToken a new value{f'. The last failure: {last}' if last else ''}",
         )
     return None

@@ -95,7 +95,7 @@ def incompatible(old: PipelineSpec, new: PipelineSpec) -> list[str]:
 
 
 def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
-    """If the reset token allows what the checkpoint cannot follow."""
+    """Whether the reset token allows what the checkpoint cannot follow."""
     return new.spark.reset_token not in ("", old.spark.reset_token)
 
 

@@ -108,7 +108,7 @@ def held(case: Case) -> Health | None:
             return _leaving(case, case.pod) or Health(
                 "False",
                 "Suspended",
-                f"waits for driver pod {case.pod.name} to end",
+                f"waiting for driver pod {case.pod.name} to end",
                 "Suspended",
                 reconciling=True,
             )
@@ -120,7 +120,7 @@ def completed(case: Case) -> Health | None:
     workload = case.workload
     done = workload is not None and workload.kind != "CronJob" and workload.state == "Succeeded"
     if done or (workload is None and workloads.already_completed(case.decision, case.observed)):
-        return Health("True", "Completed", "all that was there is applied", "Completed")
+        return Health("True", "Completed", "everything that was there has been applied", "Completed")
     return None
 
 
@@ -142,8 +142,8 @@ def scheduled(case: Case) -> Health | None:
     if last is not None and last.state == "Failed":
         return Health("False", "RunFailed", f"run {last.name} failed: {last.message}", "Failed")
     if last is not None and last.state == "Succeeded":
-        return Health("True", "Completed", "the last run applied all that was there", "Completed")
-    return Health("True", "Scheduled", "waits for its schedule", "Pending")
+        return Health("True", "Completed", "the last run applied everything that was there", "Completed")
+    return Health("True", "Scheduled", "waiting for the schedule", "Pending")
 
 
 def obstructed(case: Case) -> Health | None:
@@ -168,7 +168,7 @@ def _leaving(case: Case, pod: Pod) -> Health | None:
         return Health(
             "False",
             "NodeLost",
-            f"driver pod {pod.name} should have ended, but node {pod.node} does not say that it has. If the "
+            f"driver pod {pod.name} should have ended, but node {pod.node} has not confirmed it. If the "
             f"node is gone, `kubectl delete pod {pod.name} --force` is safe: a driver that still writes is "
             "stopped by the checkpoint's owner record",
             "Starting",
@@ -196,7 +196,7 @@ def outdated(case: Case) -> Health | None:
         return None
     if case.workload is not None and case.workload.kind == "CronJob":
         return None  # a run under way goes on as it began
-    message = f"driver pod {case.pod.name} is restarted with a new spec"
+    message = f"driver pod {case.pod.name} is being restarted with a new spec"
     return Health("False", "Restarting", message, "Starting", reconciling=True)
 
 
@@ -204,7 +204,7 @@ def no_pod(case: Case) -> Health | None:
     if case.pod is not None:
         return None
     former = workloads.former_drivers(case.decision, case.observed) if case.workload is None else []
-    message = f"waits for {', '.join(former)} to be gone" if former else "waits for the driver's pod"
+    message = f"waiting for {', '.join(former)} to be gone" if former else "waiting for the driver's pod"
     if case.workload is not None and case.workload.message:
         message = case.workload.message
     return Health("False", "DriverPending", message, "Pending", reconciling=True)
@@ -221,7 +221,7 @@ def waiting(case: Case) -> Health | None:
     if pod.exits:
         last = case.tally.last
         why = f": {last.message}" if last is not None and last.message else ""
-        message = f"the driver ended and is started again{why}"
+        message = f"the driver failed and is being restarted{why}"
         return Health("False", "DriverFailed", message, "Starting", reconciling=True)
     reason = (
         pod.waiting if pod.waiting not in ("", "ContainerCreating", "PodInitializing") else "DriverPending"
@@ -241,7 +241,7 @@ def starting(case: Case) -> Health | None:
     late = case.started + case.deadline
     if case.now >= late:
         return Health(
-            "False", "NoProgress", "the driver runs, but has not begun to apply anything", "Running"
+            "False", "NoProgress", "the driver is running but has not applied anything yet", "Running"
         )
     return Health(
         "False", "DriverStarting", "the driver is starting", "Starting", reconciling=True, again=late
@@ -285,7 +285,7 @@ def not_progressing(case: Case) -> Health | None:
     return Health(
         "False",
         "NoProgress",
-        f"records wait in the source, but no batch was committed for {seconds:.0f} s",
+        f"records are waiting in the source, but no batch was committed for {seconds:.0f} s",
         "Running",
     )
 
@@ -301,10 +301,12 @@ def progressing(case: Case) -> Health | None:
     spec = case.decision.spec
     if spec is not None and spec.trigger.available_now and spec.trigger.schedule is None:
         # Ready is what one waits for, and that is the end of the run.
-        message = "the run is under way; it is ready when all that was there is applied"
+        message = (
+            "the run is under way; the pipeline is ready when everything that was there has been applied"
+        )
         return Health("False", "Running", message, "Running", reconciling=True, again=again)
     caught_up = bool(case.report.said.caught_up)
-    message = "all that the source has is applied" if caught_up else "the driver applies batches"
+    message = "everything that the source has is applied" if caught_up else "the driver is applying batches"
     return Health("True", "Progressing", message, "Running", again=again)
 
 

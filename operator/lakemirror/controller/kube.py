@@ -51,7 +51,7 @@ class ApiError(Exception):
 
     @property
     def refused(self) -> bool:
-        """If the object itself is the cause, so that to ask again does not help."""
+        """Whether the object itself is the cause, so that to ask again does not help."""
         return self.status in (400, 403, 404, 405, 409, 413, 422)
 
 

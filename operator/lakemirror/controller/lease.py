@@ -44,7 +44,7 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """If one may act now. While the API server cannot be reached nobody can tell, so nobody acts."""
+        """Whether one may act now. While the API server cannot be reached nobody can tell, so nobody acts."""
         return self._renewed is not None and self._monotonic() < self._renewed + self._duration * 2 / 3
 
     async def acquire(self) -> None:

@@ -187,12 +187,12 @@ def mount_problem(events: Iterable[Object], pod: Pod) -> str:
 
 
 def overdue(pod: Pod, now: datetime, *, by: timedelta) -> bool:
-    """If ``pod`` should have been gone for longer than ``by``."""
+    """Whether ``pod`` should have been gone for longer than ``by``."""
     return pod.deleted is not None and now > pod.deleted + by
 
 
 def owned_by(body: Object, uid: str) -> bool:
-    """If the pipeline with ``uid`` is the object's owner."""
+    """Whether the pipeline with ``uid`` is the object's owner."""
     return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences", ()))
 
 

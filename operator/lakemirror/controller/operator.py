@@ -121,7 +121,7 @@ class Operator:
             self._queue.add(key, wait)
 
     def _may_act(self) -> bool:
-        """If the Lease is held. Without it the API server was silent: figures do not age in such a time."""
+        """Whether the Lease is held. Without it the API server was silent, and figures do not age."""
         held = self._lease.held
         if held and self._paused:
             self._cache.resume()

@@ -85,7 +85,7 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
 
 
 def _cannot_clean(observed: Observed) -> bool:
-    """If the namespace goes too, so that no Job can be made: better the data stays than the namespace."""
+    """Whether the namespace goes too, so that no Job can be made; then the data stays."""
     return any(obstacle.reason == "NamespaceTerminating" for obstacle in observed.obstacles)
 
 

@@ -41,7 +41,7 @@ def status(case: Case, health: Health) -> PipelineStatus:
 
 
 def unchanged(before: PipelineStatus, after: PipelineStatus) -> bool:
-    """If nothing but time moved: then the status is not written."""
+    """Whether nothing but time moved: then the status is not written."""
     return _timeless(before) == _timeless(after)
 
 
@@ -253,7 +253,7 @@ def _resynced(case: Case, spec: PipelineSpec, before: Mapping[str, str]) -> dict
 
 
 def _ended(case: Case) -> bool:
-    """If a run of what is wanted ended well: it read everything that was there, and its pod may be gone."""
+    """Whether a run of what is wanted ended well: everything was read, and its pod may be gone."""
     spec, revision = case.decision.spec, case.decision.revision
     if spec is None or spec.trigger.available_now is None:
         return False

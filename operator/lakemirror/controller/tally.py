@@ -34,7 +34,8 @@ def count(
 ) -> Tally:
     """Carry on the count of ``before``, the driver in the last status.
 
-    A new revision begins at none; a pod that ran for ``resetAfter`` is forgiven; to end with 0 is no failure.
+    A new revision begins at none; a pod that ran for ``resetAfter`` is forgiven; exit code 0 is not a
+    failure.
     """
     if before is None or before.revision != revision:
         before = DriverStatus()

@@ -168,7 +168,8 @@ class Event:
 class Plan:
     """What to do: ``objects`` to apply, ``deletions``, then ``status`` to write and ``events`` to record.
 
-    ``finalizer``: if ours has to be there. ``again``: when time alone may change the plan; None is never.
+    ``finalizer``: whether ours has to be there. ``again``: when time alone may change the
+    plan; None is never.
     """
 
     objects: tuple[Object, ...]

@@ -1,4 +1,4 @@
-"""If the operator is well: told over HTTP at /healthz and /readyz, with numbers at /metrics."""
+"""Whether the operator is healthy: told over HTTP at /healthz and /readyz, with numbers at /metrics."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def objects(decision: Decision, observed: Observed) -> list[Object]:
 
 
 def _workload_is_due(decision: Decision, observed: Observed) -> bool:
-    """If the workload has to be applied now. Jobs and SparkApplications are made once and never changed."""
+    """Whether the workload has to be applied now; Jobs and SparkApplications are never changed."""
     there = current(decision, observed)
     if there is None and former_drivers(decision, observed):
         return False
@@ -110,7 +110,7 @@ def current(decision: Decision, observed: Observed) -> Workload | None:
 
 
 def already_completed(decision: Decision, observed: Observed) -> bool:
-    """If this revision has run to its end, also when its Job is gone since."""
+    """Whether this revision has run to its end, also when its Job is gone since."""
     status = observed.resource.status
     driver = status.driver
     ran = driver is not None and driver.revision == decision.revision

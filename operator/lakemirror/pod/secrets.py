@@ -21,7 +21,7 @@ class SecretWatch:
         self._changed = False
 
     def changed(self) -> bool:
-        """If so; looks at the files now and then only, however often it is asked."""
+        """Whether they have changed; looks at the files now and then only, however often it is asked."""
         now = self._monotonic()
         if not self._changed and now - self._looked >= _LOOK_EVERY_SECONDS:
             self._looked = now
