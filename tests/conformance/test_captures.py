@@ -15,11 +15,11 @@ from tests.support.records import Record, Row, payload
 from tests.support.reference import Mirror, in_source_order
 
 DELIVERIES: dict[str, Callable[[Sequence[Record]], Batches]] = {
-    "whole": whole,
     "doubled": lambda records: whole(doubled(records)),
     "interleaved": lambda records: parts(interleaved(records, 1), 2),
 }
 HARD: dict[str, Callable[[Sequence[Record]], Batches]] = {
+    "whole": whole,
     "batches of 50": lambda records: cut(records, 50),
     "interleaved, batches of 30": lambda records: cut(interleaved(records, 5), 30),
     "after restarts": lambda records: parts(restarted(records, back=60, every=150), 5),

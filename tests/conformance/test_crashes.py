@@ -64,7 +64,7 @@ def test_a_second_run_makes_no_new_version(spark: SparkSession, undisturbed: Mir
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("batch", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_after_crashes_the_tables_and_totals_are_as_without_them(
     batch: int, spark: SparkSession, tmp_path: Path, undisturbed: Mirroring
 ) -> None:
@@ -153,11 +153,12 @@ def test_two_runs_on_one_checkpoint_cannot_both_write(spark: SparkSession, tmp_p
 
 
 @pytest.mark.timeout(900)
-def test_three_kills_at_any_moment_lose_and_double_nothing(
-    spark: SparkSession, tmp_path: Path, undisturbed: Mirroring
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_kills_at_any_moment_lose_and_double_nothing(
+    times: int, spark: SparkSession, tmp_path: Path, undisturbed: Mirroring
 ) -> None:
     mirroring = Mirroring(tmp_path).deliver(parts(CAPTURE.records, 4))
-    _kill_at_random_moments(mirroring, 3, random.Random(4))
+    _kill_at_random_moments(mirroring, times, random.Random(4))
     mirroring.run(spark)
     assert not wrong(CAPTURE.differences(spark, mirroring))
     events = {table: total["records"] for table, total in audited(spark, mirroring).items()}
