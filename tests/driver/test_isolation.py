@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.errors import RecordsUnaccounted
+from lakemirror.driver.mirror import SOURCE_PROPERTY, Mirror
 from lakemirror.driver.replay import replay
 from lakemirror.driver.table import decide
 from lakemirror.driver.table.applier import TableApplier
@@ -128,6 +129,23 @@ def test_a_batch_whose_records_are_not_accounted_for_is_not_done(
     monkeypatch.undo()
     mirroring.run(spark)
     assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
+
+
+def test_a_target_that_another_pipeline_makes_at_the_same_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Mirror.create
+
+    def late(self: Mirror, columns: Any, properties: Any, key: Any = ()) -> None:
+        if str(self.location).endswith("/bad"):
+            create(self, columns, {**properties, SOURCE_PROPERTY: "other/db.t"}, key)
+        create(self, columns, properties, key)
+
+    monkeypatch.setattr(Mirror, "create", late)
+    mirroring = delivered(tmp_path)
+    tables = mirroring.run(spark).tables
+    assert "is the mirror of other/db.t" in (tables["demo.public.bad"].error or "")
+    assert (values(spark, mirroring, "bad"), values(spark, mirroring, "good")) == ([], [(1, 1)])
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from lakemirror.driver.mirror import (
 )
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.sources.base import Batch
-from lakemirror.driver.table.decision import State, Work
+from lakemirror.driver.table.decision import Refused, State, Work
 from lakemirror.driver.table.mirrored import MirroredTable
 from lakemirror.driver.values.connect import Field
 
@@ -62,6 +62,9 @@ def _create(table: MirroredTable, work: Work, properties: Mapping[str, str]) -> 
         MODE_PROPERTY: "scd1" if key else "append",
     }
     table.mirror.create({**work.plan.columns, **soft}, {**own, **properties}, key)
+    owner = table.properties.get(SOURCE_PROPERTY)
+    if owner != table.source:  # somebody else was faster
+        raise Refused(f"the target {table.location} is the mirror of {owner}: choose another target")
 
 
 def _defaults_text(table: MirroredTable, work: Work) -> str:
