@@ -48,7 +48,7 @@ def test_what_the_driver_reports_stands_in_the_status(mirror: Mirror) -> None:
     status = eventually(lambda: mirror.status() if mirror.status().get("totals") else None)
     assert status["observedGeneration"] == mirror.resource()["metadata"]["generation"]
     assert status["phase"] == "Running"
-    assert status["totals"] == totals
+    assert totals.items() <= status["totals"].items()
     assert status["checkpoint"]["lagRecords"] == 7
     assert status["checkpoint"]["batchId"] >= 1
     assert status["tablesTotal"] == 1

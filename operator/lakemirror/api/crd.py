@@ -175,7 +175,12 @@ def _columns() -> list[dict[str, Any]]:
         },
         {"name": "Tables", "type": "integer", "jsonPath": ".status.tablesTotal"},
         {"name": "Applied", "type": "integer", "jsonPath": ".status.totals.applied", "priority": 1},
-        {"name": "Quarantined", "type": "integer", "jsonPath": ".status.totals.quarantined", "priority": 1},
+        {
+            "name": "Quarantined",
+            "type": "integer",
+            "jsonPath": ".status.totals.quarantinedOpen",
+            "priority": 1,
+        },
         {"name": "Restarts", "type": "integer", "jsonPath": ".status.driver.restarts", "priority": 1},
         {"name": "Reason", "type": "string", "jsonPath": f"{ready}.reason", "priority": 1},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
