@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 VERSION = "4.3.1"
@@ -49,6 +49,22 @@ class Broker:
     def create_named(self, name: str, partitions: int = 1) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for done in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+            done.result(30)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for done in admin.delete_topics([name]).values():
+            done.result(30)
+        until = time.monotonic() + 30
+        while name in admin.list_topics(timeout=10).topics:
+            assert time.monotonic() < until, f"{name} is still there"
+            time.sleep(0.1)
+
+    def expire(self, name: str, before: int, partition: int = 0) -> None:
+        """Delete a partition's records before an offset."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for done in admin.delete_records([TopicPartition(name, partition, before)]).values():
             done.result(30)
 
     def send(

@@ -150,8 +150,11 @@ class BatchApplier:
         return result
 
     def forget(self) -> None:
-        """Read all mirrors anew before the next batch, for something else has written them."""
+        """Read all mirrors anew before the next batch: something else has written them, or a batch that is
+        tried again has written some of them.
+        """
         self._tables = {}
+        self._first = True
 
     def collect_tombstones(self, *, caught_up: bool) -> int:
         """Forget tombstones that no event can need any more (between batches); returns how many.

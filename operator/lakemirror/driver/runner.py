@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -25,7 +26,7 @@ from lakemirror.api.source import Source
 from lakemirror.driver import audit, replay, tokens
 from lakemirror.driver.backoff import Backoff
 from lakemirror.driver.batch import BatchApplier
-from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.errors import LakemirrorError, cause_of, stops_pipeline
 from lakemirror.driver.held import HeldRecords
 from lakemirror.driver.metrics import Metrics, port_from_environment
 from lakemirror.driver.owner import Owner
@@ -45,6 +46,15 @@ _DEFAULT_INTERVAL = "10s"
 _COLLECT_EVERY_SECONDS = 600.0
 _REPLAY_EVERY_SECONDS = 5.0
 _LONGEST_DELAY_SECONDS = 300.0
+_RETRY_SECONDS = (1.0, 5.0, 25.0)
+"""Delays after which a batch that failed is tried again, before the driver gives up."""
+_AWAY_SECONDS, _AWAY_RETRY_SECONDS = 600.0, 60.0
+"""For how long, and how often after the delays above, a source that is away is asked again."""
+_AWAY = re.compile(
+    r"TimeoutException|DisconnectException|ConnectException|NetworkException|UnknownHostException|NotAvailable|"
+    r"NotLeaderOrFollower|Connection (refused|reset)|timed out",
+    re.IGNORECASE,
+)
 _log = logging.getLogger(__name__)
 
 
@@ -175,6 +185,7 @@ class _Run:
         self._appliers: list[Applier] = []
         self._held: HeldRecords | None = None
         self._failure: BaseException | None = None
+        self._gave_up: BaseException | None = None
 
     def run(self, stack: ExitStack, spark: SparkSession | None) -> RunSummary:
         storage, session = self._take_over(stack, spark)
@@ -193,7 +204,7 @@ class _Run:
                 if wanted:
                     resync = partial(self._resync, wanted, feed, session, storage)
                     meanwhile.enter_context(self._beside(session, resync))
-                feed.run(self._apply, once=self._once, stopping=self._stopping)
+                self._read(feed, session)
             lag = _lag(feed)
             self._collect_tombstones(caught_up=lag.caught_up)
         except BaseException as error:
@@ -235,7 +246,9 @@ class _Run:
             raise LakemirrorError("spec.source: exactly one of kafka and files is needed")
         secret = source.kafka.security.secret if source.kafka.security is not None else None
         keys = read_secret(secret, self._secrets) if secret is not None else {}
-        feed = KafkaFeed(session, source.kafka, storage, interval_seconds=interval, secrets=keys)
+        feed = KafkaFeed(
+            session, source.kafka, storage, interval_seconds=interval, secrets=keys, warn=self._warn
+        )
         stack.callback(feed.close)
         return feed
 
@@ -361,10 +374,57 @@ class _Run:
                 for applier in self._appliers:
                     applier.forget()
 
+    def _read(self, feed: FilesFeed | KafkaFeed, session: SparkSession) -> None:
+        """Run the feed; where the source or a store is away for a moment, once more from where it stands."""
+        failures, since = 0, time.monotonic()
+        while True:
+            batches = self._progress.batches
+            try:
+                feed.run(self._apply, once=self._once, stopping=self._stopping)
+                return
+            except Exception as error:
+                if self._progress.batches > batches:
+                    failures, since = 0, time.monotonic()
+                patient = not self._once and _is_away(error) and time.monotonic() - since < _AWAY_SECONDS
+                if error is self._gave_up or not _may_pass(error, session):
+                    raise
+                if failures >= len(_RETRY_SECONDS) and not patient:
+                    raise
+                delay = _RETRY_SECONDS[failures] if failures < len(_RETRY_SECONDS) else _AWAY_RETRY_SECONDS
+                failures += 1
+                self._warn(
+                    f"the source could not be read, and is read again in {delay:g} s: {cause_of(error)}"
+                )
+                self._pause(delay)
+                if self._stopping():
+                    raise
+
     def _apply(self, raw: DataFrame, batch: Batch, applier: Applier | None = None) -> None:
-        """Apply a batch of the source, or one that another ``applier`` reads again."""
-        with self._busy:
-            self._apply_alone(raw, batch, applier or self._appliers[0])
+        """Apply a batch of the source, or one that another ``applier`` reads again.
+
+        One that fails for a reason that may pass is tried again; to start a driver anew takes much longer.
+        """
+        chosen = applier or self._appliers[0]
+        for delay in (*_RETRY_SECONDS, None):
+            try:
+                with self._busy:
+                    self._apply_alone(raw, batch, chosen)
+                return
+            except Exception as error:
+                if delay is None or not _may_pass(error, raw.sparkSession) or self._stopping():
+                    self._gave_up = error
+                    raise
+                self._warn(
+                    f"batch {batch.batch_id} failed and is tried again in {delay:g} s: {cause_of(error)}"
+                )
+            self._pause(delay)
+            with self._busy:
+                chosen.forget()
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._stopping():
+            time.sleep(0.2)
 
     def _apply_alone(self, raw: DataFrame, batch: Batch, applier: Applier) -> None:
         self._owner.check()
@@ -418,6 +478,16 @@ class _Run:
             lag,
             tuple(report.warnings),
         )
+
+
+def _may_pass(error: Exception, session: SparkSession) -> bool:
+    """Whether time may heal what an error says: it is none of our own, and the session is still there."""
+    return not isinstance(error, LakemirrorError) and not stops_pipeline(error, session)
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether an error says that something cannot be reached."""
+    return _AWAY.search(str(error)) is not None
 
 
 def _only(pipeline: CdcPipeline, sources: Mapping[str, str]) -> CdcPipeline:

@@ -18,7 +18,7 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.storage import FileCutOff, Storage
 
 _HANDLED = "tokens.json"
-_FEEDS = ("files", "spark", "resync")
+_FEEDS = ("files", "spark", "kafka", "resync")
 """Folders that say how far the sources are read."""
 
 

@@ -1,8 +1,15 @@
-"""Kafka topics as a source: one streaming query, whose own checkpoint says which offsets each batch has."""
+"""Kafka topics as a source: one streaming query, whose own checkpoint says which offsets each batch has.
+
+Beside it ``kafka/topics.json`` remembers each topic's id and where its partitions ended when they were seen
+last. So a topic that was deleted is told from one that was deleted and made again, whose offsets mean other
+records, and both from records that are gone before they were read.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,18 +24,26 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Source
 from lakemirror.driver import checkpoint, faults
+from lakemirror.driver.errors import LakemirrorError, PipelineStopped
 from lakemirror.driver.sources.base import Batch, Lag
-from lakemirror.driver.storage import Storage
+from lakemirror.driver.storage import FileCutOff, Storage
 
 Offsets = dict[str, dict[int, int]]
 """topic -> partition -> offset of the next record."""
 
+_log = logging.getLogger(__name__)
 SPARK_FOLDER = "spark"
+_TOPICS = "kafka/topics.json"
+_CHECK_SECONDS = 15.0
 _NEW_TOPICS_SECONDS = 10
 _MARK_SECONDS = 30
 _ANSWER_SECONDS = 30
 _RECORDS_PER_TASK = 10_000
 _TASKS_PER_CORE = 2
+
+
+class SourceLost(PipelineStopped):
+    """Records are gone from Kafka before they were read, or a topic is not the one that was read before."""
 
 
 class KafkaFeed:
@@ -45,8 +60,12 @@ class KafkaFeed:
         *,
         interval_seconds: float = 10.0,
         secrets: Mapping[str, str] | None = None,
+        warn: Callable[[str], None] = _log.warning,
     ) -> None:
         self._spark = spark
+        self._warn = warn
+        self._told: set[str] = set()
+        self._checked = -_CHECK_SECONDS
         self._source = source
         self._storage = storage
         self._interval = interval_seconds
@@ -67,12 +86,38 @@ class KafkaFeed:
         once: bool,
         stopping: Callable[[], bool],
     ) -> None:
+        while True:
+            deleted = self._check_topics()
+            try:
+                self._run_query(apply, once=once, stopping=stopping, lax=deleted)
+            except StreamingQueryException as error:
+                # Spark ends the query when a topic is gone, also one without anything left to read.
+                if not deleted and self._check_topics():
+                    continue
+                if _tells_of_loss(str(error)):
+                    raise SourceLost(_lost_text(_first_line(error))) from error
+                raise
+            self._checked = time.monotonic() - _CHECK_SECONDS
+            self._check_now_and_then()  # where the topics end is remembered for the next run
+            return
+
+    def _run_query(
+        self,
+        apply: Callable[[DataFrame, Batch], None],
+        *,
+        once: bool,
+        stopping: Callable[[], bool],
+        lax: bool,
+    ) -> None:
+        """One query of Spark. ``lax``: it goes on without topics that are gone, and what else is lost is
+        looked for here.
+        """
         self._failure = None
         self._draining.clear()
-        query = self._start(partial(self._call, apply), once=once)
+        query = self._start(partial(self._call, apply, lax), once=once, lax=lax)
         try:
             while not query.awaitTermination(1) and not stopping():
-                pass
+                self._check_now_and_then()
             self._drain(query)
         except StreamingQueryException:
             # What apply raised says more than Spark's report of it.
@@ -83,6 +128,71 @@ class KafkaFeed:
             query.stop()
         if self._failure is not None:
             raise self._failure
+
+    def _check_now_and_then(self) -> None:
+        if time.monotonic() - self._checked < _CHECK_SECONDS:
+            return
+        try:
+            self._check_topics()
+        except LakemirrorError:
+            raise
+        except Exception as error:  # the brokers are away: the query says so if that lasts
+            self._checked = time.monotonic()
+            _log.warning("the topics cannot be checked: %s", error)
+
+    def _check_topics(self) -> bool:
+        """Whether topics that were read are gone, with nothing left in them; remembers those that are there.
+
+        Raises SourceLost where records were lost, or where a topic is another one than before.
+        """
+        self._checked = time.monotonic()
+        ids, ends = self._admin.topic_ids(self._wanted()), self._admin.end_offsets(self._wanted())
+        begins = self._admin.begin_offsets(self._wanted())
+        known, position = self._known_topics(), self._log.position() or {}
+        for topic in self._source.topics or ():
+            if topic not in ids and topic not in known:
+                self._warn_once(f"topic {topic} does not exist; it is read once it does")
+        for topic, remembered in known.items():
+            if topic in ids and remembered["id"] != ids[topic]:
+                raise SourceLost(_made_again_text(topic, remembered["id"], ids[topic]))
+        gone = [topic for topic in position if topic not in ids]
+        for topic in gone:
+            seen = known.get(topic, {}).get("ends", {})
+            unread = {p: (at, seen[str(p)]) for p, at in position[topic].items() if at < seen.get(str(p), at)}
+            for partition, (at, end) in unread.items():
+                raise SourceLost(
+                    _lost_text(
+                        f"topic {topic} was deleted before all of it was read (partition {partition}: offset "
+                        f"{at} is the next, and it had records up to {end - 1})"
+                    )
+                )
+            self._warn_once(f"topic {topic} was deleted; all that was seen in it is applied")
+        _require_there(position, begins)
+        found = {
+            topic: {"id": ids[topic], "ends": {str(p): end for p, end in ends.get(topic, {}).items()}}
+            for topic in ids
+        }
+        kept = {topic: known[topic] for topic in gone if topic in known}
+        if {**found, **kept} != known:
+            text = json.dumps({"topics": {**found, **kept}}, indent=2, sort_keys=True)
+            self._storage.write_text(_TOPICS, text + "\n")
+        return bool(gone)
+
+    def _known_topics(self) -> dict[str, dict[str, Any]]:
+        try:
+            return dict(json.loads(self._storage.read_text(_TOPICS))["topics"])
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, KeyError, FileCutOff) as error:
+            raise LakemirrorError(
+                f"{self._storage.uri}/{_TOPICS} is damaged ({error}): restore it from a copy, or delete it "
+                "if no topic was made again since the pipeline ran last"
+            ) from None
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            self._warn(message)
 
     def lag(self) -> Lag:
         behind = 0
@@ -115,9 +225,9 @@ class KafkaFeed:
         """Close the connection that asks for lag."""
         self._admin.close()
 
-    def _start(self, call: Callable[[DataFrame, int], None], *, once: bool) -> StreamingQuery:
+    def _start(self, call: Callable[[DataFrame, int], None], *, once: bool, lax: bool) -> StreamingQuery:
         writer = (
-            self._read()
+            self._read(lax)
             .writeStream.foreachBatch(call)
             .option("checkpointLocation", f"{self._storage.uri}/{SPARK_FOLDER}")
         )
@@ -125,13 +235,13 @@ class KafkaFeed:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._interval} seconds").start()
 
-    def _read(self) -> DataFrame:
+    def _read(self, lax: bool) -> DataFrame:
         options = {f"kafka.{name}": value for name, value in self._client.items()} | {
             "kafka.metadata.max.age.ms": str(_NEW_TOPICS_SECONDS * 1000),
             # A new consumer goes to a partition's end and back, and waits so long for what is not there.
             "kafka.fetch.max.wait.ms": "50",
             "includeHeaders": "true",
-            "failOnDataLoss": "true",
+            "failOnDataLoss": str(not lax).lower(),
             "maxOffsetsPerTrigger": str(self._source.max_records_per_batch),
             **self._subscription(),
             **self._start_options(),
@@ -144,9 +254,9 @@ class KafkaFeed:
         return frame.select("topic", "partition", "offset", "timestamp", "key", "value", "headers", *nothing)
 
     def _subscription(self) -> dict[str, str]:
-        if self._source.topic_pattern is not None:
-            return {"subscribePattern": self._source.topic_pattern}
-        return {"subscribe": ",".join(self._source.topics or [])}
+        # As a pattern, a topic that is not there does not end the query.
+        topics = [re.sub(r"([^\w-])", r"\\\1", topic) for topic in self._source.topics or []]
+        return {"subscribePattern": self._source.topic_pattern or "|".join(topics)}
 
     def _start_options(self) -> dict[str, str]:
         """Where a new checkpoint starts; Spark ignores it when the checkpoint has batches."""
@@ -172,13 +282,21 @@ class KafkaFeed:
         pattern = self._admin.compile(self._source.topic_pattern or "")
         return lambda topic: bool(pattern.matcher(topic).matches())
 
-    def _call(self, apply: Callable[[DataFrame, Batch], None], frame: DataFrame, batch_id: int) -> None:
+    def _call(
+        self, apply: Callable[[DataFrame, Batch], None], lax: bool, frame: DataFrame, batch_id: int
+    ) -> None:
         """What Spark calls for every batch, in a thread of its own."""
         with self._calls:
             if self._draining.is_set():
                 raise RuntimeError(f"stopping: batch {batch_id} is left to the next start")
             try:
                 batch = self._batch(batch_id)
+                if lax:
+                    begun = {
+                        topic: {int(number): start for number, (start, _) in each.items()}
+                        for topic, each in batch.extent.items()
+                    }
+                    _require_there(begun, self._admin.begin_offsets(self._wanted()))
                 if batch.extent:  # the first batch may be empty, as when it starts at the end
                     cores = frame.sparkSession.sparkContext.defaultParallelism
                     apply(frame.coalesce(tasks(batch.extent, cores)), batch)
@@ -204,6 +322,45 @@ class KafkaFeed:
             if applied in self._log.committed():
                 return
             time.sleep(0.05)
+
+
+def _require_there(position: Offsets, begins: Offsets) -> None:
+    """Raise SourceLost if a partition begins after what is to be read next."""
+    for topic, partitions in position.items():
+        for partition, at in partitions.items():
+            first = begins.get(topic, {}).get(partition, at)
+            if at < first:
+                raise SourceLost(
+                    _lost_text(
+                        f"topic {topic}, partition {partition}: offset {at} is the next to be read, and the "
+                        f"brokers have deleted all before {first}"
+                    )
+                )
+
+
+def _lost_text(what: str) -> str:
+    return (
+        f"records were lost before they were read: {what}. To go on with what the brokers still have, set "
+        "spec.spark.resetToken to a new value; then have the connector take a snapshot of the tables again, "
+        "so that the lost changes come with it"
+    )
+
+
+def _made_again_text(topic: str, before: str, now: str) -> str:
+    return (
+        f"topic {topic} was deleted and made again (its id was {before}, now it is {now}): its offsets mean "
+        "other records than those that were read. Set spec.spark.resetToken to a new value, so that all "
+        "topics are read from startingOffsets on; what is applied already stays as it is"
+    )
+
+
+def _tells_of_loss(message: str) -> bool:
+    """Whether an error of Spark's says that records are gone."""
+    return "failOnDataLoss" in message or "data may have been" in message or "KAFKA_DATA_LOSS" in message
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
@@ -287,17 +444,23 @@ class _Admin:
         """Where they end now."""
         return self._offsets(wanted, "latest")
 
-    def _offsets(self, wanted: Callable[[str], bool], which: str) -> Offsets:
-        kafka = self._jvm.org.apache.kafka
-        names = self._get(self._client.listTopics().names())
+    def topic_ids(self, wanted: Callable[[str], bool]) -> dict[str, str]:
+        """The ids of the topics that are ``wanted``; a topic that is made again has another one."""
+        return {name: str(each.topicId()) for name, each in self._described(wanted).items()}
+
+    def _described(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
         topics = self._jvm.java.util.ArrayList()
-        for name in names:
+        for name in self._get(self._client.listTopics().names()):
             if wanted(name):
                 topics.add(name)
-        asked = self._jvm.java.util.HashMap()
         described = self._get(self._client.describeTopics(topics).allTopicNames())
-        for name in topics:
-            for partition in described[name].partitions():
+        return {name: described[name] for name in topics}
+
+    def _offsets(self, wanted: Callable[[str], bool], which: str) -> Offsets:
+        kafka = self._jvm.org.apache.kafka
+        asked = self._jvm.java.util.HashMap()
+        for name, described in self._described(wanted).items():
+            for partition in described.partitions():
                 at = kafka.common.TopicPartition(name, partition.partition())
                 asked.put(at, getattr(kafka.clients.admin.OffsetSpec, which)())
         offsets: Offsets = {}
