@@ -7,8 +7,10 @@ import json
 import pytest
 
 from lakemirror.api import crd
-from lakemirror.api.report import COUNTERS, OUTCOMES, Counts, Report, TableReport, Totals
+from lakemirror.api.report import COUNTERS, GAUGES, OUTCOMES, Counts, Report, TableReport, Totals
 from lakemirror.driver import audit
+from lakemirror.driver.display import counts_text
+from lakemirror.driver.metrics import ReportCollector
 
 
 def test_records_are_the_sum_of_the_outcomes() -> None:
@@ -36,6 +38,20 @@ def test_a_counter_stands_everywhere_by_its_one_definition() -> None:
         for node in (status["totals"], status["tables"]["items"]):
             assert node["properties"][alias]["description"] == Counts.model_fields[name].description
         assert alias in Report(totals=Totals()).document()["totals"]
+
+
+def test_metrics_and_terminal_show_every_counter() -> None:
+    every = Counts(**{name: n for n, name in enumerate(COUNTERS, 1)})
+    collector = ReportCollector()
+    collector.report = Report(pipeline="p", tables=[TableReport(source="a.b", held=7, **every.values())])
+    found = {family.name: family for family in collector.collect()}
+    for name in (*COUNTERS, *GAUGES):
+        family = found[f"lakemirror_table_{name}"]
+        assert family.documentation == " ".join((Totals.model_fields[name].description or "").split())
+        assert family.samples[0].value == {**every.values(), "held": 7}.get(name, 0)
+    assert counts_text(every).split(", ") == [
+        f"{number} {name.replace('_', ' ')}" for name, number in every.values().items()
+    ]
 
 
 def test_what_a_newer_driver_says_is_left_out_and_what_it_omits_is_zero() -> None:

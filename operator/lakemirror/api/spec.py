@@ -77,7 +77,8 @@ class Ordering(Model):
     ] = Field(default_factory=list)
     """Where the source's positions started again, in the order of their numbers."""
     tolerance_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 5000
-    """By how many milliseconds a key may go back in time before it is reported."""
+    """A change whose position is below the highest one, though the source made it later by more than this
+    many milliseconds, shows that positions started again; the driver then stops with SourceRestarted."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
