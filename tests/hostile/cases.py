@@ -152,7 +152,7 @@ RECORDS: Sequence[RecordCase] = (
     RecordCase("ts_ms of the envelope overflows", field_of("ts_ms", HUGE), "applied"),
     RecordCase("time as text", source(ts_ms="yesterday", ts_us=None), "quarantined"),
     RecordCase("no position at all", source(lsn=None, sequence="[null,null]"), "applied"),
-    RecordCase("sequence is not an array", source(sequence="abc"), "applied"),
+    RecordCase("sequence is not an array", source(sequence="abc"), "quarantined", "source.sequence"),
     RecordCase("lsn as text", source(lsn="abc"), "quarantined"),
     RecordCase("a negative lsn", source(lsn=-5), "quarantined", "lsn"),
     RecordCase("snapshot of another kind", source(snapshot="whatever"), "applied"),
@@ -206,10 +206,33 @@ def resent(records: list[Record]) -> list[Record]:
     return [*records, *[{**record, "offset": last + n} for n, record in enumerate(records, start=1)]]
 
 
+@dataclass(frozen=True)
+class MapColumn(Column):
+    """A column of Kafka Connect's type map, as hstore has it with `hstore.handling.mode=map`."""
+
+    def field(self) -> Row:
+        text = {"type": "string", "optional": True}
+        return {"type": "map", "optional": True, "keys": text, "values": text, "field": self.name}
+
+
 CODE = (Column("code", "string"), Column("v", "int32"))
 BY_CODE = {"primaryKey": ["code"]}
 
 TABLES: Sequence[TableCase] = (
+    TableCase(
+        "a column of maps",
+        lambda s, t: [s.create(t, id=1, m={"a": "1"}), resent(s.update(t, id=1, m={"a": "2", "b": None}))],
+        [{"id": 1, "m": {"a": "2", "b": None}}],
+        {"applied": 2, "duplicates": 1},
+        columns=(MapColumn("m", "string"),),
+    ),
+    TableCase(
+        "maps in a table without key",
+        lambda s, t: [at_one_position(s, t, {"id": 1, "m": {"a": "1"}}, {"id": 1, "m": {"a": "2"}})] * 2,
+        [{"id": 1, "m": {"a": "1"}}, {"id": 1, "m": {"a": "2"}}],
+        {"applied": 2, "duplicates": 2},
+        columns=(MapColumn("m", "string"),),
+    ),
     TableCase(
         "a plain table",
         lambda s, t: [s.create(t, id=1, v=1), s.update(t, id=1, v=2), s.create(t, id=2, v=1)],
@@ -355,7 +378,6 @@ TABLES: Sequence[TableCase] = (
         lambda s, t: [s.create(t, id=1, v=1)],
         [{"id": 1, "v": 1}],
         {"applied": 1},
-        settings={"target": {"path": "SHARED/One"}},
     ),
     TableCase(
         "two tables with one target, the second",
@@ -363,7 +385,7 @@ TABLES: Sequence[TableCase] = (
         None,
         {"refused": 1},
         error="is the mirror of demo.public.t",
-        settings={"target": {"path": "SHARED/one/"}},
+        settings={"target": {"path": "LAKE/demo//PUBLIC/tBEFORE/"}},
     ),
     TableCase(
         "a target that is another table",

@@ -40,7 +40,7 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
     (folder / "file").write_text("a file")
     spark.range(1).write.format("delta").save(f"{folder}/foreign")
     settings = [
-        {"source": f"public.t{number}", **_placed(case.settings, folder)}
+        {"source": f"public.t{number}", **_placed(case.settings, folder, number)}
         for number, case in enumerate(TABLES)
         if case.settings
     ]
@@ -62,13 +62,14 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
     )
 
 
-def _placed(settings: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Settings with the places that a case names only."""
+def _placed(settings: Mapping[str, Any], folder: Path, number: int) -> Mapping[str, Any]:
+    """The settings of case ``number``, with the places that it names only."""
     if "target" not in settings:
         return settings
     path = settings["target"]["path"]
-    for word in ("SHARED", "FOREIGN", "FILE"):
+    for word in ("LAKE", "FOREIGN", "FILE"):
         path = path.replace(word, f"{folder}/{word.lower()}")
+    path = path.replace("BEFORE", str(number - 1))
     return {**settings, "target": {"path": path}}
 
 
@@ -121,8 +122,6 @@ def test_a_table(number: int, spark: SparkSession, outcome: Outcome) -> None:
     if target is not None and case.rows is None:
         return  # whose table that is, is told by its own case
     place = outcome.mirroring.path("demo", "public", f"t{number}")
-    if target is not None:
-        place = _placed(case.settings, outcome.mirroring.folder)["target"]["path"]
     if case.rows is None:
         assert not Path(place, "_delta_log").exists()
     else:
