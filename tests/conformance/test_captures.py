@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conformance.captures import FIXED_SCHEMA, SCENARIOS, Capture, wrong
+from tests.conformance.captures import FIXED_SCHEMA, READDED, SCENARIOS, Capture, wrong
 from tests.support.delivery import Batches, cut, doubled, interleaved, parts, restarted, shuffled, whole
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record, Row, payload
@@ -67,6 +67,29 @@ def test_records_without_schemas_end_in_the_rows_too_when_types_are_declared(
     mirroring = Mirroring(tmp_path, {"tables": declared})
     mirroring.deliver(parts(interleaved(all_of(captures), 3), 2)).run(spark)
     assert not report(spark, mirroring, captures)
+
+
+@pytest.mark.timeout(600)
+def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Records without schemas do not say what default a column has."""
+    ordered = Capture(READDED, "jsons", "ordered")
+    some = {
+        Capture(READDED, "jsons", "shuffled"): {"retyped_default", "toasted", "renamed"},
+        Capture(READDED, "json", "bare"): {"retyped", "toasted"},
+    }
+    first, second, third = parts(ordered.records, 3)
+    for capture, tables in some.items():
+        records = [record for record in capture.records if record["topic"].rpartition(".")[2] in tables]
+        for batch, part in zip((second, third), parts(shuffled(records, 3), 2), strict=True):
+            batch += part
+    mirroring = Mirroring(tmp_path).deliver([first, second, third])
+    summary = mirroring.run(spark)
+    differences = [ordered.differences(spark, mirroring)]
+    differences += [capture.differences(spark, mirroring, only=tables) for capture, tables in some.items()]
+    assert not "\n".join(filter(None, map(wrong, differences)))
+    assert summary.quarantined == 0
 
 
 @pytest.mark.timeout(600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,11 +15,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.types import DataType
 
-from lakemirror.driver.drift import SchemaVersion, fits, plan_drift, widened
+from lakemirror.driver.drift import Policy, SchemaVersion, fits, plan_drift, widened
 from lakemirror.driver.errors import SchemaDriftRefused
+from lakemirror.driver.replay import replay
 from lakemirror.driver.results import Drift
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import Column, Record
+from tests.support.records import Column, Record, Table
 from tests.support.shop import Shop, decimal, table
 
 SINCE = datetime(2026, 1, 2, tzinfo=UTC)
@@ -51,8 +53,8 @@ def kind(name: str) -> DataType:
     return t.DecimalType(int(decimal[1]), int(decimal[2])) if decimal else KINDS[name]
 
 
-def version(*, complete: bool = True, **columns: str) -> SchemaVersion:
-    return SchemaVersion({name: kind(ddl) for name, ddl in columns.items()}, SINCE, complete)
+def version(**columns: str) -> SchemaVersion:
+    return SchemaVersion({name: kind(ddl) for name, ddl in columns.items()}, SINCE)
 
 
 def stored(**columns: str) -> dict[str, DataType]:
@@ -120,7 +122,8 @@ def test_a_new_table_takes_the_columns_of_its_events() -> None:
 
 
 def test_a_new_table_of_two_schemas_has_the_columns_of_both_in_the_wider_type() -> None:
-    plan = plan_drift("t", None, [version(id="int", old="int"), version(id="bigint", new="int")], "evolve")
+    versions = [version(id="int", old="int"), version(id="bigint", new="int")]
+    plan = plan_drift("t", None, versions, "evolve", dropped=["old"])
     assert plan.columns == stored(id="bigint", old="int", new="int")
     assert {(d.column, d.change) for d in plan.drift} == {
         ("id", "widened"),
@@ -131,26 +134,29 @@ def test_a_new_table_of_two_schemas_has_the_columns_of_both_in_the_wider_type() 
 
 def test_fail_refuses_a_column_that_the_batch_which_makes_the_table_drops() -> None:
     with pytest.raises(SchemaDriftRefused, match=r"column old .* is gone"):
-        plan_drift("t", None, [version(id="int", old="int"), version(id="int")], "fail")
+        plan_drift("t", None, [version(id="int", old="int"), version(id="int")], "fail", dropped=["old"])
 
 
 def test_evolve_adds_widens_keeps_and_refuses_column_by_column() -> None:
-    existing = stored(id="int", text="string", gone="int", wide="bigint")
-    plan = plan_drift("t", existing, [version(id="bigint", text="int", new="date", wide="int")], "evolve")
+    existing = stored(id="int", text="string", number="int", gone="int", wide="bigint", back="int")
+    versions = [version(id="bigint", text="int", number="string", new="date", wide="int", back="int")]
+    plan = plan_drift("t", existing, versions, "evolve", dropped=["gone"], returned=["back"])
     assert plan.columns == {**existing, **stored(id="bigint", new="date")}
     assert plan.add == stored(new="date")
     assert plan.alter == stored(id="bigint")
-    assert plan.refused == (frozenset({"text"}),)
+    assert plan.refused == (frozenset({"number"}),)
     assert set(plan.drift) == {
         Drift("id", "widened", "int", "bigint", "altered", SINCE),
-        Drift("text", "incompatible", "string", "int", "quarantined", SINCE),
+        Drift("text", "incompatible", "string", "int", "stored-as-text", SINCE),
+        Drift("number", "incompatible", "int", "string", "quarantined", SINCE),
+        Drift("back", "added", None, "int", "added", SINCE),
         Drift("new", "added", None, "date", "added", SINCE),
         Drift("gone", "dropped", "int", None, "kept", SINCE),
     }
 
 
 def test_only_the_version_that_does_not_fit_is_refused() -> None:
-    plan = plan_drift("t", stored(v="string"), [version(v="string"), version(v="int")], "evolve")
+    plan = plan_drift("t", stored(v="int"), [version(v="int"), version(v="string")], "evolve")
     assert plan.refused == (frozenset(), frozenset({"v"}))
 
 
@@ -162,14 +168,17 @@ def test_a_column_added_in_one_version_and_widened_in_the_next_is_added_wide() -
     assert plan.alter == {}
 
 
-def test_a_column_that_no_value_showed_is_not_dropped() -> None:
-    """Events without schema: a column not seen is unknown."""
-    assert plan_drift("t", stored(id="int", a="int"), [version(complete=False, id="int")], "fail").drift == ()
+@pytest.mark.parametrize("policy", ["evolve", "skip", "fail"])
+def test_a_column_that_only_older_events_have_is_added_by_evolve_alone(policy: Policy) -> None:
+    """The source no longer has it."""
+    plan = plan_drift("t", stored(id="int"), [version(id="int", old="int")], policy, past=["old"])
+    assert plan.add == (stored(old="int") if policy == "evolve" else {})
+    assert len(plan.drift) == (policy == "evolve")
 
 
 def test_skip_changes_no_column() -> None:
     existing = stored(id="int", gone="int")
-    plan = plan_drift("t", existing, [version(id="bigint", new="int")], "skip")
+    plan = plan_drift("t", existing, [version(id="bigint", new="int")], "skip", dropped=["gone"])
     assert plan.columns == existing
     assert (plan.add, plan.alter) == ({}, {})
     assert {(d.column, d.change, d.action) for d in plan.drift} == {
@@ -193,7 +202,7 @@ def test_fail_names_table_column_types_policy_and_remedy(
     existing: dict[str, DataType], event: SchemaVersion, column: str, types: list[str]
 ) -> None:
     with pytest.raises(SchemaDriftRefused) as refusal:
-        plan_drift("shop.t", existing, [event], "fail")
+        plan_drift("shop.t", existing, [event], "fail", dropped=existing.keys() - event.columns.keys())
     for part in ("table shop.t", f"column {column}", *types, "'fail'", "'evolve' or 'skip'"):
         assert part in str(refusal.value)
 
@@ -290,7 +299,9 @@ def test_evolving_tables_keep_every_value_and_report_each_change_once(
     ]
     bad = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
     assert [row["source"] for row in bad] == ["demo.public.broken"] * 2
-    assert {row["reason"] for row in bad} == {"column v: its type changed from int to string"}
+    (reason,) = {row["reason"] for row in bad}
+    assert "column v: its type changed from int to string" in reason
+    assert "columns.rename: {v: NEW_NAME} and run `lakemirror replay`" in reason
 
 
 def test_fail_stops_the_batch_whole_and_skip_lets_it_go_on(spark: SparkSession, tmp_path: Path) -> None:
@@ -319,3 +330,169 @@ def test_fail_stops_the_batch_whole_and_skip_lets_it_go_on(spark: SparkSession, 
         ("note", "added", None, "string", "skipped"),
         ("size", "added", None, "int", "skipped"),
     ]
+
+
+# Old schemas, and types that do not fit
+
+
+def test_older_events_are_no_drift_and_a_dropped_column_is(spark: SparkSession, tmp_path: Path) -> None:
+    """A partition that lags, or a table that is read again."""
+    size, note = Column("size", "int32", default=7), Column("note", "string", optional=True)
+    old, new, less = table("lagging"), table("lagging", size, note), table("lagging", size)
+    shop = Shop()
+    early = [*shop.create(old, id=1), *shop.create(old, id=2)]
+    late = shop.create(new, id=3, size=9, note="n")
+    mirroring = Mirroring(tmp_path, {"schemaEvolution": "fail"}).deliver([late])
+    mirroring.run(spark)
+    mirroring.deliver([late, early])
+    assert mirroring.run(spark).tables["demo.public.lagging"].drift == ()
+    assert values(spark, mirroring, "lagging") == [(1, 7, None), (2, 7, None), (3, 9, "n")]
+
+    gone = shop.update(less, id=3, size=8)
+    mirroring.deliver([late, early, gone])
+    with pytest.raises(SchemaDriftRefused, match=r"demo\.public\.lagging: column note .* is gone"):
+        mirroring.run(spark)
+    evolving = Mirroring(tmp_path)
+    (drift,) = evolving.run(spark).tables["demo.public.lagging"].drift
+    assert (drift.column, drift.change, drift.action) == ("note", "dropped", "kept")
+    assert values(spark, evolving, "lagging") == [(1, 7, None), (2, 7, None), (3, 8, None)]
+
+
+def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path: Path) -> None:
+    """The remedy that the reason names, followed."""
+    tables = ("changed", "again", "bare")
+    number, text = Column("v", "int64"), Column("v", "string", optional=True)
+    shop = Shop()
+    batches: list[list[Record]] = [[], [], []]
+    for name in tables:
+        first, gone, last = table(name, number), table(name), table(name, text)
+        if name == "bare":
+            first, gone, last = (replace(each, schemas=False) for each in (first, gone, last))
+        batches[0] += [*shop.create(first, id=1, v=1), *shop.create(first, id=2, v=2)]
+        if name == "again":
+            batches[1] += shop.create(gone, id=3)
+        batches[2] += [*shop.update(last, id=2, v="two"), *shop.create(last, id=4, v=None)]
+    mirroring = Mirroring(tmp_path).deliver(batches)
+    mirroring.run(spark)
+    assert values(spark, mirroring, "changed") == [(1, 1), (2, 2)]
+    assert values(spark, mirroring, "again") == [(1, None), (2, None), (3, None)]
+    assert values(spark, mirroring, "bare") == [(1, 1), (2, 2), (4, None)]
+    bad = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
+    for row in bad:
+        assert re.search(
+            r"columns\.rename: \{(v|COLUMN): NEW_NAME\} and run `lakemirror replay`", row["reason"]
+        )
+
+    renamed = {"columns": {"rename": {"v": "v_text"}}}
+    corrected = Mirroring(tmp_path, {"tables": [{"source": f"public.{name}", **renamed} for name in tables]})
+    assert replay(corrected.pipeline, spark=spark).still_bad == 0
+    found = {
+        name: [
+            (row["id"], row["v_text"])
+            for row in at(spark, corrected.path("demo", "public", name)).orderBy("id").collect()
+        ]
+        for name in tables
+    }
+    assert found == {
+        "changed": [(1, "1"), (2, "two"), (4, None)],
+        "again": [(1, None), (2, "two"), (3, None), (4, None)],
+        "bare": [(1, "1"), (2, "two"), (4, None)],
+    }
+
+
+# Keys
+
+
+def test_another_key_is_told_and_never_ignored(spark: SparkSession, tmp_path: Path) -> None:
+    shop, region = Shop(), Column("region", "string")
+    both = ("id", "region")
+
+    def of(name: str, key: tuple[str, ...] = ("id",), **kind: bool) -> Table:
+        return replace(table(name, region, key=key), **kind)
+
+    def row(id: int, region: str) -> dict[str, object]:
+        return {"id": id, "region": region}
+
+    def renamed(name: str) -> Table:
+        return Table("demo", "public", name, (Column("uid", "int32"), region), ("uid",), "demo", False, True)
+
+    def routed(records: list[Record]) -> list[Record]:
+        """The key has a column that the row lacks."""
+        key = '{"id":1,"shard":"a"}'
+        return [{**record, "key": key} for record in records]
+
+    first = [
+        *(record for name in ("grown", "lost", "moved") for record in shop.create(of(name), **row(1, "a"))),
+        *shop.create(of("bare", schemas=False), **row(1, "a")),
+        *shop.keyless(of("late"), **row(1, "a")),
+        *shop.truncate(of("wiped")),
+        *shop.create(of("mixed"), **row(1, "a")),
+        *shop.create(of("mixed"), **row(2, "a")),
+        *shop.create(of("mixed", both), **row(1, "b")),
+        *routed(shop.create(of("routed", schemas=False), **row(1, "a"))),
+        *shop.create(of("cut"), **row(1, "a")),
+    ]
+    second = [
+        *shop.create(of("grown", both), **row(1, "b")),
+        *shop.create(of("grown", both), **row(2, "b")),
+        *shop.create(of("bare", schemas=False), **row(2, "a")),
+        *shop.create(of("bare", both, schemas=False), **row(1, "b")),
+        *shop.keyless(of("lost"), **row(2, "b")),
+        *shop.create(renamed("moved"), uid=2, region="b"),
+        *shop.create(of("late"), **row(2, "b")),
+        *shop.create(of("wiped"), **row(1, "a")),
+        *shop.delete(of("wiped"), **row(1, "a")),
+        *shop.create(of("wiped"), **row(1, "b")),
+    ]
+    listed: list[dict[str, object]] = [{"source": "public.cut", "columns": {"exclude": ["id"]}}]
+    mirroring = Mirroring(tmp_path, {"tables": listed}).deliver([first, second])
+    mirroring.run(spark)
+    for name, rows in {
+        "grown": [(1, "a")],
+        "bare": [(1, "a"), (2, "a")],
+        "mixed": [(1, "a"), (2, "a")],
+        "lost": [(1, "a")],
+        "moved": [(1, "a")],
+        "late": [(1, "a")],
+        "wiped": [(1, "b")],
+    }.items():
+        assert values(spark, mirroring, name) == rows, name
+    for name in ("routed", "cut"):
+        assert not Path(mirroring.path("demo", "public", name)).exists(), name
+    bad = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
+    reasons = {row["source"].rpartition(".")[2]: row["reason"] for row in bad}
+    for name, said in {
+        "grown": ("the key (id)", "the key (id, region)", "primaryKey: [id, region]", "resyncToken"),
+        "bare": ("the key (id)", "the key (id, region)"),
+        "mixed": ("the key (id)", "the key (id, region)", "primaryKey: [id, region]"),
+        "moved": ("the key (id)", "the key (uid)", "primaryKey: [uid]"),
+        "late": ("no key", "the key (id)", "mode: append"),
+        "lost": ("the key is missing", "id"),
+        "routed": ("shard", "primaryKey"),
+        "cut": ("id", "tables[public.cut].columns", "keep it"),
+        "wiped": ("only a truncate",),
+    }.items():
+        assert all(part in reasons[name] for part in said), (name, reasons.get(name))
+
+    anew = f"{mirroring.lake}/anew/{{table}}"
+    followed = Mirroring(
+        tmp_path,
+        {
+            "tables": [
+                {
+                    "source": "public.grown",
+                    "primaryKey": ["id", "region"],
+                    "target": {"path": anew},
+                    "resyncToken": "1",
+                },
+                {"source": "public.late", "mode": "append"},
+            ]
+        },
+    )
+    followed.run(spark)  # tries by itself what it holds
+    assert sorted(tuple(r) for r in at(spark, f"{mirroring.lake}/anew/grown").collect()) == [
+        (1, "a"),
+        (1, "b"),
+        (2, "b"),
+    ]
+    assert values(spark, followed, "late") == [(1, "a"), (2, "b")]

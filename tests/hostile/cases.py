@@ -132,7 +132,7 @@ RECORDS: Sequence[RecordCase] = (
     ),
     # Keys
     RecordCase("no key", key(None), "quarantined", "the key is missing"),
-    RecordCase("a key of another table", key('{"other": 1}'), "quarantined", "the key is missing"),
+    RecordCase("a key of another table", key('{"other": 1}'), "quarantined", "has the key (other)"),
     RecordCase("a key with null", key('{"id": null}'), "quarantined", "the key is missing"),
     RecordCase("a key of text", key('"abc"'), "quarantined", "key"),
     RecordCase("a key of a number", key("5"), "quarantined", "key"),

@@ -70,6 +70,9 @@ class Shop:
         """A create in a table without a primary key."""
         return self.send(of, replace(of.create(self.next(), row), key=None))
 
+    def truncate(self, of: Table) -> list[Record]:
+        return self.send(of, of.truncate(self.next()))
+
     def garbage(self, of: Table, value: str) -> list[Record]:
         """A record of the table's topic with any text as its value."""
         return self.send(of, Message('{"id":1}', value, (), 0))

@@ -210,7 +210,9 @@ class _Context:
 _Rule = Callable[[Any, Any, _Context], bool]
 
 
-def _integer(expected: Any, actual: Any, _: _Context) -> bool:
+def _integer(expected: Any, actual: Any, context: _Context) -> bool:
+    if isinstance(context.mirror, StringType):  # the column held text in a former life
+        return str(expected) == actual
     return int(expected) == actual
 
 

@@ -24,7 +24,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakemirror.driver.apply.scd1 import Default
 from lakemirror.driver.values.connect import Field
 from lakemirror.driver.values.decode import Decoded, RowDecoder
 
@@ -33,13 +32,19 @@ Unrepresentable = Literal["quarantine", "null", "text"]
 
 @dataclass(frozen=True)
 class Version:
-    """How the events of one schema are read. ``fields`` are the source's, ``refused`` names mirror columns
-    whose type cannot be stored; ``schema_id`` is None for events without embedded schema.
+    """How the events of one schema are read, or those ``after`` and ``until`` some sequence.
+
+    ``fields`` are the source's columns, without those whose values are of a former life; ``refused`` says of
+    mirror columns why their type cannot be stored. ``schema_id`` is None for events without embedded schema,
+    ``remedy`` what to do about values of theirs that do not fit.
     """
 
     schema_id: int | None
     fields: Sequence[Field]
     refused: Mapping[str, str] = field(default_factory=dict)
+    after: bytes | None = None
+    until: bytes | None = None
+    remedy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,17 @@ class Reading:
     left out), ``key`` the mirror's key columns (empty: the table has none). ``from_rows`` are those that
     the manifest declares and the records' own keys do not hold, so that the key is taken from the rows;
     ``images`` says that the before image of a delete is wanted (append).
+    ``defaults`` are the values of columns that an event was too early to have. ``other_key`` is what is
+    wrong with records whose key has other columns; None where there are none.
     """
 
     columns: Mapping[str, DataType]
     names: Mapping[str, str]
     key: Sequence[str]
     versions: Sequence[Version]
-    defaults: Mapping[str, Default] = field(default_factory=dict)
+    defaults: Mapping[str, Column] = field(default_factory=dict)
     from_rows: Sequence[str] = ()
+    other_key: str | None = None
     images: bool = False
     unrepresentable: Unrepresentable = "quarantine"
     placeholder: str = "__debezium_unavailable_value"
@@ -75,6 +83,10 @@ def decode(events: DataFrame, reading: Reading) -> DataFrame:
             if version.schema_id is None
             else F.col("schema_id") == version.schema_id
         )
+        if version.after is not None:
+            mine = mine & (F.col("seq") > F.lit(version.after))
+        if version.until is not None:
+            mine = mine & (F.col("seq") <= F.lit(version.until))
         frames.append(_decode(events.where(mine), reading, version))
     return reduce(DataFrame.unionByName, frames)
 
@@ -203,6 +215,8 @@ def _problem(
         reasons.append(F.when(F.col("op") != "d", F.lit(f"column {column}: {why}")))
     if reading.from_rows:
         reasons += _doubts(reading, version)
+    if reading.other_key is not None:
+        reasons.append(F.when(_has_other_key(reading), F.lit(reading.other_key)))
     if reading.key:
         listed = ", ".join(reading.key)
         reasons.append(
@@ -212,7 +226,8 @@ def _problem(
         )
         if not reading.from_rows:
             reasons.append(F.when(_differs(decoded, reading), F.lit(f"key and row differ in {listed}")))
-    reasons.append(decoder.problem(F.col("_image"), F.col("_wire")))
+    unfit = decoder.problem(F.col("_image"), F.col("_wire"))
+    reasons.append(unfit if version.remedy is None else F.concat(unfit, F.lit(version.remedy)))
     if reading.unrepresentable == "quarantine":
         for name, each in decoded.items():
             if each.unrepresentable is not None:
@@ -220,6 +235,15 @@ def _problem(
                 reason = F.concat(F.lit(f"column {reading.names[name]}: Spark has no value for "), text)
                 reasons.append(F.when(each.unrepresentable, reason))
     return F.coalesce(*reasons)
+
+
+def _has_other_key(reading: Reading) -> Column:
+    """Whether the key of a record has other columns than the mirror's."""
+    if not reading.key:
+        return F.col("key_text").isNotNull()
+    source_names = {mirror: source for source, mirror in reading.names.items()}
+    wanted = sorted(source_names[name] for name in reading.key)
+    return F.array_sort(F.json_object_keys("key_text")) != F.array(*map(F.lit, wanted))
 
 
 def _differs(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
@@ -280,7 +304,7 @@ def _value(name: str, kind: DataType, decoded: Mapping[str, Decoded], reading: R
         default = reading.defaults.get(name)
         if default is None:
             return F.lit(None).cast(kind)
-        return F.when((F.col("op") != "d") & (F.col("seq") < F.lit(default.since)), default.value.cast(kind))
+        return F.when(F.col("op") != "d", default.cast(kind))
     return each.value
 
 

@@ -7,7 +7,7 @@ decimals or doubles by an explicit ALTER.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     ShortType,
+    StringType,
     TimestampNTZType,
 )
 
@@ -42,8 +43,6 @@ class SchemaVersion:
 
     columns: Mapping[str, DataType]
     since: datetime | None = None
-    complete: bool = True
-    """False for a schema inferred from values: a column not seen is unknown, not dropped."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,20 @@ class DriftPlan:
 
 
 def plan_drift(
-    table: str, existing: Mapping[str, DataType] | None, versions: Sequence[SchemaVersion], policy: Policy
+    table: str,
+    existing: Mapping[str, DataType] | None,
+    versions: Sequence[SchemaVersion],
+    policy: Policy,
+    *,
+    dropped: Collection[str] = (),
+    returned: Collection[str] = (),
+    past: Collection[str] = (),
 ) -> DriftPlan:
     """Compare the mirror's columns (None: there is no table yet) with those of each schema version, oldest
     first.
+
+    ``dropped`` are the columns that the versions show to be gone, ``returned`` those that are there again;
+    ``past`` the columns that the source no longer has, which only ``evolve`` adds for the sake of old events.
 
     Raises SchemaDriftRefused under the policy ``fail``, naming the column, the policy and the remedy.
     """
@@ -87,12 +96,15 @@ def plan_drift(
             raise SchemaDriftRefused(_refusal(table, column, change, before, after))
         drift.append(Drift(column, change, _name(before), _name(after), action, version.since))
 
+    again = set(returned)
     for number, version in enumerate(versions):
         bad: set[str] = set()
         creating = existing is None and number == 0
         for name, wanted in version.columns.items():
             present = columns.get(name)
             if present is None:
+                if policy != "evolve" and name in past:
+                    continue
                 if creating:
                     columns[name] = wanted
                 elif policy == "skip":
@@ -102,9 +114,14 @@ def plan_drift(
                     columns[name] = add[name] = wanted
                 continue
             if fits(wanted, present):
+                if name in again:
+                    note(name, "added", None, wanted, "added", version)
+                    again.discard(name)
                 continue
             common = widened(present, wanted)
-            if common is None:
+            if common is None and isinstance(present, StringType):
+                note(name, "incompatible", present, wanted, "stored-as-text", version)
+            elif common is None:
                 note(name, "incompatible", present, wanted, "quarantined", version)
                 bad.add(name)
             elif policy == "skip":
@@ -117,11 +134,8 @@ def plan_drift(
                 elif name in add:
                     add[name] = common
         refused.append(frozenset(bad))
-    if versions and versions[-1].complete:
-        newest = versions[-1]
-        before = columns if existing is None else existing
-        for name in sorted(before.keys() - newest.columns.keys()):
-            note(name, "dropped", columns[name], None, "kept", newest)
+    for name in sorted(columns.keys() & set(dropped)):
+        note(name, "dropped", columns[name], None, "kept", versions[-1])
     return DriftPlan(columns, add, alter, tuple(refused), tuple(drift))
 
 

@@ -47,7 +47,8 @@ _TAKEN = (".", "..", "_delta_log", "_samples", "_tombstones")
 SOURCE_PROPERTY = "lakemirror.source"
 KEY_PROPERTY = "lakemirror.key"
 MODE_PROPERTY = "lakemirror.mode"
-DEFAULTS_PROPERTY = "lakemirror.defaults"
+COLUMNS_PROPERTY = "lakemirror.columns"
+NULLS_PROPERTY = "lakemirror.nulls"
 GAPS_PROPERTY = "lakemirror.gaps"
 
 

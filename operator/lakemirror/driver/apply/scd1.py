@@ -13,16 +13,17 @@ from pyspark.sql.types import DataType
 
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.mirror import Mirror
-from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own
+from lakemirror.driver.sequence import OWN, WIDTH, anchored_at, is_snapshot, minor, own
 from lakemirror.driver.values.expressions import same_value
 
 
 @dataclass(frozen=True)
-class Default:
-    """A column that was added with a default: rows older than ``since`` have it."""
+class Fill:
+    """A column that begins a new life: stored values up to the sequence ``until`` become ``value``."""
 
     value: Column
-    since: bytes
+    until: bytes
+    kind: DataType
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Scd1:
 
     ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are
     those that may hold values older than their row (none: the plain case). ``soft`` names the column of a
-    soft delete. ``floor`` is the sequence of a truncate in the batch, ``fills`` the defaults of columns
-    that the batch adds. ``snapshot`` and ``unanchored`` say if the batch holds such events; ``bounds``
+    soft delete. ``floor`` is the sequence of a truncate in the batch, ``fills`` are columns that begin a
+    new life. ``snapshot`` and ``unanchored`` say if the batch holds such events; ``bounds``
     limit key columns to the batch's range.
     """
 
@@ -41,7 +42,7 @@ class Scd1:
     tracked: Sequence[str] = ()
     soft: str | None = None
     floor: bytes | None = None
-    fills: Mapping[str, Default] = field(default_factory=dict)
+    fills: Mapping[str, Fill] = field(default_factory=dict)
     snapshot: bool = False
     unanchored: bool = False
     bounds: Sequence[Column] = ()
@@ -138,8 +139,7 @@ def _matched(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMerg
         usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), T("__seq")) for name in plan.tracked])
         builder = builder.whenMatchedUpdate(~newer & (T("__op") != "d") & usable, _quote(_fill(plan)))
     if plan.fills:
-        aged = reduce(Column.__or__, [T("__seq") < F.lit(each.since) for each in plan.fills.values()])
-        builder = builder.whenMatchedUpdate(~newer & aged, _quote(_defaults(plan)))
+        builder = builder.whenMatchedUpdate(~newer & aged(plan.fills), _quote(_filled(plan)))
     return builder
 
 
@@ -164,7 +164,11 @@ def _softly_truncated(plan: Scd1) -> dict[str, Column]:
 def _last_row(plan: Scd1) -> dict[str, Column]:
     """What a soft delete leaves of a row: the last one before it, from the batch or as it is stored."""
     carried = F.col("s.row_seq") > T("__seq")
-    return {name: F.when(carried, S(name)).otherwise(T(name)) for name in plan.columns if name != plan.soft}
+    return {
+        name: F.when(carried, S(name)).otherwise(_kept(plan, name))
+        for name in plan.columns
+        if name != plan.soft
+    }
 
 
 def _stamp(plan: Scd1) -> dict[str, Column]:
@@ -198,17 +202,32 @@ def _update(plan: Scd1) -> dict[str, Column]:
 def _fill(plan: Scd1) -> dict[str, Column]:
     """What an older event changes: columns that wait for a value, and nothing else."""
     values = {
-        name: F.when(_wins(name, F.col("s.seq"), T("__seq")), S(name)).otherwise(T(name))
+        name: F.when(_wins(name, F.col("s.seq"), T("__seq")), S(name)).otherwise(_kept(plan, name))
         for name in plan.tracked
     }
-    return {**values, "__column_seq": _column_seqs(plan, F.col("s.seq"), T("__seq"))}
+    return {**_filled(plan), **values, "__column_seq": _column_seqs(plan, F.col("s.seq"), T("__seq"))}
 
 
-def _defaults(plan: Scd1) -> dict[str, Column]:
-    return {
-        name: F.when(T("__seq") < F.lit(each.since), F.coalesce(T(name), each.value)).otherwise(T(name))
-        for name, each in plan.fills.items()
-    }
+def aged(fills: Mapping[str, Fill]) -> Column:
+    """Whether a stored row has a value of a former life of one of the columns."""
+    old = [
+        _of_before(name, each) & ~same_value(T(name), each.value, each.kind) for name, each in fills.items()
+    ]
+    return reduce(Column.__or__, old)
+
+
+def _of_before(name: str, fill: Fill) -> Column:
+    return _theirs(name) <= F.lit(fill.until + OWN)
+
+
+def _filled(plan: Scd1) -> dict[str, Column]:
+    return {name: _kept(plan, name) for name in plan.fills}
+
+
+def _kept(plan: Scd1, name: str) -> Column:
+    """A stored value, or what a new life of its column makes of it."""
+    fill = plan.fills.get(name)
+    return T(name) if fill is None else F.when(_of_before(name, fill), fill.value).otherwise(T(name))
 
 
 def _mine(name: str, seq: Column) -> Column:
@@ -231,7 +250,8 @@ def _theirs(name: str) -> Column:
 
 def _stored(plan: Scd1, name: str) -> Column:
     """A stored value; that of a soft-deleted row belongs to a former life."""
-    return T(name) if plan.soft is None else F.when(T("__op") != "d", T(name))
+    kept = _kept(plan, name)
+    return kept if plan.soft is None else F.when(T("__op") != "d", kept)
 
 
 def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Column:
@@ -277,7 +297,7 @@ def _unmatched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
 
 
 def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
-    """Rows whose key is not in the batch: a truncate takes them, a new column with a default reaches them."""
+    """Rows whose key is not in the batch: a truncate takes them, a new life of a column reaches them."""
     if plan.floor is not None:
         gone = T("__seq") < F.lit(plan.floor)
         if plan.soft is None:
@@ -289,7 +309,10 @@ def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
         if plan.tracked:
             base = own(F.lit(plan.floor))
             old = [(_theirs(name) < base) for name in plan.tracked]
-            values = {name: F.when(~is_old, T(name)) for name, is_old in zip(plan.tracked, old, strict=True)}
+            values = {
+                name: F.when(~is_old, _kept(plan, name))
+                for name, is_old in zip(plan.tracked, old, strict=True)
+            }
             kept = [
                 F.when(is_old, base).otherwise(_theirs(name))
                 for name, is_old in zip(plan.tracked, old, strict=True)
@@ -300,11 +323,10 @@ def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
             )
             builder = builder.whenNotMatchedBySourceUpdate(
                 reduce(Column.__or__, old),
-                _quote({**values, "__column_seq": F.when(F.size(entries) > 0, entries)}),
+                _quote({**_filled(plan), **values, "__column_seq": F.when(F.size(entries) > 0, entries)}),
             )
     if plan.fills:
-        aged = reduce(Column.__or__, [T("__seq") < F.lit(each.since) for each in plan.fills.values()])
-        builder = builder.whenNotMatchedBySourceUpdate(aged, _quote(_defaults(plan)))
+        builder = builder.whenNotMatchedBySourceUpdate(aged(plan.fills), _quote(_filled(plan)))
     return builder
 
 

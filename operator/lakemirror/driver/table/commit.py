@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -19,17 +18,18 @@ from lakemirror.driver.apply.scd1 import MergeCounts, Scd1, T, merge
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.mirror import (
-    DEFAULTS_PROPERTY,
+    COLUMNS_PROPERTY,
     GAPS_PROPERTY,
     KEY_PROPERTY,
     MODE_PROPERTY,
+    NULLS_PROPERTY,
     SOURCE_PROPERTY,
 )
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.table.decision import Refused, State, Work
+from lakemirror.driver.table.lives import to_text
 from lakemirror.driver.table.mirrored import MirroredTable
-from lakemirror.driver.values.connect import Field
 
 _NOTHING = MergeCounts(0, 0, 0)
 
@@ -40,8 +40,11 @@ _NOTHING = MergeCounts(0, 0, 0)
 def prepare(table: MirroredTable, work: Work, batch: Batch) -> None:
     """Create or alter the mirror, commits of metadata that may be repeated; then write tombstones."""
     properties = {}
-    if work.since:
-        properties[DEFAULTS_PROPERTY] = _defaults_text(table, work)
+    lives = to_text({**table.stored_lives, **work.lives})
+    if lives != table.properties.get(COLUMNS_PROPERTY, to_text({})):
+        properties[COLUMNS_PROPERTY] = lives
+    if table.writes_nulls:
+        properties[NULLS_PROPERTY] = "true"
     if work.state is not None and work.tracked:
         properties[GAPS_PROPERTY] = "true"
     if table.mirror.exists:
@@ -65,29 +68,6 @@ def _create(table: MirroredTable, work: Work, properties: Mapping[str, str]) -> 
     owner = table.properties.get(SOURCE_PROPERTY)
     if owner != table.source:  # somebody else was faster
         raise Refused(f"the target {table.location} is the mirror of {owner}: choose another target")
-
-
-def _defaults_text(table: MirroredTable, work: Work) -> str:
-    stored = table.defaults
-    for version in work.reading.versions:
-        for each in version.fields:
-            name = work.reading.names[each.name]
-            if each.default is not None and name in work.since:
-                stored[name] = {"field": _described(each)}
-    for name, seq in work.since.items():
-        if name in stored:
-            stored[name]["since"] = seq.hex()
-    return json.dumps(stored, sort_keys=True)
-
-
-def _described(each: Field) -> dict[str, Any]:
-    """What a default needs of its field, as JSON."""
-    return {
-        "connect_type": each.connect_type,
-        "semantic_name": each.semantic_name,
-        "parameters": dict(each.parameters),
-        "default": each.default,
-    }
 
 
 def _write_tombstones(table: MirroredTable, work: Work, batch: Batch) -> None:
@@ -144,6 +124,7 @@ def commit(table: MirroredTable, work: Work, result: TableResult) -> TableResult
     counts = _write(table, work)
     faults.reach("after-rows")
     table.report(work.drift)
+    table.applied(work.seen)
     return _counted(table, work, result, counts, before=before, after=table.mirror.version)
 
 
@@ -178,7 +159,7 @@ def _write(table: MirroredTable, work: Work) -> MergeCounts:
         if work.events is None:
             return _NOTHING
         return append(table.mirror, work.events.where("problem IS NULL"), reading.columns)
-    fills = {name: each for name, each in reading.defaults.items() if name in work.plan.add}
+    fills = work.fills
     if not work.counts.keys and not work.tracked and seen.floor is None and not fills:
         return _NOTHING
     plan = Scd1(

@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from lakemirror.driver.apply.append import with_truncates
-from lakemirror.driver.apply.scd1 import Default
+from lakemirror.driver.apply.scd1 import Fill, T, aged
 from lakemirror.driver.decode import Reading, Version, decode
 from lakemirror.driver.drift import DriftPlan, SchemaVersion, plan_drift
 from lakemirror.driver.mirror import GAPS_PROPERTY, KEY_PROPERTY, MODE_PROPERTY, SOURCE_PROPERTY
 from lakemirror.driver.overview import TableOverview
-from lakemirror.driver.table.decision import Refused, StateCounts, Work
+from lakemirror.driver.sequence import WIDTH
+from lakemirror.driver.table.decision import Refused, StateCounts, Waiting, Work
+from lakemirror.driver.table.lives import Turn, together
 from lakemirror.driver.table.mirrored import MirroredTable
 from lakemirror.driver.table.schemas import Schema
 from lakemirror.driver.table.state import count, reduced
-from lakemirror.driver.values.connect import Field
 from lakemirror.driver.values.decode import RowDecoder
+
+_ALL = b"\xff" * WIDTH
+_SPELLED_ALIKE = (IntegralType, DecimalType, BooleanType, DateType, StringType)
+"""Types whose values are the same text in Spark and in the source."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Events of one schema between two sequences; the columns ``past`` have values of a former life there."""
+
+    after: bytes | None
+    until: bytes | None
+    past: frozenset[str]
 
 
 def decide(
@@ -33,29 +59,40 @@ def decide(
 ) -> Work:
     """What to write for the ``changes`` and ``truncates`` of a batch; schemas are ``versions``, oldest first.
 
-    Raises Refused for a table that cannot be mirrored as it is asked for, and SchemaDriftRefused.
+    Raises Refused for a table that cannot be mirrored as it is asked for, Waiting for one of which too little
+    is known, and SchemaDriftRefused.
     """
-    key = _key(table, versions)
+    key, other_key = _key(table, seen, versions)
     if table.mirror.exists:
         _check_target(table, key)
     else:
         _check_key(table, key)
     names = _names(table, versions)
-    plan = _drift(table, versions, names)
-    since = _defaults_since(table, versions, names, plan)
+    turns = _turns(table, versions, names, key)
+    _check_key_columns(table, key, names, versions)
+    spans = _spans(versions, names, turns if key else {})
+    plan = _drift(table, versions, names, turns, spans)
     reading = Reading(
         columns=plan.columns,
         names={name: mirror for name, mirror in names.items() if mirror in plan.columns},
         key=key,
-        versions=_readable(versions, names, plan),
-        defaults=_defaults(table, versions, names, plan, since),
+        versions=_readable(table, versions, names, plan, spans),
+        defaults=_defaults(names, turns, plan),
         from_rows=_from_rows(table, key, versions),
+        other_key=other_key,
         images=not key,
         unrepresentable=table.spec.on_unrepresentable,
     )
     tracked = _tracked(table, reading, seen)
+    fills = _fills(table, turns, reading, plan)
+    lives = {
+        name: turn.life if names[name] in fills else replace(turn.life, fill=False)
+        for name, turn in turns.items()
+        if names[name] in plan.columns
+    }
     former_floor = table.tombstone_summary.floor if key else None
-    work = Work(seen, plan, table.unreported(plan.drift), reading, since, tracked, former_floor)
+    drift = table.unreported(plan.drift)
+    work = Work(seen, plan, drift, reading, lives, fills, tracked, former_floor)
     if not versions and key:
         return work
     events = decode(changes, reading)
@@ -69,24 +106,89 @@ def decide(
 # -- key and target -------------------------------------------------------------------------------
 
 
-def _key(table: MirroredTable, versions: Sequence[Schema]) -> list[str]:
-    """The mirror's key columns; empty where the table is only appended to."""
+def _key(
+    table: MirroredTable, seen: TableOverview, versions: Sequence[Schema]
+) -> tuple[list[str], str | None]:
+    """The mirror's key columns, empty where the table is only appended to; and what is wrong with records
+    that have another key, None where there are none.
+
+    A key is the manifest's, or else the mirror's, or else the one of most records. Raises Refused for a table
+    whose records all have another key than its mirror, and Waiting before there is a row.
+    """
+    if not versions and not table.mirror.exists:
+        raise Waiting(
+            f"no row of {table.name} was seen yet, only a truncate: its mirror is made with the first"
+        )
     if table.settings.mode == "append":
-        return []
+        return [], None
+    rename = table.rename
     if table.settings.primary_key:
-        names = list(table.settings.primary_key)
-    elif KEY_PROPERTY in table.properties:
-        return list(json.loads(table.properties[KEY_PROPERTY]))
-    else:
-        names = next((list(each.key) for each in versions if each.key), [])
-    return [table.rename.get(name, name) for name in names]
+        return [rename.get(name, name) for name in table.settings.primary_key], None
+    frequent = sorted(
+        versions, key=lambda each: (each.group.events, each.group.last_seq or b""), reverse=True
+    )
+    keys = [[rename.get(name, name) for name in key] for each in frequent for key in each.keys]
+    stored = table.properties.get(KEY_PROPERTY)
+    if not keys and seen.keyed and stored in (None, "[]"):
+        raise Refused(
+            f"the keys of the records of {table.name} are not JSON objects, so that they name no columns: "
+            f"set tables[{table.settings.source}].primaryKey"
+        )
+    key = json.loads(stored) if stored is not None else keys[0] if keys else []
+    others = [each for each in keys if set(each) != set(key)]
+    if not others:
+        return key, None
+    reason = _another_key(table, key, others[0])
+    if len(others) == len(keys) and seen.keyed == seen.events:
+        raise Refused(reason)
+    return key, reason
+
+
+def _another_key(table: MirroredTable, key: Sequence[str], other: Sequence[str]) -> str:
+    """Why a record cannot be applied, and the remedy if the key of the source changed."""
+    back = {mirror: source for source, mirror in table.rename.items()}
+    made, found = ([back.get(name, name) for name in each] for each in (key, other))
+    place = f"tables[{table.settings.source}]"
+    kept = "" if made else f"; to go on as before, set {place}.mode: append"
+    return (
+        f"the mirror {table.mirror.location} has {_keyed(made)}, and this record has {_keyed(found)}: rows "
+        f"cannot be told apart by both. If the source's key changed, set {place}.primaryKey: "
+        f"[{', '.join(found)}], and {place}.target to a new place with a new resyncToken{kept}"
+    )
+
+
+def _keyed(key: Sequence[str]) -> str:
+    return f"the key ({', '.join(key)})" if key else "no key"
+
+
+def _check_key_columns(
+    table: MirroredTable, key: Sequence[str], names: Mapping[str, str], versions: Sequence[Schema]
+) -> None:
+    """Each key column has to be a column of the rows, for the mirror has no others."""
+    missing = [name for name in key if name not in names.values()]
+    if not missing or not versions:
+        return
+    if not names:
+        raise Waiting(
+            f"no row of {table.name} was seen yet, only its keys: its mirror is made with the first"
+        )
+    columns, place = table.settings.columns, f"tables[{table.settings.source}]"
+    listed = ", ".join(missing)
+    back = {mirror: source for source, mirror in table.rename.items()}
+    if columns is not None and not all(columns.keeps(back.get(name, name)) for name in missing):
+        raise Refused(f"the key of {table.name} needs {listed}, which {place}.columns leaves out: keep it")
+    raise Refused(
+        f"{listed} of the key of {table.name} is not a column of its rows, which have "
+        f"{', '.join(sorted(names))}: set {place}.primaryKey to columns of the rows"
+    )
 
 
 def _from_rows(table: MirroredTable, key: Sequence[str], versions: Sequence[Schema]) -> list[str]:
     """Columns of a declared key that are not part of every record's own key."""
     if not table.settings.primary_key or not key:
         return []
-    return [name for name in key if any(name not in _renamed(table, each.key) for each in versions)]
+    keys = [_renamed(table, names) for each in versions for names in each.keys or [[]]]
+    return [name for name in key if any(name not in each for each in keys)]
 
 
 def _renamed(table: MirroredTable, names: Sequence[str]) -> list[str]:
@@ -136,34 +238,132 @@ def _names(table: MirroredTable, versions: Sequence[Schema]) -> dict[str, str]:
     return {name: rename.get(name, name) for name in names if columns is None or columns.keeps(name)}
 
 
-def _drift(table: MirroredTable, versions: Sequence[Schema], names: Mapping[str, str]) -> DriftPlan:
+def _turns(
+    table: MirroredTable, versions: Sequence[Schema], names: dict[str, str], key: Sequence[str]
+) -> dict[str, Turn]:
+    """What the batch shows of the source's columns, those of the key aside; completes ``names``."""
+    lives = table.lives
+    skipped = table.spec.schema_evolution == "skip" and lives.columns is not None
+    for name in lives.columns or ():
+        names.setdefault(name, table.rename.get(name, name))
+    wanted = [
+        name
+        for name, mirror in names.items()
+        if mirror not in key and not (skipped and name not in (lives.columns or ()))
+    ]
+    return lives.after(together({name: each.says(name) for name in wanted} for each in versions))
+
+
+def _spans(
+    versions: Sequence[Schema], names: Mapping[str, str], turns: Mapping[str, Turn]
+) -> dict[int | None, list[Span]]:
+    """The events of each schema, cut where a column begins its present life."""
+    groups: dict[int | None, list[Schema]] = {}
+    for each in versions:
+        groups.setdefault(each.group.schema_id, []).append(each)
+    found = {}
+    for schema_id, schemas in groups.items():
+        first = min(each.group.first_seq or b"" for each in schemas)
+        last = max(each.group.last_seq or b"" for each in schemas)
+        begins = {
+            name: turn.life.absent
+            for name in (each.name for each in schemas[0].fields)
+            if (turn := turns.get(name)) and turn.life.absent and not turn.life.dropped
+        }
+        cuts = sorted({absent for absent in begins.values() if first <= absent < last})
+        limits = [None, *cuts, None]
+        found[schema_id] = [
+            Span(
+                after,
+                until,
+                frozenset(name for name, absent in begins.items() if absent >= (until or last)),
+            )
+            for after, until in itertools.pairwise(limits)
+        ]
+    return found
+
+
+def _drift(
+    table: MirroredTable,
+    versions: Sequence[Schema],
+    names: Mapping[str, str],
+    turns: Mapping[str, Turn],
+    spans: Mapping[int | None, Sequence[Span]],
+) -> DriftPlan:
     declared = table.declared
     schemas = []
     for each in versions:
-        types = {names[name]: declared.get(name, kind) for name, kind in each.types.items() if name in names}
-        schemas.append(SchemaVersion(types, each.group.since, each.group.schema_id is not None))
+        past = frozenset.intersection(*(span.past for span in spans[each.group.schema_id]))
+        types = {
+            names[name]: declared.get(name, kind)
+            for name, kind in each.types.items()
+            if name in names and name not in past
+        }
+        schemas.append(SchemaVersion(types, each.group.since))
     existing = None
     if table.mirror.columns is not None:
         existing = {name: kind for name, kind in table.mirror.columns.items() if name != table.soft}
-    return plan_drift(str(table.name), existing, schemas, table.spec.schema_evolution)
+    return plan_drift(
+        str(table.name),
+        existing,
+        schemas,
+        table.spec.schema_evolution,
+        dropped={names[name] for name, turn in turns.items() if turn.dropped},
+        returned={names[name] for name, turn in turns.items() if turn.returned},
+        past={names[name] for name, turn in turns.items() if turn.life.dropped},
+    )
 
 
-def _readable(versions: Sequence[Schema], names: Mapping[str, str], plan: DriftPlan) -> list[Version]:
-    """How each schema is read. One version a schema: the schemas of keys may differ within it."""
-    found: dict[int | None, Version] = {}
+def _readable(
+    table: MirroredTable,
+    versions: Sequence[Schema],
+    names: Mapping[str, str],
+    plan: DriftPlan,
+    spans: Mapping[int | None, Sequence[Span]],
+) -> list[Version]:
+    """How the events of each schema are read. The schemas of keys may differ within one."""
+    found: dict[int | None, list[Version]] = {}
     for schema, refused in zip(versions, plan.refused, strict=True):
+        schema_id = schema.group.schema_id
+        if schema_id in found:
+            continue
         why = {
-            names[name]: _changed(plan.columns[names[name]], kind)
+            names[name]: _changed(table, name, plan.columns[names[name]], kind)
             for name, kind in schema.types.items()
             if names.get(name) in refused
         }
-        fields = [each for each in schema.fields if names.get(each.name) in plan.columns]
-        found.setdefault(schema.group.schema_id, Version(schema.group.schema_id, fields, why))
-    return list(found.values())
+        remedy = None if schema_id is not None else f". {_to_keep_both(table, 'COLUMN')}"
+        found[schema_id] = [
+            Version(
+                schema_id,
+                [
+                    each
+                    for each in schema.fields
+                    if names.get(each.name) in plan.columns and each.name not in span.past
+                ],
+                {column: reason for column, reason in why.items() if column not in map(names.get, span.past)},
+                span.after,
+                span.until,
+                remedy,
+            )
+            for span in spans[schema_id]
+        ]
+    return [version for each in found.values() for version in each]
 
 
-def _changed(before: DataType, after: DataType) -> str:
-    return f"its type changed from {before.simpleString()} to {after.simpleString()}"
+def _changed(table: MirroredTable, name: str, before: DataType, after: DataType) -> str:
+    return (
+        f"its type changed from {before.simpleString()} to {after.simpleString()}, which the mirror's column "
+        f"cannot hold. {_to_keep_both(table, name)}"
+    )
+
+
+def _to_keep_both(table: MirroredTable, name: str) -> str:
+    """The remedy for values of a type that the mirror's column cannot hold."""
+    return (
+        f"To write them to a new column, set tables[{table.settings.source}].columns.rename: "
+        f"{{{name}: NEW_NAME}} and run `lakemirror replay`"
+    )
 
 
 def _tracked(table: MirroredTable, reading: Reading, seen: TableOverview) -> list[str]:
@@ -181,44 +381,50 @@ def _may_be_left_out(kind: DataType) -> bool:
     return isinstance(kind, (StringType, BinaryType, ArrayType, MapType, StructType))
 
 
-# -- defaults -----------------------------------------------------------------------------------------
+# -- new lives of columns ---------------------------------------------------------------------------
 
 
-def _defaults_since(
-    table: MirroredTable, versions: Sequence[Schema], names: Mapping[str, str], plan: DriftPlan
-) -> dict[str, bytes]:
-    """For each column with a default: the sequence of the first event that had it, as far as is known."""
-    known = {name: bytes.fromhex(each["since"]) for name, each in table.defaults.items()}
-    for schema in versions:
-        first = schema.group.first_seq
-        if first is None:
+def _defaults(names: Mapping[str, str], turns: Mapping[str, Turn], plan: DriftPlan) -> dict[str, Column]:
+    """What rows have in a column that was added after them, by mirror name."""
+    found = {}
+    for name, turn in turns.items():
+        column, default = names[name], turn.life.default
+        if default is not None and not turn.life.dropped and column in plan.columns:
+            found[column] = RowDecoder([default], {default.name: plan.columns[column]}).default(default.name)
+    return found
+
+
+def _fills(
+    table: MirroredTable, turns: Mapping[str, Turn], reading: Reading, plan: DriftPlan
+) -> dict[str, Fill]:
+    """What stored rows are to have in columns that begin a new life; looks into the mirror for such rows."""
+    if not table.mirror.exists or not reading.key:
+        return {}
+    names = {name: table.rename.get(name, name) for name in turns}
+    found = {}
+    for name, turn in turns.items():
+        column, absent = names[name], turn.life.absent
+        if not turn.life.fill or absent is None or column not in plan.columns:
             continue
-        for each in schema.fields:
-            name = names.get(each.name)
-            if name is not None and name in plan.columns and each.default is not None:
-                known[name] = min(known.get(name, first), first)
-    return known
+        kind = plan.columns[column]
+        value = reading.defaults.get(column, F.lit(None)).cast(kind)
+        fill = Fill(value, absent, kind)
+        if column in plan.add:
+            if column in reading.defaults:
+                found[column] = fill
+        elif not table.mirror.frame().alias("t").where(aged({column: fill})).isEmpty():
+            found[column] = fill
+    return {**found, **_taken_over(table, plan)}
 
 
-def _defaults(
-    table: MirroredTable,
-    versions: Sequence[Schema],
-    names: Mapping[str, str],
-    plan: DriftPlan,
-    since: Mapping[str, bytes],
-) -> dict[str, Default]:
-    """Columns with a default, as values that older rows have."""
-    found = {name: Field(name, **stored["field"]) for name, stored in table.defaults.items()}
-    for schema in versions:
-        for each in schema.fields:
-            name = names.get(each.name)
-            if name is not None and each.default is not None:
-                found[name] = replace(each, name=name)
-    return {
-        name: Default(RowDecoder([each], {name: plan.columns[name]}).default(name), since[name])
-        for name, each in found.items()
-        if name in since and name in plan.columns
-    }
+def _taken_over(table: MirroredTable, plan: DriftPlan) -> dict[str, Fill]:
+    """Columns of text that the manifest gives another name: rows keep what they had under the first."""
+    found = {}
+    for before, column in table.rename.items():
+        kind = (table.mirror.columns or {}).get(before)
+        if isinstance(plan.add.get(column), StringType) and isinstance(kind, _SPELLED_ALIKE):
+            found[column] = Fill(T(before).cast("string"), _ALL, StringType())
+    return found
 
 
 def _count_events(events: DataFrame) -> StateCounts:

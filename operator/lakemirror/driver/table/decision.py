@@ -10,11 +10,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.driver import isolate
+from lakemirror.driver.apply.scd1 import Fill
 from lakemirror.driver.decode import Reading
 from lakemirror.driver.drift import DriftPlan
 from lakemirror.driver.mirror import TableName
 from lakemirror.driver.overview import TableOverview
 from lakemirror.driver.results import Drift
+from lakemirror.driver.table.lives import Life
 
 
 class Refused(Exception):
@@ -70,16 +72,18 @@ class Work:
     """What is written to a table.
 
     ``seen`` is what the batch has of it, ``events`` the decoded event frame, None for a batch that only
-    truncates; ``state`` is made of it where the table has a key. ``since`` has the sequence from which on a
-    column's default holds, ``drift`` what nobody was told of yet. ``tracked`` are the columns whose values
-    may be older than their row, ``former_floor`` is the sequence of the newest truncate before the batch.
+    truncates; ``state`` is made of it where the table has a key. ``lives`` are the source's columns after the
+    batch, ``fills`` what stored rows have in columns that begin a new life. ``drift`` is what nobody was told
+    of yet. ``tracked`` are the columns whose values may be older than their row, ``former_floor`` is the
+    sequence of the newest truncate before the batch.
     """
 
     seen: TableOverview
     plan: DriftPlan
     drift: tuple[Drift, ...]
     reading: Reading
-    since: Mapping[str, bytes]
+    lives: Mapping[str, Life]
+    fills: Mapping[str, Fill] = field(default_factory=dict)
     tracked: Sequence[str] = ()
     former_floor: bytes | None = None
     events: DataFrame | None = None

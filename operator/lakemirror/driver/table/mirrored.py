@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -15,8 +13,20 @@ from lakemirror.api import CdcPipeline, Table
 from lakemirror.driver.apply.scd1 import T
 from lakemirror.driver.apply.tombstones import Summary, Tombstones
 from lakemirror.driver.decode import Reading
-from lakemirror.driver.mirror import DEFAULTS_PROPERTY, Location, Mirror, TableName, locate, owner_of
+from lakemirror.driver.mirror import (
+    COLUMNS_PROPERTY,
+    KEY_PROPERTY,
+    NULLS_PROPERTY,
+    Location,
+    Mirror,
+    TableName,
+    locate,
+    owner_of,
+)
+from lakemirror.driver.overview import TableOverview
 from lakemirror.driver.results import Drift
+from lakemirror.driver.sequence import as_bytes
+from lakemirror.driver.table.lives import Life, Lives, from_text
 
 
 class MirroredTable:
@@ -36,6 +46,8 @@ class MirroredTable:
         self.settings = settings
         self.source = owner_of(pipeline.name, name)
         self._reported = {each.identity for each in reported}
+        self._highest: bytes | None = None
+        self._writes_nulls = False
 
     @cached_property
     def location(self) -> Location:
@@ -88,10 +100,56 @@ class MirroredTable:
         return {name: DataType.fromDDL(ddl) for name, ddl in types.items()}
 
     @property
-    def defaults(self) -> dict[str, dict[str, Any]]:
-        """Defaults of columns as the mirror's property has them: ``field`` and ``since``, by mirror name."""
-        text = self.properties.get(DEFAULTS_PROPERTY)
-        return dict(json.loads(text)) if text else {}
+    def fed(self) -> dict[str, DataType] | None:
+        """The mirror's columns that the source's columns are written to, by source name; None without a
+        mirror.
+        """
+        if self.mirror.columns is None:
+            return None
+        back, columns = {mirror: source for source, mirror in self.rename.items()}, self.settings.columns
+        found = {}
+        for name, kind in self.mirror.columns.items():
+            source = back.get(name, name)
+            renamed = name in self.rename and name not in back
+            if name != self.soft and not renamed and (columns is None or columns.keeps(source)):
+                found[source] = kind
+        return found
+
+    @property
+    def lives(self) -> Lives:
+        """What is known of the source's columns."""
+        return Lives(self.stored_lives, self.fed, self.highest)
+
+    @property
+    def stored_lives(self) -> dict[str, Life]:
+        """As the mirror's property has them."""
+        return from_text(self.properties.get(COLUMNS_PROPERTY))
+
+    def highest(self) -> bytes | None:
+        """The highest sequence of the events that are applied; looked up once, if at all."""
+        if self._highest is None and self.mirror.exists:
+            row = self.mirror.frame().agg(F.max("__seq")).first()
+            stored = as_bytes(row[0]) if row is not None else None
+            newest = self.tombstones.summary.newest if self.properties.get(KEY_PROPERTY) != "[]" else None
+            self._highest = max(filter(None, (stored, newest)), default=None)
+        return self._highest
+
+    def applied(self, seen: TableOverview) -> None:
+        """Note that a batch's events are applied."""
+        last = max((each.last_seq for each in seen.groups.values() if each.last_seq), default=b"")
+        if seen.unanchored:
+            self._highest = None  # such an event may be placed higher than it says
+        elif self._highest is not None:
+            self._highest = max(self._highest, last)
+
+    @property
+    def writes_nulls(self) -> bool:
+        """Whether a JSON null was seen in a record without schema: who writes one leaves out no column."""
+        return self._writes_nulls or self.properties.get(NULLS_PROPERTY) == "true"
+
+    @writes_nulls.setter
+    def writes_nulls(self, seen: bool) -> None:
+        self._writes_nulls = seen
 
     def unreported(self, drift: Sequence[Drift]) -> tuple[Drift, ...]:
         """The drift that nobody was told of yet."""

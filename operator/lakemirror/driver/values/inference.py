@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -34,17 +34,18 @@ Types = dict[str, DataType | None]
 
 def infer(images: DataFrame) -> dict[str, Types]:
     """Types by table, from ``images``: columns ``table`` and ``text`` (the JSON of a row image, or null)."""
-    keys = F.json_object_keys("text")
-    numbers = F.regexp_replace("text", _NO_NUMBER, "null")
-    schemas = (
-        images.where("text IS NOT NULL")
-        .groupBy("table")
-        .agg(
-            F.schema_of_variant_agg(F.try_parse_json(numbers)).alias("schema"),
-            F.max_by(keys, F.size(keys)).alias("order"),
-        )
+    schemas = images.where("text IS NOT NULL").groupBy("table").agg(*shape(F.col("text")))
+    return {row["table"]: columns(row["schema"], row["order"]) for row in schemas.collect()}
+
+
+def shape(text: Column) -> tuple[Column, Column]:
+    """Aggregates over the JSON of row images: what `columns` takes."""
+    keys = F.json_object_keys(text)
+    numbers = F.regexp_replace(text, _NO_NUMBER, "null")
+    return (
+        F.schema_of_variant_agg(F.try_parse_json(numbers)).alias("schema"),
+        F.max_by(keys, F.size(keys)).alias("order"),
     )
-    return {row["table"]: _columns(row["schema"], row["order"] or []) for row in schemas.collect()}
 
 
 def resolve(
@@ -55,9 +56,11 @@ def resolve(
     return {name: type for name, type in known.items() if type is not None}
 
 
-def _columns(schema: str, order: list[str]) -> Types:
-    parsed = _Parser(schema).type()
+def columns(schema: str | None, order: list[str] | None) -> Types:
+    """The types that `shape` found."""
+    parsed = _Parser(schema).type() if schema else None
     found = parsed if isinstance(parsed, dict) else {}
+    order = order or []
     names = [n for n in order if n in found] + [n for n in found if n not in order]
     return {name: _spark(found[name]) for name in names}
 
