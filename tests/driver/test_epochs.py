@@ -1,88 +1,222 @@
-"""Positions that start again: found before anything is written, and followed once they are declared."""
+"""Positions that start again: nothing of them is dropped, and the remedy that the error names ends in the
+rows of the source.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.errors import SourceRestarted
-from lakemirror.driver.overview import Overview, Position, suspects
+from lakemirror.driver.runner import RunSummary
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import Column, Record
-from tests.support.shop import Shop, table
+from tests.support.records import BinlogPosition, Column, Message, PostgresPosition, Record, Row, Table
 
-ITEMS = table("items", Column("v", "int32"))
-HOUR = 3600
-
-
-def renumbered(records: list[Record]) -> list[Record]:
-    """The records as one partition holds them: offsets count up."""
-    return [{**record, "offset": offset} for offset, record in enumerate(records)]
+ID, V = Column("id", "int32"), Column("v", "int32")
+BEGAN = 1_700_000_000
+OLD, NEW = 1_000_000, 5_000
 
 
-def restored(shop: Shop) -> list[Record]:
-    """After a failover to a server whose log is much younger."""
-    shop.lsn = 5_000
-    shop.seconds += HOUR
-    return [*shop.update(ITEMS, id=1, v=2), *shop.delete(ITEMS, id=2, v=1)]
+def table(name: str, prefix: str = "", *, mariadb: bool = False) -> Table:
+    """A table with a connector of its own."""
+    return Table("demo", None if mariadb else "public", name, (ID, V), ("id",), prefix or name, mariadb, True)
 
 
-def values(spark: SparkSession, mirroring: Mirroring) -> list[tuple[int, int]]:
-    return sorted((r["id"], r["v"]) for r in at(spark, mirroring.path("demo", "public", "items")).collect())
+def postgres(lsn: int, second: float, *, commit: bool = True, snapshot: str = "false") -> PostgresPosition:
+    micros = int((BEGAN + second) * 1_000_000)
+    return PostgresPosition(lsn, lsn - 5 if commit else None, lsn, micros, snapshot)
 
 
-def test_a_restarted_source_stops_the_mirror_until_its_epoch_is_declared(
+@dataclass(frozen=True)
+class Binlog(BinlogPosition):
+    server: int = 1
+
+    def source(self, table: Table) -> Row:
+        return {**super().source(table), "server_id": self.server}
+
+
+def binlog(pos: int, second: int, server: int) -> Binlog:
+    return Binlog("bin.000007", pos, 0, f"0-{server}-{pos}", (BEGAN + second) * 1_000_000, server=server)
+
+
+@dataclass
+class Case:
+    """Batches of records of one table, and the rows that its source has in the end."""
+
+    of: Table
+    rows: dict[int, int]
+    batches: list[list[tuple[int, Message]]] = field(default_factory=lambda: [[], [], []])
+    restarts: bool = True
+
+    def put(
+        self, batch: int, at: Any, id: int, v: int, *, partition: int = 0, of: Table | None = None
+    ) -> Case:
+        row: Row = {"id": id, "v": v}
+        change = (of or self.of).read if getattr(at, "snapshot", "") == "true" else (of or self.of).create
+        self.batches[batch].append((partition, change(at, row)))
+        return self
+
+    def gone(self, batch: int, at: Any, id: int, *, partition: int = 0) -> Case:
+        self.batches[batch] += [(partition, each) for each in self.of.delete(at, {"id": id, "v": 0})]
+        return self
+
+    def again(self, batch: int, first: int, last: int, of: int = 0) -> Case:
+        """Changes of an earlier batch, sent again."""
+        self.batches[batch] += self.batches[of][first:last]
+        return self
+
+    def old(self, count: int = 3, *, partition: int = 0) -> Case:
+        """What the former server sent: ids from 1 on."""
+        for i in range(1, count + 1):
+            self.put(0, postgres(OLD + 100 * i, i), 10 * partition + i, 1, partition=partition)
+        return self
+
+
+def records(cases: Iterable[Case]) -> list[list[Record]]:
+    """The batches of all cases, with offsets that count up in each partition."""
+    nexts: dict[tuple[str, int], int] = {}
+    batches = []
+    for number in range(3):
+        batch: list[Record] = []
+        for case in cases:
+            for partition, message in case.batches[number]:
+                where = case.of.topic, partition
+                nexts[where] = nexts.get(where, -1) + 1
+                batch.append(
+                    {
+                        "topic": case.of.topic,
+                        "partition": partition,
+                        "offset": nexts[where],
+                        "timestamp": message.ts_ms + 60,
+                        "key": message.key,
+                        "value": message.value,
+                        "headers": [list(header) for header in message.headers],
+                    }
+                )
+        batches.append(batch)
+    return batches
+
+
+def cases() -> list[Case]:
+    """Each a way to lose what a restored or another server sent. The first two batches tell nothing yet."""
+    seconds = Case(table("seconds"), {1: 2, 3: 1, 4: 4}).old()
+    seconds.put(2, postgres(NEW, 3.2), 1, 2).gone(2, postgres(NEW + 10, 3.4), 2).put(
+        2, postgres(NEW + 20, 4), 4, 4
+    )
+
+    cut = Case(table("cut"), {1: 2, 3: 1, 4: 4}).old()
+    cut.put(1, postgres(NEW, 2.9), 1, 2).gone(1, postgres(NEW + 10, 3), 2).put(
+        2, postgres(NEW + 20, 3.1), 4, 4
+    )
+
+    snapshot = Case(table("snapshot"), {1: 7, 2: 8, 3: 1}).old().gone(0, postgres(OLD + 400, 4), 2)
+    snapshot.put(2, postgres(NEW, 60, snapshot="true"), 1, 7).put(2, postgres(NEW, 60, snapshot="true"), 2, 6)
+    snapshot.put(2, postgres(NEW - 5, 61, commit=False), 2, 8)
+
+    parts = Case(table("parts"), {1: 2, 2: 1, 3: 1, 11: 2, 12: 1, 13: 1, 21: 1, 22: 1}).old().old(partition=1)
+    parts.old(2, partition=2).put(1, postgres(NEW + 5, 3), 11, 2, partition=1).put(2, postgres(NEW, 4), 1, 2)
+
+    again = Case(table("again"), {1: 1, 2: 1, 3: 1, 4: 1}, restarts=False).old()
+    again.again(1, 0, 3).again(1, 0, 3).again(1, 0, 2).again(2, 1, 3).put(2, postgres(OLD + 400, 9), 4, 1)
+
+    cut_off = Case(table("cut_off"), {1: 2, 2: 1, 3: 1}).old().again(1, 0, 2)
+    cut_off.put(2, postgres(NEW, 4), 1, 2)
+
+    passed = Case(table("passed"), {1: 2, 2: 1, 3: 1, 5: 5}).old()
+    passed.put(2, postgres(OLD + 250, 4), 1, 2).put(2, postgres(OLD + 900, 5), 5, 5)
+
+    other = Case(table("other", mariadb=True), {1: 2, 2: 1})
+    other.put(0, binlog(900, 1, 1), 1, 1).put(0, binlog(950, 1, 1), 2, 1).again(1, 0, 1)
+    other.put(2, binlog(940, 1, 2), 1, 2)
+
+    shared = Case(table("shared", "first"), {1: 2, 2: 2}, restarts=False)
+    second = table("shared", "second")
+    for batch in (0, 1, 2):
+        shared.put(batch, postgres(OLD + batch, batch), 1, min(batch + 1, 2))
+        shared.put(batch, postgres(NEW + batch, batch + 0.5), 2, min(batch + 1, 2), of=second)
+    return [seconds, cut, snapshot, parts, again, cut_off, passed, other, shared]
+
+
+def found(spark: SparkSession, mirroring: Mirroring, of: Table) -> dict[int, int]:
+    rows = at(spark, mirroring.path(of.db, of.schema, of.name)).collect()
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row["v"] for row in rows}
+
+
+def open_records(spark: SparkSession, mirroring: Mirroring) -> dict[str, int]:
+    """Open records of the quarantine that wait for their order, by table."""
+    kept = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").where("state = 'open'")
+    assert {row["scope"] for row in kept.select("scope").distinct().collect()} <= {"order"}
+    return {row["source"]: row["count"] for row in kept.groupBy("source").count().collect()}
+
+
+def remedy(error: SourceRestarted) -> Any:
+    """What the message says to declare."""
+    said = re.search(r"ordering\.epochs: (\[.*?\]);", str(error))
+    assert said is not None, error
+    return json.loads(said[1])
+
+
+def run_with_remedies(
+    spark: SparkSession, folder: Path, settings: dict[str, Any] | None = None
+) -> tuple[RunSummary, list[Any]]:
+    """Run; do what the error says, until there is none."""
+    declared: list[Any] = []
+    for _ in range(4):
+        ordering = {"ordering": {"epochs": declared}} if declared else {}
+        mirroring = Mirroring(folder, {**(settings or {}), **ordering})
+        before = mirroring.versions()
+        try:
+            return mirroring.run(spark), declared
+        except SourceRestarted as error:
+            assert mirroring.versions() == before
+            declared = remedy(error)
+    raise AssertionError("the remedy does not help")
+
+
+@pytest.mark.timeout(900)
+def test_what_is_undecided_waits_and_the_remedy_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    shop = Shop(lsn=1_000_000)
-    rows = [record for i in (1, 2, 3) for record in shop.create(ITEMS, id=i, v=1)]
-    log = renumbered([*rows, *rows[1:], *rows[1:], *restored(shop)])  # a tail is sent again, twice
-    before, again, after = log[:5], log[5:7], log[7:]
-    mirroring = Mirroring(tmp_path).deliver([before, again])
-    assert mirroring.run(spark).tables["demo.public.items"].counts.duplicates == 4
-    assert values(spark, mirroring) == [(1, 1), (2, 1), (3, 1)]
-    versions = mirroring.versions()
+    every = cases()
+    first, second, third = records(every)
+    mirroring = Mirroring(tmp_path).deliver([first])
+    mirroring.run(spark)
+    assert not (mirroring.checkpoint / "quarantine").exists()
 
-    mirroring.deliver([before, again, after])
-    for _ in range(2):
-        with pytest.raises(SourceRestarted, match=r"partition 0, offset 7 .*ordering\.epochs"):
-            mirroring.run(spark)
-        assert mirroring.versions() == versions
+    mirroring.deliver([second]).run(spark)
+    waiting = {"cut": 3, "parts": 1, "again": 2, "cut_off": 2}
+    expected = {f"demo.public.{name}": count for name, count in waiting.items()} | {"demo.other": 1}
+    expected["demo.public.cut"] = 2  # the Kafka tombstone of the delete has no position
+    assert open_records(spark, mirroring) == expected
+    assert found(spark, mirroring, every[1].of) == {1: 1, 2: 1, 3: 1}
 
-    declared = {"epochs": [{"epoch": 1, "from": {ITEMS.topic: {"0": 7}}}]}
-    Mirroring(tmp_path, {"ordering": declared}).run(spark)
-    assert values(spark, mirroring) == [(1, 2), (3, 1)]
+    mirroring.deliver([third])
+    _, declared = run_with_remedies(spark, tmp_path)
+    assert len(declared) == 1, "one epoch for all"
+    assert set(declared[0]["from"]) == {case.of.topic for case in every if case.restarts}
+    assert declared[0]["from"]["parts.public.parts"] == {"0": 3, "1": 3}
+    assert declared[0]["from"]["cut_off.public.cut_off"] == {"0": 5}
+    Mirroring(tmp_path, {"ordering": {"epochs": declared}}).run(spark)  # what waited is decided now
+    wrong = {case.of.name: rows for case in every if (rows := found(spark, mirroring, case.of)) != case.rows}
+    assert not wrong
+    assert open_records(spark, mirroring) == {}
 
 
-def test_only_a_partition_with_something_later_than_its_highest_position_is_looked_at() -> None:
-    """Other partitions may well be ahead: a look is a job each."""
-    seen = Overview(
-        positions={
-            "t/0": Position("0a", 1_000_000, 7),
-            "t/1": Position("0b", 9_000_000, 8),
-            "t/2": Position("01", 9_000_000, 9),
-            "t/3": Position("0c", None, 1),
-        },
-        latest={"t/0": 2_000_000, "t/1": 9_000_000, "t/2": 9_000_000, "t/3": 5},
+@pytest.mark.parametrize("by", ["timestamp", "offset"])
+def test_where_positions_do_not_order_they_may_start_again(
+    by: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    case = cases()[0]
+    mirroring = Mirroring(tmp_path, {"ordering": {"by": by}}).deliver(
+        [[record for batch in records([case]) for record in batch]]
     )
-    before = {"t/2": Position("05", 2_000_000, 3), "t/4": Position("0f", 1, 1)}
-    assert suspects(seen, before, tolerance_ms=1000) == {"t/2": ("05", 3_000_000, 3)}
-    assert set(suspects(seen, before, tolerance_ms=999)) == {"t/0", "t/2"}
-
-
-@pytest.mark.parametrize("by", ["auto", "timestamp"])
-def test_a_restart_inside_of_a_batch(by: str, spark: SparkSession, tmp_path: Path) -> None:
-    """Where positions are not what orders, they may start again."""
-    shop = Shop(lsn=1_000_000)
-    records = [record for i in (1, 2, 3) for record in shop.create(ITEMS, id=i, v=1)] + restored(shop)
-    mirroring = Mirroring(tmp_path, {"ordering": {"by": by}}).deliver([records])
-    if by == "auto":
-        with pytest.raises(SourceRestarted):
-            mirroring.run(spark)
-        assert mirroring.versions() == {}
-        assert not (mirroring.checkpoint / "audit").exists()
-    else:
-        mirroring.run(spark)
-        assert values(spark, mirroring) == [(1, 2), (3, 1)]
+    mirroring.run(spark)
+    assert found(spark, mirroring, case.of) == case.rows

@@ -77,8 +77,9 @@ class Ordering(Model):
     ] = Field(default_factory=list)
     """Where the source's positions started again, in the order of their numbers."""
     tolerance_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 5000
-    """A change whose position is below the highest one, though the source made it later by more than this
-    many milliseconds, shows that positions started again; the driver then stops with SourceRestarted."""
+    """Where no positions are remembered (a new checkpoint, a reset, a new topic): by how many milliseconds a
+    change may be later than all that its mirror holds, although its position lies below, before the source
+    counts as restarted. Until then, such changes are held in the quarantine."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import COUNTERS, Counts
-from lakemirror.driver import delta
-from lakemirror.driver.overview import Position
+from lakemirror.driver import delta, restarts
 from lakemirror.driver.progress import History
+from lakemirror.driver.restarts import Place, Stream
 from lakemirror.driver.results import BatchResult, Drift, TableResult
 from lakemirror.driver.sources.base import Batch
 
@@ -44,21 +44,23 @@ def append(
     checkpoint: str,
     batch: Batch,
     result: BatchResult,
-    positions: Mapping[str, Position],
+    memory: restarts.Memory | None,
     *,
     replay: bool,
 ) -> None:
-    """Say what a batch did. With ``replay`` it may be there already, and is left as it is."""
+    """Say what a batch did, and which positions to remember. With ``replay`` it may be there already, and is
+    left as it is.
+    """
     delta.ensure(spark, path(checkpoint), COLUMNS, _PROPERTIES)
     if replay and _has(spark, checkpoint, batch):
         return
-    text = json.dumps(_rows(batch, result, positions), default=str)
+    text = json.dumps(_rows(batch, result, memory), default=str)
     frame = spark.range(1).select(F.inline(F.from_json(F.lit(text), f"ARRAY<STRUCT<{COLUMNS}>>")))
     writer = frame.coalesce(1).write.format("delta").mode("append")
     writer.option("mergeSchema", "true").save(path(checkpoint))
 
 
-def _rows(batch: Batch, result: BatchResult, positions: Mapping[str, Position]) -> list[dict[str, object]]:
+def _rows(batch: Batch, result: BatchResult, memory: restarts.Memory | None) -> list[dict[str, object]]:
     common = {
         "committed_at": datetime.now(UTC).isoformat(),
         "query_id": batch.query_id,
@@ -67,7 +69,7 @@ def _rows(batch: Batch, result: BatchResult, positions: Mapping[str, Position]) 
     whole = {
         "extent": json.dumps(batch.extent, sort_keys=True),
         **result.counts.values(),
-        "positions": json.dumps(positions, sort_keys=True),
+        "positions": None if memory is None else restarts.to_json(memory),
     }
     rows: list[dict[str, object]] = [{**common, **whole}]
     for table in result.tables.values():
@@ -83,15 +85,16 @@ def _has(spark: SparkSession, checkpoint: str, batch: Batch) -> bool:
     return rows is not None and not rows.where(same).isEmpty()
 
 
-def last_positions(spark: SparkSession, checkpoint: str, query_id: str) -> dict[str, Position]:
-    """The highest position a partition that a query has seen."""
+def positions(spark: SparkSession, checkpoint: str, query_id: str | None = None) -> dict[Stream, Place]:
+    """What a query remembers of the source's positions; without ``query_id``, what all of them do."""
     rows = read(spark, checkpoint)
     if rows is None:
         return {}
-    batches = rows.where("source IS NULL AND positions IS NOT NULL").where(F.col("query_id") == query_id)
-    newest = batches.agg(F.max_by("positions", "batch_id")).first()
-    stored = json.loads(newest[0]) if newest is not None and newest[0] else {}
-    return {partition: Position(*position) for partition, position in stored.items()}
+    batches = rows.where("source IS NULL AND positions IS NOT NULL")
+    if query_id is not None:
+        batches = batches.where(F.col("query_id") == query_id)
+    newest = batches.groupBy("query_id").agg(F.max_by("positions", "batch_id").alias("positions"))
+    return restarts.newest(restarts.from_json(row["positions"]) for row in newest.collect())
 
 
 def history(spark: SparkSession, checkpoint: str) -> History:

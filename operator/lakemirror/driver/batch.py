@@ -27,12 +27,12 @@ from pyspark.sql import functions as F
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
-from lakemirror.driver import audit, faults, isolate, quarantine
+from lakemirror.driver import audit, faults, isolate, quarantine, restarts
 from lakemirror.driver.conservation import require_accounted, require_stored
 from lakemirror.driver.envelopes.debezium import Classifier
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
 from lakemirror.driver.mirror import TableName
-from lakemirror.driver.overview import Overview, overview, restarted
+from lakemirror.driver.overview import Overview, overview
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.table.applier import TableApplier, described, hold, of_table
@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 _SIDE_BY_SIDE = 4
 """Tables that are decided or committed at the same time."""
+
+_SORTED = 1_000_000
+"""Positions of a batch that are sorted at most, if the batch before was as large."""
 
 _TXN_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -62,6 +65,7 @@ class _Input:
     events: DataFrame
     seen: Overview
     batch: Batch
+    memory: restarts.Memory
 
 
 class BatchApplier:
@@ -82,7 +86,12 @@ class BatchApplier:
             self._spec.ordering, keep_before=any(table.primary_key for table in self._spec.tables)
         )
         self._session = spark
-        self._positions = audit.last_positions(spark, self._checkpoint, query_id)
+        self._again = query_id.startswith("replay-")
+        self._memory: restarts.Memory = audit.positions(
+            spark, self._checkpoint, None if self._again else query_id
+        )
+        self._every = 1
+        self._fresh: set[str] = set()  # tables whose mirror this query makes
         former = audit.history(spark, self._checkpoint).tables
         self._drift = {name: table.drift for name, table in former.items()}
         self._targets = Targets(
@@ -108,15 +117,16 @@ class BatchApplier:
         events, seen = self._classified(raw)
         try:
             self._schemas.update(seen.documents)
-            restarted(events, seen, self._positions, self._spec.ordering)
-            return self._apply(_Input(raw, events, seen, batch))
+            for name in sorted(seen.tables, key=str):
+                self._table(name)  # one after the other: the first of two that share a target has it
+            return self._apply(_Input(raw, *self._in_order(events, seen, batch)))
         finally:
             events.unpersist()
 
     def _classified(self, raw: DataFrame) -> tuple[DataFrame, Overview]:
         """The classified events, materialised, and their overview. Records that make Spark throw are bad."""
         try:
-            return _overviewed(self._classifier.classify(raw, self._schemas))
+            return _overviewed(self._classifier.classify(raw, self._schemas), self._every)
         except Exception as error:
             if stops_pipeline(error, self._session):
                 raise
@@ -124,28 +134,63 @@ class BatchApplier:
             poison = isolate.poisoned(raw, lambda some: overview(self._classifier.classify(some)), error)
         readable = self._classifier.classify(isolate.without(raw, poison), self._schemas)
         bad = isolate.as_bad(raw, poison)
-        return _overviewed(readable.unionByName(bad, allowMissingColumns=True))
+        return _overviewed(readable.unionByName(bad, allowMissingColumns=True), self._every)
+
+    def _in_order(
+        self, events: DataFrame, seen: Overview, batch: Batch
+    ) -> tuple[DataFrame, Overview, Batch, restarts.Memory]:
+        """The batch with those events set apart (kind ``held``) whose place in the order is undecided."""
+        if self._again:
+            known = {stream: self._memory[stream] for stream in seen.streams if stream in self._memory}
+            verdict = restarts.Verdict(self._memory, restarts.held_by(known))
+        else:
+            verdict = restarts.judge(events, seen.streams, self._memory, self._spec.ordering, self._standing)
+        if verdict.held is None:
+            return events, seen, batch, verdict.memory
+        left_out = [str(name) for name in seen.tables if self._spec.table_settings(str(name)) is None]
+        held = verdict.held & ~F.concat_ws(".", "database", "schema", "table").isin(left_out)
+        kind, reason = F.when(held, "held"), F.when(held, restarts.REASON)
+        marked = events.withColumns(
+            {"kind": F.coalesce(kind, "kind"), "reason": F.coalesce(reason, "reason")}
+        )
+        return marked, overview(marked), batch, verdict.memory
+
+    def _standing(self, source: str) -> Sequence[restarts.Stored]:
+        """What the mirror of a source table has from before this query; nothing if that cannot be read, for
+        then the table is going to be refused.
+        """
+        name = next((each for each in self._tables if str(each) == source), None)
+        if name is None or source in self._fresh:
+            return ()
+        try:
+            found = self._tables[name].standing()
+        except Exception as error:
+            if stops_pipeline(error, self._session):
+                raise
+            return ()
+        if found is None:
+            self._fresh.add(source)
+        return found or ()
 
     def _apply(self, given: _Input) -> BatchResult:
         seen, batch = given.seen, given.batch
         names = sorted(seen.tables, key=str)
-        for name in names:
-            self._table(name)  # one after the other: the first of two that share a target has it
         decisions = _side_by_side(lambda name: self._decide(name, given), names)
         self._refuse_bad(seen, decisions)
         with _settings(self._session, {_USER_METADATA: _note(batch)}):
             self.still_bad = None
-            self._keep_aside(given, decisions, unreadable=seen.bad)
+            self._keep_aside(given, decisions, rest=seen.bad + seen.held)
             tables = self._commit(decisions, given)
             written = [each.name for each in decisions if each.work and each.name in self._tables]
             self._ahead.begin(self._tables[name].read_log for name in written)
-            positions = seen.advanced(self._positions)
             result = _result(seen, decisions, tables, batch)
             require_accounted(result, seen.records)
             if result.tables or result.rest.quarantined:
-                audit.append(self._session, self._checkpoint, batch, result, positions, replay=self._first)
+                memory = None if self._again else given.memory
+                audit.append(self._session, self._checkpoint, batch, result, memory, replay=self._first)
             faults.reach("after-audit")
-        self._positions = positions
+        self._memory = given.memory
+        self._every = 1 + seen.records // _SORTED
         self._first = False
         return result
 
@@ -167,7 +212,7 @@ class BatchApplier:
         below = (
             None
             if caught_up
-            else min((bytes.fromhex(each.seq) for each in self._positions.values()), default=b"")
+            else min((bytes.fromhex(each.top.seq) for each in self._memory.values()), default=b"")
         )
         waiting = quarantine.open_sources(self._session, self._checkpoint)
         collected = 0
@@ -326,13 +371,15 @@ class BatchApplier:
 
     # -- quarantine ---------------------------------------------------------------------------------
 
-    def _keep_aside(self, given: _Input, decisions: Sequence[Decision], unreadable: int = 0) -> None:
-        """Store what cannot be applied: unreadable records, bad ones of tables, all of tables held."""
+    def _keep_aside(self, given: _Input, decisions: Sequence[Decision], rest: int = 0) -> None:
+        """Store what cannot be applied: bad records of tables and all of tables held; and the ``rest``, which
+        is unreadable or undecided.
+        """
         wanted = [d for d in decisions if d.bad or d.refused]
-        expected = unreadable + sum(d.bad + d.refused for d in wanted)
+        expected = rest + sum(d.bad + d.refused for d in wanted)
         if not expected:
             return
-        parts = [_unreadable(given.events)] if unreadable else []
+        parts = [_unreadable(given.events), _with_bytes(_undecided(given.events), given.raw)] if rest else []
         parts += [_with_bytes(decision.kept_aside(), given.raw) for decision in wanted]
         stored = quarantine.store(reduce(DataFrame.unionByName, parts), self._checkpoint, given.batch)
         require_stored(expected, stored.count())
@@ -357,11 +404,11 @@ class LookAhead:
         self._waiting = [self._thread.submit(read) for read in reads]
 
 
-def _overviewed(events: DataFrame) -> tuple[DataFrame, Overview]:
+def _overviewed(events: DataFrame, every: int) -> tuple[DataFrame, Overview]:
     """The events, persisted, and what they hold."""
     events = events.persist()
     try:
-        return events, overview(events)
+        return events, overview(events, every=every)
     except Exception:
         events.unpersist()
         raise
@@ -379,7 +426,8 @@ def _rest(seen: Overview, decisions: Sequence[Decision]) -> Counts:
     mirrored = [decision for decision in decisions if not decision.left_out]
     tombstones = sum(decision.overview.tombstone_records for decision in mirrored)
     none = seen.ignored - tombstones + sum(d.records for d in decisions if d.left_out)
-    return Counts(records=none + seen.bad, no_row_change=none, quarantined=seen.bad)
+    aside = seen.bad + seen.held
+    return Counts(records=none + aside, no_row_change=none, quarantined=aside)
 
 
 def _failure(name: TableName, error: Exception) -> str:
@@ -432,6 +480,13 @@ def _unreadable(events: DataFrame) -> DataFrame:
         "raw_value AS value",
         "raw_headers AS headers",
         "CAST(NULL AS STRING) AS problem",
+    )
+
+
+def _undecided(events: DataFrame) -> DataFrame:
+    """Records whose place in the source's order is undecided: source, scope, reason and place."""
+    return events.where("kind = 'held'").selectExpr(
+        "concat_ws('.', database, schema, table) AS source", "'order' AS scope", "reason", *_PLACE
     )
 
 

@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from lakemirror.api.spec import Ordering
-from lakemirror.driver.errors import SourceRestarted
+from lakemirror.driver import restarts
 from lakemirror.driver.mirror import TableName
-
-
-class Position(NamedTuple):
-    """The highest change in a partition: its sequence as hexadecimal digits, its source time in microseconds
-    (None where it is not known) and its offset.
-    """
-
-    seq: str
-    time: int | None
-    offset: int
+from lakemirror.driver.restarts import Seen, Stream
 
 
 @dataclass
@@ -59,10 +48,8 @@ class TableOverview:
 
 @dataclass
 class Overview:
-    """All of a batch. ``documents`` are schema documents seen for the first time, by id.
-
-    By partition (``topic/number``): the ``positions`` of its highest change, and the ``latest`` source time
-    of a change, in microseconds; both without snapshot rows.
+    """All of a batch. ``documents`` are schema documents seen for the first time, by id. ``streams`` are the
+    positions, ``held`` the events whose order is undecided (see `lakemirror.driver.restarts`).
     """
 
     records: int = 0
@@ -71,22 +58,16 @@ class Overview:
     bad_reason: str | None = None
     tables: dict[TableName, TableOverview] = field(default_factory=dict)
     documents: dict[int, str] = field(default_factory=dict)
-    positions: dict[str, Position] = field(default_factory=dict)
-    latest: dict[str, int] = field(default_factory=dict)
-
-    def advanced(self, before: Mapping[str, Position]) -> dict[str, Position]:
-        """Highest positions after this batch."""
-        merged = dict(before)
-        for name, position in self.positions.items():
-            merged[name] = max(merged.get(name, position), position, key=lambda each: each.seq)
-        return merged
+    streams: dict[Stream, Seen] = field(default_factory=dict)
+    held: int = 0
 
 
-def overview(events: DataFrame) -> Overview:
-    """Aggregate classified events; this materialises them."""
-    streamed = F.when((F.col("kind") == "change") & (F.col("op") != "r"), F.col("seq"))
+def overview(events: DataFrame, *, every: int = 1) -> Overview:
+    """Aggregate classified events; this materialises them. Whether positions grow is
+    seen from those at offsets that ``every`` divides.
+    """
     grouped = events.groupBy(
-        "kind", "database", "schema", "table", "schema_id", "key_schema_id", "topic", "partition", "server"
+        "kind", "database", "schema", "table", "schema_id", "key_schema_id", "topic", "partition", "stream"
     ).agg(
         F.count("*").alias("events"),
         F.count("key_text").alias("keyed"),
@@ -102,9 +83,7 @@ def overview(events: DataFrame) -> Overview:
         F.max("seq").alias("last_seq"),
         F.min("event_time").alias("since"),
         F.max("event_time").alias("last_event_time"),
-        F.max(streamed).alias("highest"),
-        F.max(F.when(streamed.isNotNull(), F.unix_micros("event_time"))).alias("latest"),
-        F.max_by(F.struct(F.unix_micros("event_time").alias("time"), "offset"), streamed).alias("highest_at"),
+        *restarts.aggregates(every),
     )
     result = Overview()
     tombstones: dict[str, int] = {}
@@ -118,6 +97,8 @@ def overview(events: DataFrame) -> Overview:
             tombstones[row["topic"]] = tombstones.get(row["topic"], 0) + row["events"]
         elif row["kind"] == "other":
             result.ignored += row["events"]
+        elif row["kind"] == "held":
+            result.held += row["events"]
         else:
             _count(result, row)
     _attribute(result, tombstones)
@@ -126,6 +107,7 @@ def overview(events: DataFrame) -> Overview:
 
 def _count(result: Overview, row: Row) -> None:
     name = TableName(row["database"], row["schema"], row["table"])
+    restarts.note(result.streams, row, str(name))
     table = result.tables.setdefault(name, TableOverview(name))
     table.topics.add(row["topic"])
     table.last_event_time = _later(table.last_event_time, row["last_event_time"])
@@ -148,20 +130,6 @@ def _count(result: Overview, row: Row) -> None:
     table.keyed += row["keyed"]
     for flag in ("gaps", "moves", "snapshot", "unanchored", "streamed"):
         setattr(table, flag, getattr(table, flag) or bool(row[flag]))
-    _place(result, row)
-
-
-def _place(result: Overview, row: Row) -> None:
-    """Note the highest position of a partition, and its latest time."""
-    if row["highest"] is None:
-        return
-    partition = f"{row['topic']}/{row['partition']}"
-    if row["latest"] is not None:
-        result.latest[partition] = max(result.latest.get(partition, row["latest"]), row["latest"])
-    at = row["highest_at"]
-    highest = Position(bytes(row["highest"]).hex(), at["time"], at["offset"])
-    if partition not in result.positions or result.positions[partition].seq < highest.seq:
-        result.positions[partition] = highest
 
 
 def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:
@@ -170,57 +138,6 @@ def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:
         owners = [table for table in result.tables.values() if topic in table.topics]
         if len(owners) == 1:
             owners[0].tombstone_records += count
-
-
-def restarted(events: DataFrame, seen: Overview, before: Mapping[str, Position], ordering: Ordering) -> None:
-    """Raise SourceRestarted when positions of a partition start again (design 5, epochs).
-
-    Evidence is a change with a later offset and a later source time, by more than the tolerance, below the
-    partition's highest position.
-    """
-    if ordering.by in ("timestamp", "offset"):
-        return
-    for partition, (seq, after, offset) in suspects(seen, before, ordering.tolerance_ms).items():
-        topic, number = partition.rsplit("/", 1)
-        later = events.where((F.col("kind") == "change") & (F.col("op") != "r")).where(
-            (F.col("topic") == topic)
-            & (F.col("partition") == int(number))
-            & (F.col("offset") > F.lit(offset))
-            & (F.unix_micros("event_time") > F.lit(after))
-            & (F.col("seq") < F.unhex(F.lit(seq)))
-        )
-        first = later.orderBy("offset").select("offset", "event_time", "table", "server").first()
-        if first is not None:
-            raise SourceRestarted(_positions_start_again(topic, number, offset, first))
-
-
-def suspects(
-    seen: Overview, before: Mapping[str, Position], tolerance_ms: int
-) -> dict[str, tuple[str, int, int]]:
-    """Partitions in which something is later in time than the highest position, by more than the tolerance:
-    their highest sequence, the time after which a change is evidence, and the highest's offset.
-
-    Only these need a closer look, which is a job each. Changes that are sent again are older in time.
-    """
-    found = {}
-    for partition, (seq, time, offset) in seen.advanced(before).items():
-        if partition not in seen.latest or time is None:
-            continue
-        after = time + tolerance_ms * 1000
-        if seen.latest[partition] > after:
-            found[partition] = (seq, after, offset)
-    return found
-
-
-def _positions_start_again(topic: str, number: str, offset: int, first: Row) -> str:
-    return (
-        f"positions of the source start again: topic {topic}, partition {number}, offset {first['offset']} "
-        f"(table {first['table']}, {first['event_time']} UTC, server {first['server']}) is later than offset "
-        f"{offset} but stands before it in the source's log. Nothing was written. If the source failed over "
-        "or was restored, declare a new epoch: ordering.epochs: "
-        f'[{{epoch: N, from: {{{topic}: {{"{number}": {first["offset"]}}}}}}}]; '
-        "if these are old records sent again, correct the topic."
-    )
 
 
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:

@@ -49,7 +49,7 @@ SOURCE = (
     "schema: STRING, table: STRING, sequence: STRING, lsn: BIGINT, server_id: BIGINT, file: STRING, pos: "
     "BIGINT, "
     "row: BIGINT, commit_lsn: STRING, change_lsn: STRING, event_serial_no: BIGINT, scn: STRING, "
-    "commit_scn: STRING>"
+    "commit_scn: STRING, system_identifier: STRING, timeline: STRING>"
 )
 """The fields of Debezium's source block that matter for the order, over all connectors."""
 
@@ -151,10 +151,32 @@ def _lacking(source: Column, by: str) -> list[Column]:
 
 def _by_time(source: Column) -> Column:
     """BOOLEAN: nothing but its time orders the event."""
+    positioned = F.coalesce(source["connector"].isin(*_POSITIONED), F.lit(False))
+    return ~has_position(source) & ~positioned
+
+
+def has_position(source: Column) -> Column:
+    """BOOLEAN: the event has a position in its source's log."""
     names = ("file", "commit_lsn", "change_lsn", "scn")
     positions = [source["lsn"].cast("string"), *(_text(source, name) for name in names)]
-    positioned = F.coalesce(source["connector"].isin(*_POSITIONED), F.lit(False))
-    return F.coalesce(*positions).isNull() & ~positioned
+    return F.coalesce(*positions).isNotNull()
+
+
+def stream(source: Column, by: str) -> Column:
+    """STRING: whose log the event's position belongs to, null when it is in none or does not count: rows of
+    an incremental snapshot are read while changes are streamed. Each database of a SQL Server has a log.
+    """
+    if by in ("timestamp", "offset"):
+        return F.lit(None).cast("string")
+    database = F.when(source["connector"] == "sqlserver", source["db"])
+    counts = has_position(source) & (F.coalesce(source["snapshot"], F.lit("")) != "incremental")
+    return F.when(counts, F.concat_ws("/", F.coalesce(source["name"], F.lit("")), database))
+
+
+def server(source: Column) -> Column:
+    """STRING: the server that made the change, as far as the source block says; null when it does not."""
+    number = F.when(source["server_id"] != 0, source["server_id"].cast("string"))
+    return F.nullif(F.concat_ws("/", number, source["system_identifier"], source["timeline"]), F.lit(""))
 
 
 def source_micros(source: Column, *more: Column) -> Column:

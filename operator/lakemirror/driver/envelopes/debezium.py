@@ -16,12 +16,21 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.envelopes.document import schema_id, split, unless_known
-from lakemirror.driver.sequence import SOURCE, misplaced, sequence, source_micros, unanchored
+from lakemirror.driver.sequence import (
+    SOURCE,
+    misplaced,
+    sequence,
+    server,
+    source_micros,
+    stream,
+    unanchored,
+)
 
 EVENT_COLUMNS: Final = (
     "kind, reason, database, schema, table, op, key_text, row_text, before_text, new_key_text, old_key_text, "
-    "schema_text, schema_id, key_schema_text, key_schema_id, seq, unanchored, gaps, full_before, "
-    "event_time, server, topic, partition, offset, timestamp, file, row, raw_key, raw_value, raw_headers"
+    "schema_text, schema_id, key_schema_text, key_schema_id, seq, unanchored, gaps, full_before, event_time, "
+    "stream, server, source_time, topic, partition, offset, timestamp, file, row, raw_key, raw_value, "
+    "raw_headers"
 )
 """Columns of a classified event.
 
@@ -30,6 +39,8 @@ EVENT_COLUMNS: Final = (
 JSON objects; ``schema_text`` is the embedded schema document, null without one or when its ``schema_id`` is
 among the known. ``gaps`` says that a value may be the placeholder of one that the source did not send,
 ``full_before`` that a before image has all columns whatever the table's replica identity.
+``stream``, ``server`` and ``source_time`` (microseconds) tell where positions start again
+(`lakemirror.driver.restarts`); without ``stream`` the event says nothing of that.
 ``raw_*`` are set for bad records only.
 """
 
@@ -141,7 +152,9 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
         F.coalesce(_may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
         (F.coalesce(F.col("b.source.connector"), F.lit("")) != "postgresql").alias("full_before"),
         F.timestamp_micros(source_micros(source, F.col("b.ts_ms"))).alias("event_time"),
-        F.concat_ws("/", "b.source.name", F.col("b.source.server_id").cast("string")).alias("server"),
+        F.when(change, stream(source, ordering.by)).alias("stream"),
+        server(source).alias("server"),
+        source_micros(source).alias("source_time"),
         *map(F.col, _PLACE),
         *[F.when(bad, F.col(name)).alias(f"raw_{name}") for name in ("key", "value", "headers")],
     ]

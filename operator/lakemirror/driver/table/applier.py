@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import Counts
+from lakemirror.driver import restarts
 from lakemirror.driver.mirror import MODE_PROPERTY, SOURCE_PROPERTY, TableName
 from lakemirror.driver.overview import TableOverview
 from lakemirror.driver.results import TableResult
@@ -71,6 +72,22 @@ class TableApplier:
         if replay and _has(table, batch, app_id):
             return commit.already(table, work, batch, result)
         return commit.commit(table, work, result)
+
+    def standing(self) -> list[restarts.Stored] | None:
+        """The highest positions that stand in the mirror and its tombstones; None without a mirror."""
+        table = self._table
+        if table is None or not table.mirror.exists:
+            return None
+        if table.properties.get(SOURCE_PROPERTY) != table.source:
+            return []
+        rows = table.mirror.frame().select(
+            "__origin.topic", "__origin.partition", F.col("__seq").alias("seq"), "__event_time"
+        )
+        rows = rows.withColumnRenamed("__event_time", "event_time")
+        if table.tombstone_summary.newest is not None:
+            gone = table.tombstones.frame().where("kind <> 'collected'")
+            rows = rows.unionByName(gone.select(*rows.columns))
+        return restarts.stored(rows)
 
     def read_log(self) -> None:
         """Have Delta compute the state of the mirror's log, which every transaction id is looked up in."""
