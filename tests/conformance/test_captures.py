@@ -89,7 +89,7 @@ def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
     differences = [ordered.differences(spark, mirroring)]
     differences += [capture.differences(spark, mirroring, only=tables) for capture, tables in some.items()]
     assert not "\n".join(filter(None, map(wrong, differences)))
-    assert summary.quarantined == 0
+    assert summary.counts.quarantined == 0
 
 
 @pytest.mark.timeout(600)
