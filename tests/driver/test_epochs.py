@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,6 +209,31 @@ def test_what_is_undecided_waits_and_the_remedy_ends_in_the_rows_of_the_source(
     wrong = {case.of.name: rows for case in every if (rows := found(spark, mirroring, case.of)) != case.rows}
     assert not wrong
     assert open_records(spark, mirroring) == {}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("topic", ["the same topic"])
+def test_a_new_checkpoint_after_a_restore(topic: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing is remembered, but the rows have their positions. What the old server sent is read again, or is
+    no longer there.
+    """
+    old = Case(table("items"), {}).old().gone(0, postgres(OLD + 400, 4), 3)
+    new = Case(table("items", "items" if topic == "the same topic" else "fresh"), {1: 2, 2: 1, 3: 3})
+    new.put(1, postgres(NEW, 5), 1, 2).put(2, postgres(NEW + 10, 20), 3, 3)
+    first, again = records([old])[0], records([old])[0]
+    mirroring = Mirroring(tmp_path).deliver([first])
+    mirroring.run(spark)
+    shutil.rmtree(mirroring.checkpoint)
+    mirroring.run(spark)  # what is there already is no evidence
+    assert not (mirroring.checkpoint / "quarantine").exists()
+
+    shutil.rmtree(mirroring.checkpoint)
+    shutil.rmtree(mirroring.input)
+    mirroring.deliver([batch for batch in records([new])[1:] if again])
+    _, declared = run_with_remedies(spark, tmp_path)
+    assert declared == [{"epoch": 1, "from": {new.of.topic: {"0": 0}}}]
+    Mirroring(tmp_path, {"ordering": {"epochs": declared}}).run(spark)
+    assert found(spark, mirroring, old.of) == new.rows
 
 
 @pytest.mark.parametrize("by", ["timestamp", "offset"])
