@@ -147,7 +147,7 @@ class BatchApplier:
             verdict = restarts.judge(events, seen.streams, self._memory, self._spec.ordering, self._standing)
         if verdict.held is None:
             return events, seen, batch, verdict.memory
-        left_out = [str(name) for name in seen.tables if self._spec.table_settings(str(name)) is None]
+        left_out = [str(name) for name in seen.tables if self._table(name).left_out]
         held = verdict.held & ~F.concat_ws(".", "database", "schema", "table").isin(left_out)
         kind, reason = F.when(held, "held"), F.when(held, restarts.REASON)
         marked = events.withColumns(
@@ -246,7 +246,8 @@ class BatchApplier:
     def _attempt(self, name: TableName, given: _Input, events: DataFrame | None = None) -> Decision:
         """Decide, with nothing left of a former attempt."""
         try:
-            return self._table(name).decide(events or given.events, given.seen.tables[name], self._schemas)
+            mine = given.events if events is None else events
+            return self._table(name).decide(mine, given.seen.tables[name], self._schemas)
         except Exception:
             self._tables.pop(name, None)
             raise

@@ -35,6 +35,11 @@ class TableApplier:
         if table is not None:
             self._schemas = Schemas(table)
 
+    @property
+    def left_out(self) -> bool:
+        """The manifest leaves the table out."""
+        return self._table is None and self._held is None
+
     def decide(self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> Decision:
         """What to do with the table's part of the batch; materialises its state. Writes nothing.
 
