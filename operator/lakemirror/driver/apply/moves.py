@@ -16,6 +16,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakemirror.driver.delta import quoted
 from lakemirror.driver.sequence import MISSING, WIDTH, moved, own
 
 ROUNDS = 64
@@ -101,7 +102,7 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
         due = F.col("seq").isNull() | (F.substring(F.col("_seqs")[F.lit(name)], 1, WIDTH) <= F.col("seq"))
         theirs = F.coalesce(F.when(due, F.col("_seqs")[F.lit(name)]), F.lit(MISSING))
         row = row.withField(
-            f"`{name}`", F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name])
+            quoted(name), F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name])
         )
         seqs[name] = F.greatest(mine, theirs)
     entries = F.map_filter(
@@ -211,7 +212,6 @@ def _seqs(values: Sequence[Column], names: Sequence[str]) -> Column:
 
 def _digest(found: DataFrame, tracked: Sequence[str]) -> int:
     """Changes when any sequence of any image does."""
-    row = found.agg(
-        F.sum(F.xxhash64("seq", *[_seq_of(name) for name in tracked]).cast("decimal(38,0)"))
-    ).first()
+    image = F.xxhash64("key", "seq", *[_seq_of(name) for name in tracked])
+    row = found.agg(F.sum(image.cast("decimal(38,0)"))).first()
     return int(row[0]) if row is not None and row[0] is not None else 0

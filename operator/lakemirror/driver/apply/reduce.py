@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lakemirror.driver.delta import quoted
 from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
 
 ARRIVAL = ("topic", "partition", "offset")
@@ -148,7 +149,7 @@ def with_values(row: str, values: dict[str, Column]) -> Column:
     """The struct ``row`` with some fields replaced."""
     column = F.col(row)
     for name, value in values.items():
-        column = column.withField(f"`{name}`", value)
+        column = column.withField(quoted(name), value)
     return column.alias("row")
 
 

@@ -8,11 +8,11 @@ kind       meaning
 deleted    ``key`` was deleted at ``seq``: older events do not write it again
 truncated  all keys were, at ``seq`` (no key)
 moved      ``key`` became ``new_key`` at ``seq``; ``image`` are the values that the row had under its
-           former key, JSON, and ``seqs`` their sequences: the create half may need them
+           former key, and ``seqs`` their sequences: the create half may need them
 collected  deletes up to ``seq`` were collected: an older event that comes now is late
 =========  =========================================================================================
 
-Keys are JSON texts, so that a widened key column changes nothing here.
+Keys and images are texts (`lakemirror.driver.keys`), so that a widened key column changes nothing here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from datetime import datetime
 from delta import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from lakemirror.driver.delta import ensure, is_table
+from lakemirror.driver import keys
+from lakemirror.driver.delta import ensure, is_table, quoted
 from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import as_bytes, is_snapshot, minor, own
 
@@ -133,6 +135,13 @@ class Tombstones:
         return Summary(row[0], as_bytes(row[1]), as_bytes(row[2]), row[3], as_bytes(row[4]))
 
 
+def encoded_key(rows: DataFrame, column: str = "key") -> Column:
+    """A frame's struct of key columns as the text that tombstones have."""
+    kind = rows.schema[column].dataType
+    assert isinstance(kind, StructType)
+    return keys.encode(F.col(column), kind)
+
+
 def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
     """Rows of `COLUMNS`; columns that are not given are null."""
     given = {"kind": F.lit(kind), "at": F.current_timestamp(), "batch": F.lit(batch), **columns}
@@ -149,7 +158,7 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
         F.col("key").alias("_key"),
         F.struct("seq", "topic", "partition", "offset").alias("_tomb"),
     )
-    joined = state.join(tomb, F.to_json("key") == F.col("_key"), "left")
+    joined = state.join(tomb, encoded_key(state) == F.col("_key"), "left")
     seq, newest = F.col("seq"), F.col("_tomb.seq")
     follows = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
     precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
@@ -183,15 +192,12 @@ def _forget(state: DataFrame, name: str) -> DataFrame:
         ),
         F.create_map(F.lit(name), base),
     )
-    blank = F.lit(None)
+    row = state.schema["row"].dataType
+    assert isinstance(row, StructType)
+    blank = F.lit(None).cast(row[name].dataType)
     return state.withColumns(
         {
-            "row": F.when(
-                older,
-                F.col("row").withField(
-                    f"`{name}`", blank.cast(state.select(F.col("row")[name]).dtypes[0][1])
-                ),
-            ).otherwise(F.col("row")),
+            "row": F.when(older, F.col("row").withField(quoted(name), blank)).otherwise(F.col("row")),
             "seqs": F.when(older, entries).otherwise(F.col("seqs")),
         }
     )

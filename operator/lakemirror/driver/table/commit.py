@@ -9,7 +9,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import StructType, TimestampType
 
 from lakemirror.driver import faults
 from lakemirror.driver.apply import bounds, tombstones
@@ -17,6 +17,7 @@ from lakemirror.driver.apply.append import append
 from lakemirror.driver.apply.scd1 import MergeCounts, Scd1, T, merge
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.errors import BatchMismatch
+from lakemirror.driver.keys import encode_row
 from lakemirror.driver.mirror import (
     COLUMNS_PROPERTY,
     GAPS_PROPERTY,
@@ -99,18 +100,20 @@ def _write_tombstones(table: MirroredTable, work: Work, batch: Batch) -> None:
 def _deleted(state: State, batch: Batch) -> DataFrame:
     gone = state.frame.where("key IS NOT NULL AND op = 'd' AND NOT known")
     place = {name: F.col(name) for name in ("seq", "event_time", "topic", "partition", "offset")}
-    return tombstones.fact(gone, "deleted", batch=batch.batch_id, key=F.to_json("key"), **place)
+    return tombstones.fact(gone, "deleted", batch=batch.batch_id, key=tombstones.encoded_key(gone), **place)
 
 
 def _moved(images: DataFrame, batch: Batch) -> DataFrame:
+    row = images.schema["row"].dataType
+    assert isinstance(row, StructType)
     return tombstones.fact(
         images,
         "moved",
         batch=batch.batch_id,
-        key=F.to_json("key"),
+        key=tombstones.encoded_key(images),
         seq=F.col("seq"),
-        new_key=F.to_json("new_key"),
-        image=F.to_json("row"),
+        new_key=tombstones.encoded_key(images, "new_key"),
+        image=encode_row(F.col("row"), row),
         seqs=F.col("seqs"),
     )
 

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from lakemirror.driver import keys
 from lakemirror.driver.apply import bounds, moves, tombstones
 from lakemirror.driver.apply.reduce import anchor, reduce_events
 from lakemirror.driver.apply.scd1 import T
@@ -77,14 +78,14 @@ def _images(
         stored = table.tombstones.moved()
         if stored is not None:
             known = stored.select(
-                F.from_json("key", key_type).alias("key"),
+                keys.decode(F.col("key"), key_type).alias("key"),
                 "seq",
-                F.from_json("new_key", key_type).alias("new_key"),
-                F.from_json("image", row_type).alias("row"),
+                keys.decode(F.col("new_key"), key_type).alias("new_key"),
+                keys.decode_row(F.col("image"), row_type).alias("row"),
                 "seqs",
             )
     if deleted is not None:
-        gone = deleted.select(F.from_json("key", key_type).alias("key"), "seq")
+        gone = deleted.select(keys.decode(F.col("key"), key_type).alias("key"), "seq")
     good = events.where("key IS NOT NULL")
     return moves.images(good, known, rows, gone, tracked=tracked, floor=floor)
 
