@@ -22,6 +22,12 @@ from tests.api.manifests import changed
         (["shop.public.customers"], "public.customers", None),
         (["a.t", "b.t"], "x.b.t", "b.t"),
         ([], "t", None),
+        (["c"], 'a."b.c"', None),
+        (["b.c"], 'a."b.c"', None),
+        (['"b.c"'], 'a."b.c"', '"b.c"'),
+        (['a."b.c"'], '"a.b".c', None),
+        (['"b"'], "a.b", '"b"'),
+        (['"x""y"'], 'a."x""y"', '"x""y"'),
     ],
 )
 def test_a_source_means_tables_by_whole_parts_at_the_end(

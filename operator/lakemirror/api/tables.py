@@ -17,13 +17,28 @@ PLACEHOLDERS = ("db", "schema", "table")
 Mode = Literal["append", "scd1", "scd2"]
 
 
+_PART = r'([^."\s]([^."]*[^."\s])?|"([^"]|"")+")'
+
+
+def parts_of(name: str) -> list[str]:
+    """The parts of a dotted name; one in double quotes may have dots itself."""
+    return [_unquoted(part[0]) for part in re.finditer(r'"(?:[^"]|"")*"|[^."]+', name)]
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part
+
+
 class AmbiguousTable(ValueError):
     """Two of the listed sources match the same table."""
 
 
 def matches(source: str, table: str) -> bool:
-    """Whether ``source`` is the dotted name ``table`` or its last parts: public.t of shop.public.t."""
-    return table == source or table.endswith("." + source)
+    """Whether ``source`` is the dotted name ``table`` or whole parts at its end: public.t of shop.public.t.
+    Parts with a dot of their own are in double quotes in both.
+    """
+    parts = parts_of(source)
+    return parts_of(table)[-len(parts) :] == parts
 
 
 def match_table(sources: Iterable[str], table: str) -> str | None:
@@ -103,7 +118,7 @@ class Target(Model):
         """Where the mirror of the table ``source`` stands, so that the same place is the same text; None
         where the manifest alone cannot tell. Names that differ in case only are one place.
         """
-        *schema, table = source.split(".")
+        *schema, table = parts_of(source)
         known = {"table": table} | ({"schema": schema[-1]} if schema else {})
         known |= {"db": schema[0]} if len(schema) == 2 else {}
         text = re.sub(r"\{(\w+)\}", lambda hole: known.get(hole[1], hole[0]), self.template)
@@ -225,11 +240,14 @@ class Table(Model):
         str,
         Field(max_length=255),
         Matching(
-            r"^[^.\s]([^.]*[^.\s])?(\.[^.\s]([^.]*[^.\s])?){0,2}$",
-            "is not a valid name of a table: write table, schema.table or database.schema.table",
+            rf"^{_PART}(\.{_PART}){{0,2}}$",
+            "is not a valid name of a table: write table, schema.table or database.schema.table, each part "
+            "that has a dot or a double quote itself in double quotes",
         ),
     ]
-    """Which table: its dotted name in the events, or as many of its last parts as make it clear."""
+    """Which table: its dotted name in the events, or as many of its last parts as make it clear.
+    A part that has a dot itself stands in double quotes, as in public."v1.orders".
+    """
     primary_key: KeyList | None = None
     """Columns that identify a row; default: the key of the record. No effect with mode append."""
     mode: Mode | None = None
@@ -273,10 +291,10 @@ def same_name(one: str, other: str | None) -> bool:
 
 def ambiguous_pair(sources: list[str]) -> tuple[str, str] | None:
     """Two of ``sources`` of which the second means a part of the tables that the first means."""
-    known = set(sources)
+    known = {tuple(parts_of(source)): source for source in sources}
     for source in sources:
-        parts = source.split(".")
+        parts = tuple(parts_of(source))
         for i in range(1, len(parts)):
-            if (shorter := ".".join(parts[i:])) in known:
+            if (shorter := known.get(parts[i:])) is not None:
                 return shorter, source
     return None

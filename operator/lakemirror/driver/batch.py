@@ -31,7 +31,7 @@ from lakemirror.driver import audit, faults, isolate, quarantine, restarts
 from lakemirror.driver.conservation import require_accounted, require_stored
 from lakemirror.driver.envelopes.debezium import Classifier
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
-from lakemirror.driver.mirror import TableName
+from lakemirror.driver.mirror import TableName, name_of
 from lakemirror.driver.overview import Overview, overview
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.sources.base import Batch
@@ -471,16 +471,16 @@ _PLACE = ["topic", "partition", "offset", "file", "row"]
 
 def _unreadable(events: DataFrame) -> DataFrame:
     """Records that are bad before any table is known: RAW columns, source, scope and reason."""
-    return events.where("kind = 'bad'").selectExpr(
-        "nullif(concat_ws('.', database, schema, table), '') AS source",
-        "'record' AS scope",
+    return events.where("kind = 'bad'").select(
+        name_of(F.col("database"), F.col("schema"), F.col("table")).alias("source"),
+        F.lit("record").alias("scope"),
         "reason",
         *_PLACE,
         "timestamp",
-        "raw_key AS key",
-        "raw_value AS value",
-        "raw_headers AS headers",
-        "CAST(NULL AS STRING) AS problem",
+        F.col("raw_key").alias("key"),
+        F.col("raw_value").alias("value"),
+        F.col("raw_headers").alias("headers"),
+        F.lit(None).cast("string").alias("problem"),
     )
 
 

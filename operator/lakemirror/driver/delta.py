@@ -8,6 +8,7 @@ from typing import Any
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakemirror.driver.storage import file_system
 
@@ -77,6 +78,18 @@ def _is_temporary(name: str) -> bool:
 def quoted(name: str) -> str:
     """A column's name as SQL wants it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def ddl(kind: DataType) -> str:
+    """A type as SQL wants it; ``simpleString`` leaves the names of a struct's fields as they are."""
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{ddl(kind.keyType)}, {ddl(kind.valueType)}>"
+    if isinstance(kind, StructType):
+        members = ", ".join(f"{quoted(field.name)}: {ddl(field.dataType)}" for field in kind.fields)
+        return f"STRUCT<{members}>"
+    return kind.simpleString()
 
 
 def sql_text(text: str) -> str:

@@ -92,7 +92,9 @@ def encode(key: Column, kind: StructType) -> Column:
 
 
 def decode(text: Column, kind: StructType) -> Column:
-    """The struct of key columns that `encode` wrote; its types may have been widened since."""
+    """The struct of key columns that `encode` wrote, from a text that is not null; its types may have been
+    widened since.
+    """
     parts = F.from_json(text, ArrayType(StringType()), _OPTIONS)
     found = {field.name: _of_part(parts[i], field.dataType) for i, field in enumerate(_in_order(kind))}
     return F.when(text.isNotNull(), F.struct(*[found[field.name].alias(field.name) for field in kind.fields]))
@@ -100,15 +102,16 @@ def decode(text: Column, kind: StructType) -> Column:
 
 def encode_row(row: Column, kind: StructType) -> Column:
     """STRING: a row of any types as JSON, from which `decode_row` makes the same row."""
-    return F.to_json(_texts(row, kind, _exact))
+    return F.to_json(F.struct(*_members(row, kind, _exact)))
 
 
 def decode_row(text: Column, kind: StructType) -> Column:
-    """The row that `encode_row` wrote; a column that it did not have is null."""
+    """The row that `encode_row` wrote, from a text that is not null; null is what it did not have."""
     # A field with the name of the "corrupt record" would never be read.
     corrupt = "_" + "".join(kind.fieldNames())
     wire = F.from_json(text, _wire(kind), {**_OPTIONS, "columnNameOfCorruptRecord": corrupt})  # type: ignore[arg-type]
-    return _values(wire, kind)
+    members = [_values(wire.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
+    return F.struct(*members)
 
 
 def _in_order(kind: StructType) -> list[StructField]:
@@ -153,9 +156,12 @@ def _texts(value: Column, kind: DataType, leaf: Leaf) -> Column:
             ),
         )
     if isinstance(kind, StructType):
-        members = [_texts(value.getField(f.name), f.dataType, leaf).alias(f.name) for f in kind.fields]
-        return F.when(value.isNotNull(), F.struct(*members))
+        return F.when(value.isNotNull(), F.struct(*_members(value, kind, leaf)))
     return leaf(value, kind)
+
+
+def _members(value: Column, kind: StructType, leaf: Leaf) -> list[Column]:
+    return [_texts(value.getField(f.name), f.dataType, leaf).alias(f.name) for f in kind.fields]
 
 
 def _values(wire: Column, kind: DataType) -> Column:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from delta import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     DateType,
+    MapType,
     NumericType,
     StringType,
     StructType,
@@ -21,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.api.tables import Target
-from lakemirror.driver.delta import applied, clear_unfinished, is_table, quoted, snapshot, sql_text
+from lakemirror.driver.delta import applied, clear_unfinished, ddl, is_table, quoted, snapshot, sql_text
 
 METADATA = {
     "__seq": "binary",
@@ -39,6 +43,8 @@ filled from an older image, with the sequence of that image (empty: nothing is k
 text``.
 """
 
+_NEEDS_QUOTES = re.compile(r'[."]')
+_NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 _RANGED = (NumericType, DateType, TimestampType, TimestampNTZType)
 _MOST_STATISTICS = 32
 _TAKEN = (".", "..", "_delta_log", "_samples", "_tombstones")
@@ -51,6 +57,9 @@ COLUMNS_PROPERTY = "lakemirror.columns"
 NULLS_PROPERTY = "lakemirror.nulls"
 GAPS_PROPERTY = "lakemirror.gaps"
 
+MAPPING_PROPERTY = "delta.columnMapping.mode"
+WIDENING_PROPERTY = "delta.enableTypeWidening"
+
 
 @dataclass(frozen=True)
 class TableName:
@@ -61,7 +70,24 @@ class TableName:
     table: str
 
     def __str__(self) -> str:
-        return ".".join(part for part in (self.database, self.schema, self.table) if part)
+        """Its parts with dots between them; a part that has a dot itself is in double quotes."""
+        return ".".join(_shown(part) for part in (self.database, self.schema, self.table) if part)
+
+
+def _shown(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"' if _NEEDS_QUOTES.search(part) else part
+
+
+def name_of(database: Column, schema: Column, table: Column) -> Column:
+    """STRING: what `TableName` shows, of columns; null where nothing is known."""
+    parts = [
+        F.when(
+            each.rlike(_NEEDS_QUOTES.pattern),
+            F.concat(F.lit('"'), F.replace(each, F.lit('"'), F.lit('""')), F.lit('"')),
+        ).when(each != "", each)
+        for each in (database, schema, table)
+    ]
+    return F.nullif(F.concat_ws(".", *parts), F.lit(""))
 
 
 def owner_of(pipeline: str, table: TableName | str) -> str:
@@ -97,10 +123,8 @@ def locate(target: Target, table: TableName) -> Location:
     if target.path is not None:
         encoded = {name: quote(value, safe="") for name, value in parts.items()}
         return Location(path="/".join(_folder(part, encoded) for part in target.path.split("/")))
-    text = target.table or ""
-    for name, value in parts.items():
-        text = text.replace(f"{{{name}}}", value)
-    return Location(name=text)
+    filled = re.sub(r"\{(\w+)\}", lambda placeholder: parts[placeholder[1]], target.table or "")
+    return Location(name=filled)
 
 
 def _folder(part: str, names: Mapping[str, str]) -> str:
@@ -160,9 +184,10 @@ class Mirror:
         )
         for name, kind in columns.items():
             builder = builder.addColumn(name, kind)
-        for name, ddl in METADATA.items():
-            builder = builder.addColumn(name, ddl)
-        settings = {"delta.enableTypeWidening": "true", **_statistics(columns, key), **properties}
+        for name, kind_name in METADATA.items():
+            builder = builder.addColumn(name, kind_name)
+        mapping = {MAPPING_PROPERTY: "name"} if needs_mapping(columns) else {}
+        settings = {**mapping, **_statistics(columns, key), **properties}
         for name, value in settings.items():
             builder = builder.property(name, value)
         builder.execute()
@@ -173,23 +198,35 @@ class Mirror:
     def alter(
         self, add: Mapping[str, DataType], widen: Mapping[str, DataType], properties: Mapping[str, str]
     ) -> None:
-        """Add and widen columns and set properties; doing it again changes nothing."""
+        """Add and widen columns and set properties; doing it again changes nothing.
+
+        Features of Delta that not every reader knows are switched on when they are needed first.
+        """
         present = self.columns or {}
         new = {name: kind for name, kind in add.items() if name not in present}
+        wider = {name: kind for name, kind in widen.items() if present.get(name) != kind}
+        features = {}
+        if needs_mapping(new) and self.properties.get(MAPPING_PROPERTY, "none") == "none":
+            features[MAPPING_PROPERTY] = "name"
+        if wider:
+            features[WIDENING_PROPERTY] = "true"
+        self._set(features)
         if new:
-            listed = ", ".join(f"{quoted(name)} {kind.simpleString()}" for name, kind in new.items())
+            listed = ", ".join(f"{quoted(name)} {ddl(kind)}" for name, kind in new.items())
             self._spark.sql(f"ALTER TABLE {self.location.sql} ADD COLUMNS ({listed})")
-        for name, kind in widen.items():
-            if present.get(name) != kind:
-                self._spark.sql(
-                    f"ALTER TABLE {self.location.sql} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}"
-                )
+        for name, kind in wider.items():
+            self._spark.sql(f"ALTER TABLE {self.location.sql} ALTER COLUMN {quoted(name)} TYPE {ddl(kind)}")
+        changed = self._set(properties)
+        if features or new or wider or changed:
+            self.refresh()
+
+    def _set(self, properties: Mapping[str, str]) -> bool:
+        """Whether anything had to be set."""
         changed = {key: value for key, value in properties.items() if self.properties.get(key) != value}
         if changed:
             listed = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in changed.items())
             self._spark.sql(f"ALTER TABLE {self.location.sql} SET TBLPROPERTIES ({listed})")
-        if new or widen or changed:
-            self.refresh()
+        return bool(changed)
 
     def delta(self, spark: SparkSession | None = None) -> DeltaTable:
         return DeltaTable.forPath(spark or self._spark, self._required_path())
@@ -223,7 +260,7 @@ class Mirror:
         return snapshot(self._spark, self._required_path())
 
     def _in_catalog(self) -> bool:
-        return self.location.name is not None and self._spark.catalog.tableExists(self.location.name)
+        return self.location.name is not None and self._spark.catalog.tableExists(self.location.sql)
 
     def _default_path(self) -> str | None:
         """Where the session's own catalog puts a new table; others keep such places to themselves."""
@@ -237,6 +274,21 @@ class Mirror:
         detail = self._spark.sql(f"DESCRIBE DETAIL {self.location.sql}").select("location").first()
         assert detail is not None
         return str(detail[0])
+
+
+def needs_mapping(columns: Mapping[str, DataType]) -> bool:
+    """Whether a name is one that Delta has only with column mapping: those that Parquet once refused."""
+    return any(_NEEDS_MAPPING.search(name) or _nested(kind) for name, kind in columns.items())
+
+
+def _nested(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _nested(kind.elementType)
+    if isinstance(kind, MapType):
+        return _nested(kind.keyType) or _nested(kind.valueType)
+    if isinstance(kind, StructType):
+        return needs_mapping({field.name: field.dataType for field in kind.fields})
+    return False
 
 
 def _statistics(columns: Mapping[str, DataType], key: Sequence[str]) -> dict[str, str]:

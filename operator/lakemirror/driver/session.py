@@ -60,6 +60,8 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
+        # A column may be called ${env:HOME}.
+        "spark.sql.variable.substitute": "false",
         "spark.sql.adaptive.enabled": "true",
         # Plans are drawn as text for every query; ours are large and nobody looks at them.
         "spark.sql.ui.explainMode": "simple",

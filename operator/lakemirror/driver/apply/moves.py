@@ -15,6 +15,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.sequence import MISSING, WIDTH, moved, own
@@ -92,7 +93,9 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
     joined = state.join(_newest(inherited, tracked), "key", "full_outer")
     blank = F.coalesce(F.col("seq"), F.lit(MISSING))
     row_type = state.schema["row"].dataType
-    row = F.coalesce(F.col("row"), F.from_json(F.lit("{}"), row_type))  # type: ignore[arg-type]
+    assert isinstance(row_type, StructType)
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in row_type.fields]
+    row = F.coalesce(F.col("row"), F.struct(*nothing))
     seqs: dict[str, Column] = {}
     for name in tracked:
         mine = F.when(F.col("seq").isNull(), F.lit(MISSING)).otherwise(

@@ -104,9 +104,13 @@ class TableApplier:
         how many.
         """
         table = self._table
-        if table is None or table.properties.get(MODE_PROPERTY) != "scd1":
+        try:
+            properties = table.properties if table is not None else {}
+        except Refused:
             return 0
-        if table.properties.get(SOURCE_PROPERTY) != table.source:
+        if table is None or properties.get(MODE_PROPERTY) != "scd1":
+            return 0
+        if properties.get(SOURCE_PROPERTY) != table.source:
             return 0
         return table.tombstones.collect(before, below)
 

@@ -9,13 +9,13 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakemirror.driver import faults
 from lakemirror.driver.apply import bounds, tombstones
 from lakemirror.driver.apply.append import append
 from lakemirror.driver.apply.scd1 import MergeCounts, Scd1, T, merge
-from lakemirror.driver.delta import quoted
+from lakemirror.driver.delta import ddl
 from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.keys import encode_row
 from lakemirror.driver.mirror import (
@@ -184,12 +184,12 @@ def _write(table: MirroredTable, work: Work) -> MergeCounts:
 def _no_state(table: MirroredTable, work: Work) -> DataFrame:
     """An empty state frame, for a batch that only truncates."""
     columns = work.reading.columns
-    key = ", ".join(f"{quoted(name)}: {columns[name].simpleString()}" for name in work.reading.key)
-    row = ", ".join(f"{quoted(name)}: {kind.simpleString()}" for name, kind in columns.items())
+    key = ddl(StructType([StructField(name, columns[name]) for name in work.reading.key]))
+    row = ddl(StructType([StructField(name, kind) for name, kind in columns.items()]))
     return table.spark.createDataFrame(
         [],
-        f"key STRUCT<{key}>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
-        f"partition INT, offset BIGINT, row STRUCT<{row}>, seqs MAP<STRING, BINARY>, "
+        f"key {key}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
+        f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
         "born BOOLEAN, known BOOLEAN, stale BOOLEAN",
     )

@@ -32,6 +32,7 @@ from lakemirror.driver.sequence import WIDTH
 from lakemirror.driver.table.decision import Refused, StateCounts, Waiting, Work
 from lakemirror.driver.table.lives import Turn, together
 from lakemirror.driver.table.mirrored import MirroredTable
+from lakemirror.driver.table.names import check_columns
 from lakemirror.driver.table.schemas import Schema
 from lakemirror.driver.table.state import count, reduced
 from lakemirror.driver.values.decode import RowDecoder
@@ -72,6 +73,14 @@ def decide(
     _check_key_columns(table, key, names, versions)
     spans = _spans(versions, names, turns if key else {})
     plan = _drift(table, versions, names, turns, spans)
+    check_columns(
+        table.settings.source,
+        [[each.name for each in version.fields] for version in versions],
+        names,
+        plan.columns,
+        key=key,
+        soft=table.soft if key else None,
+    )
     reading = Reading(
         columns=plan.columns,
         names={name: mirror for name, mirror in names.items() if mirror in plan.columns},

@@ -27,6 +27,7 @@ from lakemirror.driver.overview import TableOverview
 from lakemirror.driver.results import Drift
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.table.lives import Life, Lives, from_text
+from lakemirror.driver.table.names import check_location
 
 
 class MirroredTable:
@@ -57,7 +58,8 @@ class MirroredTable:
 
     @cached_property
     def mirror(self) -> Mirror:
-        """The mirror, as it was read last."""
+        """The mirror, as it was read last. Raises Refused for a location that cannot be."""
+        check_location(self.settings.source, self.location)
         return Mirror(self.spark, self.location)
 
     @cached_property

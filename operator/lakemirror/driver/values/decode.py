@@ -95,6 +95,7 @@ class RowDecoder:
         self.types: dict[str, DataType] = {
             f.name: self._targets.get(f.name) or spark_type(f) for f in self._fields
         }
+        self._wire_names = _unambiguous([*(f.name for f in self._fields), self.corrupt])
         self.unknown = {f.name: str(f.semantic_name) for f in self._fields if not is_known(f)}
 
     @property
@@ -105,7 +106,11 @@ class RowDecoder:
     def parse(self, text: Column) -> Column:
         """The image's JSON text as a wire struct; ``corrupt`` in it is null unless something did not fit."""
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt}
-        return F.from_json(text, self.wire_schema, options)
+        wire = F.from_json(text, self.wire_schema, options)
+        if all(name == wire_name for name, wire_name in self._wire_names.items()):
+            return wire
+        fields = [StructField(self._wire_names[f.name], f.dataType) for f in self.wire_schema.fields]
+        return wire.cast(StructType(fields))
 
     def project(self, wire: Column) -> dict[str, Decoded]:
         """Each column's parts, from the wire struct."""
@@ -115,7 +120,9 @@ class RowDecoder:
             if len(_PROJECTED) >= _PROJECTED_AT_MOST:
                 _PROJECTED.clear()
             _PROJECTED[key] = {
-                f.name: decode(wire.getField(f.name), f, target, placeholder=self._placeholder)
+                f.name: decode(
+                    wire.getField(self._wire_names[f.name]), f, target, placeholder=self._placeholder
+                )
                 for f, target in zip(self._fields, targets, strict=True)
             }
         return dict(_PROJECTED[key])
@@ -146,7 +153,7 @@ class RowDecoder:
         return decode(constant, field, self._targets.get(name)).value
 
     def _unread(self, wire: Column, field: Field, tokens: Column) -> Column:
-        return wire.getField(field.name).isNull() & tokens.getItem(field.name).isNotNull()
+        return wire.getField(self._wire_names[field.name]).isNull() & tokens.getItem(field.name).isNotNull()
 
     def _shown(self, field: Field) -> str:
         return f"{field.name} ({self.types[field.name].simpleString()})"
@@ -166,7 +173,17 @@ def _or_false(condition: Column | None) -> Column:
     return F.lit(False) if condition is None else condition
 
 
+def _unambiguous(names: Sequence[str]) -> dict[str, str]:
+    """Names under which fields can be told apart by Spark, for which case makes no difference."""
+    lowered = [name.lower() for name in names]
+    if len(set(lowered)) == len(names):
+        return {name: name for name in names}
+    corrupt = names[-1]
+    return {**{name: f"{corrupt}_{i}" for i, name in enumerate(names)}, corrupt: corrupt}
+
+
 def _free_name(name: str, taken: set[str]) -> str:
+    taken = {each.lower() for each in taken}
     while name in taken:
         name = "_" + name
     return name

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -100,6 +101,12 @@ _ATOMIC: dict[str, DataType | None] = {
 }
 
 
+class _Mark(NamedTuple):
+    """A mark of the notation; a column may have the same name."""
+
+    character: str
+
+
 class _Parser:
     """Reads ``schema_of_variant``'s notation: ``OBJECT<a: BIGINT, `b c`: ARRAY<DECIMAL(3,2)>>``."""
 
@@ -107,11 +114,11 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._tokens = self._scan(text)
-        self._next = next(self._tokens, "")
+        self._next: str | _Mark = next(self._tokens, "")
 
     def type(self) -> _Shape:
         name = self._take()
-        if self._next != "<":
+        if self._next != _Mark("<"):
             return name
         self._take()
         shape: _Shape = [self.type()] if name == "ARRAY" else dict(self._members())
@@ -119,21 +126,23 @@ class _Parser:
         return shape
 
     def _members(self) -> Iterator[tuple[str, _Shape]]:
-        while self._next != ">":
+        while self._next != _Mark(">"):
             name = self._take()
             self._take()  # :
             yield name, self.type()
-            if self._next == ",":
+            if self._next == _Mark(","):
                 self._take()
 
     def _take(self) -> str:
         token, self._next = self._next, next(self._tokens, "")
-        return token
+        return token.character if isinstance(token, _Mark) else token
 
-    def _scan(self, text: str) -> Iterator[str]:
+    def _scan(self, text: str) -> Iterator[str | _Mark]:
         for match in self._TOKEN.finditer(text):
             quoted, word, mark = match.groups()
             if quoted is not None:
                 yield quoted.replace("``", "`")
-            elif word or mark:
-                yield word or mark
+            elif word:
+                yield word
+            elif mark:
+                yield _Mark(mark)
