@@ -108,11 +108,11 @@ def left_out_values(shop: Shop) -> Iterator[Case]:
     of = replace(table("toast", text(KEY), *map(text, ODD[:9])), key=("id", KEY))
     full = {name: f"big {name}" for name in ODD[:9]}
     gap = dict.fromkeys(ODD[:9], UNAVAILABLE)
-    at = shop._next
+    at = shop.next
     begun = shop.create(of, id=1, **{KEY: "k"}, **full) + shop.create(of, id=2, **{KEY: "k"}, **full)
     update = shop.update(of, id=1, **{KEY: "k"}, **{**gap, ODD[0]: "new"})
     before, moved = {"id": 2, KEY: "k", **full}, {"id": 2, KEY: "other", **gap}
-    there = shop._sent(of, *of.move(at(), before, moved))
+    there = shop.send(of, *of.move(at(), before, moved))
     left = [{"id": 1, KEY: "k", **full, ODD[0]: "new"}, {"id": 2, KEY: "other", **full}]
     # The create half of the move comes a batch after its delete.
     yield Case(of, [begun, update + there[:2], there[2:]], left, mapped=True)
