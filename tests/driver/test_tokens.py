@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver import faults
+from lakemirror.driver import faults, quarantine
 from lakemirror.driver.runner import Event, Reported, Resync, RunSummary, run
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
@@ -82,6 +82,16 @@ def test_a_resync_brings_back_a_table_that_was_parked(spark: SparkSession, tmp_p
     assert told(spark, mirroring)[1] == [], "a token is acted upon once"
     assert mirroring.versions() == after
     assert not list(mirroring.checkpoint.glob("resync/*"))
+
+
+def test_a_table_that_was_parked_comes_back_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    """What came for it meanwhile was held."""
+    checkpoint = str(parked(spark, tmp_path).checkpoint)
+    assert set(quarantine.open_counts(spark, checkpoint)["demo.public.parked"]) == {"table"}
+    mirroring = Mirroring(tmp_path, settings())
+    assert told(spark, mirroring)[1] == []
+    assert found(spark, mirroring, "parked") == EXPECTED
+    assert quarantine.open_counts(spark, checkpoint) == {}
 
 
 @pytest.mark.parametrize("point", ["after-rows", "before-checkpoint-commit"])
