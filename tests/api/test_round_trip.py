@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakemirror
@@ -77,6 +77,7 @@ def _key(text: str) -> str:
     return "spark." + "".join(text.split())
 
 
+@settings(deadline=None)
 @given(documents())
 def test_any_document_survives_the_round_trip(document: dict[str, Any]) -> None:
     pipeline = CdcPipeline.from_dict(document)

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
@@ -148,7 +148,7 @@ class BatchApplier:
         if verdict.held is None:
             return events, seen, batch, verdict.memory
         left_out = [str(name) for name in seen.tables if self._table(name).left_out]
-        held = verdict.held & ~F.concat_ws(".", "database", "schema", "table").isin(left_out)
+        held = verdict.held & ~F.coalesce(_source(), F.lit("")).isin(left_out)
         kind, reason = F.when(held, "held"), F.when(held, restarts.REASON)
         marked = events.withColumns(
             {"kind": F.coalesce(kind, "kind"), "reason": F.coalesce(reason, "reason")}
@@ -469,10 +469,15 @@ def _side_by_side(do: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
 _PLACE = ["topic", "partition", "offset", "file", "row"]
 
 
+def _source() -> Column:
+    """STRING: the source table of a classified event."""
+    return name_of(F.col("database"), F.col("schema"), F.col("table"))
+
+
 def _unreadable(events: DataFrame) -> DataFrame:
     """Records that are bad before any table is known: RAW columns, source, scope and reason."""
     return events.where("kind = 'bad'").select(
-        name_of(F.col("database"), F.col("schema"), F.col("table")).alias("source"),
+        _source().alias("source"),
         F.lit("record").alias("scope"),
         "reason",
         *_PLACE,
@@ -486,8 +491,8 @@ def _unreadable(events: DataFrame) -> DataFrame:
 
 def _undecided(events: DataFrame) -> DataFrame:
     """Records whose place in the source's order is undecided: source, scope, reason and place."""
-    return events.where("kind = 'held'").selectExpr(
-        "concat_ws('.', database, schema, table) AS source", "'order' AS scope", "reason", *_PLACE
+    return events.where("kind = 'held'").select(
+        _source().alias("source"), F.lit("order").alias("scope"), "reason", *_PLACE
     )
 
 

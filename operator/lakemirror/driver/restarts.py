@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.errors import SourceRestarted
+from lakemirror.driver.mirror import name_of
 
 _MOST: Final = 100
 """Runs and servers that are remembered of a partition."""
@@ -475,7 +476,7 @@ def _is_tail(offset: Column, seq: Column, streamed_offset: Column, streamed_seq:
 
 def _is_later(table: str, former: Former) -> Column:
     """BOOLEAN: a change of a table below and later than what its mirror has."""
-    name = F.concat_ws(".", "database", "schema", "table")
+    name = name_of(F.col("database"), F.col("schema"), F.col("table"))
     return (name == table) & (F.lower(F.hex("seq")) < former.seq) & (_time() > former.time)
 
 
