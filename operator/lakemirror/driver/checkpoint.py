@@ -14,7 +14,7 @@ _METADATA = "metadata.json"
 
 
 def exists(storage: Storage) -> bool:
-    """If there is a checkpoint: whether a source was ever read."""
+    """Whether there is a checkpoint, and so a source was ever read."""
     return storage.exists(_METADATA)
 
 
@@ -26,7 +26,7 @@ def forget(storage: Storage) -> None:
 def query_id(storage: Storage, source: str, *, started: bool) -> str:
     """The id of the query that counts the batches of this checkpoint.
 
-    ``started`` says if batches of ``source`` ("files", "kafka") are recorded. Without them batch
+    ``started`` says whether batches of ``source`` ("files", "kafka") are recorded. Without them batch
     numbers begin at 0 again: under the old id Delta would take the new batches for old ones and skip
     them, so a new id is made. The same holds when the checkpoint belonged to another kind of source.
     """

@@ -150,7 +150,7 @@ class Owner:
                 self._storage.delete(_name(incarnation))
 
     def _is_over(self, record: Record | None) -> bool:
-        """If it is sure, without waiting, that the record's owner no longer runs."""
+        """Whether it is sure, without waiting, that the record's owner no longer runs."""
         if record is None:
             return False
         same_host = self._lock is not None and record.host == self._record.host

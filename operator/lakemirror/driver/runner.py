@@ -585,7 +585,7 @@ def _with_rows(session: SparkSession, table: TableResult) -> TableResult:
 
 
 def _is_local(uri: str, conf: Mapping[str, str]) -> bool:
-    """If it is sure before there is a session that ``uri`` is a local path."""
+    """Whether it is sure, before there is a session, that ``uri`` is a local path."""
     scheme = urlsplit(uri).scheme
     default_is_local = "spark.hadoop.fs.defaultFS" not in conf and "HADOOP_CONF_DIR" not in os.environ
     return scheme == "file" or (not scheme and default_is_local)

@@ -81,7 +81,7 @@ def sequence(
 def misplaced(source: Column, *, partition: Column, offset: Column, by: str) -> Column:
     """STRING: why an event has no place in the order, naming the field; null for one that has.
 
-    A position that is no number, is negative or is larger than any source counts would be read as another
+    A position that is not a number, is negative or is larger than any source counts would be read as another
     one. Under ``auto`` an event may lack its position altogether; see `sequence`.
     """
     fields = {

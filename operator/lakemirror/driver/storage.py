@@ -100,7 +100,7 @@ def open_storage(uri: str, spark: SparkSession | None = None) -> Storage:
     if scheme in ("", "file"):
         return LocalStorage(local_path(uri))
     if spark is None:
-        raise StorageUnfit(f"{uri} is no local path: it can be read through a Spark session only")
+        raise StorageUnfit(f"{uri} is not a local path: it can be read only through a Spark session")
     return HadoopStorage(uri, spark)
 
 

@@ -61,7 +61,7 @@ def test_a_key_gives_its_columns() -> None:
     ("document", "said"),
     [
         ("{", "not JSON"),
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
         ('{"type": "int32"}', "a struct is needed"),
         (envelope(), "neither 'after' nor 'before'"),
         (envelope(after=[{"type": "int128", "field": "x"}]), "column 'x': 'int128'"),

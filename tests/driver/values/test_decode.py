@@ -487,7 +487,7 @@ def test_problems_name_the_columns(spark: SparkSession) -> None:
         r["p"]
         for r in frame.coalesce(1).select(decoder.problem(F.col("text"), F.col("wire")).alias("p")).collect()
     ]
-    no_row = "the row is no JSON object of the table's schema"
+    no_row = "the row is not a JSON object of the table's schema"
     assert found == [
         None,
         "the value does not fit a (int), d (date)",

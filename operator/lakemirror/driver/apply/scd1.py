@@ -33,7 +33,7 @@ class Scd1:
     ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are
     those that may hold values older than their row (none: the plain case). ``soft`` names the column of a
     soft delete. ``floor`` is the sequence of a truncate in the batch, ``fills`` are columns that begin a
-    new life. ``snapshot`` and ``unanchored`` say if the batch holds such events; ``bounds``
+    new life. ``snapshot`` and ``unanchored`` say whether the batch holds such events; ``bounds``
     limit key columns to the batch's range.
     """
 

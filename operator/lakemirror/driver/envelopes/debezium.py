@@ -177,7 +177,7 @@ def _body(parsed: str) -> Column:
 
 
 def _failures() -> tuple[Column, Column]:
-    """BOOLEAN: the value or the key is no JSON object."""
+    """BOOLEAN: the value or the key is not a JSON object."""
     value = F.when(F.col("value_payload").isNotNull(), F.col("p._corrupt").isNotNull())
     key = F.when(F.col("key_payload").isNotNull(), F.json_object_keys("key_payload").isNull())
     return (

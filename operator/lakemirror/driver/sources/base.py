@@ -19,7 +19,7 @@ RAW = (
 
 ``key`` and ``value`` are the bytes of the record (null for a null payload). ``file`` and ``row``
 say where a record of a file stood and are null for Kafka. ``problem`` is null unless the record
-itself could not be read (a line that is no record): then it says why, ``value`` holds the raw
+itself could not be read (a line that is not a record): then it says why, ``value`` holds the raw
 bytes and the other columns may be null.
 """
 

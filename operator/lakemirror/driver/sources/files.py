@@ -379,12 +379,12 @@ def _parsed(line: Column) -> Column:
 
 
 def _problem(line: Column, record: Column, base64: bool) -> Column:
-    """Why a line is no record; null when it is one."""
+    """Why a line is not a record; null when it is one."""
     checks = [
         (~F.is_valid_utf8(line), "the line is not valid UTF-8"),
         (
             ~_begins(line) | record.isNull(),
-            "the line is no JSON object of a record",
+            "the line is not a JSON object of a record",
         ),
     ]
     checks += [

@@ -22,7 +22,7 @@ PHYSICAL = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "
 
 
 class SchemaError(LakemirrorError):
-    """A schema document that is no Connect schema of a row."""
+    """A schema document that is not a Connect schema of a row."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _document(text: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise SchemaError(f"the schema is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise SchemaError(f"the schema is no JSON object: {text[:80]}")
+        raise SchemaError(f"the schema is not a JSON object: {text[:80]}")
     return document
 
 
@@ -87,7 +87,7 @@ def _field(schema: Mapping[str, Any]) -> Field:
     name = schema.get("field", "")
     physical = schema.get("type")
     if physical not in PHYSICAL:
-        raise SchemaError(f"column {name!r}: {physical!r} is no type of Kafka Connect")
+        raise SchemaError(f"column {name!r}: {physical!r} is not a type of Kafka Connect")
     element = schema.get("items") if physical == "array" else schema.get("values")
     return Field(
         name=name,

@@ -137,7 +137,7 @@ class RowDecoder:
         ]
         listed = F.array_join(F.array_compact(F.array(*names)), ", ") if names else F.lit("")
         reason = F.when(listed != "", F.concat(F.lit("the value does not fit "), listed)).otherwise(
-            "the row is no JSON object of the table's schema"
+            "the row is not a JSON object of the table's schema"
         )
         corrupt = wire.isNull() | wire.getField(self.corrupt).isNotNull()
         misfit = either(*(d.misfit for d in decoded.values()))
