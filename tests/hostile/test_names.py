@@ -156,7 +156,7 @@ def conflicts(shop: Shop) -> Iterator[Case]:
     values = {name: f"value of {source}" for name, source in left.items()}
     columns = ("a", "A", "__op", "gone", "b", "c")
     remedy: Row = {"columns": {"rename": renamed}, **soft}
-    yield case("renamed", *columns, left={**values, "Gone": False}, **remedy)
+    yield replace(case("renamed", *columns, left={**values, "Gone": False}, **remedy), mapped=True)
     remedy = {"columns": {"exclude": ["A", "__op", "gone"]}, **soft}
     left = {name: f"value of {name}" for name in ("a", "b", "c")}
     yield case("excluded", *columns, left={**left, "Gone": False}, **remedy)

@@ -12,6 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline
+from lakemirror.driver.delta import quoted
 from lakemirror.driver.runner import RunSummary, run
 from tests.support import delivery
 
@@ -72,7 +73,7 @@ class Mirroring:
 
 def rows(table: DataFrame) -> DataFrame:
     """A mirror's rows without its metadata columns."""
-    return table.select([f"`{name}`" for name in table.columns if not name.startswith("__")])
+    return table.select([quoted(name) for name in table.columns if not name.startswith("__")])
 
 
 def at(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
