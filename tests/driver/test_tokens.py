@@ -150,5 +150,5 @@ def test_another_form_is_refused_for_a_table_that_is_there(
     after = Mirroring(tmp_path, {"tables": [{"source": "coded", **then}]})
     result = after.deliver([[], shop.create(coded, id=2, code="b")]).run(spark).tables["demo.public.coded"]
     assert why in (result.error or "")
-    assert result.counts.quarantined == 1
+    assert result.counts.refused == 1
     assert {path: version for path, version in after.versions().items() if path in versions} == versions

@@ -131,7 +131,7 @@ def rows(spark: SparkSession) -> dict[str, Row]:
         for value in [text if isinstance(text, bytes) else text.encode()]
     ]
     events = Classifier(Ordering()).classify(spark.createDataFrame(raw, RAW))
-    assert overview(events, {}).records == len(raw)
+    assert overview(events).records == len(raw)
     columns = "file", "kind", "reason", "event_time", "hex(seq) AS seq", "raw_value IS NULL AS dropped"
     found = {row["file"]: row for row in events.selectExpr(*columns).collect()}
     assert len(found) == len(raw)
