@@ -36,7 +36,7 @@ from lakemirror.driver.paths import with_absolute_paths
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.session import create_session
 from lakemirror.driver.sources.base import RAW, Batch
-from lakemirror.driver.storage import Storage, open_storage
+from lakemirror.driver.storage import FileCutOff, Storage, open_storage
 
 FOLDER = "replay"
 OUTCOMES = f"{FOLDER}/outcomes"
@@ -209,13 +209,20 @@ class Requests:
         names = [entry.name for entry in self._storage.list(FOLDER) if entry.name.endswith(".json")]
         return [self._serve(name) for name in names if self._delays.is_due(name)]
 
+    def _request(self, name: str) -> Request:
+        try:
+            text = self._storage.read_text(name)
+        except FileCutOff:
+            text = ""
+        return Request.parse(text, f"{self._storage.uri}/{name}")
+
     def _serve(self, name: str) -> Outcome:
         where, identity = f"{FOLDER}/{name}", name.removesuffix(".json")
         attempts = self._delays.failures(name) + 1
         try:
             outcome = _told(self._storage, identity)  # done already, if only its file is left
             if outcome is None or outcome.error is not None:
-                request = Request.parse(self._storage.read_text(where), f"{self._storage.uri}/{where}")
+                request = self._request(where)
                 outcome = replace(carry_out(self._gate, request), request=identity, attempts=attempts)
                 self._tell(outcome)
             faults.reach("after-replay-settled")
