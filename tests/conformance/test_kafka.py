@@ -120,7 +120,7 @@ class _Running:
 
     def _told(self, event: Event) -> None:
         if isinstance(event, BatchDone):
-            self._records += event.result.records
+            self._records += event.result.counts.records
 
     def _guarded(self, work: Callable[[], RunSummary]) -> None:
         try:

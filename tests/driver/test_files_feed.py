@@ -134,7 +134,7 @@ def test_the_schema_is_the_one_of_raw_records(spark: SparkSession, tmp_path: Pat
         (b'{"topic": "t", "partition": 0, "offset": "x", "value": "v"}', "not a JSON object|has no offset"),
         (
             b'{"topic": "t", "partition": 0, "offset": 1}{"topic": "t", "partition": 0, "offset": 2}',
-            "no JSON",
+            "not a JSON object",
         ),
         (b'[{"topic": "t", "partition": 0, "offset": 1}]', "not a JSON object"),
         (b'{"topic": "t", "partition": 0, "offset": 1, "value": "\xff\xfe"}', "not valid UTF-8"),

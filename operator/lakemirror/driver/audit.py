@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.report import COUNTERS, Counts
 from lakemirror.driver import delta, restarts
+from lakemirror.driver.document import aware
 from lakemirror.driver.progress import History
 from lakemirror.driver.restarts import Place, Stream
 from lakemirror.driver.results import BatchResult, Drift, TableResult
@@ -138,7 +139,7 @@ def _table(row: Row) -> TableResult:
         row["version"],
         _counts(row),
         row["tombstones_retained"] or 0,
-        last_event_time=_aware(row["last_event_time"]),
+        last_event_time=aware(row["last_event_time"]),
         drift=tuple({each.identity: each for each in drift}.values()),
         error=row["error"],
     )
@@ -148,9 +149,4 @@ def _drift(text: str, committed_at: datetime) -> Iterator[Drift]:
     """The drift of a row; rows of earlier versions do not say when it was seen."""
     for entry in json.loads(text):
         times = {name: datetime.fromisoformat(entry[name]) for name in ("since", "seen") if entry.get(name)}
-        yield Drift(**{**entry, "since": None, "seen": _aware(committed_at), **times})
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    """A time of a collected row, which has no zone and is meant in that of this process."""
-    return None if moment is None else moment.astimezone(UTC)
+        yield Drift(**{**entry, "since": None, "seen": aware(committed_at), **times})

@@ -102,8 +102,6 @@ class BatchApplier:
             }
         )
         self._first = True
-        self.still_bad: DataFrame | None = None
-        """The records that the last batch put into quarantine, with their ids."""
         self._ahead = LookAhead()
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
@@ -119,7 +117,8 @@ class BatchApplier:
             self._schemas.update(seen.documents)
             for name in sorted(seen.tables, key=str):
                 self._table(name)  # one after the other: the first of two that share a target has it
-            return self._apply(_Input(raw, *self._in_order(events, seen, batch)))
+            events_in_order, seen, memory = self._in_order(events, seen)
+            return self._apply(_Input(raw, events_in_order, seen, batch, memory))
         finally:
             events.unpersist()
 
@@ -136,24 +135,24 @@ class BatchApplier:
         bad = isolate.as_bad(raw, poison)
         return _overviewed(readable.unionByName(bad, allowMissingColumns=True), self._every)
 
-    def _in_order(
-        self, events: DataFrame, seen: Overview, batch: Batch
-    ) -> tuple[DataFrame, Overview, Batch, restarts.Memory]:
-        """The batch with those events set apart (kind ``held``) whose place in the order is undecided."""
+    def _in_order(self, events: DataFrame, seen: Overview) -> tuple[DataFrame, Overview, restarts.Memory]:
+        """The events, of which those are set apart (kind ``held``) whose place in the order is undecided,
+        their overview, and what to remember of the source's positions.
+        """
         if self._again:
             known = {stream: self._memory[stream] for stream in seen.streams if stream in self._memory}
             verdict = restarts.Verdict(self._memory, restarts.held_by(known))
         else:
             verdict = restarts.judge(events, seen.streams, self._memory, self._spec.ordering, self._standing)
         if verdict.held is None:
-            return events, seen, batch, verdict.memory
+            return events, seen, verdict.memory
         left_out = [str(name) for name in seen.tables if self._table(name).left_out]
         held = verdict.held & ~F.coalesce(_source(), F.lit("")).isin(left_out)
         kind, reason = F.when(held, "held"), F.when(held, restarts.REASON)
         marked = events.withColumns(
             {"kind": F.coalesce(kind, "kind"), "reason": F.coalesce(reason, "reason")}
         )
-        return marked, overview(marked), batch, verdict.memory
+        return marked, overview(marked), verdict.memory
 
     def _standing(self, source: str) -> Sequence[restarts.Stored]:
         """What the mirror of a source table has from before this query; nothing if that cannot be read, for
@@ -162,11 +161,8 @@ class BatchApplier:
         name = next((each for each in self._tables if str(each) == source), None)
         if name is None or source in self._fresh:
             return ()
-        try:
-            found = self._tables[name].standing()
-        except Exception as error:
-            if stops_pipeline(error, self._session):
-                raise
+        found = self._tried(name, self._table(name).standing)
+        if isinstance(found, Exception):
             return ()
         if found is None:
             self._fresh.add(source)
@@ -178,7 +174,6 @@ class BatchApplier:
         decisions = _side_by_side(lambda name: self._decide(name, given), names)
         self._refuse_bad(seen, decisions)
         with _settings(self._session, {_USER_METADATA: _note(batch)}):
-            self.still_bad = None
             self._keep_aside(given, decisions, rest=seen.bad + seen.held)
             tables = self._commit(decisions, given)
             written = [each.name for each in decisions if each.work and each.name in self._tables]
@@ -230,39 +225,53 @@ class BatchApplier:
 
     def _decide(self, name: TableName, given: _Input) -> Decision:
         """What to do with one table's part of the batch. A failure is tried once more, then holds it."""
-        try:
-            return self._attempt(name, given)
-        except Exception as error:
-            if stops_pipeline(error, self._session):
-                raise
-            log.warning("table %s failed and is tried again: %s", name, cause_of(error))
-        try:
-            return self._attempt(name, given)
-        except Exception as error:
-            if stops_pipeline(error, self._session):
-                raise
-            return self._without_poison(name, given, error)
 
-    def _attempt(self, name: TableName, given: _Input, events: DataFrame | None = None) -> Decision:
-        """Decide, with nothing left of a former attempt."""
-        try:
-            mine = given.events if events is None else events
-            return self._table(name).decide(mine, given.seen.tables[name], self._schemas)
-        except Exception:
-            self._tables.pop(name, None)
-            raise
+        def attempt(events: DataFrame = given.events) -> Decision | Exception:
+            seen = given.seen.tables[name]
+            return self._tried(name, lambda: self._table(name).decide(events, seen, self._schemas))
 
-    def _without_poison(self, name: TableName, given: _Input, error: Exception) -> Decision:
-        """Decide without the records that are to blame for the ``error``; held when none is."""
-        events = of_table(given.events, name)
+        decision = attempt()
+        if isinstance(decision, Exception):
+            decision = attempt()
+        if isinstance(decision, Exception):
+            decision = self._without_poison(attempt, of_table(given.events, name), decision)
+        if isinstance(decision, Exception):
+            decision = self._failed(name, given, decision)
+        return decision
+
+    def _without_poison(
+        self, attempt: Callable[[DataFrame], Decision | Exception], events: DataFrame, error: Exception
+    ) -> Decision | Exception:
+        """What an attempt decides without those ``events`` that are to blame for the ``error``; an error
+        where none is, or where it fails for another reason as well.
+        """
+
+        def probe(some: DataFrame) -> None:
+            outcome = attempt(some)
+            if isinstance(outcome, Exception):
+                raise outcome
+
         try:
-            poison = isolate.poisoned(events, lambda some: self._attempt(name, given, some), error)
-            decision = self._attempt(name, given, isolate.without(events, poison))
+            poison = isolate.poisoned(events, probe, error)
         except Exception as failure:
             if stops_pipeline(failure, self._session):
                 raise
-            return self._failed(name, given, failure)
-        return replace(decision, poison=poison, changes=events)
+            return failure
+        decision = attempt(isolate.without(events, poison))
+        return (
+            decision if isinstance(decision, Exception) else replace(decision, poison=poison, changes=events)
+        )
+
+    def _tried(self, name: TableName, step: Callable[[], Out]) -> Out | Exception:
+        """The outcome of a table's step, or the error that it raised unless that stops the pipeline."""
+        try:
+            return step()
+        except Exception as error:
+            if stops_pipeline(error, self._session):
+                raise
+            log.warning("table %s failed: %s", name, cause_of(error))
+            self._tables.pop(name, None)  # what it knows may be wrong: it is read anew
+            return error
 
     def _failed(self, name: TableName, given: _Input, error: Exception) -> Decision:
         """The table's records are held, for the reason that it failed twice."""
@@ -313,10 +322,10 @@ class BatchApplier:
         that are written twice say nothing new.
         """
         wanted = [d for d in decisions if d.work is not None]
-        prepared = _side_by_side(lambda each: self._caught(each, lambda: self._prepare(each, given)), wanted)
+        prepared = _side_by_side(lambda each: self._prepared(each, given), wanted)
         ready = [each for each, error in zip(wanted, prepared, strict=True) if error is None]
         with _settings(self._session, self._transaction(given.batch)):
-            written = _side_by_side(lambda each: self._caught(each, lambda: self._write(each, given)), ready)
+            written = _side_by_side(lambda each: self._written(each, given), ready)
         done = {each.name: outcome for each, outcome in zip(ready, written, strict=True)}
         results = []
         for each in decisions:
@@ -333,35 +342,30 @@ class BatchApplier:
         """Decide, prepare and write a table alone: what was materialised may be lost with an executor."""
         decision = self._decide(name, given)
         if decision.work is not None:
-            try:
-                self._prepare(decision, given, again=True)
+            error = self._prepared(decision, given, again=True)
+            if error is None:
                 with _settings(self._session, self._transaction(given.batch)):
-                    return self._write(decision, given, again=True)
-            except Exception as error:
-                if stops_pipeline(error, self._session):
-                    raise
-                decision = self._failed(name, given, error)
+                    outcome = self._written(decision, given, again=True)
+                if isinstance(outcome, TableResult):
+                    return outcome
+                error = outcome
+            decision = self._failed(name, given, error)
         self._keep_aside(given, [decision])
         return described(decision)
 
-    def _prepare(self, decision: Decision, given: _Input, *, again: bool = False) -> None:
+    def _prepared(self, decision: Decision, given: _Input, *, again: bool = False) -> Exception | None:
+        """What kept the table from being prepared."""
         table, replay = self._tables[decision.name], self._first or again
-        table.prepare(decision, given.batch, self._app_id, replay=replay)
+        return self._tried(
+            decision.name, lambda: table.prepare(decision, given.batch, self._app_id, replay=replay)
+        )
 
-    def _write(self, decision: Decision, given: _Input, *, again: bool = False) -> TableResult:
+    def _written(self, decision: Decision, given: _Input, *, again: bool = False) -> TableResult | Exception:
+        """What writing the rows did, or what kept them from being written."""
         table, replay = self._tables[decision.name], self._first or again
-        return table.commit(decision, given.batch, self._app_id, replay=replay)
-
-    def _caught(self, decision: Decision, step: Callable[[], Out]) -> Out | Exception:
-        """The outcome of a step, or the error that it raised, which ends a table's first attempt."""
-        try:
-            return step()
-        except Exception as error:
-            if stops_pipeline(error, self._session):
-                raise
-            log.warning("table %s failed and is tried again: %s", decision.name, cause_of(error))
-            self._tables.pop(decision.name, None)
-            return error
+        return self._tried(
+            decision.name, lambda: table.commit(decision, given.batch, self._app_id, replay=replay)
+        )
 
     def _transaction(self, batch: Batch) -> dict[str, str]:
         return {
@@ -384,7 +388,6 @@ class BatchApplier:
         parts += [_with_bytes(decision.kept_aside(), given.raw) for decision in wanted]
         stored = quarantine.store(reduce(DataFrame.unionByName, parts), self._checkpoint, given.batch)
         require_stored(expected, stored.count())
-        self.still_bad = stored if self.still_bad is None else self.still_bad.unionByName(stored)
 
 
 class LookAhead:

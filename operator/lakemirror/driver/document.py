@@ -33,6 +33,11 @@ def iso(moment: datetime) -> str:
     return aware.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def aware(moment: datetime | None) -> datetime | None:
+    """A time of a collected row in UTC: it has no zone, and is meant in that of this process."""
+    return None if moment is None else moment.astimezone(UTC)
+
+
 def camel(name: str) -> str:
     """``lag_records`` -> ``lagRecords``."""
     first, *rest = name.split("_")

@@ -47,6 +47,16 @@ def stops_pipeline(error: Exception, spark: SparkSession) -> bool:
     return isinstance(error, PipelineStopped) or not _is_alive(spark)
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, without a trace after it; its class where it says nothing."""
+    return _first_line(str(error)) or type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """All that an error says, in one line; its class where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def cause_of(error: BaseException) -> str:
     """The innermost cause of an error in one line: its message, with the class of one that Java raised."""
     if isinstance(error, Py4JJavaError):
@@ -56,7 +66,7 @@ def cause_of(error: BaseException) -> str:
         inner = inner.__cause__
     if inner is not error and isinstance(inner, Py4JJavaError):
         return _java_cause(inner)
-    return _first_line(str(error)) or type(error).__name__
+    return first_line(error)
 
 
 def _java_cause(error: Py4JJavaError) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from pyspark.sql import Column
@@ -18,12 +18,11 @@ from pyspark.sql import functions as F
 from lakemirror.api import AmbiguousTable
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver.backoff import Backoff
-from lakemirror.driver.errors import CheckpointInUse
-from lakemirror.driver.quarantine import HELD
+from lakemirror.driver.errors import CheckpointInUse, one_line
+from lakemirror.driver.quarantine import HELD, OpenRecords
 from lakemirror.driver.replay import Gate
 from lakemirror.driver.results import BatchResult
 
-OpenRecords = Mapping[str, Mapping[str, int]]
 FIRST_DELAY, LONGEST_DELAY = 15.0, 900.0
 _log = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ class HeldRecords:
                 self._refused.discard(source)
 
     def _explain(self, source: str, error: Exception) -> None:
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = one_line(error)
         self._warn(f"held records of {source or 'unknown tables'} could not be applied: {message}")
         try:
             self._gate.explain(_held([source]), message)

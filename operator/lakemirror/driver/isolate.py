@@ -12,9 +12,12 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakemirror.driver.errors import first_line
+
 AT_MOST: Final = 32
 """Records found in one batch; where more fail, it is not a record that is wrong."""
 
+_LONGEST_REASON: Final = 500
 Probe = Callable[[DataFrame], object]
 Item = TypeVar("Item")
 
@@ -55,7 +58,7 @@ def poisoned(frame: DataFrame, probe: Probe, error: Exception) -> dict[int, str]
     found = bisect(places, fails, error)
     if not found:
         raise error
-    return {place: first_line(each) for place, each in found.items()}
+    return {place: first_line(each)[:_LONGEST_REASON] for place, each in found.items()}
 
 
 def bisect(
@@ -122,8 +125,3 @@ def _classes(error: BaseException) -> Iterator[str]:
         java = java.getCause()
     if error.__cause__ is not None:
         yield from _classes(error.__cause__)
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, without its trace."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakemirror.driver import restarts
+from lakemirror.driver.document import aware
 from lakemirror.driver.mirror import TableName
 from lakemirror.driver.restarts import Seen, Stream
 
@@ -124,7 +125,7 @@ def _count(result: Overview, row: Row) -> None:
     group.events += row["events"]
     group.first_seq = min(group.first_seq or bytes(row["first_seq"]), bytes(row["first_seq"]))
     group.last_seq = max(group.last_seq or bytes(row["last_seq"]), bytes(row["last_seq"]))
-    since = _aware(row["since"])
+    since = aware(row["since"])
     group.since = min(group.since, since) if group.since and since else group.since or since
     table.events += row["events"]
     table.keyed += row["keyed"]
@@ -141,9 +142,5 @@ def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:
 
 
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:
-    other = _aware(other)
+    other = aware(other)
     return max(one, other) if one and other else one or other
-
-
-def _aware(time: datetime | None) -> datetime | None:
-    return None if time is None else time.astimezone(UTC)

@@ -15,14 +15,10 @@ from typing import Any, Protocol
 from lakemirror.api.report import NONE, Counts, DriftReport, DriverPhase, Report, TableReport, Totals
 from lakemirror.driver.document import iso, to_json
 from lakemirror.driver.errors import SourceRestarted, TableFailed
+from lakemirror.driver.quarantine import OpenRecords
 from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 from lakemirror.driver.sources.base import Lag
 from lakemirror.driver.storage import Storage
-
-OpenRecords = Mapping[str, Mapping[str, int]]
-"""Open records of the quarantine by source table and scope: {source: {record: n, table: n, order: n}}. Those
-of no known table stand under an empty source.
-"""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ Records of scope ``table`` and ``order`` are held.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from delta import DeltaTable
@@ -25,6 +26,11 @@ from lakemirror.driver.sources.base import RAW, Batch
 Scope = Literal["record", "table", "order"]
 HELD: Final = ("table", "order")
 """Scopes of records that the driver tries again by itself."""
+
+OpenRecords = Mapping[str, Mapping[str, int]]
+"""How many records are open, by source table and scope: {source: {record: n, table: n, order: n}}. Those of
+no known table stand under an empty source.
+"""
 
 COLUMNS = (
     "id STRING, source STRING, reason STRING, state STRING, quarantined_at TIMESTAMP, query_id STRING, "
@@ -87,8 +93,8 @@ def read(spark: SparkSession, checkpoint: str, version: int | None = None) -> Da
     return rows.withColumn("scope", F.coalesce(scope, F.lit("record")))
 
 
-def open_counts(spark: SparkSession, checkpoint: str) -> dict[str, dict[str, int]]:
-    """How many records are open: {source table: {scope: number}}; those of no known table under ``""``."""
+def open_counts(spark: SparkSession, checkpoint: str) -> OpenRecords:
+    """How many records are open."""
     rows = read(spark, checkpoint)
     found: dict[str, dict[str, int]] = {}
     if rows is None:

@@ -30,7 +30,7 @@ from lakemirror.driver import faults, quarantine
 from lakemirror.driver.backoff import Backoff
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.document import iso
-from lakemirror.driver.errors import CheckpointInUse, LakemirrorError
+from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, one_line
 from lakemirror.driver.owner import Owner
 from lakemirror.driver.paths import with_absolute_paths
 from lakemirror.driver.results import BatchResult
@@ -231,7 +231,7 @@ class Requests:
             return outcome
         except Exception as error:
             delay = self._delays.failed(name)
-            message = " ".join(str(error).split()) or type(error).__name__
+            message = one_line(error)
             self._warn(f"the replay {identity} failed and is tried again in {delay:.0f} s: {message}")
             outcome = Outcome(identity, error=message, attempts=attempts)
             self._tell_anyway(outcome)
@@ -287,7 +287,7 @@ class Gate:
         """Those of these source tables that the manifest leaves out: for them, nothing can be applied."""
         return [each for each in sources if each and not self._is_mirrored(each)]
 
-    def open_counts(self) -> dict[str, dict[str, int]]:
+    def open_counts(self) -> quarantine.OpenRecords:
         """How many records are open, by table and scope."""
         return quarantine.open_counts(self._session, self._checkpoint)
 

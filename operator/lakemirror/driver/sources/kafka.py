@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Source
 from lakemirror.driver import checkpoint, faults
-from lakemirror.driver.errors import LakemirrorError, PipelineStopped
+from lakemirror.driver.errors import LakemirrorError, PipelineStopped, first_line
 from lakemirror.driver.sources.base import Batch, Lag
 from lakemirror.driver.storage import FileCutOff, Storage
 
@@ -95,7 +95,7 @@ class KafkaFeed:
                 if not deleted and self._check_topics():
                     continue
                 if _tells_of_loss(str(error)):
-                    raise SourceLost(_lost_text(_first_line(error))) from error
+                    raise SourceLost(_lost_text(first_line(error))) from error
                 raise
             self._checked = time.monotonic() - _CHECK_SECONDS
             self._check_now_and_then()  # where the topics end is remembered for the next run
@@ -357,10 +357,6 @@ def _made_again_text(topic: str, before: str, now: str) -> str:
 def _tells_of_loss(message: str) -> bool:
     """Whether an error of Spark's says that records are gone."""
     return "failOnDataLoss" in message or "data may have been" in message or "KAFKA_DATA_LOSS" in message
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
