@@ -89,6 +89,14 @@ def without(path: str) -> Callable[[Record], Record]:
     return change
 
 
+def schema(document: Any) -> Callable[[Record], Record]:
+    """Another schema document in the value."""
+    return lambda record: {
+        **record,
+        "value": json.dumps({"schema": document, "payload": json.loads(record["value"])["payload"]}),
+    }
+
+
 HUGE = 2**63 - 1
 
 RECORDS: Sequence[RecordCase] = (
@@ -130,6 +138,13 @@ RECORDS: Sequence[RecordCase] = (
     RecordCase(
         "text nested 600 deep", field_of("after.text", nested(600)), "applied", row={"text": nested(600)}
     ),
+    RecordCase(
+        "a schema that is none",
+        schema({"type": "struct", "fields": [{"type": "odd"}]}),
+        "quarantined",
+        "schema",
+    ),
+    RecordCase("an empty schema", schema({}), "quarantined", "schema"),
     # Keys
     RecordCase("no key", key(None), "quarantined", "the key is missing"),
     RecordCase("a key of another table", key('{"other": 1}'), "quarantined", "has the key (other)"),
@@ -432,25 +447,5 @@ TABLES: Sequence[TableCase] = (
         [{"id": 1, "v": 1}],
         {"applied": 1, "refused": 1},
         error="key",
-    ),
-    TableCase(
-        "a schema document that is none",
-        lambda s, t: [
-            [
-                {
-                    **r,
-                    "value": json.dumps(
-                        {
-                            "schema": {"type": "struct", "fields": [{"type": "odd"}]},
-                            "payload": json.loads(r["value"])["payload"],
-                        }
-                    ),
-                }
-                for r in s.create(t, id=1, v=1)
-            ]
-        ],
-        None,
-        {"refused": 1},
-        error="schema",
     ),
 )

@@ -114,6 +114,7 @@ class BatchApplier:
         self._use(raw.sparkSession)
         events, seen = self._classified(raw)
         try:
+            events, seen = _with_readable_schemas(events, seen)
             self._schemas.update(seen.documents)
             for name in sorted(seen.tables, key=str):
                 self._table(name)  # one after the other: the first of two that share a target has it
@@ -384,7 +385,7 @@ class BatchApplier:
         expected = rest + sum(d.bad + d.refused for d in wanted)
         if not expected:
             return
-        parts = [_unreadable(given.events), _with_bytes(_undecided(given.events), given.raw)] if rest else []
+        parts = [_unreadable(given.events), _with_bytes(_set_apart(given.events), given.raw)] if rest else []
         parts += [_with_bytes(decision.kept_aside(), given.raw) for decision in wanted]
         stored = quarantine.store(reduce(DataFrame.unionByName, parts), self._checkpoint, given.batch)
         require_stored(expected, stored.count())
@@ -492,11 +493,26 @@ def _unreadable(events: DataFrame) -> DataFrame:
     )
 
 
-def _undecided(events: DataFrame) -> DataFrame:
-    """Records whose place in the source's order is undecided: source, scope, reason and place."""
-    return events.where("kind = 'held'").select(
-        _source().alias("source"), F.lit("order").alias("scope"), "reason", *_PLACE
+def _set_apart(events: DataFrame) -> DataFrame:
+    """Records whose place in the source's order is undecided, and those whose schema cannot be read: source,
+    scope, reason and place.
+    """
+    scope = F.when(F.col("kind") == "held", "order").otherwise("record")
+    apart = events.where(F.col("kind").isin("held", "no schema"))
+    return apart.select(_source().alias("source"), scope.alias("scope"), "reason", *_PLACE)
+
+
+def _with_readable_schemas(events: DataFrame, seen: Overview) -> tuple[DataFrame, Overview]:
+    """The batch with those changes set apart (kind ``no schema``) whose embedded schema cannot be read."""
+    wrong = seen.unreadable_schemas()
+    if not wrong:
+        return events, seen
+    reason = F.coalesce(*[F.when(F.col(column) == each, why) for (column, each), why in wrong.items()])
+    apart = (F.col("kind") == "change") & reason.isNotNull()
+    marked = events.withColumns(
+        {"kind": F.when(apart, "no schema").otherwise(F.col("kind")), "reason": F.coalesce("reason", reason)}
     )
+    return marked, overview(marked)
 
 
 def _with_bytes(aside: DataFrame, raw: DataFrame) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,6 +13,7 @@ from lakemirror.driver import restarts
 from lakemirror.driver.document import aware
 from lakemirror.driver.mirror import TableName
 from lakemirror.driver.restarts import Seen, Stream
+from lakemirror.driver.values.connect import parse_envelope, parse_key
 
 
 @dataclass
@@ -62,6 +63,29 @@ class Overview:
     streams: dict[Stream, Seen] = field(default_factory=dict)
     held: int = 0
 
+    def unreadable_schemas(self) -> dict[tuple[str, int], str]:
+        """Why a schema document seen for the first time cannot be read, by column of its id and id."""
+        found = {}
+        for table in self.tables.values():
+            for value, key in table.groups:
+                for column, identity, parse in (
+                    ("schema_id", value, parse_envelope),
+                    ("key_schema_id", key, parse_key),
+                ):
+                    if identity in self.documents:
+                        why = _unreadable(self.documents[identity], parse)
+                        if why is not None:
+                            found[column, identity] = why
+        return found
+
+
+def _unreadable(document: str, parse: Callable[[str], object]) -> str | None:
+    try:
+        parse(document)
+        return None
+    except Exception as error:  # whatever is wrong with it, it is wrong with these records alone
+        return f"the embedded schema cannot be read: {error or type(error).__name__}"
+
 
 def overview(events: DataFrame, *, every: int = 1) -> Overview:
     """Aggregate classified events; this materialises them. Whether positions grow is
@@ -90,7 +114,7 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
     tombstones: dict[str, int] = {}
     for row in grouped.collect():
         result.records += row["events"]
-        if row["kind"] == "bad":
+        if row["kind"] in ("bad", "no schema"):
             result.bad += row["events"]
             result.bad_reason = result.bad_reason or f"{row['topic']}: {row['reason']}"
         elif row["kind"] == "tombstone":
