@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lakemirror.controller import cache, names, operator, reconciler
-from lakemirror.controller.kube import ApiError
+from lakemirror.controller.kube import ApiError, Cause
 from lakemirror.controller.lease import Lease
 from lakemirror.controller.operator import Operator, Options
 from lakemirror.controller.values import Object, Settings
@@ -384,7 +384,7 @@ async def test_a_namespace_that_is_deleted_is_not_held_up() -> None:
     async with world() as w:
         await w.run(deletionPolicy="DeleteAll")
         await w.settle()
-        ending = ApiError(403, "Forbidden", "being terminated", ("NamespaceTerminating",))
+        ending = ApiError(403, "Forbidden", "being terminated", (Cause("NamespaceTerminating"),))
         w.api.refusals = {("apply", kind): ending for kind in ("Job", "ConfigMap", "ServiceAccount")}
         await w.api.remove(w.api.one("CdcPipeline", "shop"))
         for kind in ("StatefulSet", "Pod", "Service", "ConfigMap", "ServiceAccount"):

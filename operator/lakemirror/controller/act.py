@@ -118,7 +118,7 @@ class Actor:
             try:
                 await self._record(resource, event, now)
             except ApiError as error:
-                level = logging.DEBUG if "NamespaceTerminating" in error.causes else logging.WARNING
+                level = logging.DEBUG if error.caused_by("NamespaceTerminating") else logging.WARNING
                 _log.log(level, "event %s is not recorded: %s", event.reason, error)
 
     async def _record(self, resource: Resource, event: Event, now: str) -> None:
@@ -189,7 +189,7 @@ def _stranger(resource: Resource, where: str, there: Object) -> Obstacle:
 
 
 def _refused(where: str, error: ApiError) -> Obstacle:
-    if "NamespaceTerminating" in error.causes:
+    if error.caused_by("NamespaceTerminating"):
         return Obstacle("NamespaceTerminating", f"{where}: the namespace is being deleted")
     if error.status == 404:
         hint = "the cluster does not know this kind: is the operator of spec.spark.backend installed?"

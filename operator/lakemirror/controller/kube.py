@@ -37,26 +37,44 @@ PLURALS = {
 }
 _TIMEOUT_SECONDS = 30.0
 _WATCH_SECONDS = 300
+_UNAVAILABLE = (429, 503, 504)
 _log = logging.getLogger(__name__)
 
 
-class ApiError(Exception):
-    """The API server said no. ``reason`` is Kubernetes' word for why, such as AlreadyExists."""
+class Cause(NamedTuple):
+    """One of the ``details.causes`` of a Status: ``field`` is a path in the object, often empty."""
 
-    def __init__(self, status: int, reason: str, message: str, causes: tuple[str, ...] = ()) -> None:
+    reason: str
+    message: str = ""
+    field: str = ""
+
+
+class ApiError(Exception):
+    """The API server's answer was an error. ``message`` is in its own words.
+
+    ``reason`` is Kubernetes' word for the class of it, such as AlreadyExists; empty where there is none. An
+    answer of 500 may be about the object too: server-side apply gives it for a value of the wrong type.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, causes: tuple[Cause, ...] = ()) -> None:
         super().__init__(message or reason or f"status {status}")
         self.status = status
         self.reason = reason
+        self.message = str(self)
         self.causes = causes
 
     @property
     def refused(self) -> bool:
-        """Whether the object itself is the cause, so that to ask again does not help."""
-        return self.status in (400, 403, 404, 405, 409, 413, 422)
+        """Whether to ask again cannot help before the object, the rights or the cluster have changed."""
+        return self.status in (400, 403, 404, 405, 409, 413, 415, 422)
+
+    def caused_by(self, reason: str) -> bool:
+        """Whether a cause with this reason, such as NamespaceTerminating, is among the causes."""
+        return any(cause.reason == reason for cause in self.causes)
 
 
 class Unreachable(Exception):
-    """The API server did not answer, or not as one does that works."""
+    """The API server did not answer, or only that it cannot for now (429, 503, 504)."""
 
 
 class Listed(NamedTuple):
@@ -271,13 +289,18 @@ def _selectors(labels: str, fields: str) -> dict[str, str]:
     return {**({"labelSelector": labels} if labels else {}), **({"fieldSelector": fields} if fields else {})}
 
 
-def _error(status: int, document: Mapping[str, Any]) -> ApiError:
-    """From the API's Status object. 5xx and 429 mean that the server cannot, not that it will not."""
+def _error(status: int, document: Mapping[str, Any]) -> ApiError | Unreachable:
+    """From the API's Status object:
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/.
+    """
+    message = str(document.get("message") or "")
+    if status in _UNAVAILABLE:
+        return Unreachable(f"status {status}: {message}")
     details = document.get("details") or {}
-    causes = tuple(str(cause.get("reason", "")) for cause in details.get("causes") or ())
-    if status >= 500 or status == 429:
-        raise Unreachable(f"status {status}: {document.get('message', '')}")
-    return ApiError(status, str(document.get("reason", "")), str(document.get("message", "")), causes)
+    causes = tuple(
+        Cause(*(str(cause.get(key) or "") for key in Cause._fields)) for cause in details.get("causes") or ()
+    )
+    return ApiError(status, str(document.get("reason") or ""), message, causes)
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
