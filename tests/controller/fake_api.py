@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from lakemirror.controller import names
-from lakemirror.controller.kube import ApiError, Listed, Unreachable, Watched
+from lakemirror.controller.kube import ApiError, Listed, Propagation, Unreachable, Watched
 from lakemirror.controller.values import Object
 
 Id = tuple[str, str, str, str]
@@ -73,9 +73,11 @@ class FakeApi:
             async with self._news:
                 await self._news.wait()
 
-    async def create(self, document: Object) -> Object:
+    async def create(self, document: Object, *, dry_run: bool = False) -> Object:
         self._reach()
         self._answer("create", document["kind"])
+        if dry_run:
+            return copy.deepcopy(document)
         if _id(document) in self.objects:
             raise ApiError(409, "AlreadyExists", f"{_id(document)} is there already")
         return await self._write("create", document)
@@ -91,7 +93,14 @@ class FakeApi:
         self._reach()
         return await self._write("merge", _merged(self._there(document), document))
 
-    async def apply(self, document: Object, *, manager: str = names.FIELD_MANAGER, part: str = "") -> Object:
+    async def apply(
+        self,
+        document: Object,
+        *,
+        manager: str = names.FIELD_MANAGER,
+        part: str = "",
+        dry_run: bool = False,
+    ) -> Object:
         self._reach()
         self._answer("apply", document["kind"])
         there = self.objects.get(_id(document))
@@ -101,7 +110,7 @@ class FakeApi:
                 raise ApiError(404, "NotFound", "no such object")
             if uid is not None:
                 raise ApiError(409, "Conflict", "uid mismatch")
-            return await self._write("apply", document)
+            return copy.deepcopy(document) if dry_run else await self._write("apply", document)
         if uid not in (None, there["metadata"]["uid"]):
             raise ApiError(409, "Conflict", "uid mismatch")
         merged = _merged(there, document)
@@ -109,10 +118,10 @@ class FakeApi:
             merged = {**there, "status": document["status"]}
         if manager.endswith("-finalizer"):
             merged["metadata"]["finalizers"] = document["metadata"].get("finalizers", [])
-        return await self._write(f"apply{f' {part}' if part else ''}", merged)
+        return merged if dry_run else await self._write(f"apply{f' {part}' if part else ''}", merged)
 
     async def delete(
-        self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, foreground: bool
+        self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, propagation: Propagation
     ) -> None:
         self._reach()
         there = self.objects.get((api_version, kind, namespace, name))
@@ -121,7 +130,18 @@ class FakeApi:
         if there["metadata"]["uid"] != uid:
             raise ApiError(409, "Conflict", "uid mismatch")
         self.calls.append(("delete", kind, name))
+        if propagation == "Orphan":
+            await self._orphan(uid)
         await self.remove(there)
+
+    async def _orphan(self, owner: str) -> None:
+        """What the garbage collector does to the dependents of an object that goes without them."""
+        for other in list(self.objects.values()):
+            owners = other["metadata"].get("ownerReferences", [])
+            kept = [each for each in owners if each["uid"] != owner]
+            if kept != owners:
+                metadata = {**other["metadata"], "ownerReferences": kept}
+                await self._write("", {**other, "metadata": metadata}, log=False)
 
     # What tests do as persons and controllers.
 

@@ -73,7 +73,7 @@ class Actor:
                     resource.namespace,
                     gone.name,
                     gone.uid,
-                    foreground=gone.kind != "Pod",
+                    propagation="Background" if gone.kind == "Pod" else "Foreground",
                 )
             except ApiError as error:
                 if error.status not in (404, 409):

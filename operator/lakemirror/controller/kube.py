@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import aiohttp
 import kopf
@@ -89,8 +89,16 @@ class Watched(NamedTuple):
     object: Object
 
 
+Propagation = Literal["Foreground", "Background", "Orphan"]
+"""What becomes of an object's dependents when it is deleted: Kubernetes' propagationPolicy."""
+
+
 class Api(Protocol):
-    """The verbs; ``namespace`` None means all of them. Errors: ApiError, Unreachable."""
+    """The verbs; ``namespace`` None means all of them. Errors: ApiError, Unreachable.
+
+    ``dry_run``: the API server judges the request as if it were meant (defaults, validation, admission), and
+    persists nothing.
+    """
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Object | None: ...
 
@@ -102,18 +110,23 @@ class Api(Protocol):
         self, api_version: str, kind: str, namespace: str | None, version: str, *, labels: str = ""
     ) -> AsyncIterator[Watched]: ...
 
-    async def create(self, document: Object) -> Object: ...
+    async def create(self, document: Object, *, dry_run: bool = False) -> Object: ...
 
     async def replace(self, document: Object) -> Object: ...
 
     async def apply(
-        self, document: Object, *, manager: str = names.FIELD_MANAGER, part: str = ""
+        self,
+        document: Object,
+        *,
+        manager: str = names.FIELD_MANAGER,
+        part: str = "",
+        dry_run: bool = False,
     ) -> Object: ...
 
     async def merge(self, document: Object) -> Object: ...
 
     async def delete(
-        self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, foreground: bool
+        self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, propagation: Propagation
     ) -> None: ...
 
 
@@ -186,16 +199,23 @@ class Kube:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
 
-    async def create(self, document: Object) -> Object:
-        query = {"fieldManager": names.FIELD_MANAGER}
+    async def create(self, document: Object, *, dry_run: bool = False) -> Object:
+        query = {"fieldManager": names.FIELD_MANAGER, **_dry(dry_run)}
         return await self._call("POST", _path_of(document, named=False), query=query, body=document)
 
     async def replace(self, document: Object) -> Object:
         query = {"fieldManager": names.FIELD_MANAGER}
         return await self._call("PUT", _path_of(document), query=query, body=document)
 
-    async def apply(self, document: Object, *, manager: str = names.FIELD_MANAGER, part: str = "") -> Object:
-        query = {"fieldManager": manager, "force": "true"}
+    async def apply(
+        self,
+        document: Object,
+        *,
+        manager: str = names.FIELD_MANAGER,
+        part: str = "",
+        dry_run: bool = False,
+    ) -> Object:
+        query = {"fieldManager": manager, "force": "true", **_dry(dry_run)}
         where = _path_of(document) + (f"/{part}" if part else "")
         return await self._call(
             "PATCH", where, query=query, body=document, content="application/apply-patch+yaml"
@@ -208,10 +228,9 @@ class Kube:
         )
 
     async def delete(
-        self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, foreground: bool
+        self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, propagation: Propagation
     ) -> None:
-        policy = "Foreground" if foreground else "Background"
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         await self._call(
             "DELETE", path(api_version, kind, namespace, name), body=body | {"preconditions": {"uid": uid}}
         )
@@ -283,6 +302,10 @@ def _path_of(document: Object, *, named: bool = True) -> str:
     metadata = document["metadata"]
     name = metadata["name"] if named else None
     return path(document["apiVersion"], document["kind"], metadata["namespace"], name)
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
 
 
 def _selectors(labels: str, fields: str) -> dict[str, str]:
