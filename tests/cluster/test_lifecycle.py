@@ -125,7 +125,7 @@ def test_what_the_checkpoint_cannot_follow_waits_for_a_reset_token(mirror: Mirro
 def test_suspend_and_resume(mirror: Mirror) -> None:
     mirror.create().ready()
     mirror.edit(suspend=True)
-    mirror.wait("Ready", "False", reason="Suspended")
+    mirror.wait("Ready", reason="Suspended")
     eventually(lambda: not mirror.drivers(), what="no driver")
     assert mirror.status()["phase"] == "Suspended"
     assert not mirror.condition("Stalled")

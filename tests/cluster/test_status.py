@@ -67,8 +67,8 @@ def test_ready_is_there_from_the_first_pass_and_kubectl_can_wait_for_it(mirror: 
     for absent in ("Reconciling", "Stalled", "SchemaDrift", "DataQuality", "SourceRestarted", "TableFailed"):
         assert not mirror.condition(absent), "present only when true"
     columns = mirror.kube.kubectl("get", "cdc", mirror.name).splitlines()
-    assert columns[0].split()[:3] == ["NAME", "READY", "PHASE"]
-    assert columns[1].split()[:3] == [mirror.name, "True", "Running"]
+    assert columns[0].split() == ["NAME", "READY", "STATUS", "PHASE", "LAG", "TABLES", "AGE"]
+    assert columns[1].split()[:4] == [mirror.name, "True", "Progressing", "Running"]
 
 
 def test_nothing_is_written_when_only_time_moves(mirror: Mirror) -> None:

@@ -430,7 +430,7 @@ class TestSuspending:
         assert (ready(plan), plan.status.phase) == (("False", "Suspended"), "Suspended")
         assert reason(plan, "Reconciling") == "Suspended"
         gone = planned(of, following(running(STREAM), plan, pods=()))
-        assert (ready(gone), reason(gone, "Reconciling")) == (("False", "Suspended"), None)
+        assert (ready(gone), reason(gone, "Reconciling")) == (("True", "Suspended"), None)
 
     def test_resuming_needs_no_other_revision(self) -> None:
         plan = planned(STREAM, running(spec(suspend=True), pods=()))
@@ -794,7 +794,7 @@ class TestBackends:
     def test_suspending_deletes_the_application(self) -> None:
         of = spec(spark={"backend": "apache"}, suspend=True)
         plan = planned(of, observed(of, workloads=(self.application(of),)))
-        assert (deleted(plan), ready(plan)) == ([("SparkApplication", "shop")], ("False", "Suspended"))
+        assert (deleted(plan), ready(plan)) == ([("SparkApplication", "shop")], ("True", "Suspended"))
 
     def test_one_that_was_given_up_stalls(self) -> None:
         of = spec(spark={"backend": "apache"})

@@ -23,7 +23,8 @@ class Condition(Model):
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     observed_generation: Count | None = None
-    """The generation of the resource for which it was determined."""
+    """The generation of the resource for which it was determined. While an edit is refused, Ready is about
+    the last good spec, and this is an earlier generation."""
     last_transition_time: Time
     """When its status last changed."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -79,10 +80,12 @@ class Handled(Model):
 class PipelineStatus(Model):
     """What the operator saw."""
 
-    observed_generation: Count | None = None
-    """The newest generation of the resource that the operator has processed."""
+    observed_generation: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None
+    """The newest generation of the resource that the operator has processed; -1 before the first."""
     phase: Phase | None = None
     """A word for people; programs read the conditions."""
+    reason: Word | None = None
+    """The reason that a person should look at first: of Stalled where it is there, else of Ready."""
     conditions: (
         Annotated[
             list[Condition],

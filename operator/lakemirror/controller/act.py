@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from lakemirror.api import API_VERSION, KIND, PipelineStatus
 from lakemirror.controller import names, observe, status
@@ -14,6 +16,8 @@ from lakemirror.controller.kube import Api, ApiError
 from lakemirror.controller.values import Deletion, Event, Object, Obstacle, Resource
 
 _MADE_ONCE = ("Job", "SparkApplication")
+_UNTRIED = ("RoleBinding",)
+"""What cannot be tried before another object is there: whoever binds a Role is checked against its rights."""
 _log = logging.getLogger(__name__)
 
 
@@ -25,24 +29,32 @@ class Actor:
         self._cache = cache
         self._told: dict[str, int] = {}
 
+    async def trial(self, resource: Resource, objects: Sequence[Object]) -> tuple[Obstacle, ...]:
+        """What would keep ``objects`` from being applied, if anything; nothing is changed."""
+        due = self._due(resource, objects)
+        found = await asyncio.gather(*(self._apply(resource, *each, dry_run=True) for each in due))
+        return tuple(obstacle for obstacle in found if obstacle is not None)
+
     async def apply(self, resource: Resource, objects: Sequence[Object]) -> tuple[Obstacle, ...]:
         """Apply what is not as it should be, in the order given; the first obstacle ends it.
 
         An object of ours that depends on another is worth nothing without it.
         """
-        known = self._cache.of(Key(resource.namespace, resource.name))
-        for document in objects:
-            there = known.get(
-                Identity(document["apiVersion"], document["kind"], document["metadata"]["name"])
-            )
-            if there is not None and is_applied(document, there):
-                continue
+        for document, there in self._due(resource, objects):
             obstacle = await self._apply(resource, document, there)
             if obstacle is not None:
                 return (obstacle,)
         return ()
 
-    async def _apply(self, resource: Resource, document: Object, there: Object | None) -> Obstacle | None:
+    def _due(self, resource: Resource, objects: Sequence[Object]) -> list[tuple[Object, Object | None]]:
+        """Those of ``objects`` that are not as they should be, each with what is there as far as is known."""
+        known = self._cache.of(Key(resource.namespace, resource.name))
+        pairs = [(document, known.get(_identity(document))) for document in objects]
+        return [(document, there) for document, there in pairs if not is_applied(document, there)]
+
+    async def _apply(
+        self, resource: Resource, document: Object, there: Object | None, *, dry_run: bool = False
+    ) -> Obstacle | None:
         where = f"{document['kind']} {document['metadata']['name']}"
         try:
             if there is None:
@@ -53,11 +65,16 @@ class Actor:
                 return _stranger(resource, where, there)
             if there is not None and document["kind"] in _MADE_ONCE:
                 return None
-            made = await self._api.apply(_pinned(document, there))
+            if dry_run and document["kind"] in _UNTRIED:
+                return None
+            made = await self._api.apply(_pinned(document, there), dry_run=dry_run)
         except ApiError as error:
-            if error.refused:
-                return _refused(where, error)
-            raise
+            obstacle = _refused(where, error)
+            if obstacle is None:
+                raise
+            return obstacle
+        if dry_run:
+            return None
         _log.info("%s/%s: %s is applied", resource.namespace, resource.name, where)
         self._cache.take(made)
         return None
@@ -80,8 +97,18 @@ class Actor:
                     raise
 
     async def write_status(self, resource: Resource, after: PipelineStatus) -> Object | None:
-        """Write the status; the resource as it is then. None if it is gone."""
-        return await self._patch(resource, {"status": status.document(after)}, part="status")
+        """Write the status; the resource as it is then. None if it is gone.
+
+        If the API server finds it invalid, the conditions alone are written, and say so.
+        """
+        try:
+            return await self._patch(resource, {"status": status.document(after)}, part="status")
+        except ApiError as error:
+            if _verdict(error) != "InvalidSpec":
+                raise
+            _log.error("%s/%s: the status is refused: %s", resource.namespace, resource.name, error)
+            least = status.document(status.essential(after, str(error)))
+            return await self._patch(resource, {"status": least}, part="status")
 
     async def set_finalizer(self, resource: Resource, wanted: bool) -> Object | None:
         """Put our finalizer there, or take it away. The resource as it is then; None if it is gone."""
@@ -154,8 +181,10 @@ class Actor:
             await self._api.merge(document)
 
 
-def is_applied(wanted: Object, there: Object) -> bool:
+def is_applied(wanted: Object, there: Object | None) -> bool:
     """Whether ``there`` is as wanted: this very version was applied, and nobody has changed it since."""
+    if there is None:
+        return False
     if wanted["kind"] in _MADE_ONCE:
         return True
     hashes = [observe.metadata_of(document, "annotations").get(names.APPLIED) for document in (wanted, there)]
@@ -174,6 +203,10 @@ def _covers(there: Any, wanted: Any) -> bool:
     return bool(there == wanted) or (there is None and not wanted)
 
 
+def _identity(document: Object) -> Identity:
+    return Identity(document["apiVersion"], document["kind"], document["metadata"]["name"])
+
+
 def _pinned(document: Object, there: Object | None) -> Object:
     """To be applied to this very object and not to one that takes its place meanwhile."""
     if there is None:
@@ -188,11 +221,36 @@ def _stranger(resource: Resource, where: str, there: Object) -> Obstacle:
     return Obstacle("ForeignObject", f"{where} is there already and not Lakemirror's: delete or rename it")
 
 
-def _refused(where: str, error: ApiError) -> Obstacle:
-    if error.caused_by("NamespaceTerminating"):
-        return Obstacle("NamespaceTerminating", f"{where}: the namespace is being deleted")
+def _refused(where: str, error: ApiError) -> Obstacle | None:
+    """The obstacle that ``error`` is; None for one that may pass by itself."""
+    reason = _verdict(error)
+    if reason is None:
+        return None
+    if reason == "NamespaceTerminating":
+        return Obstacle(reason, f"{where}: the namespace is being deleted")
     if error.status == 404:
         hint = "the cluster does not know this kind: is the operator of spec.spark.backend installed?"
-        return Obstacle("Refused", f"{where}: {hint}")
+        return Obstacle(reason, f"{where}: {hint}")
+    words = _TYPED_PREFIX.sub("", str(error))
+    return Obstacle(reason, f"the API server refuses {where}: {words}")
+
+
+def _verdict(
+    error: ApiError,
+) -> Literal["InvalidSpec", "NamespaceTerminating", "QuotaExceeded", "Refused"] | None:
+    """What is wrong with what was sent; None if the answer is not about that."""
+    if error.caused_by("NamespaceTerminating"):
+        return "NamespaceTerminating"
+    if "exceeded quota" in str(error):
+        return "QuotaExceeded"
     # What no CRD can check of a pod template comes to light here.
-    return Obstacle("InvalidSpec" if error.status in (400, 422) else "Refused", f"{where}: {error}")
+    if error.status in (400, 413, 415, 422) or (error.status == 500 and _TYPED.search(str(error))):
+        return "InvalidSpec"
+    return "Refused" if error.refused and error.status != 409 else None
+
+
+_TYPED_PREFIX = re.compile(r"^failed to create typed (?:patch )?object \([^)]*\): ")
+_TYPED = re.compile(
+    r"failed to create typed|unable to convert|field not declared in schema|quantities must match"
+)
+"""How server-side apply says that a value has the wrong type: with 500, as if it were its own fault."""

@@ -67,7 +67,7 @@ class Cache:
         self._clock = clock
         self._objects: dict[Key, dict[Identity, Object]] = defaultdict(dict)
         self._behind = {(*kind, ns) for kind in (*KINDS, *OPTIONAL_KINDS) for ns in self._namespaces}
-        self._synced = asyncio.Event()
+        self._refused: dict[tuple[str, str, str | None], str] = {}
         self.current_since: datetime | None = None
         """Since when all watches are up to date; None while one is not."""
 
@@ -87,9 +87,10 @@ class Cache:
         if self.current_since is not None:
             self.current_since = self._clock()
 
-    async def synced(self) -> None:
-        """Returns when everything has been seen once."""
-        await self._synced.wait()
+    @property
+    def refusal(self) -> str | None:
+        """Why a kind cannot be watched, if the API server refuses it, in its words."""
+        return next(iter(self._refused.values()), None)
 
     async def run(self) -> None:
         """Watch, for ever."""
@@ -111,9 +112,10 @@ class Cache:
                     self._is_current(what)  # nothing of it can be there
                     await asyncio.sleep(_ABSENT_SECONDS)
                     continue
+                self._is_behind(what)
                 if error.status != 410:
                     _log.error("%s cannot be watched: %s", kind, error)
-                self._is_behind(what)
+                    self._refused[what] = f"{kind} cannot be watched: {error}"
                 await asyncio.sleep(_RETRY_SECONDS if error.status != 410 else 0)
             except Unreachable as error:
                 _log.warning("the watch of %s broke: %s", kind, error)
@@ -148,9 +150,9 @@ class Cache:
 
     def _is_current(self, what: tuple[str, str, str | None]) -> None:
         self._behind.discard(what)
+        self._refused.pop(what, None)
         if not self._behind and self.current_since is None:
             self.current_since = self._clock()
-            self._synced.set()
 
     def _is_behind(self, what: tuple[str, str, str | None]) -> None:
         self._behind.add(what)

@@ -38,10 +38,13 @@ class Decision:
 
 def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Settings) -> Decision:
     """The newest spec if it is valid and the checkpoint can follow it; else the last good one goes on."""
-    refusal = _refusal(spec, observed)
+    refusal = _refusal(spec, observed) or _refused_by_api(spec, observed)
     chosen = _last_good(spec, observed) if refusal is not None else spec
     if chosen is None or isinstance(chosen, ManifestError):
         return Decision(None, refusal=refusal)
+    if refusal is not None:
+        goes_on = "Until this is resolved, the last good spec stays in effect"
+        refusal = Verdict(refusal.reason, f"{refusal.message.rstrip('.')}. {goes_on}")
     image = chosen.spark.image or settings.driver_image
     revision = fields.revision(chosen, image)
     return Decision(chosen, revision, image, refusal, _hold(chosen, observed, revision))
@@ -68,6 +71,14 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
         f"{listed}: the checkpoint cannot follow this change. Change it back, or give spec.spark.resetToken "
         "a new value to let it take effect (with another spec.checkpoint, to read everything again)",
     )
+
+
+def _refused_by_api(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
+    """An edit that was found invalid when it was tried, if there is an earlier spec to go back to."""
+    if spec == _last_good(spec, observed) or observed.accepted is None:
+        return None
+    refused = [o for o in observed.obstacles if o.reason not in ("FormerObject", "NamespaceTerminating")]
+    return Verdict(refused[0].reason, refused[0].message) if refused else None
 
 
 def _last_good(spec: PipelineSpec | ManifestError, observed: Observed) -> PipelineSpec | None:
@@ -98,7 +109,7 @@ def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | No
             f"{rival.claim} belongs to pipeline {rival.pipeline}, which is older: give one of them another",
         )
     if spec.suspend:
-        return Verdict("Suspended", "spec.suspend is true")
+        return Verdict("Suspended", "spec.suspend is true: no driver runs, and everything stays as it is")
     driver = observed.resource.status.driver
     limit = spec.restart.backoff_limit
     if driver is not None and driver.revision == revision and (driver.consecutive_failures or 0) > limit:

@@ -112,7 +112,8 @@ def held(case: Case) -> Health | None:
                 "Suspended",
                 reconciling=True,
             )
-        return Health("False", "Suspended", hold.message, "Suspended")
+        # As Flux' own resources, which stay ready while they are suspended: what was asked for is the case.
+        return Health("True", "Suspended", hold.message, "Suspended")
     return Health("False", hold.reason, hold.message, "Failed", stalled=True)
 
 

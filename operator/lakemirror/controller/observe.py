@@ -49,13 +49,19 @@ def resource(body: Object) -> Resource:
     )
 
 
-def accepted(config: Object | None) -> Accepted | None:
-    """The last good spec; None where there is none, or none that this version can read."""
+def accepted(config: Object | None, workloads: Iterable[Workload] = ()) -> Accepted | None:
+    """The last good spec; None where there is none, or none that this version can read.
+
+    It is that of the workload that was applied: the ConfigMap alone may hold one that went no further.
+    """
     if config is None:
         return None
-    revision = metadata_of(config, "annotations").get(names.CURRENT, "")
-    spec = _spec((config.get("data") or {}).get(f"{revision}.yaml", ""))
-    return Accepted(spec, revision) if spec is not None else None
+    lasting = [w.revision for w in workloads if w.kind in ("StatefulSet", "CronJob") and w.revision]
+    for revision in (*lasting, metadata_of(config, "annotations").get(names.CURRENT, "")):
+        spec = _spec((config.get("data") or {}).get(f"{revision}.yaml", ""))
+        if spec is not None:
+            return Accepted(spec, revision)
+    return None
 
 
 @lru_cache(20_000)

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from lakemirror.api import API_VERSION, KIND
 from lakemirror.controller import handlers, vitals
@@ -27,6 +27,8 @@ _WORKERS = 8
 _RESYNC_SECONDS = 60.0
 _WAITING_SECONDS = 1.0
 _MOST_SECONDS = 60.0
+_TOLD_AFTER = timedelta(seconds=30)
+"""Passes that fail for so long are told in the status; until then they may be a hiccup of the API server."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +58,9 @@ class Operator:
         self._api, self._options, self._lease, self._vitals = api, options, lease, vitals
         self._queue: Queue[Key] = Queue()
         self._cache = Cache(api, options.namespaces, self._queue.add, clock)
+        self._clock = clock
         self._failures: Counter[Key] = Counter()
+        self._failing: dict[Key, datetime] = {}
         self._paused = False
         self._watched: dict[Key, int] = {}
         self._unseen: dict[Key, int] = {}
@@ -73,10 +77,11 @@ class Operator:
         self.reconciler.gone(body)
 
     async def run(self) -> None:
-        """Work for ever. Nothing is decided before all pipelines and all objects have been seen."""
+        """Work for ever. Nothing is decided before all pipelines have been listed; of objects the passes know
+        whether all have been seen.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cache.run())
-            await self._cache.synced()
             while not await self._resync():
                 await asyncio.sleep(_WAITING_SECONDS)
             tasks.create_task(self._resync_now_and_then())
@@ -104,9 +109,11 @@ class Operator:
         try:
             await self.reconciler.reconcile(key)
             self._failures.pop(key, None)
+            self._failing.pop(key, None)
             self._vitals.passes.labels("done").inc()
         except Exception as error:
             self._failures[key] += 1
+            since = self._failing.setdefault(key, self._clock())
             self._vitals.passes.labels("failed").inc()
             wait = min(_MOST_SECONDS, 2.0 ** min(self._failures[key], 10))
             expected = isinstance(error, Unreachable | ApiError)
@@ -119,6 +126,14 @@ class Operator:
                 exc_info=None if expected else error,
             )
             self._queue.add(key, wait)
+            if self._clock() - since >= _TOLD_AFTER:
+                await self._tell_failing(key, since, error)
+
+    async def _tell_failing(self, key: Key, since: datetime, error: Exception) -> None:
+        try:
+            await self.reconciler.tell_failing(key, since, error)
+        except Exception as second:  # the queue must go on; the log has both
+            _log.warning("%s/%s: the failure is not in the status: %s", *key, second)
 
     def _may_act(self) -> bool:
         """Whether the Lease is held. Without it the API server was silent, and figures do not age."""

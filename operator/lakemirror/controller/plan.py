@@ -49,6 +49,8 @@ def plan(
         events=tuple(status.events(observed.resource.status, after)),
         finalizer=decision.spec is not None and decision.spec.deletion_policy != "Retain",
         again=min(again, default=None),
+        urgent=tuple(workloads.urgent(decision, observed)),
+        trial=tuple(workloads.trial(decision, observed)),
     )
 
 
@@ -109,18 +111,18 @@ def _leaving(
 ) -> Plan:
     said = Verdict(health.reason, health.message)
     mark: ConditionType = "Stalled" if health.stalled else "Reconciling"
-    conditions = status.conditions_of(
-        observed,
-        [("Ready", health.ready, said), (mark, "True", said)],
-        now,
+    conditions = list(
+        status.conditions_of(observed.resource, [("Ready", health.ready, said), (mark, "True", said)], now)
     )
     before = observed.resource.status
     after = before.model_copy(
         update={
             "observed_generation": observed.resource.generation,
             "phase": health.phase,
-            "conditions": list(conditions),
+            "reason": health.reason,
+            "conditions": conditions,
         }
     )
     again = _retry(observed, now)
-    return Plan(objects, deletions, after, tuple(status.events(before, after)), finalizer, again)
+    events = tuple(status.events(before, after))
+    return Plan(objects, deletions, after, events, finalizer, again, trial=objects)

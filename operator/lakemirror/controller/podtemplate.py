@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 Template = dict[str, Any]
@@ -27,21 +29,78 @@ def overlay(ours: Template, theirs: Template | None, container: str) -> Template
 
 
 def wrong(template: Template | None) -> str | None:
-    """What keeps ``template`` from being laid over anything, if so; the rest is the API server's to judge."""
-    for part in ("metadata", "spec"):
-        if not isinstance((template or {}).get(part) or {}, dict):
-            return f"{part}: must be a mapping"
-    return next(filter(None, (_wrong_list(template, name) for name in _LISTS)), None)
+    """The first thing that keeps ``template`` from being laid over anything, with its path below podTemplate.
+
+    Quantities are checked here because the API server refuses them without a path. All else it judges itself,
+    in a dry run of what the template leads to.
+    """
+    return next(_wrong(template or {}), None)
 
 
-_LISTS = ("containers", "initContainers", "volumes")
+def _wrong(template: Template) -> Iterator[str]:
+    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    for part, value in (("metadata", metadata), ("spec", spec)):
+        if not isinstance(value, dict):
+            yield f"{part}: must be a mapping"
+            return
+    for name in ("labels", "annotations"):
+        yield from _wrong_texts(f"metadata.{name}", metadata.get(name))
+    yield from _wrong_texts("spec.nodeSelector", spec.get("nodeSelector"))
+    for name in ("containers", "initContainers", "volumes"):
+        items = spec.get(name) or []
+        if not isinstance(items, list) or not all(_is_named([item], "") for item in items):
+            yield f"spec.{name}: must be a list, each entry with a name"
+        elif name != "volumes":
+            for item in items:
+                yield from _wrong_resources(f"spec.{name}[{item['name']}].resources", item.get("resources"))
 
 
-def _wrong_list(template: Template | None, name: str) -> str | None:
-    items = ((template or {}).get("spec") or {}).get(name) or []
-    if isinstance(items, list) and all(isinstance(i, dict) and isinstance(i.get("name"), str) for i in items):
-        return None
-    return f"spec.{name}: must be a list, each entry with a name"
+def _wrong_texts(path: str, values: Any) -> Iterator[str]:
+    if not isinstance(values or {}, dict):
+        yield f"{path}: must be a mapping"
+        return
+    for key, value in (values or {}).items():
+        if value is not None and not isinstance(value, str):
+            yield f"{path}.{key}: must be text: write {str(value)!r} in quotes"
+
+
+_QUANTITY = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?")
+"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+
+
+def _wrong_resources(path: str, resources: Any) -> Iterator[str]:
+    if not isinstance(resources or {}, dict):
+        yield f"{path}: must be a mapping"
+        return
+    for part in ("requests", "limits"):
+        amounts = (resources or {}).get(part) or {}
+        if not isinstance(amounts, dict):
+            yield f"{path}.{part}: must be a mapping"
+            continue
+        for name, amount in amounts.items():
+            text = str(amount) if isinstance(amount, str | int | float) else ""
+            if amount is not None and _QUANTITY.fullmatch(text) is None:
+                yield f"{path}.{part}.{name}: {amount!r} is not a quantity such as 500m or 2Gi"
+
+
+_BELOW_WORKLOAD = re.compile(
+    r"\.?\bspec\.(?:jobTemplate\.spec\.template|template|driver\.template|driverSpec\.podTemplateSpec)"
+    r"\.((?:spec|metadata)\.(\w+))"
+)
+
+
+def in_spec(message: str, template: Template | None) -> str:
+    """``message`` of the API server on a workload, with paths as they are in the resource.
+
+    Only what ``template`` sets is said to stand there: the rest comes from other fields.
+    """
+
+    def path(found: re.Match[str]) -> str:
+        part = (template or {}).get(found[1].split(".")[0])
+        inside = isinstance(part, dict) and found[2] in part
+        return f"spec.spark.podTemplate.{found[1]}" if inside else found[0].lstrip(".")
+
+    return _BELOW_WORKLOAD.sub(path, message)
 
 
 def _merge(below: Any, above: Any, name: str) -> Any:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec
-from lakemirror.controller import names, observe, status
+from lakemirror.controller import names, observe, podtemplate, status
 from lakemirror.controller.act import Actor
 from lakemirror.controller.cache import Cache, Identity, Key
 from lakemirror.controller.claims import Claim, claims
 from lakemirror.controller.decide import decide
-from lakemirror.controller.kube import Api, ApiError
+from lakemirror.controller.kube import Api, ApiError, Unreachable
 from lakemirror.controller.plan import plan
 from lakemirror.controller.queue import Queue
 from lakemirror.controller.values import (
@@ -32,15 +32,18 @@ _MOUNTING_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
+class CannotWatch(Exception):
+    """The API server refuses to show a kind of objects, so that nothing can be decided."""
+
+
 @dataclass
 class Pipeline:
-    """What is known of a pipeline: its newest body, and what was seen of its driver and of obstacles."""
+    """What is known of a pipeline: its newest body, and what its driver reported."""
 
     body: Object
     spec: PipelineSpec | ManifestError
     claims: frozenset[Claim] = frozenset()
     report: Report | None = None
-    obstacles: tuple[Obstacle, ...] = ()
     age: tuple[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,16 +101,20 @@ class Reconciler:
             return
         now = self._clock()
         since = self._cache.current_since
-        if since is None:
-            self._queue.add(key, _WAITING_SECONDS)  # what is known may be old
+        if since is None:  # what is known may be old
+            if self._cache.refusal is not None:
+                raise CannotWatch(f"{self._cache.refusal}. Give the operator the rights of its chart")
+            self._queue.add(key, _WAITING_SECONDS)
             return
         observed = await self._observe(key, pipeline, now, since)
-        planned = self._plan(pipeline, observed, now)
-        body = await self._carry_out(pipeline, observed, planned, now)
+        trial = self._plan(pipeline, observed, now).trial
+        obstacles = await self._actor.trial(observed.resource, trial)
+        observed = replace(observed, obstacles=_in_spec(obstacles, pipeline.spec))
+        self._claim(key, pipeline, observed)
+        observed = replace(observed, rivals=tuple(self._rivals(key, pipeline)))
+        body = await self._carry_out(pipeline, observed, now)
         if body is not None:
             self._remember(key, body)
-        if planned.again is not None:
-            self._queue.add(key, max(0.0, (planned.again - self._clock()).total_seconds()))
 
     def _plan(self, pipeline: Pipeline, observed: Observed, now: datetime) -> Plan:
         return plan(pipeline.spec, observed, now, self._settings)
@@ -119,17 +126,16 @@ class Reconciler:
         config = mine.get(Identity("v1", "ConfigMap", names.config(key.name)))
         progress = mine.get(Identity("v1", "ConfigMap", names.progress(key.name)))
         pipeline.report = observe.report(progress, pipeline.report, now)
+        workloads = tuple(observe.workload(o) for i, o in mine.items() if i.kind in _WORKLOADS)
         observed = Observed(
             resource,
-            accepted=observe.accepted(config),
+            accepted=observe.accepted(config, workloads),
             config=(config or {}).get("data") or {},
-            workloads=tuple(observe.workload(o) for i, o in mine.items() if i.kind in _WORKLOADS),
+            workloads=workloads,
             pods=tuple(observe.pod(o) for i, o in mine.items() if i.kind == "Pod"),
             report=_as_seen_since(pipeline.report, since),
-            obstacles=pipeline.obstacles,
+            rivals=tuple(self._rivals(key, pipeline)),
         )
-        self._claim(key, pipeline, observed)
-        observed = replace(observed, rivals=tuple(self._rivals(key, pipeline)))
         return replace(observed, mount_problem=await self._mount_problem(key, observed))
 
     def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
@@ -173,28 +179,51 @@ class Reconciler:
             return ""
         return observe.mount_problem(found.items, stuck[0])
 
-    async def _carry_out(
-        self, pipeline: Pipeline, observed: Observed, planned: Plan, now: datetime
-    ) -> Object | None:
-        """Do what is planned; the pipeline's new body if it was written."""
+    async def _carry_out(self, pipeline: Pipeline, observed: Observed, now: datetime) -> Object | None:
+        """Plan, and do what is planned; the pipeline's new body if it was written."""
         resource = observed.resource
+        planned = self._plan(pipeline, observed, now)
         has_finalizer = names.FINALIZER in resource.finalizers
+        if has_finalizer and not planned.finalizer and resource.deleting:
+            return await self._actor.set_finalizer(resource, False)
         body: Object | None = None
         if planned.finalizer and not has_finalizer and not resource.deleting:
             body = await self._actor.set_finalizer(resource, True)  # before there is any data to delete
-        obstacles = await self._actor.apply(resource, planned.objects)
-        if obstacles != pipeline.obstacles:
-            pipeline.obstacles = obstacles
-            observed = replace(observed, obstacles=obstacles)
+        obstacles = await self._actor.apply(resource, planned.urgent)
+        if not observed.obstacles or observed.accepted is not None:
+            obstacles += await self._actor.apply(resource, planned.objects)
+        if obstacles and not observed.obstacles:  # what was found valid a moment ago no longer is
+            observed = replace(observed, obstacles=_in_spec(obstacles, pipeline.spec))
             planned = self._plan(pipeline, observed, now)
-            self._queue.add(key_of(pipeline.body), _WAITING_SECONDS)
         await self._actor.delete(resource, planned.deletions)
         if not status.unchanged(resource.status, planned.status):
-            body = await self._actor.write_status(resource, planned.status) or body
-            await self._actor.record(resource, planned.events, status.iso(now))
+            written = await self._actor.write_status(resource, planned.status)
+            if written is not None:
+                await self._actor.record(resource, planned.events, status.iso(now))
+            body = written or body
         if has_finalizer and not planned.finalizer:
             body = await self._actor.set_finalizer(resource, False) or body
+        if planned.again is not None:
+            self._queue.add(key_of(pipeline.body), max(0.0, (planned.again - self._clock()).total_seconds()))
         return body
+
+    async def tell_failing(self, key: Key, since: datetime, error: Exception) -> None:
+        """Say in the status that passes have failed ``since`` then, with the last ``error``."""
+        pipeline = self.pipelines.get(key)
+        if pipeline is None:
+            return
+        resource, now = observe.resource(pipeline.body), self._clock()
+        words = str(error) if isinstance(error, ApiError | Unreachable | CannotWatch) else repr(error)
+        after = status.failing(resource, since, words, now)
+        before, ready = resource.status.condition("Ready"), after.condition("Ready")
+        if before is not None and ready is not None:
+            same = (before.reason, before.observed_generation) == (ready.reason, ready.observed_generation)
+            if same:  # once is enough: each write brings about another pass
+                return
+        body = await self._actor.write_status(resource, after)
+        if body is not None:
+            self._remember(key, body)
+            await self._actor.record(resource, status.events(resource.status, after), status.iso(now))
 
     def _remember(self, key: Key, body: Object) -> None:
         """What the API answered, so that the next pass does not start from what was before."""
@@ -211,6 +240,12 @@ def _as_seen_since(report: Report | None, since: datetime) -> Report | None:
     if report is None:
         return None
     return replace(report, seen=max(report.seen, since), progressed=max(report.progressed, since))
+
+
+def _in_spec(obstacles: tuple[Obstacle, ...], spec: PipelineSpec | ManifestError) -> tuple[Obstacle, ...]:
+    """The obstacles, with paths as they are in the resource."""
+    template = spec.spark.pod_template if isinstance(spec, PipelineSpec) else None
+    return tuple(replace(o, message=podtemplate.in_spec(o.message, template)) for o in obstacles)
 
 
 def spec_of(body: Object) -> PipelineSpec | ManifestError:

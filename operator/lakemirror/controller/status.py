@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus
@@ -12,7 +12,7 @@ from lakemirror.api.report import CheckpointReport, TableReport, shown_tables
 from lakemirror.api.status import Condition, ConditionType, DriverStatus, Handled
 from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Case, Health
-from lakemirror.controller.values import Event, Observed, Report
+from lakemirror.controller.values import Event, Observed, Report, Resource
 
 MOST_BYTES = 60_000
 """A status stays below 64 KB, so that watching thousands of pipelines is cheap."""
@@ -25,11 +25,13 @@ def status(case: Case, health: Health) -> PipelineStatus:
     """What to write; conditions that stay as they are keep the time at which they came to be so."""
     observed = case.observed
     before, report = observed.resource.status, observed.report
+    conditions = list(_conditions(case, health))
     return _small(
         PipelineStatus(
             observed_generation=observed.resource.generation,
             phase=health.phase,
-            conditions=list(_conditions(case, health)),
+            reason=main_reason(conditions),
+            conditions=conditions,
             driver=_driver(case),
             checkpoint=_checkpoint(before.checkpoint, report),
             totals=report.said.totals if report is not None else before.totals,
@@ -40,9 +42,65 @@ def status(case: Case, health: Health) -> PipelineStatus:
     )
 
 
+def main_reason(conditions: Iterable[Condition]) -> str:
+    """What ``kubectl get`` shows: an edit that is refused stands above how the driver is."""
+    reasons = {condition.type: condition.reason for condition in conditions}
+    return reasons.get("Stalled") or reasons["Ready"]
+
+
+def failing(resource: Resource, since: datetime, words: str, now: datetime) -> PipelineStatus:
+    """The status of a pipeline that the operator has not been able to process ``since`` then, because of what
+    ``words`` say. What was known of it stays, but how it is now is not known.
+    """
+    before = resource.status
+    said = Verdict(
+        "ReconcileError",
+        f"the operator cannot process this pipeline since {iso(since)} and tries again every minute: {words}",
+    )
+    wanted: list[tuple[ConditionType, str, Verdict]] = [
+        ("Ready", "Unknown", said),
+        ("Reconciling", "True", said),
+    ]
+    made = list(conditions_of(resource, wanted, now))
+    kept = [c for c in before.conditions or [] if c.type not in ("Ready", "Reconciling", "Stalled")]
+    changes = {
+        "observed_generation": resource.generation,
+        "phase": before.phase or "Pending",
+        "reason": said.reason,
+        "conditions": [*made, *kept],
+    }
+    return before.model_copy(update=changes)
+
+
+def essential(after: PipelineStatus, words: str) -> PipelineStatus:
+    """What of a status can always be written, with what the API server says of the whole."""
+    lead = f"the API server refuses the whole status (is the CRD older than the operator?): {words}"
+    conditions = [
+        c.model_copy(update={"message": f"{c.message[: _MESSAGE_KEPT // 2]} [{lead[:_MESSAGE_KEPT]}]"})
+        if c.type == "Ready"
+        else c
+        for c in after.conditions or []
+    ]
+    return PipelineStatus(
+        observed_generation=after.observed_generation, phase=after.phase, conditions=conditions
+    )
+
+
 def unchanged(before: PipelineStatus, after: PipelineStatus) -> bool:
-    """Whether nothing but time moved: then the status is not written."""
-    return _timeless(before) == _timeless(after)
+    """Whether nothing but time moved: then the status is not written, except to renew what says so."""
+    return _timeless(before) == _timeless(after) and not _due_for_renewal(before, after)
+
+
+RENEWED_EVERY = timedelta(minutes=10)
+"""How old ``checkpoint.observedAt`` may become while the driver goes on saying the same."""
+
+
+def _due_for_renewal(before: PipelineStatus, after: PipelineStatus) -> bool:
+    old = before.checkpoint.observed_at if before.checkpoint is not None else None
+    new = after.checkpoint.observed_at if after.checkpoint is not None else None
+    if old is None or new is None:
+        return False
+    return datetime.fromisoformat(new) - datetime.fromisoformat(old) >= RENEWED_EVERY
 
 
 def _timeless(status: PipelineStatus) -> dict[str, Any]:
@@ -58,29 +116,40 @@ def events(before: PipelineStatus, after: PipelineStatus) -> list[Event]:
 
 def _event(before: Condition | None, after: Condition) -> Event | None:
     if before is not None and (before.status, before.reason) == (after.status, after.reason):
-        return None
-    if after.type == "Reconciling" or (after.type == "Stalled" and before is not None):
+        same_edit = before.observed_generation == after.observed_generation
+        if after.type != "Stalled" or same_edit or before.message == after.message:
+            return None
+    if after.type == "Reconciling":
         return None  # Ready says as much
     good = after.status == "True" if after.type == "Ready" else False
     quiet = good or after.reason in _QUIET
     return Event("Normal" if quiet else "Warning", after.reason, after.message)
 
 
-_QUIET = ("Running", "Suspended", "Restarting", "DriverPending", "DriverStarting", "Scheduled", "Deleting")
+_QUIET = (
+    "Running",
+    "Suspended",
+    "Restarting",
+    "DriverPending",
+    "DriverStarting",
+    "Scheduled",
+    "Deleting",
+    "FormerObject",
+)
 """Reasons for not being ready that are as someone wished."""
 
 
 def conditions_of(
-    observed: Observed, wanted: Iterable[tuple[ConditionType, str, Verdict]], now: datetime
+    resource: Resource, wanted: Iterable[tuple[ConditionType, str, Verdict]], now: datetime
 ) -> Iterator[Condition]:
     """The conditions, each with the time of its last transition."""
     for type, value, verdict in wanted:
-        before = observed.resource.status.condition(type)
+        before = resource.status.condition(type)
         since = before.last_transition_time if before is not None and before.status == value else iso(now)
         yield Condition(
             type=type,
             status=_truth(value),
-            observed_generation=observed.resource.generation,
+            observed_generation=resource.generation,
             last_transition_time=since,
             reason=verdict.reason,
             message=verdict.message[:_MESSAGE_KEPT],
@@ -94,16 +163,29 @@ def _truth(value: str) -> Literal["True", "False", "Unknown"]:
 def _conditions(case: Case, health: Health) -> Iterator[Condition]:
     said = Verdict(health.reason, health.message)
     wanted: list[tuple[ConditionType, str, Verdict]] = [("Ready", health.ready, said)]
-    if health.reconciling:
-        wanted.append(("Reconciling", "True", said))
     stalled = _stalled(case, health)
     if stalled is not None:
         wanted.append(("Stalled", "True", stalled))
+    elif health.reconciling:  # kstatus wants one of the two: what waits for a person is not under way
+        wanted.append(("Reconciling", "True", said))
     for type, look in _FINDINGS:
         found = look(case)
         if found is not None:
             wanted.append((type, "True", found))
-    return conditions_of(case.observed, wanted, case.now)
+    for condition in conditions_of(case.observed.resource, wanted, case.now):
+        yield _of_last_good(case, condition) if condition.type == "Ready" else condition
+
+
+def _of_last_good(case: Case, ready: Condition) -> Condition:
+    """Ready, where an edit is refused: about an earlier generation, so that nobody who waits for the edit to
+    become ready is told that it is.
+    """
+    if case.decision.refusal is None or case.decision.spec is None:
+        return ready
+    before = case.observed.resource.status.condition("Ready")
+    known = (before.observed_generation if before is not None else None) or 0
+    earlier = min(known, case.observed.resource.generation - 1)
+    return ready.model_copy(update={"observed_generation": earlier})
 
 
 def _stalled(case: Case, health: Health) -> Verdict | None:
@@ -116,7 +198,7 @@ def _stalled(case: Case, health: Health) -> Verdict | None:
     return Verdict(obstacles[0].reason, obstacles[0].message) if obstacles else _source_restarted(case)
 
 
-_NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec")
+_NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec", "QuotaExceeded")
 """Obstacles that do not go by themselves."""
 
 

@@ -107,9 +107,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """An object that could not be applied: a foreign one has its name, or the API server refused it."""
+    """An object that cannot be applied: a foreign one has its name, or the API server refuses it."""
 
-    reason: Literal["ForeignObject", "Refused", "InvalidSpec", "NamespaceTerminating", "FormerObject"]
+    reason: Literal[
+        "ForeignObject", "FormerObject", "InvalidSpec", "NamespaceTerminating", "QuotaExceeded", "Refused"
+    ]
     message: str
 
 
@@ -168,8 +170,9 @@ class Event:
 class Plan:
     """What to do: ``objects`` to apply, ``deletions``, then ``status`` to write and ``events`` to record.
 
-    ``finalizer``: whether ours has to be there. ``again``: when time alone may change the
-    plan; None is never.
+    ``urgent`` stops a driver, and is applied first, whatever becomes of the others. ``trial``: what the API
+    server has to find valid before any of it is applied. ``finalizer``: whether ours has to be there.
+    ``again``: when time alone may change the plan; None is never.
     """
 
     objects: tuple[Object, ...]
@@ -178,3 +181,5 @@ class Plan:
     events: tuple[Event, ...] = ()
     finalizer: bool = False
     again: datetime | None = None
+    urgent: tuple[Object, ...] = ()
+    trial: tuple[Object, ...] = ()

@@ -40,6 +40,23 @@ def objects(decision: Decision, observed: Observed) -> list[Object]:
     return [*build.foundations(app), *due]
 
 
+def urgent(decision: Decision, observed: Observed) -> list[Object]:
+    """What stops a driver that must not run: it depends on no other object."""
+    there = current(decision, observed)
+    if decision.hold is None or there is None or there.kind not in ("StatefulSet", "CronJob"):
+        return []
+    return [build.workload(application(decision, observed))]
+
+
+def trial(decision: Decision, observed: Observed) -> list[Object]:
+    """What the API server has to find valid before any of it is applied: also a workload that has to wait."""
+    found = objects(decision, observed)
+    if not found or decision.spec is None or already_completed(decision, observed):
+        return found
+    workload = build.workload(application(decision, observed))
+    return found if workload in found else [*found, workload]
+
+
 def _workload_is_due(decision: Decision, observed: Observed) -> bool:
     """Whether the workload has to be applied now; Jobs and SparkApplications are never changed."""
     there = current(decision, observed)
