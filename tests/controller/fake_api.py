@@ -13,6 +13,7 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
+from lakemirror.api import GROUP
 from lakemirror.controller import names
 from lakemirror.controller.kube import ApiError, Listed, Propagation, Unreachable, Watched
 from lakemirror.controller.values import Object
@@ -114,6 +115,8 @@ class FakeApi:
         if uid not in (None, there["metadata"]["uid"]):
             raise ApiError(409, "Conflict", "uid mismatch")
         merged = _merged(there, document)
+        if "annotations" in document["metadata"]:
+            merged["metadata"]["annotations"] = _applied_annotations(there, document)
         if part == "status":
             merged = {**there, "status": document["status"]}
         if manager.endswith("-finalizer"):
@@ -227,6 +230,13 @@ class FakeApi:
         self._history.append((self._version, type, copy.deepcopy(document)))
         async with self._news:
             self._news.notify_all()
+
+
+def _applied_annotations(there: Object, document: Object) -> dict[str, str]:
+    """The annotations of others stay; of one's own, those that are not applied any more go."""
+    before = there["metadata"].get("annotations", {})
+    others = {name: value for name, value in before.items() if not name.startswith(f"{GROUP}/")}
+    return others | document["metadata"]["annotations"]
 
 
 def _id(document: Object) -> Id:

@@ -17,9 +17,9 @@ from lakemirror.controller import cache, names, operator, reconciler
 from lakemirror.controller.kube import ApiError, Cause
 from lakemirror.controller.lease import Lease
 from lakemirror.controller.operator import Operator, Options
-from lakemirror.controller.values import Object, Settings
+from lakemirror.controller.values import Object, Pace, Settings
 from lakemirror.controller.vitals import Vitals
-from tests.controller.builders import document, iso
+from tests.controller.builders import SETTINGS, document, iso
 from tests.controller.fake_api import FakeApi
 
 POD_SPEC = {"containers": [{"name": "driver", "image": "driver:1"}]}
@@ -143,11 +143,12 @@ async def world(
     api: FakeApi | None = None,
     identity: str = "one",
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    settings: Settings = SETTINGS,
 ) -> AsyncIterator[World]:
     api = api or FakeApi()
     lease = Lease(api, "mirrors", "operator", identity)
     await lease.acquire()
-    options = Options(Settings("driver:1"), identity, "mirrors")
+    options = Options(settings, identity, "mirrors")
     working = Operator(api, options, lease, Vitals(), clock)
     tasks = [asyncio.create_task(one) for one in (working.run(), _kopf(api, working))]
     try:
@@ -468,3 +469,94 @@ async def test_figures_do_not_age_while_the_api_server_is_silent(monkeypatch: py
         now[0] += timedelta(seconds=100)
         w.operator.take(w.api.one("CdcPipeline", "shop"))
         await w.until(lambda: w.ready() == ("Unknown", "StaleFigures"))
+
+
+PACE = Pace(1, timedelta(seconds=0.5))
+SHOPS = ("a", "b", "c")
+
+
+async def run_shops(w: World) -> None:
+    for name in SHOPS:
+        await w.run(name, target={"path": f"s3a://{name}/{{table}}"}, checkpoint=f"s3a://lake/{name}")
+    await w.settle()
+
+
+def templates(api: FakeApi) -> list[str]:
+    """The image of each workload."""
+    sets = [api.one("StatefulSet", f"{name}-driver") for name in SHOPS]
+    return [one["spec"]["template"]["spec"]["containers"][0]["image"] for one in sets]
+
+
+async def take_over(w: World, name: str) -> None:
+    """A driver starts with the template that is there now, and is Ready."""
+    with suppress(StopIteration):
+        await w.api.remove(w.api.one("Pod", f"{name}-driver-0"))
+    await w.start_pod(name)
+    await w.report(name, runId=f"run-{datetime.now(UTC).isoformat()}")
+
+
+@in_loop
+async def test_a_new_default_image_is_rolled_out_one_by_one() -> None:
+    api = FakeApi()
+    async with world(api) as w:
+        await run_shops(w)
+    async with world(api, "two", settings=Settings("driver:2", Pace(1, timedelta(minutes=5)))) as w:
+        for done, name in enumerate(SHOPS):
+            await w.until(lambda done=done: templates(api).count("driver:2") == done + 1)
+            await w.settle()
+            assert templates(api) == ["driver:2"] * (done + 1) + ["driver:1"] * (2 - done)
+            await take_over(w, name)
+        await w.until(lambda: all(w.ready(name) == ("True", "Progressing") for name in SHOPS))
+        await w.settle()
+        for name in SHOPS:
+            assert [c["type"] for c in w.status(name)["conditions"]] == ["Ready"]
+            assert (
+                "lakemirror.io/moved" not in api.one("ConfigMap", f"{name}-config")["metadata"]["annotations"]
+            )
+        assert w.operator.reconciler.images.counts()["updated"] == 3
+
+
+@in_loop
+async def test_a_rollout_stops_at_what_is_not_ready_also_for_another_operator() -> None:
+    api = FakeApi()
+    async with world(api) as w:
+        await run_shops(w)
+    for identity in ("two", "three"):
+        async with world(api, identity, settings=Settings("driver:2", PACE)) as w:
+            await w.until(lambda: "mirrors/a" in condition(w, "b", "ImageRollout").get("message", ""))
+            await w.until(lambda: condition(w, "a", "ImageRollout").get("reason") == "RolloutFailed")
+            await w.settle()
+            assert templates(api) == ["driver:2", "driver:1", "driver:1"]
+            assert w.ready("b") == ("True", "Progressing")
+            assert w.operator.reconciler.images.counts() == {
+                "failed": 1,
+                "waiting": 2,
+                "moving": 0,
+                "updated": 0,
+                "later": 0,
+            }
+    async with world(api, "four", settings=Settings("driver:2", PACE)) as w:
+        await take_over(w, "a")
+        await w.until(lambda: templates(api) == ["driver:2", "driver:2", "driver:1"])
+    async with world(api, "five", settings=Settings("driver:1", PACE)) as w:
+        await w.until(lambda: templates(api).count("driver:1") >= 2)
+        assert templates(api)[2] == "driver:1"
+
+
+def condition(w: World, name: str, type: str) -> dict[str, Any]:
+    return next((c for c in w.status(name).get("conditions", ()) if c["type"] == type), {})
+
+
+@in_loop
+async def test_another_image_takes_back_the_one_that_failed_at_once() -> None:
+    api = FakeApi()
+    async with world(api) as w:
+        await run_shops(w)
+    async with world(api, "two", settings=Settings("driver:2", PACE)) as w:
+        await w.until(lambda: condition(w, "a", "ImageRollout").get("reason") == "RolloutFailed")
+    async with world(api, "three", settings=Settings("driver:1", PACE)) as w:
+        await w.until(lambda: templates(api) == ["driver:1"] * 3)
+        await take_over(w, "a")
+        await w.until(lambda: w.ready("a") == ("True", "Progressing"))
+        await w.settle()
+        assert condition(w, "b", "ImageRollout") == {}

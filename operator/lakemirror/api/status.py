@@ -11,7 +11,14 @@ from lakemirror.api.report import CheckpointReport, Count, TableReport, Text, Ti
 
 Phase = Literal["Pending", "Starting", "Running", "Suspended", "Completed", "Failed"]
 ConditionType = Literal[
-    "Ready", "Reconciling", "Stalled", "SchemaDrift", "DataQuality", "SourceRestarted", "TableFailed"
+    "Ready",
+    "Reconciling",
+    "Stalled",
+    "SchemaDrift",
+    "DataQuality",
+    "SourceRestarted",
+    "TableFailed",
+    "ImageRollout",
 ]
 
 

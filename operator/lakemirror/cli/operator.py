@@ -6,11 +6,20 @@ import importlib
 import logging
 import os
 import socket
+from datetime import timedelta
 
 import click
 
+from lakemirror.api import duration_seconds
 from lakemirror.cli.common import driver_image_option, fail
-from lakemirror.controller.values import Settings
+from lakemirror.controller.values import Pace, Settings
+
+
+def _duration(_context: click.Context, _option: click.Parameter, text: str) -> timedelta:
+    try:
+        return timedelta(seconds=duration_seconds(text))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -22,6 +31,23 @@ from lakemirror.controller.values import Settings
     help="Look after this namespace only. Repeatable; default: the whole cluster.",
 )
 @driver_image_option
+@click.option(
+    "--rollout-max-concurrent",
+    envvar="LAKEMIRROR_ROLLOUT_MAX_CONCURRENT",
+    type=click.IntRange(min=1),
+    default=Pace.at_once,
+    show_default=True,
+    help="How many drivers at a time are restarted on a new --driver-image.",
+)
+@click.option(
+    "--rollout-timeout",
+    envvar="LAKEMIRROR_ROLLOUT_TIMEOUT",
+    metavar="DURATION",
+    default=f"{Pace.timeout.seconds // 60}m",
+    show_default=True,
+    callback=_duration,
+    help="How long each may take to be Ready on it; else the rollout stops.",
+)
 @click.option("--lease", default="lakemirror-operator", show_default=True, help="Its Lease's name.")
 @click.option(
     "--port", default=8080, show_default=True, help="Where /healthz, /readyz and /metrics are served."
@@ -33,7 +59,15 @@ from lakemirror.controller.values import Settings
     default="info",
     show_default=True,
 )
-def operator(namespaces: tuple[str, ...], driver_image: str, lease: str, port: int, log_level: str) -> None:
+def operator(
+    namespaces: tuple[str, ...],
+    driver_image: str,
+    rollout_max_concurrent: int,
+    rollout_timeout: timedelta,
+    lease: str,
+    port: int,
+    log_level: str,
+) -> None:
     """Look after the CdcPipelines of a cluster: run their drivers, and tell how they are.
 
     Several may run; one at a time acts, as the Lease in the namespace POD_NAMESPACE says.
@@ -46,7 +80,7 @@ def operator(namespaces: tuple[str, ...], driver_image: str, lease: str, port: i
         fail(f"{error.name} is not installed: pip install 'lakemirror[operator]'")
     process.run(
         process.Options(
-            Settings(driver_image),
+            Settings(driver_image, Pace(rollout_max_concurrent, rollout_timeout)),
             identity=os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
             namespace=os.environ.get("POD_NAMESPACE", "default"),
             namespaces=namespaces or None,

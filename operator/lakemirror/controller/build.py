@@ -32,7 +32,8 @@ class Application:
     """What one pipeline's objects are made of.
 
     ``kept``: further entries of the config ConfigMap, for pods that still run another revision. ``held``: no
-    driver shall run. ``uid`` of the pipeline makes it their owner; without one they have none.
+    driver shall run. ``uid`` of the pipeline makes it their owner; without one they have none. ``moved``:
+    what the config keeps of a rollout, see ``values.Moved``.
     """
 
     namespace: str
@@ -43,6 +44,7 @@ class Application:
     uid: str | None = None
     held: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
+    moved: str = ""
 
     def __hash__(self) -> int:
         return hash((self.namespace, self.name, self.revision, self.held))
@@ -167,6 +169,7 @@ def _values(app: Application) -> dict[str, Any]:
         "revision": app.revision,
         "image": app.image,
         "held": app.held,
+        "moved": app.moved,
         "config_items": [{"key": key, "path": path} for key, path in items.items()],
         "pull_secrets": [{"name": name} for name in spark.image_pull_secrets or []],
         "secrets": sorted(set(spec.secrets().values())),

@@ -45,7 +45,8 @@ def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Set
     if refusal is not None:
         goes_on = "Until this is resolved, the last good spec stays in effect"
         refusal = Verdict(refusal.reason, f"{refusal.message.rstrip('.')}. {goes_on}")
-    image = chosen.spark.image or settings.driver_image
+    default = observed.turn.image if observed.turn is not None else settings.driver_image
+    image = chosen.spark.image or default
     revision = fields.revision(chosen, image)
     return Decision(chosen, revision, image, refusal, _hold(chosen, observed, revision))
 

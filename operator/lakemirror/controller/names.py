@@ -16,6 +16,11 @@ APPLIED = f"{GROUP}/applied"
 """Annotation of every object: a hash of what was applied, so that what is unchanged is not applied again."""
 CURRENT = f"{GROUP}/current"
 """Annotation of the config ConfigMap: the revision that is wanted now."""
+IMAGE = f"{GROUP}/image"
+"""Annotation of the config ConfigMap: the image that the driver was given."""
+MOVED = f"{GROUP}/moved"
+"""Annotation of the config ConfigMap while the driver has to prove itself on a new default image: since when,
+and from which one it came; see ``rollout``."""
 FINALIZER = f"{GROUP}/data"
 """Holds a deleted pipeline until its data is deleted; not with deletionPolicy Retain."""
 

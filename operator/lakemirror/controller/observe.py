@@ -13,10 +13,11 @@ from pydantic import ValidationError
 
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.api import report as api
-from lakemirror.controller import backends, names
+from lakemirror.controller import backends, names, rollout
 from lakemirror.controller.values import (
     Accepted,
     Ending,
+    Given,
     Object,
     Pod,
     Report,
@@ -62,6 +63,23 @@ def accepted(config: Object | None, workloads: Iterable[Workload] = ()) -> Accep
         if spec is not None:
             return Accepted(spec, revision)
     return None
+
+
+def given(config: Object | None, before: PipelineStatus) -> Given | None:
+    """What the driver was given to run; None where there is nothing yet.
+
+    Operators before the annotation left only the image of the pod, in the status.
+    """
+    if config is None:
+        return None
+    annotations = metadata_of(config, "annotations")
+    ran = before.driver.image if before.driver is not None else None
+    image = annotations.get(names.IMAGE) or ran or ""
+    try:
+        moved = rollout.read(json.loads(annotations.get(names.MOVED, "null")))
+    except ValueError:
+        moved = None
+    return Given(image, annotations.get(names.CURRENT, ""), moved)
 
 
 @lru_cache(20_000)

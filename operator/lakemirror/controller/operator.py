@@ -155,6 +155,8 @@ class Operator:
         self._vitals.pipelines.clear()
         for phase, number in phases.items():
             self._vitals.pipelines.labels(phase).set(number)
+        for state, number in self.reconciler.images.counts().items():
+            self._vitals.rollout.labels(state).set(number)
         self._vitals.waiting.set(len(self._queue))
 
     async def _resync_now_and_then(self) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec
-from lakemirror.controller import names, observe, podtemplate, status
+from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
+from lakemirror.controller import names, observe, podtemplate, rollout, status
 from lakemirror.controller.act import Actor
 from lakemirror.controller.cache import Cache, Identity, Key
 from lakemirror.controller.claims import Claim, claims
 from lakemirror.controller.decide import decide
+from lakemirror.controller.images import Images
 from lakemirror.controller.kube import Api, ApiError, Unreachable
 from lakemirror.controller.plan import plan
 from lakemirror.controller.queue import Queue
@@ -25,6 +26,7 @@ from lakemirror.controller.values import (
     Report,
     Rival,
     Settings,
+    Turn,
 )
 
 _WAITING_SECONDS = 2.0
@@ -63,6 +65,7 @@ class Reconciler:
         self._settings = settings
         self._clock = clock
         self._actor = Actor(api, cache)
+        self.images = Images(settings)
         self.pipelines: dict[Key, Pipeline] = {}
         self._claimants: dict[Claim, set[Key]] = defaultdict(set)
 
@@ -91,6 +94,7 @@ class Reconciler:
         if known is None or known.body["metadata"]["uid"] != body["metadata"]["uid"]:
             return
         self._set_claims(key, known, frozenset())
+        self.images.gone(key)
         del self.pipelines[key]
         self._queue.forget(key)
 
@@ -112,6 +116,7 @@ class Reconciler:
         observed = replace(observed, obstacles=_in_spec(obstacles, pipeline.spec))
         self._claim(key, pipeline, observed)
         observed = replace(observed, rivals=tuple(self._rivals(key, pipeline)))
+        observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
         body = await self._carry_out(pipeline, observed, now)
         if body is not None:
             self._remember(key, body)
@@ -135,7 +140,9 @@ class Reconciler:
             pods=tuple(observe.pod(o) for i, o in mine.items() if i.kind == "Pod"),
             report=_as_seen_since(pipeline.report, since),
             rivals=tuple(self._rivals(key, pipeline)),
+            given=observe.given(config, resource.status),
         )
+        observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
         return replace(observed, mount_problem=await self._mount_problem(key, observed))
 
     def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
@@ -144,6 +151,23 @@ class Reconciler:
         wanted = claims(spec, key.namespace) if spec is not None else frozenset()
         if wanted != pipeline.claims:
             self._set_claims(key, pipeline, wanted)
+
+    def _turn(self, key: Key, pipeline: Pipeline, observed: Observed, now: datetime) -> Turn | None:
+        """Which default image the driver has at this time; wakes those whose turn it is."""
+        for other in self.images.unseen(self.pipelines):
+            config = self._cache.of(other).get(Identity("v1", "ConfigMap", names.config(other.name)))
+            had = observe.given(config, PipelineStatus())
+            self.images.take(other, rollout.unseen(had) if had is not None else None)
+        decision = decide(pipeline.spec, observed, self._settings)
+        held = decision.suspended or bool(observed.rivals)
+        self.images.take(key, rollout.standing(decision.spec, held, observed, now))
+        turn, concerned = self.images.turn(key, now)
+        for other in concerned:
+            self._queue.add(other)
+        again = self.images.again(key, now)
+        if again is not None:
+            self._queue.add(key, (again - now).total_seconds())
+        return turn
 
     def _rivals(self, key: Key, pipeline: Pipeline) -> Iterator[Rival]:
         """Older pipelines with a claim of this one's, the oldest first."""

@@ -119,13 +119,15 @@ def _event(before: Condition | None, after: Condition) -> Event | None:
         same_edit = before.observed_generation == after.observed_generation
         if after.type != "Stalled" or same_edit or before.message == after.message:
             return None
-    if after.type == "Reconciling":
+    if after.type == "Reconciling" or after.reason in _OF_MANY:
         return None  # Ready says as much
     good = after.status == "True" if after.type == "Ready" else False
     quiet = good or after.reason in _QUIET
     return Event("Normal" if quiet else "Warning", after.reason, after.message)
 
 
+_OF_MANY = ("WaitingForTurn", "RolloutStopped")
+"""Reasons that many pipelines have at once, and that the Event of one of them explains."""
 _QUIET = (
     "Running",
     "Suspended",
@@ -135,6 +137,7 @@ _QUIET = (
     "Scheduled",
     "Deleting",
     "FormerObject",
+    "InProgress",
 )
 """Reasons for not being ready that are as someone wished."""
 
@@ -245,11 +248,39 @@ def _table_failed(case: Case) -> Verdict | None:
     return Verdict("NotWritten", _enumerated(failed)) if failed else None
 
 
+def _image_rollout(case: Case) -> Verdict | None:
+    """A new default image that the driver does not run yet, or on which it has not become Ready."""
+    turn = case.observed.turn
+    if turn is None or not turn.state or turn.image != case.decision.image:
+        return None
+    kept, new = f"the driver stays on {turn.image}", f"the new default image {turn.default}"
+    if turn.state == "Waiting":
+        return Verdict("WaitingForTurn", f"{kept} until it is its turn to be restarted on {new}")
+    if turn.state == "Stopped":
+        return Verdict(
+            "RolloutStopped",
+            f"{kept}: pipeline {turn.stopped_by} is not Ready on {new}, so the rollout has stopped. It goes "
+            "on when that pipeline is Ready, or when the operator gets another driverImage",
+        )
+    assert turn.moved is not None
+    done = f"at {iso(turn.moved.at)} the driver was restarted on {new} (before: {turn.moved.before})"
+    if turn.state == "Moving":
+        follow = ". Others follow when it is Ready" if turn.moved.ready else ""
+        return Verdict("InProgress", f"{done}{follow}")
+    return Verdict(
+        "RolloutFailed",
+        f"{done} and has not become Ready since: the rollout has stopped, and other drivers stay on their "
+        "image. If the image is at fault, give the operator another driverImage (the former one takes this "
+        "pipeline back). If the pipeline is, correct what Ready says, or name an image in spec.spark.image",
+    )
+
+
 _FINDINGS: tuple[tuple[ConditionType, Callable[[Case], Verdict | None]], ...] = (
     ("SchemaDrift", _schema_drift),
     ("DataQuality", _data_quality),
     ("SourceRestarted", _source_restarted),
     ("TableFailed", _table_failed),
+    ("ImageRollout", _image_rollout),
 )
 
 

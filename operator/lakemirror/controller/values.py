@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus, report
@@ -35,6 +35,42 @@ class Accepted:
 
     spec: PipelineSpec
     revision: str
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A driver was given another default image while it ran, and has not been Ready on it yet.
+
+    ``before``: the image that it had until then; ``ready``: whether it was Ready on it.
+    """
+
+    before: str
+    at: datetime
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the driver was given to run, as the config ConfigMap says."""
+
+    image: str
+    revision: str
+    moved: Moved | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which default image a pipeline has at this time: ``image``; the newest is ``default``.
+
+    ``state`` is empty where there is nothing to tell. ``Moving``: ``moved`` to it, and not Ready yet;
+    ``Failed``: not in time. ``Waiting`` for its turn, or ``Stopped`` with others by pipeline ``stopped_by``.
+    """
+
+    image: str
+    default: str
+    moved: Moved | None = None
+    state: Literal["", "Waiting", "Moving", "Failed", "Stopped"] = ""
+    stopped_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,9 +171,22 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     report: Report | None = None
     rivals: tuple[Rival, ...] = ()
+    given: Given | None = None
+    turn: Turn | None = None
+    """Which default image it has; without one, that of the settings."""
     obstacles: tuple[Obstacle, ...] = ()
     mount_problem: str = ""
     """What the kubelet says of a volume that it cannot mount, such as a Secret that is not there."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a new default image is rolled out: to how many drivers ``at_once``, and how long each may take to
+    be Ready on it before the others are spared.
+    """
+
+    at_once: int = 1
+    timeout: timedelta = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -145,6 +194,7 @@ class Settings:
     """The operator's own settings."""
 
     driver_image: str = "lakemirror-driver:0.1.0"
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True)

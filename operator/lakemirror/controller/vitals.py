@@ -30,6 +30,12 @@ class Vitals:
         self.pipelines = Gauge(
             "lakemirror_operator_pipelines", "Pipelines by phase", ["phase"], registry=self.registry
         )
+        self.rollout = Gauge(
+            "lakemirror_operator_rollout_pipelines",
+            "Pipelines without an image of their own, by how far they are with the default image",
+            ["state"],
+            registry=self.registry,
+        )
         self.waiting = Gauge(
             "lakemirror_operator_queue", "Pipelines that wait for a pass", registry=self.registry
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
-from lakemirror.controller import build, names
+from lakemirror.controller import build, names, rollout
 from lakemirror.controller.build import Application
 from lakemirror.controller.decide import Decision
 from lakemirror.controller.values import Deletion, Kind, Object, Observed, Pod, Workload
@@ -25,7 +26,16 @@ def application(decision: Decision, observed: Observed) -> Application:
         uid=resource.uid,
         held=decision.hold is not None,
         kept=kept,
+        moved=_moved(decision, observed),
     )
+
+
+def _moved(decision: Decision, observed: Observed) -> str:
+    """Kept with the config until the driver is Ready on the image that it was moved to."""
+    turn = observed.turn
+    if turn is None or turn.moved is None or decision.image != turn.image:
+        return ""
+    return json.dumps(rollout.document(turn.moved), sort_keys=True)
 
 
 def objects(decision: Decision, observed: Observed) -> list[Object]:

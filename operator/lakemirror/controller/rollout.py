@@ -1,0 +1,161 @@
+"""How a new default image reaches the drivers: a few at a time, and no further than it works. Pure.
+
+A driver that runs is *moved* to the new default in its turn, the pipelines in the order of their names. Until
+it is Ready again it takes a place, of which there are ``Pace.at_once``. If it is not within ``Pace.timeout``,
+the rollout has stopped: nobody is moved until that driver is Ready, or has another image. What begins anyway
+(a new pipeline, one that is resumed, the next run of one that does not stream) takes the new default without
+waiting, unless the rollout has stopped; then it has the image that it had.
+
+Pipelines that have not been Ready for longer than the timeout are moved as well, in places of their own: the
+new image may be their cure. They prove nothing, so they stop nothing either.
+
+All of this stands in the API: the image that each pipeline was given, and since when it has to prove itself
+(``Given``, in the config ConfigMap), and whether it is Ready (its status).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from lakemirror.api import PipelineSpec
+from lakemirror.controller import fields
+from lakemirror.controller.values import Given, Moved, Observed, Pace, Turn
+
+K = TypeVar("K", bound=tuple[str, str])
+"""A pipeline: namespace and name."""
+
+When = Literal["InTurn", "AtStart", "Later"]
+"""When a pipeline takes another default: in its turn; now, for it begins anyway; not before something else
+happens to it, such as its next run."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What of a pipeline counts: the image that it has, ``moved`` as long as it has not been Ready on it, and
+    since when it has not been Ready; None while it is.
+    """
+
+    image: str
+    moved: Moved | None = None
+    unready_since: datetime | None = None
+    when: When = "InTurn"
+
+
+@dataclass(frozen=True)
+class Rollout(Generic[K]):
+    """How far it is: who may be moved now, who waits, who has been moved, and at whom it has stopped.
+
+    ``again``: when time alone changes this.
+    """
+
+    may: frozenset[K] = frozenset()
+    waiting: frozenset[K] = frozenset()
+    moving: frozenset[K] = frozenset()
+    stopped_by: K | None = None
+    again: datetime | None = field(default=None, compare=False)
+
+
+def standing(spec: PipelineSpec | None, held: bool, observed: Observed, now: datetime) -> Standing | None:
+    """The standing of a pipeline that is about to run ``spec``; None for one that follows no default.
+
+    ``held``: no driver may run. A pipeline without ``Given`` is new.
+    """
+    had = observed.given
+    if spec is None or spec.spark.image is not None:
+        return None
+    if had is None:
+        return Standing("", when="AtStart")
+    if observed.resource.deleting:
+        return Standing(had.image, when="Later")
+    since = _unready_since(observed, had, now)
+    return Standing(
+        had.image, had.moved if since is not None else None, since, _when(spec, held, observed, had)
+    )
+
+
+def unseen(had: Given) -> Standing:
+    """The standing of a pipeline of which only this is known yet: what it has to prove counts."""
+    return Standing(had.image, had.moved, had.moved.at if had.moved is not None else None, "Later")
+
+
+def _unready_since(observed: Observed, had: Given, now: datetime) -> datetime | None:
+    """Since when no driver of the revision that was given has been Ready; None if one is."""
+    ready, driver = observed.resource.status.condition("Ready"), observed.resource.status.driver
+    if ready is None:
+        return now
+    if ready.status != "True":
+        return datetime.fromisoformat(ready.last_transition_time)
+    return None if driver is not None and driver.revision == had.revision else now
+
+
+def _when(spec: PipelineSpec, held: bool, observed: Observed, had: Given) -> When:
+    if held:
+        return "Later"
+    if spec.trigger.available_now is not None:
+        again = spec.trigger.schedule is not None or fields.revision(spec, had.image) != had.revision
+        return "AtStart" if again else "Later"
+    return "AtStart" if observed.resource.status.phase == "Suspended" else "InTurn"
+
+
+def rollout(image: str, standings: Mapping[K, Standing], pace: Pace, now: datetime) -> Rollout[K]:
+    """Who may be moved to ``image`` now."""
+    moving = {key: s.moved for key, s in standings.items() if s.image == image and s.moved is not None}
+    waiting = {key: s for key, s in standings.items() if s.image != image and s.when == "InTurn"}
+    overdue = [key for key, moved in moving.items() if moved.ready and now >= moved.at + pace.timeout]
+    ends = [moved.at + pace.timeout for moved in moving.values()]
+    ends += [s.unready_since + pace.timeout for s in waiting.values() if s.unready_since is not None]
+    may: list[K] = []
+    for ready in (True, False) if not overdue else ():
+        places = sum(moved.ready is ready and now < moved.at + pace.timeout for moved in moving.values())
+        queue = [(s.moved is None, key) for key, s in waiting.items() if _counts(s, pace, now) is ready]
+        may += [key for _, key in sorted(queue)[: max(0, pace.at_once - places)]]
+    return Rollout(
+        frozenset(may),
+        frozenset(waiting),
+        frozenset(moving),
+        min(overdue, default=None),
+        min((end for end in ends if end > now), default=None),
+    )
+
+
+def _counts(standing: Standing, pace: Pace, now: datetime) -> bool | None:
+    """Whether its move proves something: it is Ready, or a former image that it was moved to has broken it.
+
+    None as long as it may be starting: it waits.
+    """
+    if standing.unready_since is None or (standing.moved is not None and standing.moved.ready):
+        return True
+    return False if now >= standing.unready_since + pace.timeout else None
+
+
+def turn(key: K, standing: Standing, image: str, of: Rollout[K], pace: Pace, now: datetime) -> Turn:
+    """What the driver of one pipeline is to run, where ``image`` is the default."""
+    stopped_by = "/".join(of.stopped_by) if of.stopped_by is not None else ""
+    moved = standing.moved
+    if standing.image == image:
+        failed = moved is not None and moved.ready and now >= moved.at + pace.timeout
+        return Turn(image, image, moved, "Failed" if failed else "Moving" if moved is not None else "")
+    if standing.image == "" or (standing.when == "AtStart" and not stopped_by):
+        return Turn(image, image)
+    if key in of.may:
+        ready = bool(_counts(standing, pace, now))
+        return Turn(image, image, Moved(standing.image, now.replace(microsecond=0), ready), "Moving")
+    if standing.when == "Later":
+        return Turn(standing.image, image, moved)
+    return Turn(standing.image, image, moved, "Stopped" if stopped_by else "Waiting", stopped_by)
+
+
+def document(moved: Moved) -> dict[str, Any]:
+    """As it stands in the config ConfigMap's annotation, in JSON."""
+    return {"from": moved.before, "at": moved.at.isoformat(), "ready": moved.ready}
+
+
+def read(document: Any) -> Moved | None:
+    """From ``document``; None if it is no such thing."""
+    try:
+        return Moved(str(document["from"]), datetime.fromisoformat(document["at"]), bool(document["ready"]))
+    except (KeyError, TypeError, ValueError):
+        return None
