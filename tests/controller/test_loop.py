@@ -32,7 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "_WAITING_SECONDS", 0.02)
     monkeypatch.setattr(operator, "_MOST_SECONDS", 0.05)
     monkeypatch.setattr(reconciler, "_WAITING_SECONDS", 0.02)
-    monkeypatch.setattr(reconciler, "_MOUNTING_SECONDS", 0.02)
+    monkeypatch.setattr(reconciler, "_LOOKING_SECONDS", 0.02)
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -731,6 +731,10 @@ class TestDeletion:
         resource = {"deleting": True, "finalizers": (names.FINALIZER,)}
         return planned(changes.pop("wanted", self.OWN), running(self.OWN, resource=resource, **changes))
 
+    def cleanup(self, **changes: Any) -> Workload:
+        job = Workload("Job", "shop-cleanup", "job-9", "batch/v1", revision(self.OWN), state="Active")
+        return replace(job, **changes)
+
     def test_a_policy_asks_for_the_finalizer(self) -> None:
         assert planned(self.OWN, running(self.OWN)).finalizer
         assert planned(spec(deletionPolicy="DeleteCheckpoint"), observed()).finalizer
@@ -747,13 +751,13 @@ class TestDeletion:
         assert cleanup is not None
         assert cleanup["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "cleanup"
         assert plan.finalizer
-        done = Workload("Job", "shop-cleanup", "job-9", "batch/v1", state="Active")
+        done = self.cleanup()
         assert self.leaving(workloads=(done,), pods=()).finalizer
         done = replace(done, state="Succeeded")
         assert not self.leaving(workloads=(done,), pods=()).finalizer
 
     def test_a_cleanup_that_fails_says_how_to_let_go(self) -> None:
-        failed = Workload("Job", "shop-cleanup", "job-9", "batch/v1", state="Failed", message="denied")
+        failed = self.cleanup(state="Failed", message="denied")
         plan = self.leaving(workloads=(failed,), pods=())
         assert (plan.finalizer, reason(plan, "Stalled")) == (True, "CleanupFailed")
         assert not self.leaving(wanted=STREAM, workloads=(failed,), pods=()).finalizer

@@ -46,7 +46,7 @@ class Failure(Model):
     reason: Word | None = None
     """The reason that Kubernetes gives, like OOMKilled."""
     message: Text | None = None
-    """The end of what the driver said."""
+    """Why, in one line where that is known: of a Java error the innermost cause."""
     at: Time | None = None
     """When it ended."""
 
@@ -57,7 +57,7 @@ class DriverStatus(Model):
     pod: Word | None = None
     """The pod's name."""
     uid: Word | None = None
-    """The pod's uid."""
+    """The pod's uid; between two pods that of the one before."""
     revision: Word | None = None
     """Which revision of the spec it runs: a hash of all that a driver is restarted for."""
     run_id: Word | None = None
@@ -67,7 +67,9 @@ class DriverStatus(Model):
     image: Word | None = None
     """The image it runs."""
     restarts: Count | None = None
-    """How often it ended and was restarted in this pod."""
+    """How often it was started again with this revision, in its pod or in one that took the pod's place."""
+    exits: Count | None = None
+    """How often its container ended in this pod."""
     consecutive_failures: Count | None = None
     """Failures in a row; beyond restart.backoffLimit the pipeline stalls."""
     last_failure: Failure | None = None

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from lakemirror.api import API_VERSION, KIND, PipelineStatus
 from lakemirror.controller import names, observe, status
 from lakemirror.controller.cache import Cache, Identity, Key
-from lakemirror.controller.kube import Api, ApiError
-from lakemirror.controller.values import Deletion, Event, Object, Obstacle, Resource
+from lakemirror.controller.kube import Api, ApiError, Propagation
+from lakemirror.controller.values import Deletion, Event, Object, Obstacle, Pod, Resource
 
 _MADE_ONCE = ("Job", "SparkApplication")
 _UNTRIED = ("RoleBinding",)
@@ -79,6 +79,16 @@ class Actor:
         self._cache.take(made)
         return None
 
+    async def mark(self, resource: Resource, pods: Sequence[Pod]) -> None:
+        """Give pods the label that tells whose they are."""
+        for pod in pods:
+            metadata = {"name": pod.name, "namespace": resource.namespace, "uid": pod.uid}
+            labels = {names.PIPELINE_UID: resource.uid}
+            made = await self._api.merge(
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "labels": labels}}
+            )
+            self._cache.take(made)
+
     async def delete(self, resource: Resource, deletions: Sequence[Deletion]) -> None:
         """Delete what still is what was seen; what is gone or another by now is left alone."""
         for gone in deletions:
@@ -90,7 +100,7 @@ class Actor:
                     resource.namespace,
                     gone.name,
                     gone.uid,
-                    propagation="Background" if gone.kind == "Pod" else "Foreground",
+                    propagation=_propagation(gone),
                 )
             except ApiError as error:
                 if error.status not in (404, 409):
@@ -181,6 +191,12 @@ class Actor:
             await self._api.merge(document)
 
 
+def _propagation(gone: Deletion) -> Propagation:
+    if gone.orphan:
+        return "Orphan"
+    return "Background" if gone.kind == "Pod" else "Foreground"
+
+
 def is_applied(wanted: Object, there: Object | None) -> bool:
     """Whether ``there`` is as wanted: this very version was applied, and nobody has changed it since."""
     if there is None:
@@ -249,7 +265,11 @@ def _verdict(
     return "Refused" if error.refused and error.status != 409 else None
 
 
-_TYPED_PREFIX = re.compile(r"^failed to create typed (?:patch )?object \([^)]*\): ")
+_TYPED_PREFIX = re.compile(
+    r"^failed to create typed (?:patch )?object \([^)]*\): "
+    r"|^failed to convert new object \([^)]*\) to proper version: "
+    r'|^\S+ "[^"]*" is invalid: '
+)
 _TYPED = re.compile(
     r"failed to create typed|unable to convert|field not declared in schema|quantities must match"
 )

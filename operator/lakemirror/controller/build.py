@@ -96,7 +96,7 @@ def cleanup(app: Application) -> Object:
     """The Job that deletes the pipeline's data as its deletion policy says."""
     values = _values(app) | {"job": names.cleanup(app.name), "backoff_limit": 3, "component": "cleanup"}
     pod = driver_pod(app, task="cleanup")
-    pod["metadata"]["labels"] = names.labels(app.name, "cleanup")
+    pod["metadata"]["labels"] = names.pod_labels(app.name, "cleanup", app.uid)
     pod["spec"]["restartPolicy"] = "Never"
     labels = names.labels(app.name, "cleanup")
     return _owned(app, _rendered("common/cleanup", values | {"pod": pod, "labels": labels})[0])
@@ -162,6 +162,8 @@ def _values(app: Application) -> dict[str, Any]:
         "pipeline": app.name,
         "namespace": app.namespace,
         "labels": names.labels(app.name, "driver"),
+        "pod_labels": names.pod_labels(app.name, "driver", app.uid),
+        "selector": names.selector(app.name, "driver", app.uid),
         "driver": names.driver(app.name),
         "config": names.config(app.name),
         "progress": names.progress(app.name),

@@ -12,7 +12,7 @@ from lakemirror.api.status import Phase
 from lakemirror.controller import observe, workloads
 from lakemirror.controller.decide import Decision
 from lakemirror.controller.tally import Tally
-from lakemirror.controller.values import Observed, Pod, Report, Workload
+from lakemirror.controller.values import Ending, Observed, Pod, Report, Workload
 
 REPORT_PERIOD = timedelta(seconds=30)
 """The driver renews its report at least that often."""
@@ -105,7 +105,7 @@ def held(case: Case) -> Health | None:
         return None
     if hold.reason == "Suspended":
         if case.pod is not None:
-            return _leaving(case, case.pod) or Health(
+            return ending(case.pod, case.now) or Health(
                 "False",
                 "Suspended",
                 f"waiting for driver pod {case.pod.name} to end",
@@ -147,6 +147,14 @@ def scheduled(case: Case) -> Health | None:
     return Health("True", "Scheduled", "waiting for the schedule", "Pending")
 
 
+def foreign(case: Case) -> Health | None:
+    """A pod of somebody else has the name of the driver's."""
+    if not case.observed.foreign_pod or case.pod is not None:
+        return None
+    message = f"Pod {case.observed.foreign_pod} is there already and not Lakemirror's: delete or rename it"
+    return Health("False", "ForeignObject", message, "Failed", stalled=True)
+
+
 def obstructed(case: Case) -> Health | None:
     if case.pod is not None or not case.observed.obstacles:
         return None
@@ -157,15 +165,40 @@ def obstructed(case: Case) -> Health | None:
 
 
 def leaving(case: Case) -> Health | None:
-    return _leaving(case, case.pod) if case.pod is not None else None
+    """The driver's pod is to go, or it has ended and still has its name."""
+    held = [p for p in case.observed.pods if p.component == "driver" and p.ended and p.finalizers]
+    pod = case.pod or next(iter(held), None)
+    if pod is None:
+        return None
+    found = ending(pod, case.now)
+    if found is None and pod.deleted is not None:
+        return Health(
+            "False",
+            "Restarting",
+            f"driver pod {pod.name} is ending" + (f": {pod.reason}: {pod.message}" if pod.reason else ""),
+            "Starting",
+            reconciling=True,
+            again=pod.deleted + LEAVING_TOO_LONG,
+        )
+    return found
 
 
-def _leaving(case: Case, pod: Pod) -> Health | None:
-    """A pod that is to go: it may be on its way, or its node may be lost."""
+_NO_FINALIZERS = '{"metadata":{"finalizers":null}}'
+
+
+def ending(pod: Pod, now: datetime) -> Health | None:
+    """Why a pod that is to go does not, if that takes too long: it is held, or its node may be lost."""
     if pod.deleted is None:
         return None
     lost = pod.deleted + LEAVING_TOO_LONG
-    if case.now >= lost:
+    if pod.ended and pod.finalizers:
+        message = (
+            f"pod {pod.name} has ended, but cannot go before its finalizers are removed: "
+            f"{', '.join(pod.finalizers)}. They belong to whoever set them; to remove them by hand: "
+            f"kubectl patch pod {pod.name} --type=merge -p '{_NO_FINALIZERS}'"
+        )
+        return Health("False", "PodTerminating", message, "Starting", reconciling=True, stalled=now >= lost)
+    if now >= lost:
         return Health(
             "False",
             "NodeLost",
@@ -175,9 +208,7 @@ def _leaving(case: Case, pod: Pod) -> Health | None:
             "Starting",
             reconciling=True,
         )
-    return Health(
-        "False", "Restarting", f"driver pod {pod.name} is ending", "Starting", reconciling=True, again=lost
-    )
+    return None
 
 
 def unreachable(case: Case) -> Health | None:
@@ -204,6 +235,13 @@ def outdated(case: Case) -> Health | None:
 def no_pod(case: Case) -> Health | None:
     if case.pod is not None:
         return None
+    if case.observed.pod_refusal:
+        full = "exceeded quota" in case.observed.pod_refusal
+        reason = "QuotaExceeded" if full else "PodRefused"
+        message = f"the driver's pod cannot be made: {case.observed.pod_refusal}"
+        return Health("False", reason, message, "Pending", reconciling=full, stalled=not full)
+    if case.observed.lost is not None:
+        return _replaced(case, case.observed.lost)
     former = workloads.former_drivers(case.decision, case.observed) if case.workload is None else []
     message = f"waiting for {', '.join(former)} to be gone" if former else "waiting for the driver's pod"
     if case.workload is not None and case.workload.message:
@@ -219,15 +257,32 @@ def waiting(case: Case) -> Health | None:
     if case.observed.mount_problem:
         reason = "SecretMissing" if "secret" in case.observed.mount_problem.lower() else "VolumeMissing"
         return Health("False", reason, case.observed.mount_problem, "Pending", reconciling=True)
-    if pod.exits:
+    if pod.exits and pod.waiting in (*observe.STARTING, "CrashLoopBackOff"):
         last = case.tally.last
         why = f": {last.message}" if last is not None and last.message else ""
         message = f"the driver failed and is being restarted{why}"
-        return Health("False", "DriverFailed", message, "Starting", reconciling=True)
-    reason = (
-        pod.waiting if pod.waiting not in ("", "ContainerCreating", "PodInitializing") else "DriverPending"
-    )
-    return Health("False", reason, pod.message or "the driver's pod is starting", "Pending", reconciling=True)
+        reason = "OOMKilled" if last is not None and last.reason == "OOMKilled" else "DriverFailed"
+        return Health("False", reason, message, "Starting", reconciling=True)
+    if pod.waiting not in observe.STARTING:
+        missing = pod.waiting == "CreateContainerConfigError" and 'secret "' in pod.message
+        reason = "SecretMissing" if missing else pod.waiting
+        message = pod.message or f"the driver's container cannot start: {pod.waiting}"
+        return Health("False", reason, message, "Pending", reconciling=True)
+    if case.observed.lost is not None:
+        return _replaced(case, case.observed.lost)
+    before = case.observed.resource.status.condition("Ready")
+    if before is not None and before.reason in _REPLACED:
+        return Health("False", before.reason, before.message, "Pending", reconciling=True)
+    return Health("False", "DriverPending", "the driver's pod is starting", "Pending", reconciling=True)
+
+
+_REPLACED = ("Evicted", "Preempted", "TaintManagerEviction")
+"""Why a pod had to go, until its successor runs."""
+
+
+def _replaced(case: Case, lost: Ending) -> Health:
+    message = f"the driver's pod was removed and is being replaced: {lost.reason}: {lost.message}"
+    return Health("False", lost.reason, message, "Pending", reconciling=True)
 
 
 def source_restarted(case: Case) -> Health | None:
@@ -321,6 +376,7 @@ CHECKS: tuple[Check, ...] = (
     completed,
     run_failed,
     scheduled,
+    foreign,
     obstructed,
     leaving,
     unreachable,

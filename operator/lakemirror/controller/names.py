@@ -10,6 +10,8 @@ FIELD_MANAGER = "lakemirror-operator"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 PIPELINE = f"{GROUP}/pipeline"
+PIPELINE_UID = f"{GROUP}/pipeline-uid"
+"""Label of pods, by which workloads select them: others may use a name, and it may come again; not a uid."""
 REVISION = f"{GROUP}/revision"
 """Annotation of workloads and pods: which revision of the spec they run; see ``fields.revision``."""
 APPLIED = f"{GROUP}/applied"
@@ -37,6 +39,17 @@ def labels(pipeline: str, component: str) -> dict[str, str]:
         MANAGED_BY: FIELD_MANAGER,
         PIPELINE: pipeline,
     }
+
+
+def pod_labels(pipeline: str, component: str, uid: str | None) -> dict[str, str]:
+    """The labels of a pod of ``pipeline``; without ``uid``, as for someone who only looks, they lack it."""
+    return labels(pipeline, component) | ({PIPELINE_UID: uid} if uid is not None else {})
+
+
+def selector(pipeline: str, component: str, uid: str | None) -> dict[str, str]:
+    """The labels by which a pipeline's pods are selected."""
+    whole = pod_labels(pipeline, component, uid)
+    return {name: whole[name] for name in (PIPELINE, COMPONENT, PIPELINE_UID) if name in whole}
 
 
 def driver(pipeline: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -105,7 +106,9 @@ def workload(body: Object) -> Workload:
     )
     if kind == "StatefulSet":
         seen = (body.get("status") or {}).get("observedGeneration")
-        return replace(common, state="Active", settled=seen == metadata.get("generation"))
+        selected = ((body.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+        settled, former = seen == metadata.get("generation"), names.PIPELINE_UID not in selected
+        return replace(common, state="Active", settled=settled, former=former)
     if kind == "Job":
         return _job(common, body.get("status") or {})
     if kind == "SparkApplication":
@@ -142,7 +145,9 @@ def pod(body: Object) -> Pod:
     state, last = seen.get("state") or {}, seen.get("lastState") or {}
     running = state.get("running")
     ending = state.get("terminated") or last.get("terminated")
-    waiting = state.get("waiting") or {}
+    waiting, words = _waiting(status, state.get("waiting") or {})
+    disrupted = conditions.get("DisruptionTarget", {})
+    gone = status if status.get("reason") or disrupted.get("status") != "True" else disrupted
     scheduled = conditions.get("PodScheduled", {})
     unscheduled = scheduled.get("status") == "False"
     ready = conditions.get("Ready", {})
@@ -154,17 +159,40 @@ def pod(body: Object) -> Pod:
         image=container.get("image"),
         node=spec.get("nodeName"),
         phase=status.get("phase", "Pending"),
-        reason=status.get("reason", ""),
+        reason=gone.get("reason", ""),
         started=moment(running.get("startedAt")) if running else None,
         exits=seen.get("restartCount", 0) + (1 if ending and not running else 0),
         ending=_ending(ending) if ending else None,
-        waiting=scheduled.get("reason", "") if unscheduled else waiting.get("reason", ""),
-        message=scheduled.get("message", "") if unscheduled else waiting.get("message", ""),
+        waiting=scheduled.get("reason", "") if unscheduled else waiting,
+        message=scheduled.get("message", "") if unscheduled else words or gone.get("message", ""),
         deleted=moment(metadata.get("deletionTimestamp")),
         # No container of ours has a readiness probe: a pod that is not ready though its container is, is the
         # word of the node controller, which cannot reach the kubelet.
         unreachable=bool(running and seen.get("ready") and ready.get("status") == "False"),
+        finalizers=tuple(metadata.get("finalizers", ())),
+        memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory", ""),
+        marked=names.PIPELINE_UID in metadata_of(body, "labels"),
     )
+
+
+STARTING = ("", "ContainerCreating", "PodInitializing")
+"""What a container waits for that is about to start."""
+
+
+def _waiting(status: Mapping[str, Any], driver: Mapping[str, Any]) -> tuple[str, str]:
+    """What the driver's container waits for, or another one of its pod that cannot start: reason, message."""
+    reason, words = driver.get("reason", ""), driver.get("message", "")
+    if reason in STARTING:
+        for each in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+            found = (each.get("state") or {}).get("waiting") or {}
+            if found.get("reason", "") not in STARTING:
+                reason, words = found["reason"], f"container {each['name']}: {found.get('message', '')}"
+                break
+    # The kubelet says the one while it pulls, the other between two tries.
+    return ("ImagePullBackOff" if reason == "ErrImagePull" else reason), _BACK_OFF.sub("", words)
+
+
+_BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": ErrImagePull: ')
 
 
 def _ending(terminated: Mapping[str, Any]) -> Ending:
@@ -199,15 +227,55 @@ def _batch(said: api.Report) -> tuple[object, ...]:
     return said.run_id, said.batch_id, said.committed_at
 
 
-def mount_problem(events: Iterable[Object], pod: Pod) -> str:
-    """What the kubelet last said of a volume of ``pod`` that it cannot mount."""
-    failed = [
+def mount_problem(events: Iterable[Object], uid: str) -> str:
+    """What the kubelet last said of a volume of the pod with ``uid`` that it cannot mount."""
+    failed = _of(events, uid, "FailedMount")
+    return str(failed[-1].get("message", "")) if failed else ""
+
+
+def pod_refusal(events: Iterable[Object], uid: str) -> str:
+    """Why the newest attempt to make a pod for the workload with ``uid`` failed, if it did."""
+    tried = _of(events, uid, "FailedCreate", "SuccessfulCreate")
+    if not tried or tried[-1]["reason"] != "FailedCreate":
+        return ""
+    return _CONTROLLER_WORDS.sub("", str(tried[-1].get("message", "")))
+
+
+_CONTROLLER_WORDS = re.compile(
+    r"^(?:(?:create Pod \S+ in StatefulSet \S+ failed error|Error creating(?: job)?): )?"
+    r'(?:pods? "[^"]*" is )?'
+)
+
+
+def lost(events: Iterable[Object], uid: str) -> Ending | None:
+    """Why the pod with ``uid`` had to go, where somebody else than its own end is the cause."""
+    found = _of(events, uid, "Evicted", "Preempted", "TaintManagerEviction", "EvictionByEvictionAPI")
+    if not found:
+        return None
+    reason, at = found[-1]["reason"], moment(_time_of(found[-1]) or None)
+    return Ending(0, reason, str(found[-1].get("message", "")), at)
+
+
+def _of(events: Iterable[Object], uid: str, *reasons: str) -> list[Object]:
+    """The events of an object with one of the reasons, oldest first; of one second failures come first."""
+    found = [
         event
         for event in events
-        if event.get("reason") == "FailedMount" and event.get("involvedObject", {}).get("uid") == pod.uid
+        if event.get("reason") in reasons and event.get("involvedObject", {}).get("uid") == uid
     ]
-    failed.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
-    return str(failed[-1].get("message", "")) if failed else ""
+    return sorted(found, key=lambda event: (_time_of(event), event["reason"]))
+
+
+def _time_of(event: Object) -> str:
+    return event.get("lastTimestamp") or event.get("eventTime") or ""
+
+
+def is_foreign(pod: Object, uid: str) -> bool:
+    """Whether a pod is neither the pipeline's with ``uid``, nor that of any workload of ours."""
+    if metadata_of(pod, "labels").get(names.PIPELINE_UID) == uid:
+        return False
+    owners = pod["metadata"].get("ownerReferences", ())
+    return not any(owner.get("kind") in ("StatefulSet", "Job", "SparkApplication") for owner in owners)
 
 
 def overdue(pod: Pod, now: datetime, *, by: timedelta) -> bool:

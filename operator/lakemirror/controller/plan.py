@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lakemirror.api import ManifestError, PipelineSpec
 from lakemirror.api.spec import Restart
 from lakemirror.api.status import ConditionType
-from lakemirror.controller import build, names, status, tally, workloads
+from lakemirror.controller import build, health, names, observe, status, tally, workloads
 from lakemirror.controller.decide import Decision, Verdict, decide
 from lakemirror.controller.health import Health, case, judge
 from lakemirror.controller.values import Deletion, Object, Observed, Plan, Settings, Workload
@@ -37,11 +38,12 @@ def plan(
         workloads.current(decision, observed),
         restart,
         now,
+        observed.lost,
     )
     gathered = case(decision, observed, counted, now)
-    health = judge(gathered)
-    after = status.status(gathered, health)
-    again = [moment for moment in (health.again, _retry(observed, now)) if moment is not None]
+    judged = judge(gathered)
+    after = status.status(gathered, judged)
+    again = [moment for moment in (judged.again, _retry(observed, now)) if moment is not None]
     return Plan(
         objects=tuple(workloads.objects(decision, observed)),
         deletions=tuple(workloads.deletions(decision, observed)),
@@ -49,15 +51,16 @@ def plan(
         events=tuple(status.events(observed.resource.status, after)),
         finalizer=decision.spec is not None and decision.spec.deletion_policy != "Retain",
         again=min(again, default=None),
+        marks=tuple(workloads.marks(decision, observed)),
         urgent=tuple(workloads.urgent(decision, observed)),
         trial=tuple(workloads.trial(decision, observed)),
     )
 
 
 def _retry(observed: Observed, now: datetime) -> datetime | None:
-    if not observed.obstacles:
+    if not (observed.obstacles or observed.foreign_pod):
         return None
-    soon = all(obstacle.reason == "FormerObject" for obstacle in observed.obstacles)
+    soon = bool(observed.obstacles) and all(o.reason == "FormerObject" for o in observed.obstacles)
     return now + (_CONSIDERED_SOON if soon else RETRY_AFTER)
 
 
@@ -74,16 +77,52 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     running = workloads.drivers(observed)
     driving = [w for w in observed.workloads if w.name != names.cleanup(observed.resource.name)]
     if running or driving:
-        gone = tuple(Deletion(w.api_version, w.kind, w.name, w.uid) for w in driving if not w.deleting)
-        return _leaving(decision, observed, now, ending, deletions=gone)
+        gone = tuple(workloads.deletion(w) for w in driving if not w.deleting)
+        slow = next(filter(None, (health.ending(pod, now) for pod in observed.pods)), None)
+        return _leaving(decision, observed, now, _kept(slow) if slow is not None else ending, deletions=gone)
     job = next((w for w in observed.workloads if w.name == names.cleanup(observed.resource.name)), None)
     if job is not None and job.state == "Succeeded":
         return _leaving(decision, observed, now, ending, finalizer=False)
+    if job is not None and job.revision != decision.revision:  # an edit may have taken the cause away
+        gone = () if job.deleting else (workloads.deletion(job),)
+        return _leaving(decision, observed, now, ending, deletions=gone)
     if job is not None and job.state == "Failed":
         return _leaving(decision, observed, now, _cleanup_failed(job))
     app = workloads.application(decision, observed)
     objects = (*build.foundations(app), *((build.cleanup(app),) if job is None else ()))
+    blocked = _cleanup_problem(observed)
+    if blocked:
+        ending = Health("False", "CleanupBlocked", _keep(blocked), "Failed", stalled=True)
     return _leaving(decision, observed, now, ending, objects=objects)
+
+
+def _cleanup_problem(observed: Observed) -> str:
+    """Why the data cannot be deleted for now, in the words of whoever knows; empty where nothing is known."""
+    job = names.cleanup(observed.resource.name)
+    if observed.obstacles:
+        return observed.obstacles[0].message
+    if observed.pod_refusal:
+        return f"the pod of job {job} cannot be made: {observed.pod_refusal}"
+    pod = next((p for p in observed.pods if p.component == "cleanup" and p.started is None), None)
+    if pod is None or pod.ended:
+        return ""
+    if observed.mount_problem:
+        return f"pod {pod.name} cannot start: {observed.mount_problem}"
+    if pod.waiting in observe.STARTING:
+        return ""
+    return f"pod {pod.name} cannot start: {pod.waiting}: {pod.message}"
+
+
+def _keep(problem: str) -> str:
+    return (
+        f"the data cannot be deleted: {problem.rstrip('.')}. This goes on by itself once the cause is gone. "
+        "To leave the data where it is and let the pipeline go, set spec.deletionPolicy: Retain"
+    )
+
+
+def _kept(slow: Health) -> Health:
+    """What keeps a driver from ending also keeps its pipeline: somebody has to do something."""
+    return replace(slow, phase="Failed", reconciling=not slow.stalled)
 
 
 def _cannot_clean(observed: Observed) -> bool:
@@ -103,23 +142,25 @@ def _leaving(
     decision: Decision,
     observed: Observed,
     now: datetime,
-    health: Health,
+    said: Health,
     *,
     objects: tuple[Object, ...] = (),
     deletions: tuple[Deletion, ...] = (),
     finalizer: bool = True,
 ) -> Plan:
-    said = Verdict(health.reason, health.message)
-    mark: ConditionType = "Stalled" if health.stalled else "Reconciling"
-    conditions = list(
-        status.conditions_of(observed.resource, [("Ready", health.ready, said), (mark, "True", said)], now)
-    )
+    verdict = Verdict(said.reason, said.message)
+    mark: ConditionType = "Stalled" if said.stalled else "Reconciling"
+    wanted: list[tuple[ConditionType, str, Verdict]] = [
+        ("Ready", said.ready, verdict),
+        (mark, "True", verdict),
+    ]
+    conditions = list(status.conditions_of(observed.resource, wanted, now))
     before = observed.resource.status
     after = before.model_copy(
         update={
             "observed_generation": observed.resource.generation,
-            "phase": health.phase,
-            "reason": health.reason,
+            "phase": said.phase,
+            "reason": said.reason,
             "conditions": conditions,
         }
     )

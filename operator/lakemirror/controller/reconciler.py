@@ -9,16 +9,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
-from lakemirror.controller import names, observe, podtemplate, rollout, status
+from lakemirror.controller import names, observe, podtemplate, rollout, status, workloads
 from lakemirror.controller.act import Actor
 from lakemirror.controller.cache import Cache, Identity, Key
 from lakemirror.controller.claims import Claim, claims
-from lakemirror.controller.decide import decide
+from lakemirror.controller.decide import Decision, decide
 from lakemirror.controller.images import Images
 from lakemirror.controller.kube import Api, ApiError, Unreachable
 from lakemirror.controller.plan import plan
 from lakemirror.controller.queue import Queue
 from lakemirror.controller.values import (
+    Ending,
     Object,
     Observed,
     Obstacle,
@@ -30,7 +31,8 @@ from lakemirror.controller.values import (
 )
 
 _WAITING_SECONDS = 2.0
-_MOUNTING_SECONDS = 5.0
+_LOOKING_SECONDS = 5.0
+"""How often Events and foreign pods, which nobody watches, are looked for while a driver does not start."""
 _log = logging.getLogger(__name__)
 
 
@@ -127,23 +129,28 @@ class Reconciler:
     async def _observe(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> Observed:
         objects = self._cache.of(key)
         resource = observe.resource(pipeline.body)
-        mine = {i: o for i, o in objects.items() if i.kind == "Pod" or observe.owned_by(o, resource.uid)}
+        mine = {
+            identity: document
+            for identity, document in objects.items()
+            if observe.owned_by(document, resource.uid)
+            or (identity.kind == "Pod" and not observe.is_foreign(document, resource.uid))
+        }
         config = mine.get(Identity("v1", "ConfigMap", names.config(key.name)))
         progress = mine.get(Identity("v1", "ConfigMap", names.progress(key.name)))
         pipeline.report = observe.report(progress, pipeline.report, now)
-        workloads = tuple(observe.workload(o) for i, o in mine.items() if i.kind in _WORKLOADS)
+        found = tuple(observe.workload(o) for i, o in mine.items() if i.kind in _WORKLOADS)
         observed = Observed(
             resource,
-            accepted=observe.accepted(config, workloads),
+            accepted=observe.accepted(config, found),
             config=(config or {}).get("data") or {},
-            workloads=workloads,
+            workloads=found,
             pods=tuple(observe.pod(o) for i, o in mine.items() if i.kind == "Pod"),
             report=_as_seen_since(pipeline.report, since),
             rivals=tuple(self._rivals(key, pipeline)),
             given=observe.given(config, resource.status),
         )
         observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
-        return replace(observed, mount_problem=await self._mount_problem(key, observed))
+        return await self._look_closer(key, pipeline, observed)
 
     def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
         """Claim what the spec that is going to run needs; wake those whose claims meet old or new ones."""
@@ -188,20 +195,56 @@ class Reconciler:
         for name in {name for claim in touched for name in self._claimants[claim]} - {key}:
             self._queue.add(name)
 
-    async def _mount_problem(self, key: Key, observed: Observed) -> str:
-        """Why the kubelet cannot mount a volume of the driver's pod: it says so in Events alone."""
-        stuck = [p for p in observed.pods if p.waiting == "ContainerCreating" and p.component == "driver"]
-        if not stuck:
-            return ""
-        self._queue.add(key, _MOUNTING_SECONDS)
+    async def _look_closer(self, key: Key, pipeline: Pipeline, observed: Observed) -> Observed:
+        """What no watch tells of a driver or a cleanup that does not start: Events, and foreign pods."""
+        decision = decide(pipeline.spec, observed, self._settings)
+        resource = observed.resource
+        if decision.spec is None or (decision.hold is not None and not resource.deleting):
+            return observed
+        pods = [pod for pod in observed.pods if not pod.ended]
+        stuck = [pod for pod in pods if pod.started is None and pod.waiting == "ContainerCreating"]
+        if stuck:
+            found = await self._events_of(key, stuck[0].uid)
+            observed = replace(observed, mount_problem=observe.mount_problem(found, stuck[0].uid))
+        if not pods:
+            observed = await self._look_for_pod(key, decision, observed)
+        driver = resource.status.driver
+        if driver is not None and driver.uid is not None and driver.uid not in {pod.uid for pod in pods}:
+            observed = replace(observed, lost=await self._lost(key, driver.uid, observed))
+        waited_for = not pods and any(w.state == "Active" for w in observed.workloads)
+        if stuck or waited_for:
+            self._queue.add(key, _LOOKING_SECONDS)
+        return observed
+
+    async def _look_for_pod(self, key: Key, decision: Decision, observed: Observed) -> Observed:
+        """Why the pod that should be there is not."""
+        for workload in observed.workloads:
+            if workload.state in ("Active", "Idle") and not workload.deleting:
+                refusal = observe.pod_refusal(await self._events_of(key, workload.uid), workload.uid)
+                if refusal:
+                    return replace(observed, pod_refusal=refusal)
+        name = f"{names.driver(key.name)}-0"
+        if observed.resource.deleting or workloads.kind(decision) != "StatefulSet":
+            return observed
+        taken = await self._api.get("v1", "Pod", key.namespace, name)
+        if taken is not None and observe.is_foreign(taken, observed.resource.uid):
+            return replace(observed, foreign_pod=name)
+        return observed
+
+    async def _lost(self, key: Key, uid: str, observed: Observed) -> Ending | None:
+        """How the pod with this uid ended: by its own status while it is there, else by its Events."""
+        for pod in observed.pods:
+            if pod.uid == uid and pod.reason:
+                return Ending(0, pod.reason, pod.message, pod.ending.at if pod.ending is not None else None)
+        return observe.lost(await self._events_of(key, uid), uid)
+
+    async def _events_of(self, key: Key, uid: str) -> list[Object]:
         try:
-            found = await self._api.list(
-                "v1", "Event", key.namespace, fields=f"involvedObject.uid={stuck[0].uid}"
-            )
+            fields = f"involvedObject.uid={uid}"
+            return (await self._api.list("v1", "Event", key.namespace, fields=fields)).items
         except ApiError as error:
-            _log.debug("events of %s are not to be seen: %s", stuck[0].name, error)
-            return ""
-        return observe.mount_problem(found.items, stuck[0])
+            _log.debug("events of %s are not to be seen: %s", uid, error)
+            return []
 
     async def _carry_out(self, pipeline: Pipeline, observed: Observed, now: datetime) -> Object | None:
         """Plan, and do what is planned; the pipeline's new body if it was written."""
@@ -219,6 +262,7 @@ class Reconciler:
         if obstacles and not observed.obstacles:  # what was found valid a moment ago no longer is
             observed = replace(observed, obstacles=_in_spec(obstacles, pipeline.spec))
             planned = self._plan(pipeline, observed, now)
+        await self._actor.mark(resource, planned.marks)
         await self._actor.delete(resource, planned.deletions)
         if not status.unchanged(resource.status, planned.status):
             written = await self._actor.write_status(resource, planned.status)

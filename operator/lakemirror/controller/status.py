@@ -315,14 +315,16 @@ def _driver(case: Case) -> DriverStatus | None:
     if pod is None and before is None:
         return None
     suspended = case.decision.suspended
+    former = before.uid if before is not None and case.decision.hold is None else None
     return DriverStatus(
         pod=pod.name if pod is not None else None,
-        uid=pod.uid if pod is not None else None,
+        uid=pod.uid if pod is not None else former,
         revision=(pod.revision if pod is not None else None) or case.decision.revision or None,
         run_id=case.report.said.run_id if case.report is not None else None,
         started_at=iso(pod.started) if pod is not None and pod.started is not None else None,
         image=pod.image if pod is not None else None,
-        restarts=tally.exits,
+        restarts=tally.restarts,
+        exits=tally.exits,
         consecutive_failures=0 if suspended else tally.failures,
         last_failure=tally.last,
     )

@@ -1,23 +1,23 @@
-"""How often the driver failed in a row. Pure; the status carries the count from one pass to the next."""
+"""How often the driver failed and was started again. Pure; the status carries the counts on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from lakemirror.api import duration_seconds
 from lakemirror.api.spec import Restart
 from lakemirror.api.status import DriverStatus, Failure
+from lakemirror.controller import causes
 from lakemirror.controller.values import Ending, Pod, Workload
-
-_MESSAGE_KEPT = 1024
 
 
 @dataclass(frozen=True)
 class Tally:
-    """``exits`` of the pod so far, ``failures`` in a row, and the last of them."""
+    """``exits`` of the pod so far, ``restarts`` of the revision, ``failures`` in a row, the last of them."""
 
     exits: int = 0
+    restarts: int = 0
     failures: int = 0
     last: Failure | None = None
     forgiven_at: datetime | None = None
@@ -31,23 +31,28 @@ def count(
     workload: Workload | None,
     restart: Restart,
     now: datetime,
+    lost: Ending | None = None,
 ) -> Tally:
     """Carry on the count of ``before``, the driver in the last status.
 
     A new revision begins at none; a pod that ran for ``resetAfter`` is forgiven; exit code 0 is not a
-    failure.
+    failure, nor is a pod that had to go (``lost``: how), though it is told.
     """
     if before is None or before.revision != revision:
         before = DriverStatus()
-    failures, last = before.consecutive_failures or 0, before.last_failure
+    failures, last, restarts = before.consecutive_failures or 0, before.last_failure, before.restarts or 0
+    if lost is not None:
+        last = failure(lost)
     if pod is None:
         if workload is not None and workload.kind in ("Job", "SparkApplication"):
             failures = max(failures, workload.failures)
-        return Tally(0, failures, last)
-    counted = (before.restarts or 0) if before.uid == pod.uid else 0
+        return Tally(before.exits or 0, restarts, failures, last)
+    same = before.uid == pod.uid
+    counted = (before.exits if before.exits is not None else restarts) if same else 0
     ended = max(0, pod.exits - counted)
+    replaced = before.uid is not None and not same and not (workload and workload.kind == "CronJob")
     if ended and pod.ending is not None and pod.ending.code != 0:
-        failures, last = failures + ended, failure(pod.ending)
+        failures, last = failures + ended, failure(pod.ending, pod.memory_limit)
     if workload is not None and workload.kind != "StatefulSet":
         failures = workload.failures
     forgiven_at = None
@@ -55,12 +60,10 @@ def count(
         forgiven_at = pod.started + timedelta(seconds=duration_seconds(restart.reset_after))
         if now >= forgiven_at:
             failures, forgiven_at = 0, None
-    return Tally(pod.exits, failures, last, forgiven_at)
+    return Tally(pod.exits, restarts + ended + replaced, failures, last, forgiven_at)
 
 
-def failure(ending: Ending) -> Failure:
-    """A container's end as the status tells it: of a long message its end, where the error stands."""
-    message = ending.message.strip()
-    said = message[-_MESSAGE_KEPT:] or f"exit code {ending.code}"
-    at = ending.at.isoformat().replace("+00:00", "Z") if ending.at is not None else None
-    return Failure(reason=ending.reason or "Error", message=said, at=at)
+def failure(ending: Ending, memory_limit: str = "") -> Failure:
+    """An end as the status tells it."""
+    at = ending.at.astimezone(UTC).isoformat().replace("+00:00", "Z") if ending.at is not None else None
+    return Failure(reason=ending.reason or "Error", message=causes.why(ending, memory_limit), at=at)

@@ -93,11 +93,13 @@ class Workload:
     created: datetime | None = None
     failures: int = 0
     message: str = ""
+    former: bool = False
+    """Made by an earlier version: its selector, which never changes, also matches pods of others."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a container ended."""
+    """How a container or a pod ended."""
 
     code: int
     reason: str
@@ -126,6 +128,17 @@ class Pod:
     """When it should have been gone: Kubernetes' deletionTimestamp, the grace period included."""
     unreachable: bool = False
     """Its node no longer answers."""
+    finalizers: tuple[str, ...] = ()
+    memory_limit: str = ""
+    """Of the driver's container."""
+    marked: bool = True
+    """Whether it has the label that tells whose it is, the pipeline's uid."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing runs in it any more, though it may still be there."""
+        over = self.deleted is not None and self.started is None and self.ending is not None
+        return over or self.phase in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -177,6 +190,12 @@ class Observed:
     obstacles: tuple[Obstacle, ...] = ()
     mount_problem: str = ""
     """What the kubelet says of a volume that it cannot mount, such as a Secret that is not there."""
+    pod_refusal: str = ""
+    """What the API server said when a workload's controller tried to make its pod, which is not there."""
+    foreign_pod: str = ""
+    """A pod that is not ours and has the name that the driver's pod needs."""
+    lost: Ending | None = None
+    """How the driver's pod of the last status ended, where another takes its place."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +224,8 @@ class Deletion:
     kind: str
     name: str
     uid: str
+    orphan: bool = False
+    """Whether what it owns stays."""
 
 
 @dataclass(frozen=True)
@@ -231,5 +252,7 @@ class Plan:
     events: tuple[Event, ...] = ()
     finalizer: bool = False
     again: datetime | None = None
+    marks: tuple[Pod, ...] = ()
+    """Pods that get the label that tells whose they are."""
     urgent: tuple[Object, ...] = ()
     trial: tuple[Object, ...] = ()

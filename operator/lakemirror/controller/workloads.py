@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lakemirror.controller import build, names, rollout
 from lakemirror.controller.build import Application
@@ -53,7 +54,9 @@ def objects(decision: Decision, observed: Observed) -> list[Object]:
 def urgent(decision: Decision, observed: Observed) -> list[Object]:
     """What stops a driver that must not run: it depends on no other object."""
     there = current(decision, observed)
-    if decision.hold is None or there is None or there.kind not in ("StatefulSet", "CronJob"):
+    if decision.hold is None or there is None or there.former:
+        return []
+    if there.kind not in ("StatefulSet", "CronJob"):
         return []
     return [build.workload(application(decision, observed))]
 
@@ -61,7 +64,9 @@ def urgent(decision: Decision, observed: Observed) -> list[Object]:
 def trial(decision: Decision, observed: Observed) -> list[Object]:
     """What the API server has to find valid before any of it is applied: also a workload that has to wait."""
     found = objects(decision, observed)
-    if not found or decision.spec is None or already_completed(decision, observed):
+    there = current(decision, observed)
+    waits = there is not None and there.former
+    if not found or decision.spec is None or waits or already_completed(decision, observed):
         return found
     workload = build.workload(application(decision, observed))
     return found if workload in found else [*found, workload]
@@ -70,7 +75,9 @@ def trial(decision: Decision, observed: Observed) -> list[Object]:
 def _workload_is_due(decision: Decision, observed: Observed) -> bool:
     """Whether the workload has to be applied now; Jobs and SparkApplications are never changed."""
     there = current(decision, observed)
-    if there is None and former_drivers(decision, observed):
+    if there is None and (observed.foreign_pod or former_drivers(decision, observed)):
+        return False
+    if there is not None and there.former:
         return False
     if kind(decision) in ("StatefulSet", "CronJob"):
         return True
@@ -81,8 +88,11 @@ def deletions(decision: Decision, observed: Observed) -> list[Deletion]:
     """What to delete: workloads of another kind or revision, and a pod that runs another revision."""
     if decision.spec is None:
         return []
-    gone = [_deletion(w) for w in _unwanted(decision, observed) if not w.deleting]
+    gone = [deletion(w) for w in _unwanted(decision, observed) if not w.deleting]
     there = current(decision, observed)
+    if there is not None and there.former:
+        # Its pods stay, and are adopted by the one that takes its place.
+        return gone if marks(decision, observed) else [*gone, replace(deletion(there), orphan=True)]
     if (
         there is not None
         and there.kind == "StatefulSet"
@@ -92,6 +102,14 @@ def deletions(decision: Decision, observed: Observed) -> list[Deletion]:
         outdated = [p for p in drivers(observed) if p.revision != decision.revision and p.deleted is None]
         gone += [Deletion("v1", "Pod", pod.name, pod.uid) for pod in outdated]
     return gone
+
+
+def marks(decision: Decision, observed: Observed) -> list[Pod]:
+    """Pods of an earlier version's StatefulSet: the one that takes its place knows them by this label."""
+    there = current(decision, observed)
+    if there is None or not there.former:
+        return []
+    return [pod for pod in drivers(observed) if not pod.marked]
 
 
 def _unwanted(decision: Decision, observed: Observed) -> Iterator[Workload]:
@@ -162,5 +180,6 @@ def _streams(decision: Decision) -> bool:
     return decision.spec is not None and decision.spec.trigger.available_now is None
 
 
-def _deletion(workload: Workload) -> Deletion:
+def deletion(workload: Workload) -> Deletion:
+    """To delete the workload as it was seen."""
     return Deletion(workload.api_version, workload.kind, workload.name, workload.uid)

@@ -1,0 +1,54 @@
+"""Why a driver ended, in one line: from exit codes and from what it said last. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from lakemirror.controller.values import Ending
+
+_KEPT = 1024
+_CAUSED_BY = re.compile(r"^\s*Caused by: (.*\S)", re.MULTILINE)
+_THROWN = re.compile(
+    r"^(?:: )?((?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*(?:Exception|Error|Failure)\w*\b.*\S"
+    r"|[A-Z]\w*(?:Exception|Error): .*\S)",
+    re.MULTILINE,
+)
+_TRACE = re.compile(r"^\s+at [\w.$/<>]+\(|^Traceback \(most recent call last\)|^\s*Caused by: ", re.MULTILINE)
+
+
+def why(ending: Ending, memory_limit: str = "") -> str:
+    """Why a container ended, and what to do where that is known.
+
+    ``memory_limit`` is the container's, as Kubernetes writes it. Exit codes above 128 are signals:
+    https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html
+    """
+    if ending.reason == "OOMKilled":
+        limit = f" of {memory_limit}" if memory_limit else ""
+        return (
+            f"the driver's container used more memory than its limit{limit} and was killed (OOMKilled): "
+            "raise spec.spark.driver.memory, or lower spec.source.kafka.maxRecordsPerBatch"
+        )
+    said = innermost(ending.message)
+    code = exit_code(ending.code)
+    if not said:
+        return f"{code}; its log may say more: kubectl logs --previous"
+    return f"{said} ({code})" if ending.code > 128 else said
+
+
+def exit_code(code: int) -> str:
+    """An exit code with its meaning, such as ``exit code 137 (SIGKILL)``."""
+    try:
+        return f"exit code {code} ({signal.Signals(code - 128).name})"
+    except ValueError:
+        return f"exit code {code}"
+
+
+def innermost(text: str) -> str:
+    """Of a stack trace, of Java or Python, the innermost cause in one line; of other text its end."""
+    text = text.strip()
+    if _TRACE.search(text) is None:
+        return text[-_KEPT:]
+    found = _CAUSED_BY.findall(text) or _THROWN.findall(text)
+    line = found[-1] if found else text.splitlines()[-1].strip()
+    return str(line)[:_KEPT]
