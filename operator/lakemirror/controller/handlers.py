@@ -35,7 +35,7 @@ def registry(take: Callable[[Object], None], gone: Callable[[Object], None]) -> 
 
     @kopf.on.login(registry=handlers)
     async def login(**options: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
+        return kopf.login_via_client(**options)
 
     return handlers
 

@@ -1,18 +1,22 @@
-"""The Kubernetes API over HTTP: the few verbs that the operator uses, on plain documents.
+"""The Kubernetes API: the few verbs that the operator uses, on plain documents, by the official client.
 
-Server-side apply: https://kubernetes.io/docs/reference/using-api/server-side-apply/. How to connect is kopf's
-word: the pod's service account, or a kubeconfig.
+Server-side apply: https://kubernetes.io/docs/reference/using-api/server-side-apply/.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 import aiohttp
-import kopf
+from kubernetes.aio import config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.dynamic import DynamicClient, Resource
+from kubernetes.aio.watch import Watch
 
 from lakemirror.api import API_VERSION, KIND
 from lakemirror.api.crd import PLURAL
@@ -35,10 +39,12 @@ PLURALS = {
     (backends.APACHE, "SparkApplication"): "sparkapplications",
     (API_VERSION, KIND): PLURAL,
 }
-_TIMEOUT_SECONDS = 30.0
+_SUBRESOURCES: Mapping[tuple[str, str], tuple[str, ...]] = {(API_VERSION, KIND): ("status",)}
+_PAGE = 500
+_TIMEOUT = aiohttp.ClientTimeout(total=30.0)
 _WATCH_SECONDS = 300
+_WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=_WATCH_SECONDS + 30.0)
 _UNAVAILABLE = (429, 503, 504)
-_log = logging.getLogger(__name__)
 
 
 class Cause(NamedTuple):
@@ -131,30 +137,29 @@ class Api(Protocol):
 
 
 class Kube:
-    """``Api`` on a real API server; a context manager."""
+    """``Api`` on a real API server, a context manager: the official client, on plain documents.
+
+    Kinds are those of ``PLURALS``. The client's own discovery asks the API server before there is anything to
+    do, fails where that is silent, and keeps a file in the temporary folder.
+    """
 
     def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
+        self._configuration = Configuration(connection_pool_maxsize=0)  # each watch keeps a connection
 
     async def __aenter__(self) -> Kube:
-        self._connect()
+        await log_in(self._configuration)
+        Configuration.set_default(self._configuration)  # each Watch makes a client of its own from it
+        self._client = ApiClient(self._configuration)
+        dynamic = DynamicClient(self._client)
+        self._kinds = {key: _kind(dynamic, *key) for key in PLURALS}
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    def _connect(self) -> aiohttp.ClientSession:
-        info = connection()
-        self._headers = info.as_http_headers()
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-        connector = aiohttp.TCPConnector(ssl=info.as_ssl_context(), limit=100)
-        self._session = aiohttp.ClientSession(info.server.rstrip("/"), connector=connector, timeout=timeout)
-        return self._session
+        await self._client.close()
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Object | None:
         try:
-            return await self._call("GET", path(api_version, kind, namespace, name))
+            return await self._ask(self._kinds[api_version, kind], "get", name=name, namespace=namespace)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -164,48 +169,57 @@ class Kube:
         self, api_version: str, kind: str, namespace: str | None, *, labels: str = "", fields: str = ""
     ) -> Listed:
         items: list[Object] = []
-        query = {"limit": "500", **_selectors(labels, fields)}
+        next_page = None
         while True:
-            page = await self._call("GET", path(api_version, kind, namespace), query=query)
+            page = await self._ask(
+                self._kinds[api_version, kind],
+                "get",
+                namespace=namespace,
+                label_selector=labels or None,
+                field_selector=fields or None,
+                limit=_PAGE,
+                _continue=next_page,
+            )
             # The items of a list leave out what they have in common.
             items += [{**item, "apiVersion": api_version, "kind": kind} for item in page["items"]]
-            query["continue"] = page["metadata"].get("continue", "")
-            if not query["continue"]:
+            next_page = page["metadata"].get("continue")
+            if not next_page:
                 return Listed(items, page["metadata"]["resourceVersion"])
 
     async def watch(
         self, api_version: str, kind: str, namespace: str | None, version: str, *, labels: str = ""
     ) -> AsyncIterator[Watched]:
-        query = {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": version,
-            "timeoutSeconds": str(_WATCH_SECONDS),
-            **_selectors(labels, ""),
-        }
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=_TIMEOUT_SECONDS, sock_read=_WATCH_SECONDS + 30
-        )
-        try:
-            async with self._open().get(
-                path(api_version, kind, namespace), params=query, headers=self._headers, timeout=timeout
-            ) as response:
-                await self._check(response)
-                async for line in _lines(response):
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise _error(event["object"].get("code", 500), event["object"])
-                    yield Watched(event["type"], event["object"])
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(str(error) or type(error).__name__) from error
+        async with _Watch() as watch:
+            events = watch.stream(
+                self._kinds[api_version, kind].get,
+                namespace=namespace,
+                label_selector=labels or None,
+                resource_version=version,
+                timeout_seconds=_WATCH_SECONDS,
+                query_params=[("allowWatchBookmarks", "true")],
+                serialize=False,
+                _request_timeout=_WATCH_TIMEOUT,
+            )
+            while True:
+                try:
+                    event = await _answer(anext(events))
+                except StopAsyncIteration:
+                    return
+                yield Watched(event["type"], event["object"])
 
     async def create(self, document: Object, *, dry_run: bool = False) -> Object:
-        query = {"fieldManager": names.FIELD_MANAGER, **_dry(dry_run)}
-        return await self._call("POST", _path_of(document, named=False), query=query, body=document)
+        return await self._ask(
+            self._kind_of(document),
+            "create",
+            body=document,
+            field_manager=names.FIELD_MANAGER,
+            dry_run=_dry(dry_run),
+        )
 
     async def replace(self, document: Object) -> Object:
-        query = {"fieldManager": names.FIELD_MANAGER}
-        return await self._call("PUT", _path_of(document), query=query, body=document)
+        return await self._ask(
+            self._kind_of(document), "replace", body=document, field_manager=names.FIELD_MANAGER
+        )
 
     async def apply(
         self,
@@ -215,122 +229,148 @@ class Kube:
         part: str = "",
         dry_run: bool = False,
     ) -> Object:
-        query = {"fieldManager": manager, "force": "true", **_dry(dry_run)}
-        where = _path_of(document) + (f"/{part}" if part else "")
-        return await self._call(
-            "PATCH", where, query=query, body=document, content="application/apply-patch+yaml"
+        kind = self._kind_of(document)
+        return await self._ask(
+            kind.subresources[part] if part else kind,
+            "server_side_apply",
+            body=document,
+            field_manager=manager,
+            force_conflicts=True,
+            dry_run=_dry(dry_run),
         )
 
     async def merge(self, document: Object) -> Object:
-        query = {"fieldManager": names.FIELD_MANAGER}
-        return await self._call(
-            "PATCH", _path_of(document), query=query, body=document, content="application/merge-patch+json"
+        return await self._ask(
+            self._kind_of(document),
+            "patch",
+            body=document,
+            content_type="application/merge-patch+json",
+            field_manager=names.FIELD_MANAGER,
         )
 
     async def delete(
         self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, propagation: Propagation
     ) -> None:
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
-        await self._call(
-            "DELETE", path(api_version, kind, namespace, name), body=body | {"preconditions": {"uid": uid}}
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": propagation,
+            "preconditions": {"uid": uid},
+        }
+        await self._ask(
+            self._kinds[api_version, kind], "delete", name=name, namespace=namespace, body=options
         )
 
-    async def _call(
-        self,
-        verb: str,
-        where: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Object | None = None,
-        content: str = "application/json",
-    ) -> Object:
+    async def _ask(self, kind: Resource, verb: str, **options: Any) -> Object:
+        """The answer to one request as a plain document; credentials that are refused are renewed once.
+
+        The client itself only reads a service account's token anew, and that once a minute.
+        """
         try:
-            answer = await self._once(verb, where, query, body, content)
+            return await self._ask_once(kind, verb, options)
         except ApiError as error:
             if error.status != 401:
                 raise
-            self._headers = connection().as_http_headers()  # tokens of service accounts are renewed
-            answer = await self._once(verb, where, query, body, content)
-        return answer
+        await log_in(self._configuration)
+        return await self._ask_once(kind, verb, options)
 
-    async def _once(
-        self, verb: str, where: str, query: Mapping[str, str] | None, body: Object | None, content: str
-    ) -> Object:
-        data = json.dumps(body) if body is not None else None
-        headers = {**self._headers, "Content-Type": content}
-        try:
-            async with self._open().request(
-                verb, where, params=query, data=data, headers=headers
-            ) as response:
-                await self._check(response)
-                found: Object = await response.json()
-                return found
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise Unreachable(str(error) or type(error).__name__) from error
+    async def _ask_once(self, kind: Resource, verb: str, options: Mapping[str, Any]) -> Object:
+        ask = getattr(kind, verb)
+        found: Object = await _answer(ask(serializer=_plain, _request_timeout=_TIMEOUT, **options))
+        return found
 
-    async def _check(self, response: aiohttp.ClientResponse) -> None:
-        if response.status < 400:
-            return
-        try:
-            document = await response.json()
-        except (aiohttp.ClientError, ValueError):
-            document = {"message": await response.text()}
-        raise _error(response.status, document if isinstance(document, dict) else {})
-
-    def _open(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "use Kube as a context manager"
-        return self._session
+    def _kind_of(self, document: Object) -> Resource:
+        return self._kinds[document["apiVersion"], document["kind"]]
 
 
-def connection() -> kopf.ConnectionInfo:
-    """How to reach the API server: from the pod's service account, else from a kubeconfig."""
-    settings = kopf.OperatorSettings()
-    info = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
-    if info is None:
-        raise Unreachable("there is neither a service account nor a kubeconfig: set KUBECONFIG")
-    return info
+class _Watch(Watch):  # type: ignore[misc]  # the client's types are partial and not read
+    """The client's watch with the whole Status of an ERROR event, which that cuts down to a text.
+
+    A line that is no JSON is a ValueError, where that would give it back as it is.
+    """
+
+    def unmarshal_event(self, data: str, response_type: object) -> Object:
+        event: Object = json.loads(data)
+        if event["type"] == "ERROR":
+            status = event["object"]
+            raise ApiException(status=status.get("code", 500), body=json.dumps(status))
+        return event
 
 
-def path(api_version: str, kind: str, namespace: str | None, name: str | None = None) -> str:
-    """The path of a kind, or of one object of it."""
-    root = "/api/v1" if api_version == "v1" else f"/apis/{api_version}"
-    inside = f"/namespaces/{namespace}" if namespace is not None else ""
-    return f"{root}{inside}/{PLURALS[api_version, kind]}" + (f"/{name}" if name is not None else "")
+async def log_in(configuration: Configuration) -> None:
+    """How to reach the API server: by the pod's service account, else by KUBECONFIG or ~/.kube/config.
+
+    Raises Unreachable when there is none of them.
+    """
+    try:
+        config.load_incluster_config(configuration)
+    except config.ConfigException:
+        await _load_kubeconfig(configuration)
 
 
-def _path_of(document: Object, *, named: bool = True) -> str:
-    metadata = document["metadata"]
-    name = metadata["name"] if named else None
-    return path(document["apiVersion"], document["kind"], metadata["namespace"], name)
+async def _load_kubeconfig(configuration: Configuration) -> None:
+    file = os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
+    try:
+        await config.load_kube_config(file, client_configuration=configuration, persist_config=False)
+    except config.ConfigException as error:
+        raise Unreachable(f"there is neither a service account nor a kubeconfig: {error}") from error
 
 
-def _dry(dry_run: bool) -> dict[str, str]:
-    return {"dryRun": "All"} if dry_run else {}
+def _kind(client: DynamicClient, api_version: str, kind: str) -> Resource:
+    group, _, version = api_version.rpartition("/")
+    parts = {
+        part: {"kind": kind, "name": f"{PLURALS[api_version, kind]}/{part}", "namespaced": True}
+        for part in _SUBRESOURCES.get((api_version, kind), ())
+    }
+    return Resource(
+        prefix="apis" if group else "api",
+        group=group,
+        api_version=version,
+        kind=kind,
+        name=PLURALS[api_version, kind],
+        namespaced=True,
+        subresources=parts,
+        client=client,
+    )
 
 
-def _selectors(labels: str, fields: str) -> dict[str, str]:
-    return {**({"labelSelector": labels} if labels else {}), **({"fieldSelector": fields} if fields else {})}
+def _dry(dry_run: bool) -> str | None:
+    return "All" if dry_run else None
 
 
-def _error(status: int, document: Mapping[str, Any]) -> ApiError | Unreachable:
-    """From the API's Status object:
+def _plain(_: DynamicClient, document: Object) -> Object:
+    """Keep answers as they are: attribute access would cost a copy of each."""
+    return document
+
+
+async def _answer(asked: Awaitable[Any]) -> Any:
+    """What the API server answers; its errors as ApiError or Unreachable."""
+    try:
+        return await asked
+    except ApiException as error:
+        raise _error(error) from None  # it holds the answer, its headers and its traceback again
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise Unreachable(str(error) or type(error).__name__) from error
+
+
+def _error(error: ApiException) -> ApiError | Unreachable:
+    """From the Status in the answer's body:
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/.
     """
-    message = str(document.get("message") or "")
-    if status in _UNAVAILABLE:
-        return Unreachable(f"status {status}: {message}")
+    document = _status(error.body or "")
+    message = str(document.get("message") or error.body or error.reason or "")
+    if error.status in _UNAVAILABLE:
+        return Unreachable(f"status {error.status}: {message}")
     details = document.get("details") or {}
     causes = tuple(
         Cause(*(str(cause.get(key) or "") for key in Cause._fields)) for cause in details.get("causes") or ()
     )
-    return ApiError(status, str(document.get("reason") or ""), message, causes)
+    return ApiError(error.status, str(document.get("reason") or ""), message, causes)
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The lines of a stream, however long they are."""
-    rest = b""
-    async for chunk in response.content.iter_any():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            if line:
-                yield line
+def _status(body: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
