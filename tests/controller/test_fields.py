@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from lakemirror.api import CdcPipeline, PipelineSpec
+from lakemirror.api.effects import EFFECTS, Effect, effect
 from lakemirror.controller import fields
-from lakemirror.controller.fields import EFFECTS, Effect, accepts, effect, incompatible
+from lakemirror.controller.fields import accepts, incompatible
 from tests.api.manifests import FULL
 from tests.controller.builders import document, merged, spec
 

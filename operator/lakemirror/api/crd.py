@@ -5,10 +5,16 @@ Spark SQL types, what is inside of ``startingOffsets`` (text or an object: no st
 the names of partitions and other keys of maps, and rules that compare long lists of columns with each other
 (``columns``, ``primaryKey``), which would cost more than the API server allows a rule of CEL. The operator
 reports these.
+
+A change that the checkpoint cannot follow (``effects``) is refused by rules on the resource as a whole: its
+status tells if anything has been mirrored, and the API server keeps the status as it is where the spec is
+written. What becomes of single tables comes out of ``tables``, ``target`` and ``defaults`` together: that too
+is left to the operator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -16,6 +22,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
+from lakemirror.api.effects import EFFECTS, Effect
 from lakemirror.api.pipeline import GROUP, KIND, NAME_PATTERN, VERSION, CdcPipeline
 from lakemirror.api.supported import GAPS
 
@@ -83,7 +90,7 @@ def resource_schema() -> Schema:
     """The structural schema of the resource."""
     root = CdcPipeline.model_json_schema(schema_generator=_WithDefaults)
     definitions = root.pop("$defs")
-    properties = {
+    properties: dict[str, Schema] = {
         "apiVersion": {"type": "string", "description": "The version of this schema."},
         "kind": {"type": "string", "description": "The kind of the resource."},
         "metadata": {
@@ -101,7 +108,54 @@ def resource_schema() -> Schema:
         "description": root["description"],
         "required": ["spec"],
         "properties": properties,
+        "x-kubernetes-validations": list(_transitions(properties["spec"])),
     }
+
+
+_FOLLOWED = (
+    # Nothing has been mirrored yet.
+    "!has(oldSelf.status)"
+    " || !(has(oldSelf.status.checkpoint) && has(oldSelf.status.checkpoint.batchId)"
+    " || has(oldSelf.status.totals) && has(oldSelf.status.totals.applied)"
+    " && oldSelf.status.totals.applied > 0)"
+    # The spec so far may be one that was never accepted: to go back from it is always possible.
+    " || has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'Stalled')"
+    " || !(self.spec.spark.resetToken in ['', oldSelf.spec.spark.resetToken])"
+)
+"""Where any change is possible, or the operator judges."""
+
+
+def _transitions(spec: Schema) -> Iterator[dict[str, str]]:
+    """Rules on changes that the checkpoint cannot follow."""
+    kinds = [f"source.{kind}" for kind in spec["properties"]["source"]["properties"]]
+    same_kind = " && ".join(f"has(self.spec.{kind}) == has(oldSelf.spec.{kind})" for kind in kinds)
+    yield _transition("source", same_kind)
+    for path in (path for path, effect in EFFECTS.items() if effect is Effect.RESET):
+        yield _transition(path, _same(path, spec))
+
+
+def _transition(path: str, same: str) -> dict[str, str]:
+    return {
+        "rule": f"{_FOLLOWED} || {same}",
+        "message": "the checkpoint cannot follow this change: undo it, or give spec.spark.resetToken a new "
+        "value in the same edit (with another spec.checkpoint, to read everything again)",
+        "fieldPath": f".spec.{path}",
+    }
+
+
+def _same(path: str, spec: Schema) -> str:
+    """That a field is what it was, in CEL. Where a parent came or went, another rule speaks."""
+    parts, node, absent, own = path.split("."), spec, [], ""
+    for depth, part in enumerate(parts, 1):
+        at = ".".join(parts[:depth])
+        optional = part not in node.get("required", ()) and "default" not in node["properties"][part]
+        node = node["properties"][part]
+        if optional and depth < len(parts):
+            absent += [f"!has(self.spec.{at})", f"!has(oldSelf.spec.{at})"]
+        elif optional:
+            own = f"has(self.spec.{at}) == has(oldSelf.spec.{at}) && (!has(self.spec.{at}) || "
+    same = f"self.spec.{path} == oldSelf.spec.{path}"
+    return " || ".join([*absent, f"({own}{same}))" if own else same])
 
 
 def _with_gaps(spec: Schema) -> Schema:
