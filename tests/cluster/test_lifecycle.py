@@ -95,24 +95,31 @@ def test_an_invalid_edit_survives_a_restart_of_the_operator(mirror: Mirror, oper
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "by_api"),
     [
-        {"target": {"path": "/elsewhere/{table}"}},
-        {"source": {"kafka": None, "files": {"path": "/in", "format": "records"}}},
-        {"checkpoint": "/elsewhere/_checkpoint"},
-        {"tables": [{"source": "public.items", "primaryKey": ["other"]}]},
+        ({"target": {"path": "/elsewhere/{table}"}}, True),
+        ({"source": {"kafka": None, "files": {"path": "/in", "format": "records"}}}, True),
+        ({"checkpoint": "/elsewhere/_checkpoint"}, True),
+        ({"tables": [{"source": "public.items", "primaryKey": ["other"]}]}, False),
     ],
     ids=["target", "source", "checkpoint", "key"],
 )
-def test_what_the_checkpoint_cannot_follow_waits_for_a_reset_token(mirror: Mirror, change: dict) -> None:  # type: ignore[type-arg]
+def test_what_the_checkpoint_cannot_follow_waits_for_a_reset_token(
+    mirror: Mirror,
+    change: dict,  # type: ignore[type-arg]
+    by_api: bool,
+) -> None:
     mirror.create(tables=[{"source": "public.items", "primaryKey": ["id"]}]).ready()
     mirror.behave(commits=True)
     eventually(lambda: mirror.status()["checkpoint"].get("batchId"), what="a batch that the checkpoint knows")
-    mirror.edit(**change)
-    refused = mirror.wait("Stalled")
-    assert "resetToken" in refused["message"]
+    if by_api:
+        with pytest.raises(KubectlFailed, match="resetToken"):
+            mirror.edit(**change)
+    else:
+        mirror.edit(**change)
+        assert "resetToken" in mirror.wait("Stalled")["message"]
     stays_at(mirror, 1)
-    mirror.edit(spark={"resetToken": "yes"})
+    mirror.edit(**change, spark={"resetToken": "yes"})
     eventually(lambda: len(mirror.starts()) == 2, what="a start with the new spec")
     mirror.ready()
     assert mirror.status()["handled"]["resetToken"] == "yes"
