@@ -25,7 +25,10 @@ ENV PIP_CONFIG_FILE=/run/secrets/pip PIP_CONSTRAINT=/src/constraints.txt PIP_DIS
 FROM python AS operator-packages
 RUN --mount=type=secret,id=pip \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
-    ./requirements operator >wanted && pip install -r wanted && pip uninstall -y pip setuptools
+    ./requirements operator >wanted && pip install -r wanted && pip uninstall -y pip setuptools \
+ # A class for each API group, 77 of the package's 126 MB; the operator uses the dynamic client.
+ && rm -rf /opt/lakemirror/lib/python3.11/site-packages/kubernetes/client/api \
+           /opt/lakemirror/lib/python3.11/site-packages/kubernetes/aio/client/api
 
 FROM python AS driver-packages
 RUN --mount=type=secret,id=pip \
