@@ -45,6 +45,10 @@ def moved(minutes: float = 1, *, ready: bool = True, image: str = NEW) -> Standi
     return Standing(image, Moved(OLD, at, ready), at)
 
 
+ILL = waits(unready_since=ago(hours=1))
+"""Not Ready long since."""
+
+
 def rolled(standings: dict[Key, Standing], pace: Pace = PACE, image: str = NEW) -> Rollout[Key]:
     return rollout.rollout(image, standings, pace, NOW)
 
@@ -60,9 +64,13 @@ class TestWhoMayMove:
             ({A: Standing(NEW), B: waits(), C: waits()}, [B]),
             ({A: moved(minutes=6), B: waits()}, []),
             # What has long not been Ready is moved besides, and holds nobody up.
-            ({A: waits(unready_since=ago(hours=1)), B: waits()}, [A, B]),
-            ({A: moved(ready=False), B: waits(), C: waits(unready_since=ago(hours=1))}, [B]),
-            ({A: moved(minutes=6, ready=False), B: waits(unready_since=ago(hours=1)), C: waits()}, [B, C]),
+            ({A: ILL, B: waits(), C: Standing(NEW)}, [A, B]),
+            ({A: moved(ready=False), B: waits(), C: ILL, D: Standing(NEW)}, [B]),
+            ({A: moved(minutes=6, ready=False), B: ILL, C: waits(), D: Standing(NEW)}, [B, C]),
+            # But not before another has proved the image, if there is one that can.
+            ({A: ILL, B: waits()}, [B]),
+            ({A: ILL, B: moved()}, []),
+            ({A: ILL, B: ILL}, [A]),
             # One that starts just now may become Ready yet.
             ({A: waits(unready_since=ago(minutes=1)), B: waits()}, [B]),
             # Suspended, or between two runs.
@@ -247,8 +255,8 @@ class TestPlans:
         assert observe.given(config, after.status) == Given(
             NEW, config["metadata"]["annotations"][names.CURRENT], move
         )
-        assert [(event.type, event.reason) for event in after.events if event.reason == "InProgress"] == [
-            ("Normal", "InProgress")
+        assert [(event.type, event.reason) for event in after.events if event.reason == "RollingOut"] == [
+            ("Normal", "RollingOut")
         ]
 
     def test_once_proved_nothing_of_it_stays(self) -> None:

@@ -228,7 +228,9 @@ def outdated(case: Case) -> Health | None:
         return None
     if case.workload is not None and case.workload.kind == "CronJob":
         return None  # a run under way goes on as it began
-    message = f"driver pod {case.pod.name} is being restarted with a new spec"
+    image = case.decision.image
+    new = "a new spec" if case.pod.image in (None, image) else f"image {image}"
+    message = f"driver pod {case.pod.name} is being restarted with {new}"
     return Health("False", "Restarting", message, "Starting", reconciling=True)
 
 

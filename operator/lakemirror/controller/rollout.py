@@ -6,8 +6,8 @@ the rollout has stopped: nobody is moved until that driver is Ready, or has anot
 (a new pipeline, one that is resumed, the next run of one that does not stream) takes the new default without
 waiting, unless the rollout has stopped; then it has the image that it had.
 
-Pipelines that have not been Ready for longer than the timeout are moved as well, in places of their own: the
-new image may be their cure. They prove nothing, so they stop nothing either.
+Pipelines that have not been Ready for longer than the timeout are moved when another one is Ready on the new
+image, in places of their own: it may be their cure. They prove nothing, so they stop nothing either.
 
 All of this stands in the API: the image that each pipeline was given, and since when it has to prove itself
 (``Given``, in the config ConfigMap), and whether it is Ready (its status).
@@ -108,10 +108,13 @@ def rollout(image: str, standings: Mapping[K, Standing], pace: Pace, now: dateti
     ends = [moved.at + pace.timeout for moved in moving.values()]
     ends += [s.unready_since + pace.timeout for s in waiting.values() if s.unready_since is not None]
     may: list[K] = []
+    proved = any(s.image == image and s.unready_since is None for s in standings.values())
     for ready in (True, False) if not overdue else ():
         places = sum(moved.ready is ready and now < moved.at + pace.timeout for moved in moving.values())
         queue = [(s.moved is None, key) for key, s in waiting.items() if _counts(s, pace, now) is ready]
         may += [key for _, key in sorted(queue)[: max(0, pace.at_once - places)]]
+        if not proved and (queue or places):
+            break  # those that prove nothing come when another has proved the image
     return Rollout(
         frozenset(may),
         frozenset(waiting),

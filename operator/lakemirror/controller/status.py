@@ -137,7 +137,7 @@ _QUIET = (
     "Scheduled",
     "Deleting",
     "FormerObject",
-    "InProgress",
+    "RollingOut",
 )
 """Reasons for not being ready that are as someone wished."""
 
@@ -263,15 +263,15 @@ def _image_rollout(case: Case) -> Verdict | None:
             "on when that pipeline is Ready, or when the operator gets another driverImage",
         )
     assert turn.moved is not None
-    done = f"at {iso(turn.moved.at)} the driver was restarted on {new} (before: {turn.moved.before})"
+    done = f"the driver was restarted on {new} at {iso(turn.moved.at)} (before: {turn.moved.before})"
     if turn.state == "Moving":
         follow = ". Others follow when it is Ready" if turn.moved.ready else ""
-        return Verdict("InProgress", f"{done}{follow}")
+        return Verdict("RollingOut", f"{done}{follow}")
     return Verdict(
         "RolloutFailed",
-        f"{done} and has not become Ready since: the rollout has stopped, and other drivers stay on their "
-        "image. If the image is at fault, give the operator another driverImage (the former one takes this "
-        "pipeline back). If the pipeline is, correct what Ready says, or name an image in spec.spark.image",
+        f"{done} and is not Ready since. The rollout has stopped: other drivers stay on their image. If the "
+        "image is at fault, give the operator another driverImage; the former one brings this pipeline back. "
+        "Otherwise correct what Ready says, or name an image in spec.spark.image: then the rollout goes on",
     )
 
 
