@@ -115,7 +115,11 @@ UNMAKEABLE: dict[str, tuple[Object, str, str]] = {
     "insecure": (pod(hostPID=True), "PodRefused", "violates PodSecurity"),
     "priority": (pod(priorityClassName="nobody-made"), "PodRefused", "nobody-made"),
     "runtime": (pod(runtimeClassName="nobody-made"), "PodRefused", "nobody-made"),
-    "range": (driver(resources={"requests": {"cpu": "3"}}), "PodRefused", "maximum cpu usage"),
+    "range": (
+        driver(resources={"requests": {"cpu": "3"}, "limits": {"cpu": "3"}}),
+        "PodRefused",
+        "maximum cpu usage",
+    ),
     "quota": (
         driver(resources={"requests": {"memory": "5Gi"}, "limits": {"memory": "5Gi"}}),
         "QuotaExceeded",
@@ -147,7 +151,7 @@ def test_what_keeps_a_pod_from_being_made_is_named(kube: Kube) -> None:
         assert [e for e in one.events() if e["reason"] == reason and words in e["message"]], name
     kube.delete("resourcequota", "little")
     kube.delete("limitrange", "small")
-    mirrors["insecure"].edit(**pod(hostPID=None))
+    mirrors["insecure"].edit(spark={"podTemplate": {"spec": {"hostPID": None}}})
     mirrors["insecure"].ready(within=120)
     for name in ("quota",):
         eventually(lambda name=name: mirrors[name].drivers(), within=120, what="a pod once the quota is gone")  # type: ignore[misc]
@@ -225,9 +229,9 @@ def test_deleting_never_hangs_in_silence(kube: Kube) -> None:
         assert "spec.deletionPolicy: Retain" in stalled["message"]
     mirrors["typed"].gone()
     kube.kubectl("create", "secret", "generic", "kafka-ca", "--from-literal=ca.crt=x")
-    mirrors["refused"].edit(deletionPolicy="Retain")
+    kube.merge("cdc", "refused", {"spec": {"deletionPolicy": "Retain"}})  # and it is gone at once
     mirrors["refused"].gone()
-    mirrors["image"].edit(spark={"image": None})
+    kube.merge("cdc", "image", {"spec": {"spark": {"image": None}}})
     mirrors["image"].gone(within=120)
     mirrors["secret"].gone(within=180)  # the kubelet tries a mount again after up to two minutes
 
@@ -246,6 +250,11 @@ def test_deleting_makes_no_warnings(kube: Kube) -> None:
 
 # Why a driver failed
 
+FIRST = {
+    "name": "first",
+    "image": "nobody/made:2",
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
 ENDS: dict[str, tuple[Object, str, str]] = {
     "memory": (
         runs(
@@ -270,15 +279,7 @@ ENDS: dict[str, tuple[Object, str, str]] = {
     "image": ({"spark": {"image": "nobody/made:1"}}, "ImagePullBackOff", "nobody/made:1"),
     "name": ({"spark": {"image": "Not:A:Name"}}, "InvalidImageName", "Not:A:Name"),
     "config": (driver(envFrom=[{"secretRef": {"name": "nobody-made"}}]), "SecretMissing", "nobody-made"),
-    "init": (
-        pod(
-            initContainers=[
-                {"name": "first", "image": "nobody/made:2", "resources": {"limits": {"cpu": "1"}}}
-            ]
-        ),
-        "ImagePullBackOff",
-        "nobody/made:2",
-    ),
+    "init": (pod(initContainers=[FIRST]), "ImagePullBackOff", "nobody/made:2"),
     "nowhere": (pod(nodeSelector={"moon": "dark"}), "Unschedulable", "0/"),
 }
 

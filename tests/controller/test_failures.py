@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from lakemirror.api import PipelineStatus
-from lakemirror.controller import names, operator, podtemplate
+from lakemirror.controller import names, observe, operator, podtemplate
 from lakemirror.controller.kube import ApiError
 from lakemirror.controller.status import document as status_document
-from lakemirror.controller.values import Observed, Obstacle, Plan
+from lakemirror.controller.status import unchanged
+from lakemirror.controller.values import Ending, Observed, Obstacle, Plan, Workload
 from tests.controller.builders import (
+    NOW,
+    ago,
+    crashed,
     document,
     find,
     following,
+    iso,
     observed,
     planned,
+    pod,
     ready,
     reason,
+    report,
     revision,
     running,
     spec,
+    stateful_set,
 )
 from tests.controller.fake_api import FakeApi
 from tests.controller.kstatus import kstatus, waits_for_ready
@@ -282,3 +292,227 @@ async def test_a_status_that_is_refused_is_shortened_to_its_conditions(
         await w.until(lambda: w.ready() == ("False", "DriverPending"))
         assert ".status.reason: field not declared" in w.status()["conditions"][0]["message"]
         await asyncio.sleep(0)
+
+
+class TestPodsThatAreMissing:
+    """What keeps the driver's pod from being made or from going, in the words of whoever knows."""
+
+    @pytest.mark.parametrize(
+        ("words", "expected", "stalls"),
+        [
+            ("forbidden: exceeded quota: little, requested: pods=1", "QuotaExceeded", False),
+            ("forbidden: no PriorityClass with name x was found", "PodRefused", True),
+        ],
+    )
+    def test_a_refused_pod(self, words: str, expected: str, stalls: bool) -> None:
+        plan = planned(STREAM, observed(STREAM, workloads=(stateful_set(STREAM),), pod_refusal=words))
+        assert (ready(plan), message(plan)) == (
+            ("False", expected),
+            f"the driver's pod cannot be made: {words}",
+        )
+        assert (reason(plan, "Stalled"), reason(plan, "Reconciling")) == (
+            (expected, None) if stalls else (None, expected)
+        )
+        assert [(e.type, e.reason) for e in plan.events] == [("Warning", expected)]
+
+    def test_a_foreign_pod_stalls_and_nothing_takes_its_name(self) -> None:
+        plan = planned(STREAM, observed(foreign_pod="shop-driver-0"))
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "ForeignObject"), "ForeignObject")
+        assert find(plan.objects, "StatefulSet") is None
+        assert plan.again == NOW + timedelta(seconds=30)
+
+    @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+    def test_a_pod_that_a_finalizer_holds(self, phase: str) -> None:
+        held = pod(
+            STREAM,
+            phase=phase,
+            started=None,
+            ending=Ending(0, "Completed", "", NOW),
+            deleted=NOW,
+            finalizers=("example.com/hold",),
+        )
+        plan = planned(STREAM, running(STREAM, pods=(held,)))
+        assert (ready(plan), "example.com/hold" in message(plan)) == (("False", "PodTerminating"), True)
+        later = planned(STREAM, running(STREAM, pods=(held,)), NOW + timedelta(minutes=1))
+        assert reason(later, "Stalled") == "PodTerminating"
+
+    def test_an_evicted_pod_is_told_until_its_successor_runs(self) -> None:
+        lost = Ending(0, "Evicted", "The node was low on resource: memory", NOW)
+        seen = running(STREAM, pods=(), lost=lost)
+        plan = planned(STREAM, seen)
+        assert (ready(plan), "low on resource" in message(plan)) == (("False", "Evicted"), True)
+        successor = pod(STREAM, uid="pod-2", started=None, waiting="ContainerCreating")
+        after = planned(STREAM, following(seen, plan, pods=(successor,), lost=None))
+        assert ready(after) == ("False", "Evicted")
+        assert after.status.driver is not None
+        assert after.status.driver.restarts == 1
+        assert after.status.driver.consecutive_failures == 0
+        assert after.status.driver.last_failure is not None
+        assert after.status.driver.last_failure.reason == "Evicted"
+
+
+class TestRestarts:
+    """``driver.restarts`` counts what ended in its pod and pods that were replaced, of one revision."""
+
+    def test_a_replaced_pod_counts_once(self) -> None:
+        seen = running(STREAM)
+        gone = planned(STREAM, replace(seen, pods=()))
+        again = following(seen, gone, pods=(pod(STREAM, uid="pod-2"),))
+        for _ in range(2):
+            plan = planned(STREAM, again)
+            assert plan.status.driver is not None
+            assert (plan.status.driver.restarts, plan.status.driver.exits) == (1, 0)
+            again = following(again, plan)
+        crashed_again = planned(STREAM, replace(again, pods=(crashed(pod(STREAM, uid="pod-2")),)))
+        assert crashed_again.status.driver is not None
+        assert (crashed_again.status.driver.restarts, crashed_again.status.driver.exits) == (2, 1)
+
+    def test_neither_a_new_revision_nor_suspending_counts(self) -> None:
+        after = spec(onBadRecord="fail")
+        plan = planned(after, running(STREAM, pods=(pod(after, uid="pod-2"),)))
+        assert plan.status.driver is not None
+        assert plan.status.driver.restarts == 0
+        suspended = planned(spec(suspend=True), running(STREAM, pods=()))
+        resumed = planned(STREAM, following(running(STREAM), suspended, pods=(pod(STREAM, uid="pod-2"),)))
+        assert resumed.status.driver is not None
+        assert resumed.status.driver.restarts == 0
+
+    def test_an_oom_kill_is_the_reason(self) -> None:
+        killed = replace(crashed(pod(STREAM, memory_limit="896Mi")), ending=Ending(137, "OOMKilled", "", NOW))
+        plan = planned(STREAM, running(STREAM, pods=(killed,)))
+        assert (ready(plan), "896Mi" in message(plan)) == (("False", "OOMKilled"), True)
+
+
+class TestCleanups:
+    OWN = spec(deletionPolicy="DeleteAll")
+
+    def leaving(self, wanted: Any = None, **changes: Any) -> Plan:
+        resource = {"deleting": True, "finalizers": (names.FINALIZER,)}
+        return planned(wanted or self.OWN, running(self.OWN, resource=resource, **changes))
+
+    def cleanup(self, **changes: Any) -> Workload:
+        job = Workload("Job", "shop-cleanup", "job-9", "batch/v1", revision(self.OWN), state="Active")
+        return replace(job, **changes)
+
+    @pytest.mark.parametrize(
+        ("seen", "words"),
+        [
+            ({"pod_refusal": "forbidden: exceeded quota"}, "exceeded quota"),
+            ({"obstacles": (Obstacle("InvalidSpec", "the API server refuses Job x"),)}, "refuses Job x"),
+            (
+                {"mount_problem": 'secret "kafka-auth" not found', "waiting": "ContainerCreating"},
+                "kafka-auth",
+            ),
+            ({"waiting": "ImagePullBackOff", "message": "no such image"}, "no such image"),
+        ],
+    )
+    def test_one_that_cannot_run_stalls_and_says_how_to_let_go(
+        self, seen: dict[str, Any], words: str
+    ) -> None:
+        about = {name: seen.pop(name) for name in ("waiting", "message") if name in seen}
+        own = pod(self.OWN, name="shop-cleanup-1", component="cleanup", started=None, phase="Pending")
+        pods = (replace(own, **about),) if about else ()
+        plan = self.leaving(workloads=(self.cleanup(),), pods=pods, **seen)
+        assert (reason(plan, "Stalled"), plan.finalizer) == ("CleanupBlocked", True)
+        assert words in message(plan)
+        assert "spec.deletionPolicy: Retain" in message(plan)
+
+    def test_an_edit_begins_it_anew(self) -> None:
+        other = spec(deletionPolicy="DeleteAll", spark={"image": "driver:2"})
+        blocked = self.cleanup(state="Failed")
+        plan = self.leaving(other, workloads=(blocked,), pods=())
+        assert [(d.kind, d.name) for d in plan.deletions] == [("Job", "shop-cleanup")]
+        assert find(self.leaving(other, workloads=(), pods=()).objects, "Job") is not None
+
+    def test_a_driver_that_does_not_end_is_told(self) -> None:
+        held = pod(self.OWN, phase="Failed", deleted=ago(minutes=2), finalizers=("example.com/hold",))
+        plan = self.leaving(workloads=(stateful_set(self.OWN, deleting=True),), pods=(held,))
+        assert (reason(plan, "Stalled"), "example.com/hold" in message(plan)) == ("PodTerminating", True)
+
+
+class TestFormerSelectors:
+    """A StatefulSet of an earlier version, whose selector lacks the uid, is replaced; its driver goes on."""
+
+    def test_first_the_pod_is_marked_then_the_set_goes_without_it(self) -> None:
+        before = stateful_set(STREAM, former=True)
+        seen = running(STREAM, workloads=(before,), pods=(pod(STREAM, marked=False),))
+        plan = planned(STREAM, seen)
+        assert ([p.name for p in plan.marks], plan.deletions) == (["shop-driver-0"], ())
+        assert find(plan.objects, "StatefulSet") is None
+        assert find(plan.trial, "StatefulSet") is None
+        marked = planned(STREAM, replace(seen, pods=(pod(STREAM),)))
+        [gone] = marked.deletions
+        assert (gone.kind, gone.orphan, marked.marks) == ("StatefulSet", True, ())
+        after = planned(STREAM, replace(seen, workloads=(), pods=(pod(STREAM),)))
+        made = find(after.objects, "StatefulSet")
+        assert made is not None
+        assert made["spec"]["selector"]["matchLabels"][names.PIPELINE_UID] == "uid-1"
+        assert after.deletions == ()
+
+
+EVENTS = [
+    {
+        "reason": "FailedCreate",
+        "lastTimestamp": "2026-03-01T11:00:00Z",
+        "involvedObject": {"uid": "set-1"},
+        "message": "create Pod shop-driver-0 in StatefulSet shop-driver failed error: "
+        'pods "shop-driver-0" is forbidden: exceeded quota: little',
+    },
+    {"reason": "FailedCreate", "lastTimestamp": "2026-03-01T12:00:00Z", "involvedObject": {"uid": "other"}},
+]
+MADE = {
+    "reason": "SuccessfulCreate",
+    "lastTimestamp": "2026-03-01T11:00:00Z",
+    "involvedObject": {"uid": "set-1"},
+}
+
+
+def test_the_newest_attempt_to_make_a_pod_counts() -> None:
+    assert observe.pod_refusal(EVENTS, "set-1") == "forbidden: exceeded quota: little"
+    assert observe.pod_refusal([*EVENTS, MADE], "set-1") == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("ErrImagePull", "failed to pull x: not found"),
+        ("ImagePullBackOff", 'Back-off pulling image "x": ErrImagePull: failed to pull x: not found'),
+    ],
+)
+def test_an_image_that_cannot_be_pulled_says_one_thing(reason: str, words: str) -> None:
+    waiting = {"name": "driver", "state": {"waiting": {"reason": reason, "message": words}}}
+    body = {"metadata": {"name": "p", "uid": "u"}, "status": {"containerStatuses": [waiting]}}
+    found = observe.pod(body)
+    assert (found.waiting, found.message) == ("ImagePullBackOff", "failed to pull x: not found")
+
+
+def test_an_idle_checkpoint_is_renewed_now_and_then() -> None:
+    before = running(STREAM)
+    for minutes, expected in ((9, True), (10, False)):
+        later = NOW + timedelta(minutes=minutes)
+        fresh = report(seen=later, progressed=later, observedAt=iso(later))
+        plan = planned(STREAM, replace(before, report=fresh), later)
+        assert unchanged(before.resource.status, plan.status) is expected
+
+
+@in_loop
+async def test_a_set_of_an_earlier_version_is_replaced_and_its_pod_goes_on() -> None:
+    api = FakeApi()
+    async with world(api) as w:
+        await w.run()
+        await w.settle()
+    made = api.one("StatefulSet", "shop-driver")
+    old = copy.deepcopy(made)
+    del old["spec"]["selector"]["matchLabels"][names.PIPELINE_UID]
+    running_pod = api.one("Pod", "shop-driver-0")
+    labels = {k: v for k, v in running_pod["metadata"]["labels"].items() if k != names.PIPELINE_UID}
+    api.objects[("apps/v1", "StatefulSet", "mirrors", "shop-driver")] = old
+    running_pod["metadata"]["labels"] = labels
+    async with world(api, "two") as w:
+        await w.until(
+            lambda: api.one("StatefulSet", "shop-driver")["metadata"]["uid"] != made["metadata"]["uid"]
+        )
+        after = api.one("Pod", "shop-driver-0")
+        assert after["metadata"]["uid"] == running_pod["metadata"]["uid"]
+        assert after["metadata"]["labels"][names.PIPELINE_UID]
+        assert ("delete", "shop-driver-0") not in w.written("Pod")

@@ -247,8 +247,13 @@ def _refused(where: str, error: ApiError) -> Obstacle | None:
     if error.status == 404:
         hint = "the cluster does not know this kind: is the operator of spec.spark.backend installed?"
         return Obstacle(reason, f"{where}: {hint}")
-    words = _TYPED_PREFIX.sub("", str(error))
-    return Obstacle(reason, f"the API server refuses {where}: {words}")
+    return Obstacle(reason, f"the API server refuses {where}: {_readable(str(error))}")
+
+
+def _readable(words: str) -> str:
+    """The API server's words without Go's way of printing values."""
+    words = _DUMPED.sub("", _TYPED_PREFIX.sub("", words))
+    return _GO_VALUE.sub(lambda found: found[1] or found[2], words)
 
 
 def _verdict(
@@ -270,6 +275,8 @@ _TYPED_PREFIX = re.compile(
     r"|^failed to convert new object \([^)]*\) to proper version: "
     r'|^\S+ "[^"]*" is invalid: '
 )
+_DUMPED = re.compile(r"Invalid value: \{.*?\}: ")
+_GO_VALUE = re.compile(r"(?<=got )&(?:value\.valueUnstructured\{Value:(.*?)\}|\{(.*)\})")
 _TYPED = re.compile(
     r"failed to create typed|unable to convert|field not declared in schema|quantities must match"
 )
