@@ -109,6 +109,15 @@ def test_a_refused_edit_touches_nothing_and_blocks_nothing(kube: Kube) -> None:
     eventually(lambda: len(stop.starts()) == 2, what="the driver back with the last good spec")
 
 
+def test_an_edit_whose_pod_is_refused_leaves_the_driver_alone(mirror: Mirror) -> None:
+    mirror.create().ready()
+    uid = mirror.uid()
+    mirror.edit(spark={"podTemplate": {"spec": {"priorityClassName": "nobody-made"}}})
+    assert "nobody-made" in mirror.wait("Stalled", reason="PodRefused", within=30)["message"]
+    never(lambda: mirror.uid() != uid, during=5, what="another pod")
+    assert mirror.condition("Ready")["status"] == "True"
+
+
 # What keeps a pod from being made, or from going
 
 UNMAKEABLE: dict[str, tuple[Object, str, str]] = {

@@ -243,6 +243,22 @@ async def test_a_refused_edit_touches_nothing_and_blocks_nothing() -> None:
 
 
 @in_loop
+async def test_an_edit_whose_pod_is_refused_leaves_the_driver_alone() -> None:
+    async with world() as w:
+        await w.run()
+        await w.settle()
+        words = 'pods "shop-driver-x" is forbidden: no PriorityClass with name gold was found'
+        w.api.refusals = {("create", "Pod"): ApiError(403, "Forbidden", words)}
+        await w.apply(spark={"podTemplate": {"spec": {"priorityClassName": "gold"}}})
+        await w.until(lambda: w.status()["reason"] == "PodRefused")
+        assert (w.ready(), w.written("Pod")) == (("True", "Progressing"), [])
+        full = ApiError(403, "Forbidden", "exceeded quota: little, requested: pods=1, used: pods=1")
+        w.api.refusals = {("create", "Pod"): full}
+        await w.apply(onBadRecord="fail")
+        await w.until(lambda: w.status()["reason"] == "Restarting")
+
+
+@in_loop
 async def test_what_fails_for_long_is_told_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "_TOLD_AFTER", timedelta(seconds=0.1))
     api = FakeApi()

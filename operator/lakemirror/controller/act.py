@@ -7,6 +7,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from lakemirror.api import API_VERSION, KIND, PipelineStatus
@@ -74,9 +75,28 @@ class Actor:
                 raise
             return obstacle
         if dry_run:
-            return None
+            edited = there is not None and document["kind"] == "StatefulSet"
+            return await self._try_pod(resource, document) if edited else None
         _log.info("%s/%s: %s is applied", resource.namespace, resource.name, where)
         self._cache.take(made)
+        return None
+
+    async def _try_pod(self, resource: Resource, workload: Object) -> Obstacle | None:
+        """What would keep the workload's next pod from being made, before the one that runs has to go for it.
+
+        Quota does not count, for the pod that runs is counted too.
+        """
+        metadata, template = workload["metadata"], workload["spec"]["template"]
+        where = {"generateName": f"{metadata['name']}-", "namespace": resource.namespace}
+        pod = {**template, "apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], **where}}
+        try:
+            await self._api.create(pod, dry_run=True)
+        except ApiError as error:
+            obstacle = _refused(f"the pod of StatefulSet {metadata['name']}", error)
+            if obstacle is None:
+                raise
+            known = obstacle.reason == "QuotaExceeded" or "cannot create resource" in str(error)
+            return None if known else replace(obstacle, reason="PodRefused")
         return None
 
     async def mark(self, resource: Resource, pods: Sequence[Pod]) -> None:
@@ -273,7 +293,7 @@ def _verdict(
 _TYPED_PREFIX = re.compile(
     r"^failed to create typed (?:patch )?object \([^)]*\): "
     r"|^failed to convert new object \([^)]*\) to proper version: "
-    r'|^\S+ "[^"]*" is invalid: '
+    r'|^\S+ "[^"]*" is invalid: |^pods "[^"]*" is '
 )
 _DUMPED = re.compile(r"Invalid value: \{.*?\}: ")
 _GO_VALUE = re.compile(r"(?<=got )&(?:value\.valueUnstructured\{Value:(.*?)\}|\{(.*)\})")

@@ -201,7 +201,7 @@ def _stalled(case: Case, health: Health) -> Verdict | None:
     return Verdict(obstacles[0].reason, obstacles[0].message) if obstacles else _source_restarted(case)
 
 
-_NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec", "QuotaExceeded")
+_NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec", "PodRefused", "QuotaExceeded")
 """Obstacles that do not go by themselves."""
 
 

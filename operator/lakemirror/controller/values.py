@@ -156,10 +156,16 @@ class Report:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """An object that cannot be applied: a foreign one has its name, or the API server refuses it."""
+    """What cannot be applied: a foreign object has the name, or the API server refuses it or its pod."""
 
     reason: Literal[
-        "ForeignObject", "FormerObject", "InvalidSpec", "NamespaceTerminating", "QuotaExceeded", "Refused"
+        "ForeignObject",
+        "FormerObject",
+        "InvalidSpec",
+        "NamespaceTerminating",
+        "PodRefused",
+        "QuotaExceeded",
+        "Refused",
     ]
     message: str
 
