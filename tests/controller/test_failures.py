@@ -259,6 +259,36 @@ async def test_an_edit_whose_pod_is_refused_leaves_the_driver_alone() -> None:
 
 
 @in_loop
+async def test_what_is_gone_is_not_brought_back_by_an_old_list() -> None:
+    async with world() as w:
+        await w.run()
+        body = copy.deepcopy(w.api.one("CdcPipeline", "shop"))
+        await w.api.remove(w.api.one("CdcPipeline", "shop"))
+        await w.until(lambda: not w.operator.reconciler.pipelines)
+        w.operator.reconciler.take(body)
+        assert not w.operator.reconciler.pipelines
+        await w.settle()
+        assert not w.api.all("StatefulSet")
+
+
+@in_loop
+async def test_objects_that_went_with_their_pipeline_are_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch of pipelines is behind that of their objects."""
+    async with world() as w:
+        await w.run()
+        await w.settle()
+        monkeypatch.setattr(w.operator, "gone", lambda body: None)
+        w.api.calls.clear()
+        await w.api.remove(w.api.one("CdcPipeline", "shop"))
+        await w.until(lambda: not w.operator.reconciler.pipelines)
+        await w.settle()
+        assert [call for call in w.api.calls if call[1] not in ("Lease", "Event")] == []
+        assert not [e for e in w.api.all("Event") if e["type"] == "Warning"]
+
+
+@in_loop
 async def test_what_fails_for_long_is_told_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "_TOLD_AFTER", timedelta(seconds=0.1))
     api = FakeApi()

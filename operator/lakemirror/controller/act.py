@@ -30,6 +30,10 @@ class Actor:
         self._cache = cache
         self._told: dict[str, int] = {}
 
+    def makes_new(self, resource: Resource, objects: Sequence[Object]) -> bool:
+        """Whether any of ``objects`` is not there, as far as is known."""
+        return any(there is None for _, there in self._due(resource, objects))
+
     async def trial(self, resource: Resource, objects: Sequence[Object]) -> tuple[Obstacle, ...]:
         """What would keep ``objects`` from being applied, if anything; nothing is changed."""
         due = self._due(resource, objects)

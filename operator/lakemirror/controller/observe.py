@@ -229,8 +229,13 @@ def _batch(said: api.Report) -> tuple[object, ...]:
 
 def mount_problem(events: Iterable[Object], uid: str) -> str:
     """What the kubelet last said of a volume of the pod with ``uid`` that it cannot mount."""
-    failed = _of(events, uid, "FailedMount")
-    return str(failed[-1].get("message", "")) if failed else ""
+    said = [str(event.get("message", "")) for event in _of(events, uid, "FailedMount")]
+    lasting = [words for words in said if not _KUBELET_IS_SLOW.search(words)]
+    return lasting[-1] if lasting else ""
+
+
+_KUBELET_IS_SLOW = re.compile(r"timed out waiting for the condition$|object \S+ not registered$")
+"""What it says while it is still fetching what it mounts."""
 
 
 def pod_refusal(events: Iterable[Object], uid: str) -> str:

@@ -176,7 +176,7 @@ class Operator:
         found = {key_of(body): body for body in listed}
         known = self.reconciler.pipelines
         for key in [key for key in known if key not in found]:
-            self.reconciler.gone(known[key].body)
+            self.reconciler.forget(known[key].body)  # the list may be older than it
         for key, body in found.items():
             if key not in known or version_of(known[key].body) < version_of(body):
                 self.reconciler.take(body)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
+from lakemirror.api import API_VERSION, KIND, CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.controller import names, observe, podtemplate, rollout, status, workloads
 from lakemirror.controller.act import Actor
 from lakemirror.controller.cache import Cache, Identity, Key
@@ -31,6 +31,7 @@ from lakemirror.controller.values import (
 )
 
 _WAITING_SECONDS = 2.0
+_GONE_KEPT = 10_000
 _LOOKING_SECONDS = 5.0
 """How often Events and foreign pods, which nobody watches, are looked for while a driver does not start."""
 _log = logging.getLogger(__name__)
@@ -69,17 +70,21 @@ class Reconciler:
         self._actor = Actor(api, cache)
         self.images = Images(settings)
         self.pipelines: dict[Key, Pipeline] = {}
+        self._gone: dict[str, None] = {}
+        """The uids of pipelines that were deleted last, in order: what tells of them still is old."""
         self._claimants: dict[Claim, set[Key]] = defaultdict(set)
 
     def take(self, body: Object) -> None:
         """Take in a pipeline as it is now; nothing older than what is known."""
         key = key_of(body)
+        if body["metadata"]["uid"] in self._gone:
+            return  # a list that was asked for before it was deleted
         known = self.pipelines.get(key)
         same = known is not None and known.body["metadata"]["uid"] == body["metadata"]["uid"]
-        if known is not None and same and version_of(body) < version_of(known.body):
+        if known is not None and version_of(body) < version_of(known.body):
             return
         if known is not None and not same:
-            self.gone(known.body)
+            self.forget(known.body)
         if known is None or not same:
             known = self.pipelines[key] = Pipeline(body, spec_of(body))
             if isinstance(known.spec, PipelineSpec):
@@ -90,7 +95,14 @@ class Reconciler:
         self._queue.add(key)
 
     def gone(self, body: Object) -> None:
-        """The pipeline is deleted; those that waited for what it claimed may go on."""
+        """The pipeline is deleted, for certain."""
+        self._gone[body["metadata"]["uid"]] = None
+        if len(self._gone) > _GONE_KEPT:
+            del self._gone[next(iter(self._gone))]
+        self.forget(body)
+
+    def forget(self, body: Object) -> None:
+        """The pipeline is no longer looked after; those that waited for what it claimed may go on."""
         key = key_of(body)
         known = self.pipelines.get(key)
         if known is None or known.body["metadata"]["uid"] != body["metadata"]["uid"]:
@@ -114,6 +126,8 @@ class Reconciler:
             return
         observed = await self._observe(key, pipeline, now, since)
         trial = self._plan(pipeline, observed, now).trial
+        if self._actor.makes_new(observed.resource, trial) and not await self._still_there(pipeline):
+            return
         obstacles = await self._actor.trial(observed.resource, trial)
         observed = replace(observed, obstacles=_in_spec(obstacles, pipeline.spec))
         self._claim(key, pipeline, observed)
@@ -122,6 +136,21 @@ class Reconciler:
         body = await self._carry_out(pipeline, observed, now)
         if body is not None:
             self._remember(key, body)
+
+    async def _still_there(self, pipeline: Pipeline) -> bool:
+        """Whether a pipeline whose objects are not there is as it was known: they may be gone with it.
+
+        The watches of different kinds tell of one deletion at different times.
+        """
+        key, metadata = key_of(pipeline.body), pipeline.body["metadata"]
+        there = await self._api.get(API_VERSION, KIND, key.namespace, key.name)
+        if there is None or there["metadata"]["uid"] != metadata["uid"]:
+            self.gone(pipeline.body)
+            return False
+        if "deletionTimestamp" in there["metadata"] and "deletionTimestamp" not in metadata:
+            self.take(there)
+            return False
+        return True
 
     def _plan(self, pipeline: Pipeline, observed: Observed, now: datetime) -> Plan:
         return plan(pipeline.spec, observed, now, self._settings)
