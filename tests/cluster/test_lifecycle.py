@@ -242,6 +242,22 @@ def test_a_changed_secret_restarts_once(mirror: Mirror) -> None:
     assert not mirror.status()["driver"].get("consecutiveFailures")
 
 
+@pytest.mark.parametrize("kind", ["configmap", "secret"])
+def test_what_the_pod_template_refers_to_restarts_once_when_it_changes(mirror: Mirror, kind: str) -> None:
+    mirror.kube.kubectl("create", *(kind, "generic")[: 1 + (kind == "secret")], "more", "--from-literal=A=1")
+    refers = {"configMapRef" if kind == "configmap" else "secretRef": {"name": "more"}}
+    container = SMALL["spec"]["containers"][0] | {"envFrom": [refers]}
+    mirror.create(spark={"podTemplate": {"spec": {"containers": [container]}}}).ready()
+    change = {"data": {"A": "2"}} if kind == "configmap" else {"stringData": {"A": "2"}}
+    mirror.kube.merge(kind, "more", change)
+    # The kubelet renews mounted files after a minute or so.
+    eventually(lambda: len(mirror.starts()) == 2, within=180, what="another start")
+    mirror.ready()
+    shown = mirror.kube.kubectl("exec", f"{mirror.name}-driver-0", "--", "printenv", "A")
+    assert shown.strip() == "2"
+    never(lambda: len(mirror.starts()) > 2, during=30, what="a third start")
+
+
 def test_a_driver_without_progress_is_not_ready_and_an_idle_one_is(mirror: Mirror) -> None:
     mirror.create(progressDeadline="15s").ready()
     never(lambda: mirror.condition("Ready")["status"] != "True", during=30, what="an idle driver not ready")

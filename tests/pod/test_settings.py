@@ -10,7 +10,7 @@ import pytest
 from lakemirror.api import CdcPipeline
 from lakemirror.controller import build
 from lakemirror.controller.build import Application
-from lakemirror.pod.settings import Pod, alone, pipeline, secret_folders
+from lakemirror.pod.settings import Pod, alone, pipeline, secret_folders, watched_folders
 from tests.controller.builders import revision, spec
 
 POD = Pod("shop-driver-0", "10.0.0.7", "mirrors", "shop-progress", 90.0)
@@ -93,3 +93,9 @@ def test_a_report_fits_a_config_map_with_a_thousand_tables() -> None:
     short = whole.shortened().document()
     assert len(json.dumps(short)) < 200_000
     assert short["tablesTotal"] == 1000
+
+
+def test_what_is_watched_may_be_nothing(tmp_path: Path) -> None:
+    assert watched_folders(tmp_path / "none") == []
+    (tmp_path / "secret-s3").mkdir()
+    assert watched_folders(tmp_path) == [tmp_path / "secret-s3"]

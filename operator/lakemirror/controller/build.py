@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from lakemirror.api import API_VERSION, KIND, PipelineSpec, duration_seconds
 from lakemirror.api.documents import dump_document
 from lakemirror.controller import names, podtemplate, sparkconf
+from lakemirror.controller.references import references
 from lakemirror.controller.values import Kind, Object
 
 GRACE_SECONDS = 120
@@ -104,7 +105,10 @@ def cleanup(app: Application) -> Object:
 
 def driver_pod(app: Application, task: str = "") -> dict[str, Any]:
     """The driver's pod template."""
-    pod = _rendered("common/driver", _values(app) | {"task": task})[0]
+    values = _values(app) | {"task": task}
+    if task:
+        values["watched"] = []  # it ends anyway
+    pod = _rendered("common/driver", values)[0]
     return podtemplate.overlay(pod, app.spec.spark.pod_template, "driver")
 
 
@@ -175,6 +179,7 @@ def _values(app: Application) -> dict[str, Any]:
         "config_items": [{"key": key, "path": path} for key, path in items.items()],
         "pull_secrets": [{"name": name} for name in spark.image_pull_secrets or []],
         "secrets": sorted(set(spec.secrets().values())),
+        "watched": references(spark.pod_template),
         "distributed": spark.executors.max > 0 or spark.backend != "native",
         "grace_seconds": GRACE_SECONDS,
         "driver_cpu": sparkconf.driver_cpu(spark),

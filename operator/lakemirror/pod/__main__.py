@@ -1,7 +1,8 @@
 """``python3 -m lakemirror.pod [cleanup]``: what the driver's container runs.
 
-It ends with 0 when it was told to stop, when all is applied of what is applied once, and when a Secret has
-changed: then it is started again, with the new one. Why it failed stands in the termination log.
+It ends with 0 when it was told to stop, when all is applied of what is applied once, and when a Secret or a
+ConfigMap that it depends on has changed: then it is started again, with the new one. Why it failed stands in
+the termination log.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lakemirror.pod.api import Api
 from lakemirror.pod.executors import delete_leftovers
 from lakemirror.pod.report import ConfigMapSink
 from lakemirror.pod.secrets import SecretWatch
-from lakemirror.pod.settings import Pod, alone, pipeline, secret_folders
+from lakemirror.pod.settings import Pod, alone, pipeline, secret_folders, watched_folders
 
 TERMINATION_LOG = Path("/dev/termination-log")
 _log = logging.getLogger("lakemirror.pod")
@@ -52,7 +53,7 @@ def drive() -> None:
     pod = Pod.of(os.environ)
     manifest = pipeline(pod)
     folders = secret_folders(manifest)
-    watch = SecretWatch(folders.values())
+    watch = SecretWatch([*folders.values(), *watched_folders()])
     once = bool(manifest.spec.trigger.available_now)
     api = Api()
     if manifest.spec.spark.conf.get("spark.master", "").startswith("k8s://"):
@@ -64,7 +65,7 @@ def drive() -> None:
         stopping=None if once else watch.changed,
         grace_seconds=pod.grace_seconds,
     )
-    changed = ", for a Secret has changed" if watch.changed() else ""
+    changed = ", for a Secret or ConfigMap has changed" if watch.changed() else ""
     records = summary.counts.records
     _log.info("%s%s: %d records in %d batches", summary.status, changed, records, summary.batches)
 

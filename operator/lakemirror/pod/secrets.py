@@ -1,4 +1,7 @@
-"""Notices that a Secret has changed: the kubelet renews mounted files, but the driver reads them at start."""
+"""Notices that a Secret or ConfigMap has changed.
+
+The kubelet renews mounted files, but the driver reads them, and its environment, at its start.
+"""
 
 from __future__ import annotations
 

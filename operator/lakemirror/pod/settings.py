@@ -13,6 +13,8 @@ CONFIG = Path("/etc/lakemirror")
 """Where the operator's ConfigMap is mounted: pipeline.yaml, and natively spark.json and executor.yaml."""
 SECRETS = Path("/etc/lakemirror-secrets")
 """Where the Secrets that the manifest names are mounted, each in a folder of its name."""
+WATCHED = Path("/etc/lakemirror-watched")
+"""Where the ConfigMaps and Secrets that the pod template refers to are mounted, each in a folder."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,8 @@ def bracketed(ip: str) -> str:
 def secret_folders(manifest: CdcPipeline, secrets: Path = SECRETS) -> dict[str, Path]:
     """The folder of each Secret that the manifest names."""
     return {name: secrets / name for name in manifest.spec.secrets().values()}
+
+
+def watched_folders(watched: Path = WATCHED) -> list[Path]:
+    """The folders of what the pod template refers to."""
+    return sorted(watched.iterdir()) if watched.is_dir() else []

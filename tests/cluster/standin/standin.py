@@ -14,8 +14,8 @@ the ConfigMap ``LAKEMIRROR_PROGRESS_CONFIGMAP``, key ``progress.json``, with the
     tables      number of tables in the report (1)
     report      fields that replace those of the report ({})
 
-It ends with 0 when a Secret that is mounted has changed, as the real driver does. Each start and each end
-becomes a line of the key ``journal`` there, for tests to count. A task, such as the cleanup of a deleted
+It ends with 0 when a mounted Secret or ConfigMap has changed, as the real driver does. Each start and each
+end becomes a line of the key ``journal`` there, for tests to count. A task, such as the cleanup of a deleted
 pipeline's data, is noted and done. Needs the standard library only.
 """
 
@@ -44,6 +44,7 @@ API = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_
 TRUST = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
 MANIFEST = Path("/etc/lakemirror/pipeline.yaml")
 SECRETS = Path("/etc/lakemirror-secrets")
+WATCHED = Path("/etc/lakemirror-watched")
 TERMINATION_LOG = Path("/dev/termination-log")
 
 
@@ -89,7 +90,7 @@ class Standin:
         self.told: dict[str, Any] = {}
         self.told_at = 0.0
         self.stopping = threading.Event()
-        self.secrets = SecretWatch(SECRETS.iterdir() if SECRETS.exists() else [])
+        self.secrets = SecretWatch([f for top in (SECRETS, WATCHED) if top.exists() for f in top.iterdir()])
 
     def run(self) -> int:
         signal.signal(signal.SIGTERM, lambda *_: self.stopping.set())
