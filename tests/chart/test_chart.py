@@ -111,6 +111,9 @@ def test_lint(settings: tuple[str, ...]) -> None:
         ("podMonitor.interval=often", "interval"),
         ("networkPolicy.apiServer.ports={0}", "ports"),
         ("backends.flink=true", "flink"),
+        ("driverRollout.maxConcurrent=0", "maxConcurrent"),
+        ("driverRollout.timeout=soon", "timeout"),
+        ("uninstallCheck=maybe", "uninstallCheck"),
     ],
 )
 def test_wrong_values_are_refused_by_name(setting: str, named: str) -> None:
@@ -180,7 +183,7 @@ def test_other_back_ends_bring_their_rights_only_when_asked_for() -> None:
 def test_all_pods_are_restricted() -> None:
     """As the level `restricted` of Kubernetes' Pod Security Standards says."""
     specs = list(pod_specs(render(*EVERYTHING)))
-    assert len(specs) == 2
+    assert len(specs) == 3
     for spec in specs:
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -194,11 +197,42 @@ def test_all_pods_are_restricted() -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize(
+    ("settings", "arguments"),
+    [
+        ((), ["warn"]),
+        (("uninstallCheck=fail",), ["fail"]),
+        (("crds.keep=false",), ["fail"]),
+        (("namespaces={a,b}",), ["warn", "a", "b"]),
+        (("uninstallCheck=none",), None),
+    ],
+)
+def test_before_uninstalling_pipelines_with_a_finalizer_are_looked_for(
+    settings: tuple[str, ...], arguments: list[str] | None
+) -> None:
+    hooks = [
+        o
+        for o in of_kind(render(*settings), "Pod")
+        if o["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    ]
+    assert [pod["spec"]["containers"][0]["args"][2:] for pod in hooks] == ([arguments] if arguments else [])
+
+
+@needs_helm
+def test_the_pace_of_a_rollout_reaches_the_operator() -> None:
+    objects = render("driverRollout.maxConcurrent=3", "driverRollout.timeout=90s")
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["LAKEMIRROR_ROLLOUT_MAX_CONCURRENT"] == "3"
+    assert variables["LAKEMIRROR_ROLLOUT_TIMEOUT"] == "90s"
+
+
+@needs_helm
 def test_selectors_find_the_operator_and_nothing_else() -> None:
     objects = render(*EVERYTHING)
     deployment = only(objects, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    test_pod = of_kind(objects, "Pod")[0]["metadata"]["labels"]
+    hooks = [pod["metadata"]["labels"] for pod in of_kind(objects, "Pod")]
     selectors = [
         deployment["spec"]["selector"]["matchLabels"],
         only(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
@@ -207,7 +241,7 @@ def test_selectors_find_the_operator_and_nothing_else() -> None:
     ]
     for selector in selectors:
         assert selector.items() <= labels.items()
-        assert not selector.items() <= test_pod.items()
+        assert not any(selector.items() <= hook.items() for hook in hooks)
 
 
 @needs_helm
