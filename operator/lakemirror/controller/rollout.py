@@ -68,6 +68,8 @@ def standing(spec: PipelineSpec | None, held: bool, observed: Observed, now: dat
         return None
     if had is None:
         return Standing("", when="AtStart")
+    if observed.accepted is not None and observed.accepted.spec.spark.image is not None:
+        return Standing("", when="AtStart")  # what it had is the spec's own image, which is taken back
     if observed.resource.deleting:
         return Standing(had.image, when="Later")
     since = _unready_since(observed, had, now)
