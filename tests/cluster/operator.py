@@ -56,6 +56,19 @@ class Operator:
         names = [pod["metadata"]["name"] for pod in self.pods()]
         return next((name for name in names if identity.startswith(name)), "")
 
+    def memory(self, pod: str) -> float:
+        """What its processes have resident, in MiB."""
+        read = "cat /proc/[0-9]*/status | grep VmRSS"
+        lines = self.kube.kubectl("exec", pod, "--", "sh", "-c", read).splitlines()
+        return sum(int(line.split()[1]) for line in lines) / 1024
+
+    def image_size(self) -> float:
+        """The size of its image in the node's words, in MB."""
+        image = self.pods()[0]["spec"]["containers"][0]["image"]
+        images = [image for node in self.kube.list("node") for image in node["status"]["images"]]
+        sizes = [i["sizeBytes"] for i in images if any(name.endswith(image) for name in i["names"])]
+        return max(sizes) / 1e6
+
     def kill(self, pod: str) -> None:
         """End it at once, without a chance to give back the Lease."""
         self.kube.delete("pod", pod, "--force", "--grace-period=0", "--wait=false")

@@ -144,5 +144,11 @@ def test_losing_the_lease_ends_the_operator_at_once(mirror: Mirror, operator: Op
     mirror.create().ready(within=90)
 
 
+def test_the_operator_is_small(mirror: Mirror, operator: Operator) -> None:
+    mirror.create().ready()
+    assert operator.image_size() < 250
+    assert all(operator.memory(pod["metadata"]["name"]) < 120 for pod in operator.pods())
+
+
 def exits(pod: dict) -> int:  # type: ignore[type-arg]
     return sum(c["restartCount"] for c in pod["status"].get("containerStatuses", []))

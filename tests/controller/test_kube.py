@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from aiohttp import web
+from aiohttp import ClientTimeout, web
 
+from lakemirror.controller import kube as kube_module
 from lakemirror.controller.kube import ApiError, Cause, Kube, Unreachable
 from tests.controller.test_loop import in_loop
 
@@ -280,6 +282,23 @@ class TestWatch:
         async with serve(lines("<html>")) as (_, kube):
             with pytest.raises(Unreachable):
                 [one async for one in kube.watch("v1", "ConfigMap", "ns", "5")]
+
+    @in_loop
+    async def test_a_silent_watch_is_dead(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kube_module, "_WATCH_TIMEOUT", ClientTimeout(sock_read=0.2))
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(f"{event('ADDED', name='a')}\n".encode())
+            await asyncio.sleep(10)
+            return response
+
+        async with serve(answer) as (_, kube):
+            events = kube.watch("v1", "ConfigMap", "ns", "5")
+            assert (await anext(events)).type == "ADDED"
+            with pytest.raises(Unreachable, match="Timeout"):
+                await anext(events)
 
     @in_loop
     async def test_a_connection_that_breaks_is_unreachable(self, serve: Serve) -> None:

@@ -30,8 +30,6 @@ def registry(take: Callable[[Object], None], gone: Callable[[Object], None]) -> 
         settings.scanning.disabled = (
             True  # neither CRDs nor namespaces: these need rights in the whole cluster
         )
-        settings.watching.server_timeout = 300
-        settings.watching.client_timeout = 330
 
     @kopf.on.login(registry=handlers)
     async def login(**options: Any) -> kopf.ConnectionInfo | None:

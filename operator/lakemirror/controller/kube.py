@@ -43,7 +43,9 @@ _SUBRESOURCES: Mapping[tuple[str, str], tuple[str, ...]] = {(API_VERSION, KIND):
 _PAGE = 500
 _TIMEOUT = aiohttp.ClientTimeout(total=30.0)
 _WATCH_SECONDS = 300
-_WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=_WATCH_SECONDS + 30.0)
+_SILENT_SECONDS = 90.0
+"""A watch that says nothing for so long is dead: the API server sends a bookmark every minute."""
+_WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=_SILENT_SECONDS)
 _UNAVAILABLE = (429, 503, 504)
 
 
@@ -349,7 +351,9 @@ async def _answer(asked: Awaitable[Any]) -> Any:
         return await asked
     except ApiException as error:
         raise _error(error) from None  # it holds the answer, its headers and its traceback again
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+    except TimeoutError as error:
+        raise Unreachable(str(error) or "the API server did not answer in time") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
         raise Unreachable(str(error) or type(error).__name__) from error
 
 

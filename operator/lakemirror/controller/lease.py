@@ -1,7 +1,9 @@
 """One operator acts at a time: who holds a Lease, which others take over when it is no longer renewed.
 
 As in client-go's leaderelection: clocks of two machines are never compared, only how long a Lease has not
-changed under one's own eyes.
+changed under one's own eyes. The Python client's own election does not keep to that: a renewal may wait for
+minutes, in which its leader goes on while another begins; a connection that is refused ends the renewals but
+not the leader's work; and it gives no Lease back.
 """
 
 from __future__ import annotations

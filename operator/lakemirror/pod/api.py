@@ -1,4 +1,7 @@
-"""Requests to the API server, with the rights of the pod's own account."""
+"""Requests to the API server, with the rights of the pod's own account.
+
+By the standard library: the official client would be 126 MB of the driver's image, and seconds of each start.
+"""
 
 from __future__ import annotations
 
