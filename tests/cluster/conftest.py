@@ -79,11 +79,22 @@ def build(cluster: Kube) -> Build:
 
 
 @pytest.fixture(scope="session")
-def standin_image(build: Build, tmp_path_factory: pytest.TempPathFactory) -> str:
+def standin_context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     context = tmp_path_factory.mktemp("standin")
     shutil.copytree(ROOT / "tests/cluster/standin", context, dirs_exist_ok=True)
     shutil.copy(ROOT / "operator/lakemirror/pod/secrets.py", context)
-    return build("lakemirror-standin", context)
+    return context
+
+
+@pytest.fixture(scope="session")
+def standin_image(build: Build, standin_context: Path) -> str:
+    return build("lakemirror-standin", standin_context)
+
+
+@pytest.fixture(scope="session")
+def newer_image(build: Build, standin_context: Path) -> str:
+    """The stand-in as another image."""
+    return build("lakemirror-standin-newer", standin_context)
 
 
 @pytest.fixture(scope="session")

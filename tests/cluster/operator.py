@@ -18,8 +18,10 @@ SELECTOR = "app.kubernetes.io/component=operator"
 class Operator:
     kube: Kube
 
-    def install(self, chart: Path, image: str, driver_image: str) -> None:
+    def install(self, chart: Path, image: str, driver_image: str, **more: str) -> None:
+        """Install it, or upgrade it; ``more`` are further values of the chart, with __ for a dot."""
         values = {"replicas": "2", "log.level": "debug"}
+        values |= {name.replace("__", "."): value for name, value in more.items()}
         for name, reference in (("image", image), ("driverImage", driver_image)):
             values[f"{name}.repository"], _, values[f"{name}.tag"] = reference.rpartition(":")
         settings = [option for name, value in values.items() for option in ("--set", f"{name}={value}")]

@@ -233,7 +233,7 @@ def test_a_change_that_the_checkpoint_cannot_follow_is_refused_before_it_is_made
             assert AGAIN in said, (verb, changes)
             assert "spec.spark.resetToken" in said
     for changes in FOLLOWED:
-        assert dry_run(begun, "apply", merged({"suspend": True}, changes)) == "", changes
+        assert dry_run(begun, "replace", merged({"suspend": True}, changes)) == "", changes
     with pytest.raises(KubectlFailed, match=AGAIN):
         begun.edit(checkpoint="/another")
     begun.edit(checkpoint="/another", spark={"resetToken": "1"})
@@ -245,7 +245,7 @@ def test_before_anything_was_mirrored_everything_may_change(kube: Kube) -> None:
     mirror = Mirror(kube, "fresh").create(suspend=True)
     mirror.wait("Ready", reason="Suspended")
     for changes, _ in NOT_FOLLOWED:
-        assert dry_run(mirror, "apply", merged({"suspend": True}, changes)) == "", changes
+        assert dry_run(mirror, "replace", merged({"suspend": True}, changes)) == "", changes
 
 
 def test_from_a_spec_that_was_refused_one_may_go_back(begun: Mirror) -> None:

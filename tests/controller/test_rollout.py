@@ -71,6 +71,7 @@ class TestWhoMayMove:
             ({A: ILL, B: waits()}, [B]),
             ({A: ILL, B: moved()}, []),
             ({A: ILL, B: ILL}, [A]),
+            ({A: ILL, B: waits(), C: Standing(NEW, when="Later")}, [B]),
             # One that starts just now may become Ready yet.
             ({A: waits(unready_since=ago(minutes=1)), B: waits()}, [B]),
             # Suspended, or between two runs.
@@ -193,6 +194,13 @@ class TestStandings:
         resumed = standing(STREAM, seen)
         assert resumed is not None
         assert resumed.when == "AtStart"
+
+    def test_to_suspend_one_that_was_moved_proves_nothing(self) -> None:
+        suspended, move = spec(suspend=True), Moved(OLD, ago(minutes=9), True)
+        seen = following(accepted(suspended), planned(suspended, accepted(suspended, workloads=(), pods=())))
+        found = standing(suspended, replace(seen, given=Given(NEW, revision(suspended), move)), held=True)
+        assert found is not None
+        assert found.moved == move
 
     @pytest.mark.parametrize(
         ("trigger", "when"),

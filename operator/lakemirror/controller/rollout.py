@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from heapq import nsmallest
 from typing import Any, Generic, Literal, TypeVar
 
 from lakemirror.api import PipelineSpec
@@ -84,11 +85,15 @@ def unseen(had: Given) -> Standing:
 
 
 def _unready_since(observed: Observed, had: Given, now: datetime) -> datetime | None:
-    """Since when no driver of the revision that was given has been Ready; None if one is."""
-    ready, driver = observed.resource.status.condition("Ready"), observed.resource.status.driver
+    """Since when no driver of the revision that was given has been Ready; None if one is.
+
+    To be suspended proves nothing.
+    """
+    status = observed.resource.status
+    ready, driver = status.condition("Ready"), status.driver
     if ready is None:
         return now
-    if ready.status != "True":
+    if ready.status != "True" or status.phase == "Suspended":
         return datetime.fromisoformat(ready.last_transition_time)
     return None if driver is not None and driver.revision == had.revision else now
 
@@ -110,11 +115,12 @@ def rollout(image: str, standings: Mapping[K, Standing], pace: Pace, now: dateti
     ends = [moved.at + pace.timeout for moved in moving.values()]
     ends += [s.unready_since + pace.timeout for s in waiting.values() if s.unready_since is not None]
     may: list[K] = []
-    proved = any(s.image == image and s.unready_since is None for s in standings.values())
+    proof = Standing(image)
+    proved = proof in standings.values()
     for ready in (True, False) if not overdue else ():
         places = sum(moved.ready is ready and now < moved.at + pace.timeout for moved in moving.values())
         queue = [(s.moved is None, key) for key, s in waiting.items() if _counts(s, pace, now) is ready]
-        may += [key for _, key in sorted(queue)[: max(0, pace.at_once - places)]]
+        may += [key for _, key in nsmallest(pace.at_once - places, queue)]
         if not proved and (queue or places):
             break  # those that prove nothing come when another has proved the image
     return Rollout(
