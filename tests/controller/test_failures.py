@@ -489,6 +489,8 @@ class TestFormerSelectors:
         marked = planned(STREAM, replace(seen, pods=(pod(STREAM),)))
         [gone] = marked.deletions
         assert (gone.kind, gone.orphan, marked.marks) == ("StatefulSet", True, ())
+        going = replace(seen, workloads=(replace(before, deleting=True),), pods=(pod(STREAM),))
+        assert find(planned(STREAM, going).trial, "StatefulSet") is None
         after = planned(STREAM, replace(seen, workloads=(), pods=(pod(STREAM),)))
         made = find(after.objects, "StatefulSet")
         assert made is not None

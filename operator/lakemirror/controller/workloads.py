@@ -64,11 +64,12 @@ def urgent(decision: Decision, observed: Observed) -> list[Object]:
 def trial(decision: Decision, observed: Observed) -> list[Object]:
     """What the API server has to find valid before any of it is applied: also a workload that has to wait."""
     found = objects(decision, observed)
-    there = current(decision, observed)
-    waits = there is not None and there.former
-    if not found or decision.spec is None or waits or already_completed(decision, observed):
+    if not found or decision.spec is None or already_completed(decision, observed):
         return found
     workload = build.workload(application(decision, observed))
+    name = workload["metadata"]["name"]
+    if any(w.name == name and (w.deleting or w.former) for w in observed.workloads):
+        return found  # it would be judged as a change of the one that has to go first
     return found if workload in found else [*found, workload]
 
 
