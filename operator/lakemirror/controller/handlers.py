@@ -30,6 +30,7 @@ def registry(take: Callable[[Object], None], gone: Callable[[Object], None]) -> 
         settings.scanning.disabled = (
             True  # neither CRDs nor namespaces: these need rights in the whole cluster
         )
+        settings.networking.trust_env = True  # proxies, as the client's other requests do
 
     @kopf.on.login(registry=handlers)
     async def login(**options: Any) -> kopf.ConnectionInfo | None:
