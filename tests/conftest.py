@@ -17,7 +17,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedC
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """A test's tables are tiny and all different: to interpret a plan is faster than to compile it. With
-LAKEMIRROR_TESTS_COMPILE set plans are compiled, as users' are; scripts/test has a lane of tests that does so.
+LAKEMIRROR_TESTS_COMPILE set plans are compiled, as users' are; CI has a lane of tests that does so.
 """
 
 

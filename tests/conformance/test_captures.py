@@ -39,7 +39,7 @@ def report(spark: SparkSession, mirroring: Mirroring, captures: Sequence[Capture
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("delivery", [pytest.param("doubled", marks=pytest.mark.thorough), "interleaved"])
 def test_every_capture_ends_in_the_rows_of_its_database(
     delivery: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -58,6 +58,7 @@ def _is_change(record: Record) -> bool:
     return payload(record["value"]).get("op") in ("c", "u", "d", "r")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_records_without_schemas_end_in_the_rows_too_when_types_are_declared(
     spark: SparkSession, tmp_path: Path
@@ -93,7 +94,7 @@ def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("unrepresentable", ["text", "null"])
+@pytest.mark.parametrize("unrepresentable", ["text", pytest.param("null", marks=pytest.mark.thorough)])
 def test_every_type_of_column_equals_the_source(
     unrepresentable: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -106,7 +107,7 @@ def test_every_type_of_column_equals_the_source(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("size", [7, 1])
+@pytest.mark.parametrize("size", [pytest.param(7, marks=pytest.mark.thorough), 1])
 def test_a_short_capture_in_tiny_batches(size: int, spark: SparkSession, tmp_path: Path) -> None:
     """A part of a capture that the model can tell the end of; keys move in it."""
     capture = Capture("pk_change")

@@ -153,7 +153,9 @@ def test_two_runs_on_one_checkpoint_cannot_both_write(spark: SparkSession, tmp_p
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "times", [pytest.param(1, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.soak)]
+)
 def test_kills_at_any_moment_lose_and_double_nothing(
     times: int, spark: SparkSession, tmp_path: Path, undisturbed: Mirroring
 ) -> None:

@@ -212,7 +212,7 @@ def test_what_is_undecided_waits_and_the_remedy_ends_in_the_rows_of_the_source(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("topic", ["the same topic"])
+@pytest.mark.parametrize("topic", ["the same topic", pytest.param("another", marks=pytest.mark.thorough)])
 def test_a_new_checkpoint_after_a_restore(topic: str, spark: SparkSession, tmp_path: Path) -> None:
     """Nothing is remembered, but the rows have their positions. What the old server sent is read again, or is
     no longer there.

@@ -94,7 +94,9 @@ def test_a_table_that_was_parked_comes_back_by_itself(spark: SparkSession, tmp_p
     assert quarantine.open_counts(spark, checkpoint) == {}
 
 
-@pytest.mark.parametrize("point", ["after-rows", "before-checkpoint-commit"])
+@pytest.mark.parametrize(
+    "point", ["after-rows", pytest.param("before-checkpoint-commit", marks=pytest.mark.thorough)]
+)
 def test_a_resync_goes_on_after_a_crash(point: faults.Point, spark: SparkSession, tmp_path: Path) -> None:
     before = parked(spark, tmp_path)
     shutil.rmtree(before.checkpoint / "quarantine")  # the resync alone brings the table back
@@ -131,24 +133,30 @@ def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tm
     assert again.versions() == versions
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "why"),
-    [
-        ({}, {"primaryKey": ["code"]}, "has the key id, and code is asked for now"),
-        ({}, {"mode": "append"}, "was made with mode scd1, and append is asked for now"),
-        ({"mode": "append"}, {"mode": "scd1"}, "has no key, and"),
-    ],
-)
-def test_another_form_is_refused_for_a_table_that_is_there(
-    first: dict[str, Any], then: dict[str, Any], why: str, spark: SparkSession, tmp_path: Path
-) -> None:
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "rekeyed": ({}, {"primaryKey": ["code"]}, "has the key id, and code is asked for now"),
+    "appended": ({}, {"mode": "append"}, "was made with mode scd1, and append is asked for now"),
+    "keyless": ({"mode": "append"}, {"mode": "scd1"}, "has no key, and"),
+}
+"""Settings of a table when its mirror is made and later, and why the later ones are refused."""
+
+
+def test_another_form_is_refused_for_a_table_that_is_there(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop()
-    coded = table("coded", Column("code", "string"))
-    before = Mirroring(tmp_path, {"tables": [{"source": "coded", **first}]})
-    before.deliver([shop.create(coded, id=1, code="a")]).run(spark)
+    tables = [table(name, Column("code", "string")) for name in FORMS]
+
+    def mirroring(which: int) -> Mirroring:
+        listed = [{"source": name, **form[which]} for name, form in FORMS.items()]
+        return Mirroring(tmp_path, {"tables": listed})
+
+    before = mirroring(0)
+    before.deliver([[record for of in tables for record in shop.create(of, id=1, code="a")]]).run(spark)
     versions = before.versions()
-    after = Mirroring(tmp_path, {"tables": [{"source": "coded", **then}]})
-    result = after.deliver([[], shop.create(coded, id=2, code="b")]).run(spark).tables["demo.public.coded"]
-    assert why in (result.error or "")
-    assert result.counts.refused == 1
+    after = mirroring(1)
+    after.deliver([[], [record for of in tables for record in shop.create(of, id=2, code="b")]])
+    results = after.run(spark).tables
+    for name, (_, _, why) in FORMS.items():
+        result = results[f"demo.public.{name}"]
+        assert why in (result.error or "")
+        assert result.counts.refused == 1
     assert {path: version for path, version in after.versions().items() if path in versions} == versions

@@ -39,7 +39,10 @@ def verdicts(spark: SparkSession, folder: Path, batches: Batches) -> tuple[Memor
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize(
+    "delivery",
+    [each if each == "shuffled" else pytest.param(each, marks=pytest.mark.thorough) for each in DELIVERIES],
+)
 def test_captures_hold_no_restart(delivery: str, spark: SparkSession, tmp_path: Path) -> None:
     records = [record for scenario in SCENARIOS for record in Capture(scenario).records]
     memory, waited = verdicts(spark, tmp_path, DELIVERIES[delivery](records))

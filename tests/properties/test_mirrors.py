@@ -59,6 +59,7 @@ class Delivery:
     marks: tuple[pytest.MarkDecorator, ...] = (pytest.mark.timeout(900),)
 
 
+THOROUGH = (pytest.mark.thorough, pytest.mark.timeout(900))
 SOAK = (pytest.mark.soak, pytest.mark.timeout(1800))
 
 
@@ -74,7 +75,7 @@ def _side_by_side(size: int) -> Callable[[Sequence[Record]], Batches]:
 
 DELIVERIES = (
     Delivery("as it is", whole, ordered=True, marks=SOAK),
-    Delivery("each record twice", lambda records: whole(doubled(records))),
+    Delivery("each record twice", lambda records: whole(doubled(records)), marks=THOROUGH),
     Delivery("in three batches", _side_by_side(3), ordered=True),
     Delivery("in ten batches", _side_by_side(10), ordered=True, marks=SOAK),
     Delivery(
@@ -82,6 +83,7 @@ DELIVERIES = (
         lambda records: parts(
             [r for history in HISTORIES for r in restarted(history.records, back=90, every=300)], 3
         ),
+        marks=THOROUGH,
     ),
     Delivery("partitions merged otherwise", lambda records: parts(interleaved(records, 1), 3), marks=SOAK),
     Delivery("shuffled", lambda records: whole(shuffled(records, 2))),

@@ -70,6 +70,12 @@ class Reading:
     unrepresentable: Unrepresentable = "quarantine"
     placeholder: str = "__debezium_unavailable_value"
 
+    @property
+    def source_key(self) -> list[str]:
+        """The source's names of the key columns, in the order of ``key``."""
+        source_names = {mirror: source for source, mirror in self.names.items()}
+        return [source_names[name] for name in self.key]
+
 
 def decode(events: DataFrame, reading: Reading) -> DataFrame:
     """Classified changes of one table -> event frame (see `lakemirror.driver.apply.reduce`) plus ``problem``.
@@ -109,7 +115,7 @@ def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
     by_mirror_name = {reading.names[name]: each for name, each in decoded.items()}
     framed = keyed.select(
         F.when(problem.isNull(), F.col("_key")).alias("key") if reading.key else F.lit("").alias("key"),
-        F.when(_rekeyed(reading), F.lit("c")).otherwise(F.col("op")).alias("op"),
+        _op(reading).alias("op"),
         "seq",
         "unanchored",
         "event_time",
@@ -128,9 +134,7 @@ def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
         _gaps(by_mirror_name).alias("gaps"),
         _texts(by_mirror_name, reading).alias("texts"),
         F.col("_new_key").alias("new_key"),
-        (F.when(_rekeyed(reading), F.col("_old_key")) if reading.from_rows else F.col("_old_key")).alias(
-            "old_key"
-        ),
+        F.col("_old_key").alias("old_key"),
         problem.alias("problem"),
         F.lit(1).alias("records"),
     ).withColumnsRenamed({"row": "line", "values": "row"})
@@ -158,22 +162,21 @@ def _with_deletes(events: DataFrame) -> DataFrame:
     return events.unionByName(half)
 
 
-def _rekeyed(reading: Reading) -> Column:
-    """BOOLEAN: an update that changes the declared key."""
+def _op(reading: Reading) -> Column:
+    """An update that changes the declared key counts as a create."""
     if not reading.from_rows:
-        return F.lit(False)
-    return F.coalesce((F.col("op") == "u") & (F.col("_old_key") != F.col("_key")), F.lit(False))
+        return F.col("op")
+    return F.when(F.col("_old_key").isNotNull(), "c").otherwise(F.col("op"))
 
 
 def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
     """Adds ``_key``, ``_new_key`` and ``_old_key``, structs of the mirror's key columns; null where a part
-    is missing.
+    is missing. A key that is taken from the rows has a former one only where an update changes it.
     """
     if not reading.key:
         nothing = F.lit(None).cast("string")
         return events.withColumns({"_key": nothing, "_new_key": nothing, "_old_key": nothing})
-    source_names = {mirror: source for source, mirror in reading.names.items()}
-    wanted = [source_names[name] for name in reading.key]
+    wanted = reading.source_key
     fields = [field for field in version.fields if field.name in wanted]
     decoder = RowDecoder(
         fields,
@@ -199,9 +202,11 @@ def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFra
                 StructType([StructField(each, reading.columns[each]) for each in reading.key])
             )
             continue
-        parts = [decoded[source_names[each]].value.alias(each) for each in reading.key]
+        parts = [decoded[source].value.alias(name) for name, source in zip(reading.key, wanted, strict=True)]
         complete = reduce(Column.__and__, [decoded[source].value.isNotNull() for source in wanted])
         keys[name] = F.when(complete & F.col(f"{name}_wire")[decoder.corrupt].isNull(), F.struct(*parts))
+    if reading.from_rows:
+        keys["_old_key"] = F.when(keys["_old_key"] != keys["_key"], keys["_old_key"])
     return wired.withColumns(keys)
 
 
@@ -241,9 +246,8 @@ def _has_other_key(reading: Reading) -> Column:
     """Whether the key of a record has other columns than the mirror's."""
     if not reading.key:
         return F.col("key_text").isNotNull()
-    source_names = {mirror: source for source, mirror in reading.names.items()}
-    wanted = sorted(source_names[name] for name in reading.key)
-    return F.array_sort(F.json_object_keys("key_text")) != F.array(*map(F.lit, wanted))
+    wanted = [F.lit(name) for name in sorted(reading.source_key)]
+    return F.array_sort(F.json_object_keys("key_text")) != F.array(*wanted)
 
 
 def _differs(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
