@@ -152,6 +152,68 @@ class TestRunning:
         stuck = report(progressed=ago(minutes=11), caughtUp=False, lagRecords=None)
         assert ready(planned(STREAM, running(STREAM, report=stuck))) == ("False", "NoProgress")
 
+    @pytest.mark.parametrize(
+        ("source", "expected", "again"),
+        [
+            ({"reachedAt": iso(ago(seconds=50))}, ("True", "Progressing"), 90),
+            ({}, ("False", "SourceConnecting"), 5),
+            ({"lostSince": iso(ago(seconds=1)), "error": "refused"}, ("False", "SourceConnecting"), 5),
+            (
+                {"reachedAt": iso(ago(hours=1)), "lostSince": iso(ago(seconds=59)), "error": "refused"},
+                ("True", "Progressing"),
+                1,
+            ),
+            (
+                {"reachedAt": iso(ago(hours=1)), "lostSince": iso(ago(seconds=60)), "error": "refused"},
+                ("False", "SourceUnreachable"),
+                90,
+            ),
+        ],
+    )
+    def test_a_driver_is_ready_when_it_has_reached_the_source(
+        self, source: dict[str, str], expected: tuple[str, str], again: float
+    ) -> None:
+        seen = running(STREAM, report=report(source=source))
+        plan = planned(STREAM, seen)
+        assert ready(plan) == expected
+        assert plan.again == NOW + timedelta(seconds=again)
+        condition = plan.status.condition("Ready")
+        assert condition is not None
+        assert ("refused" in condition.message) == (expected[0] == "False" and "error" in source)
+
+    def test_a_source_that_is_not_reached_within_the_grace_is_named(self) -> None:
+        source = {"lostSince": iso(ago(seconds=30)), "error": "kafka:9092: connection refused"}
+        for phase in ("Starting", "Running"):
+            said = report(phase=phase, source=source, startedAt=iso(ago(seconds=61)), caughtUp=False)
+            plan = planned(STREAM, running(STREAM, report=said))
+            assert ready(plan) == ("False", "SourceUnreachable")
+            assert [(e.type, e.reason) for e in plan.events] == [("Warning", "SourceUnreachable")]
+            assert "kafka:9092: connection refused" in plan.events[0].message
+            back = report(source={"reachedAt": iso(NOW)})
+            assert ready(planned(STREAM, following(running(STREAM), plan, report=back)))[0] == "True"
+
+    def test_a_driver_that_ends_because_of_its_source_says_so(self) -> None:
+        said = report(phase="Failed", failure="boom", source={"lostSince": iso(ago(minutes=2)), "error": "x"})
+        assert ready(planned(STREAM, running(STREAM, report=said))) == ("False", "SourceUnreachable")
+        ended = running(STREAM, report=said, pods=(crashed(pod(STREAM)),))
+        assert ready(planned(STREAM, ended)) == ("False", "SourceUnreachable")
+        other = report(phase="Failed", failure="another", source=said.said.source)
+        assert ready(planned(STREAM, replace(ended, report=other))) == ("False", "DriverFailed")
+
+    @pytest.mark.parametrize(
+        "before", [{"phase": "Starting"}, {"caughtUp": False, "lagRecords": 3}, {"source": {}}]
+    )
+    def test_a_driver_that_falls_silent_is_unknown_whatever_it_was_before(
+        self, before: dict[str, Any]
+    ) -> None:
+        stuck = report(progressed=ago(minutes=20), seen=ago(seconds=89), **before)
+        plan = planned(STREAM, running(STREAM, report=stuck))
+        assert ready(plan)[0] == "False"
+        assert plan.again is not None
+        assert plan.again <= NOW + timedelta(seconds=5)
+        silent = following(running(STREAM), plan, report=stuck)
+        assert ready(planned(STREAM, silent, NOW + timedelta(seconds=1))) == ("Unknown", "StaleFigures")
+
     def test_the_report_of_a_run_before_says_nothing_of_this_one(self) -> None:
         before = report(observedAt=iso(ago(minutes=2)))
         plan = planned(STREAM, running(STREAM, report=before))

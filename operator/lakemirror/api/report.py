@@ -201,7 +201,7 @@ class CheckpointReport(Part):
     """How far the pipeline is."""
 
     batch_id: Count | None = None
-    """The last batch that was committed in this run."""
+    """The last batch that was committed."""
     committed_at: Time | None = None
     """When that was."""
     lag_records: Count | None = None
@@ -216,6 +216,17 @@ class CheckpointReport(Part):
     """When the driver said so; it does at least every 30 s. Old figures make Ready unknown."""
 
 
+class SourceReport(Part):
+    """Whether a driver can reach its source."""
+
+    reached_at: Time | None = None
+    """When this run reached the source first; nothing until it has."""
+    lost_since: Time | None = None
+    """Since when the source cannot be reached; nothing while it can."""
+    error: Text | None = None
+    """Why it cannot be reached, in the words of the source's client."""
+
+
 class Report(CheckpointReport):
     """What a driver says of itself at one moment."""
 
@@ -223,6 +234,8 @@ class Report(CheckpointReport):
     run_id: Word | None = None
     started_at: Time | None = None
     phase: DriverPhase | None = None
+    source: SourceReport | None = None
+    """Whether it can reach the source; nothing from drivers that do not tell."""
     totals: Totals = Totals()
     tables_total: Count = 0
     """How many tables there are, also where ``tables`` has fewer."""

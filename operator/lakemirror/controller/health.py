@@ -17,6 +17,8 @@ from lakemirror.controller.values import Ending, Observed, Pod, Report, Workload
 REPORT_PERIOD = timedelta(seconds=30)
 """The driver renews its report at least that often."""
 STALE_AFTER = 3 * REPORT_PERIOD
+SOURCE_GRACE = timedelta(seconds=60)
+"""For how long a source may be out of reach until Ready says so."""
 LEAVING_TOO_LONG = timedelta(seconds=60)
 """A pod that is there for that long after it should have been gone: its node is lost."""
 
@@ -263,7 +265,7 @@ def waiting(case: Case) -> Health | None:
         last = case.tally.last
         why = f": {last.message}" if last is not None and last.message else ""
         message = f"the driver failed and is being restarted{why}"
-        reason = "OOMKilled" if last is not None and last.reason == "OOMKilled" else "DriverFailed"
+        reason = "OOMKilled" if last is not None and last.reason == "OOMKilled" else _reason_of(case, why)
         return Health("False", reason, message, "Starting", reconciling=True)
     if pod.waiting not in observe.STARTING:
         missing = pod.waiting == "CreateContainerConfigError" and 'secret "' in pod.message
@@ -292,6 +294,48 @@ def source_restarted(case: Case) -> Health | None:
     return Health("False", "SourceRestarted", said, "Failed", stalled=True) if said else None
 
 
+def unreached(case: Case) -> Health | None:
+    """The source was not reached yet by this run, or is out of reach for longer than a grace."""
+    late = _out_of_reach_at(case)
+    if late is None:
+        return None
+    assert case.report is not None
+    source = case.report.said.source
+    assert source is not None
+    if case.now >= late:
+        why = source.error or "it does not answer"
+        message = f"the source cannot be reached: {why}. The driver continues to try"
+        again = case.report.seen + STALE_AFTER
+        return Health("False", "SourceUnreachable", message, "Running", again=again)
+    if source.reached_at is not None:
+        return None
+    message = "the driver is connecting to the source" + (f": {source.error}" if source.error else "")
+    return Health("False", "SourceConnecting", message, "Starting", reconciling=True, again=late)
+
+
+def _out_of_reach_at(case: Case) -> datetime | None:
+    """When the grace of a source that cannot be reached is over; None while it can be reached.
+
+    How long it lasted already is what the driver says, by its own clock alone.
+    """
+    report = case.report
+    source = report.said.source if report is not None else None
+    if report is None or source is None or (source.reached_at is not None and source.lost_since is None):
+        return None
+    since = observe.moment(source.lost_since if source.reached_at is not None else report.said.started_at)
+    until = observe.moment(report.said.observed_at)
+    lasted = until - since if since is not None and until is not None else timedelta()
+    return report.seen - lasted + SOURCE_GRACE
+
+
+def _reason_of(case: Case, message: str) -> str:
+    """Why the driver failed: SourceUnreachable if its last report tells of this failure, and of that."""
+    said = case.observed.report.said if case.observed.report is not None else None
+    if said is None or said.source is None or said.source.lost_since is None:
+        return "DriverFailed"
+    return "SourceUnreachable" if said.failure and said.failure in message else "DriverFailed"
+
+
 def starting(case: Case) -> Health | None:
     report = case.report
     if report is not None and report.said.phase != "Starting":
@@ -301,14 +345,16 @@ def starting(case: Case) -> Health | None:
         return Health(
             "False", "NoProgress", "the driver is running but has not applied anything yet", "Running"
         )
+    again = late if report is None else min(late, report.seen + STALE_AFTER)
     return Health(
-        "False", "DriverStarting", "the driver is starting", "Starting", reconciling=True, again=late
+        "False", "DriverStarting", "the driver is starting", "Starting", reconciling=True, again=again
     )
 
 
 def stale(case: Case) -> Health | None:
     """Old figures say nothing; they stay old whatever the operator's clock has seen of them."""
-    assert case.report is not None
+    if case.report is None:
+        return None
     old = case.report.seen + STALE_AFTER
     status = case.observed.resource.status
     ready = status.condition("Ready")
@@ -320,11 +366,10 @@ def stale(case: Case) -> Health | None:
 
 
 def failing(case: Case) -> Health | None:
-    assert case.report is not None
-    if case.report.said.phase != "Failed":
+    if case.report is None or case.report.said.phase != "Failed":
         return None
     message = case.report.said.failure or "the driver failed"
-    return Health("False", "DriverFailed", message, "Starting", reconciling=True)
+    return Health("False", _reason_of(case, message), message, "Starting", reconciling=True)
 
 
 def not_progressing(case: Case) -> Health | None:
@@ -345,6 +390,7 @@ def not_progressing(case: Case) -> Health | None:
         "NoProgress",
         f"records are waiting in the source, but no batch was committed for {seconds:.0f} s",
         "Running",
+        again=case.report.seen + STALE_AFTER,
     )
 
 
@@ -355,6 +401,8 @@ def progressing(case: Case) -> Health | None:
         moments.append(case.report.progressed + case.deadline)
     if case.tally.forgiven_at is not None:
         moments.append(case.tally.forgiven_at)
+    if (late := _out_of_reach_at(case)) is not None:
+        moments.append(late)
     again = min(moments)
     spec = case.decision.spec
     if spec is not None and spec.trigger.available_now and spec.trigger.schedule is None:
@@ -386,9 +434,10 @@ CHECKS: tuple[Check, ...] = (
     no_pod,
     waiting,
     source_restarted,
-    starting,
     failing,
     stale,
+    unreached,
+    starting,
     not_progressing,
     progressing,
 )

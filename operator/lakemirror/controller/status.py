@@ -134,6 +134,7 @@ _QUIET = (
     "Restarting",
     "DriverPending",
     "DriverStarting",
+    "SourceConnecting",
     "Scheduled",
     "Deleting",
     "FormerObject",
@@ -235,7 +236,10 @@ def _source_restarted(case: Case) -> Verdict | None:
         return None
     if report.said.source_restarted:
         return Verdict("PositionsStartAgain", report.said.source_restarted)
-    if before is not None and report.said.batch_id is None and case.decision.revision == _ran(case.observed):
+    if before is None or case.decision.revision != _ran(case.observed):
+        return None
+    known = case.observed.resource.status.checkpoint
+    if report.said.batch_id in (None, known.batch_id if known is not None else None):
         return Verdict(before.reason, before.message)
     return None
 

@@ -276,7 +276,7 @@ class BatchApplier:
 
     def _failed(self, name: TableName, given: _Input, error: Exception) -> Decision:
         """The table's records are held, for the reason that it failed twice."""
-        log.error("table %s is refused in batch %s", name, given.batch.batch_id, exc_info=error)
+        log.debug("table %s failed twice in batch %s", name, given.batch.batch_id, exc_info=error)
         self._tables.pop(name, None)
         return hold(name, Held(_failure(name, error)), given.events, given.seen.tables[name])
 

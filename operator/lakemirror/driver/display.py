@@ -167,7 +167,7 @@ def summary_line(summary: RunSummary) -> str:
 def drift_lines(summary: RunSummary) -> list[str]:
     """One line for each changed column."""
     return [
-        f"drift: {source}.{_drift_text(drift)}" for source, t in summary.tables.items() for drift in t.drift
+        f"drift: {source}.{drift_text(drift)}" for source, t in summary.tables.items() for drift in t.drift
     ]
 
 
@@ -178,6 +178,7 @@ def lag_text(lag: Lag) -> str:
     return "unknown" if lag.records is None else f"{lag.records} records"
 
 
-def _drift_text(drift: Drift) -> str:
+def drift_text(drift: Drift) -> str:
+    """A changed column in one line."""
     types = " -> ".join(text for text in (drift.from_type, drift.to_type) if text)
     return f"{drift.column} {drift.change}{f' ({types})' if types else ''}: {drift.action}"

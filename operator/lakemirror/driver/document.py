@@ -33,6 +33,11 @@ def iso(moment: datetime) -> str:
     return aware.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def from_millis(millis: int) -> datetime:
+    """A file's time, in milliseconds since 1970, in UTC."""
+    return datetime.fromtimestamp(millis / 1000, UTC)
+
+
 def aware(moment: datetime | None) -> datetime | None:
     """A time of a collected row in UTC: it has no zone, and is meant in that of this process."""
     return None if moment is None else moment.astimezone(UTC)

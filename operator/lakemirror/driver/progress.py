@@ -12,12 +12,21 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from lakemirror.api.report import NONE, Counts, DriftReport, DriverPhase, Report, TableReport, Totals
+from lakemirror.api.report import (
+    NONE,
+    Counts,
+    DriftReport,
+    DriverPhase,
+    Report,
+    SourceReport,
+    TableReport,
+    Totals,
+)
 from lakemirror.driver.document import iso, to_json
-from lakemirror.driver.errors import SourceRestarted, TableFailed
+from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
 from lakemirror.driver.quarantine import OpenRecords
 from lakemirror.driver.results import BatchResult, Drift, TableResult, add
-from lakemirror.driver.sources.base import Lag
+from lakemirror.driver.sources.base import Committed, Lag
 from lakemirror.driver.storage import Storage
 
 
@@ -91,6 +100,12 @@ class Progress:
             self._whole = history.whole
             self._all = {**self._all, **history.tables}
 
+    def stands_at(self, last: Committed | None) -> None:
+        """Take in the last batch of the checkpoint, before there is one of this run."""
+        if last is not None:
+            with self._lock:
+                self._say(batch_id=last.batch_id, committed_at=iso(last.at))
+
     def batch_done(self, result: BatchResult, history: History | None = None, *, again: bool = False) -> None:
         """Take in a batch's result; ``again`` tells that it is none of the source's own count.
 
@@ -115,13 +130,15 @@ class Progress:
             self._say(resyncing=sorted(sources))
 
     def warn(self, message: str) -> None:
-        """Take in what a person should see."""
+        """Take in what a person should see; what was said last already is not said again."""
         with self._lock:
+            if message in self._report.warnings[-1:]:
+                return
             self._say(warnings=[*self._report.warnings, message][-_WARNINGS_KEPT:])
 
     def failed(self, error: BaseException) -> None:
         """Take in what ended the run."""
-        message = str(error) or type(error).__name__
+        message = cause_of(error)
         with self._lock:
             self._say(
                 failure=message,
@@ -129,7 +146,13 @@ class Progress:
                 table_failed=message if isinstance(error, TableFailed) else None,
             )
 
-    def report(self, phase: DriverPhase, lag: Lag, open_records: OpenRecords = _NOTHING_OPEN) -> Report:
+    def report(
+        self,
+        phase: DriverPhase,
+        lag: Lag,
+        open_records: OpenRecords = _NOTHING_OPEN,
+        source: SourceReport | None = None,
+    ) -> Report:
         """The state now."""
         with self._lock:
             tables = [self._all[source] for source in sorted(self._all)]
@@ -142,6 +165,7 @@ class Progress:
                 lag_seconds=_lag_seconds(newest, lag),
                 event_time=_text(newest),
                 caught_up=lag.caught_up,
+                source=source,
                 totals=self._totals(tables, open_records),
                 tables_total=len(tables),
                 tables=[table_report(table, open_records.get(table.source, {})) for table in tables],

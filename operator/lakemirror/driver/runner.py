@@ -14,19 +14,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, duration_seconds
-from lakemirror.api.report import NONE, Counts, DriverPhase, Report
+from lakemirror.api.report import NONE, Counts, DriverPhase, Report, SourceReport
 from lakemirror.api.source import Source
 from lakemirror.driver import audit, replay, tokens
 from lakemirror.driver.backoff import Backoff
 from lakemirror.driver.batch import BatchApplier
-from lakemirror.driver.errors import LakemirrorError, cause_of, stops_pipeline
+from lakemirror.driver.errors import LakemirrorError, SourceUnreachable, cause_of, stops_pipeline
 from lakemirror.driver.held import HeldRecords
 from lakemirror.driver.metrics import Metrics, port_from_environment
 from lakemirror.driver.owner import Owner
@@ -37,6 +37,7 @@ from lakemirror.driver.session import create_session
 from lakemirror.driver.sources.base import Batch, Lag
 from lakemirror.driver.sources.files import FilesFeed, InputIncomplete
 from lakemirror.driver.sources.kafka import KafkaFeed
+from lakemirror.driver.sources.watch import SourceWatch
 from lakemirror.driver.storage import Storage, open_storage
 from lakemirror.driver.supported import require_supported
 
@@ -48,13 +49,17 @@ _REPLAY_EVERY_SECONDS = 5.0
 _LONGEST_DELAY_SECONDS = 300.0
 _RETRY_SECONDS = (1.0, 5.0, 25.0)
 """Delays after which a batch that failed is tried again, before the driver gives up."""
-_AWAY_SECONDS, _AWAY_RETRY_SECONDS = 600.0, 60.0
-"""For how long, and how often after the delays above, a source that is away is asked again."""
+_AWAY_SECONDS, _AWAY_RETRY_SECONDS = 600.0, 30.0
+"""For how long a store that is away is waited for, and how often it or the source is asked again after the
+delays above.
+"""
+_LOOK_SECONDS = 0.2
 _AWAY = re.compile(
     r"TimeoutException|DisconnectException|ConnectException|NetworkException|UnknownHostException|NotAvailable|"
     r"NotLeaderOrFollower|Connection (refused|reset)|timed out",
     re.IGNORECASE,
 )
+Got = TypeVar("Got")
 _log = logging.getLogger(__name__)
 
 
@@ -180,6 +185,8 @@ class _Run:
         self._stop = stop
         self._began = time.monotonic()
         self._progress = Progress(pipeline.name)
+        self._source = SourceWatch(self._source_news)
+        self._reporter: Reporter | None = None
         self._collected = time.monotonic()
         self._busy = threading.Lock()
         self._appliers: list[Applier] = []
@@ -194,25 +201,30 @@ class _Run:
         self._progress.resyncing(wanted)
         feed = self._feed(stack, session, self._spec.source, storage)
         self._appliers = [self._make_applier(session, self._pipeline, feed.query_id)]
+        self._progress.stands_at(feed.committed())
         self._replays = {batch.batch_id for batch in feed.pending()}
-        self._reporter = Reporter(self._report_with(feed), self._sinks(stack, storage))
+        reporter = self._reporter = Reporter(self._report_with(feed), self._sinks(stack, storage))
         self._tell(Started(self._pipeline.name, self._progress.run_id, storage.uri))
-        self._reporter.start()
+        reporter.start()
         try:
             with ExitStack() as meanwhile:
                 meanwhile.enter_context(self._between_batches(session, storage))
                 if wanted:
                     resync = partial(self._resync, wanted, feed, session, storage)
                     meanwhile.enter_context(self._beside(session, resync))
-                self._read(feed, session)
-            lag = _lag(feed)
+                self._patiently(
+                    lambda: feed.run(self._apply, once=self._once, stopping=self._stopping),
+                    session,
+                    self._stopping,
+                )
+            lag = self._lag(feed)
             self._collect_tombstones(caught_up=lag.caught_up)
         except BaseException as error:
             self._progress.failed(error)
-            self._reporter.stop("Failed")
+            reporter.stop("Failed")
             raise
         status: Status = "stopped" if self._stop.requested() else "completed"
-        report = self._reporter.stop("Stopped" if status == "stopped" else "Completed")
+        report = reporter.stop("Stopped" if status == "stopped" else "Completed")
         summary = self._summary(session, status, lag, report)
         self._tell(Finished(summary))
         return summary
@@ -240,14 +252,26 @@ class _Run:
         if source.files is not None:
             base64 = self._spec.envelope.encoding == "avro"
             return FilesFeed(
-                session, source.files, storage, base64=base64, interval_seconds=interval, warn=self._warn
+                session,
+                source.files,
+                storage,
+                base64=base64,
+                interval_seconds=interval,
+                warn=self._warn,
+                watch=self._source,
             )
         if source.kafka is None:
             raise LakemirrorError("spec.source: exactly one of kafka and files is needed")
         secret = source.kafka.security.secret if source.kafka.security is not None else None
         keys = read_secret(secret, self._secrets) if secret is not None else {}
         feed = KafkaFeed(
-            session, source.kafka, storage, interval_seconds=interval, secrets=keys, warn=self._warn
+            session,
+            source.kafka,
+            storage,
+            interval_seconds=interval,
+            secrets=keys,
+            warn=self._warn,
+            watch=self._source,
         )
         stack.callback(feed.close)
         return feed
@@ -294,18 +318,24 @@ class _Run:
         self._tell(Resync(names, done=False))
         folder = open_storage(f"{storage.uri}/{tokens.resync_folder(wanted)}", session)
         with ExitStack() as stack:
-            again = self._feed(stack, session, feed.from_its_beginning(), folder)
+            while not stopping() and (self._source.lost or self._source.said.reached_at is None):
+                time.sleep(_LOOK_SECONDS)
+            beginning = self._patiently(feed.from_its_beginning, session, stopping)
+            if beginning is None:
+                return
+            again = self._feed(stack, session, beginning, folder)
             applier = self._make_applier(session, _only(self._pipeline, wanted), again.query_id)
             self._appliers.append(applier)
+            apply = partial(self._apply, applier=applier)
             try:
-                again.run(partial(self._apply, applier=applier), once=True, stopping=stopping)
+                self._patiently(lambda: again.run(apply, once=True, stopping=stopping), session, stopping)
             except InputIncomplete as error:  # the feed itself reads these files once they are complete
                 self._warn(str(error))
             self._appliers.remove(applier)
         if not stopping():
             tokens.resynced(storage, wanted)
             self._progress.resyncing(())
-            self._reporter.news()
+            self._news()
             self._tell(Resync(names, done=True))
 
     def _stopping(self) -> bool:
@@ -374,30 +404,39 @@ class _Run:
                 for applier in self._appliers:
                     applier.forget()
 
-    def _read(self, feed: FilesFeed | KafkaFeed, session: SparkSession) -> None:
-        """Run the feed; where the source or a store is away for a moment, once more from where it stands."""
+    def _patiently(
+        self, read: Callable[[], Got], session: SparkSession, stopping: Callable[[], bool]
+    ) -> Got | None:
+        """What ``read`` gives; once more where the source or a store is away. None when it is to stop.
+
+        A source that cannot be reached is waited for as long as that lasts, for a driver that is started
+        anew would not reach it either. A run once gives up: SourceUnreachable.
+        """
         failures, since = 0, time.monotonic()
         while True:
             batches = self._progress.batches
             try:
-                feed.run(self._apply, once=self._once, stopping=self._stopping)
-                return
+                return read()
             except Exception as error:
                 if self._progress.batches > batches:
                     failures, since = 0, time.monotonic()
-                patient = not self._once and _is_away(error) and time.monotonic() - since < _AWAY_SECONDS
                 if error is self._gave_up or not _may_pass(error, session):
                     raise
-                if failures >= len(_RETRY_SECONDS) and not patient:
+                lost = self._source.lost
+                away = lost or (_is_away(error) and time.monotonic() - since < _AWAY_SECONDS)
+                if failures >= len(_RETRY_SECONDS) and (self._once or not away):
+                    if lost:
+                        raise SourceUnreachable(f"the source cannot be reached: {lost}") from error
                     raise
                 delay = _RETRY_SECONDS[failures] if failures < len(_RETRY_SECONDS) else _AWAY_RETRY_SECONDS
                 failures += 1
-                self._warn(
-                    f"the source could not be read, and is read again in {delay:g} s: {cause_of(error)}"
-                )
-                self._pause(delay)
-                if self._stopping():
-                    raise
+                if not lost:  # that was told when it was lost
+                    self._warn(
+                        f"the source could not be read, and is read again in {delay:g} s: {cause_of(error)}"
+                    )
+            self._pause(delay)
+            if stopping():
+                return None
 
     def _apply(self, raw: DataFrame, batch: Batch, applier: Applier | None = None) -> None:
         """Apply a batch of the source, or one that another ``applier`` reads again.
@@ -424,7 +463,7 @@ class _Run:
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._stopping():
-            time.sleep(0.2)
+            time.sleep(_LOOK_SECONDS)
 
     def _apply_alone(self, raw: DataFrame, batch: Batch, applier: Applier) -> None:
         self._owner.check()
@@ -441,7 +480,7 @@ class _Run:
         if self._held is not None:
             self._held.batch_done(result)
         self._tell(BatchDone(result, time.monotonic() - began))
-        self._reporter.news()
+        self._news()
         if time.monotonic() - self._collected > _COLLECT_EVERY_SECONDS:
             self._collect_tombstones(caught_up=False)
 
@@ -456,8 +495,36 @@ class _Run:
         self._progress.warn(message)
         self._tell(Warned(message))
 
+    def _source_news(self, said: SourceReport) -> None:
+        """Tell that the source is reached, is lost, or is lost for another reason."""
+        if said.error is not None:
+            self._warn(f"the source cannot be reached: {said.error}")
+        else:
+            _log.info("the source is reached")
+        self._news()
+
+    def _news(self) -> None:
+        if self._reporter is not None:
+            self._reporter.news()
+
     def _report_with(self, feed: FilesFeed | KafkaFeed) -> Callable[[DriverPhase], Report]:
-        return lambda phase: self._progress.report(phase, _lag(feed), self._held.open if self._held else {})
+        def make(phase: DriverPhase) -> Report:
+            # The first report waits for no source: it tells at once where the checkpoint stands.
+            lag = Lag(None, False) if phase == "Starting" else self._lag(feed)
+            open_records = self._held.open if self._held else {}
+            return self._progress.report(phase, lag, open_records, self._source.said)
+
+        return make
+
+    def _lag(self, feed: FilesFeed | KafkaFeed) -> Lag:
+        """The feed's lag; unknown while the source cannot be reached."""
+        if self._source.lost:  # whoever reads it asks again and again
+            return Lag(None, False)
+        try:
+            return feed.lag()
+        except Exception as error:
+            _log.debug("the source's lag cannot be told: %s", cause_of(error))
+            return Lag(None, False)
 
     def _sinks(self, stack: ExitStack, storage: Storage) -> list[ProgressSink]:
         sinks: list[ProgressSink] = [FileSink(storage), _EventSink(self._tell), *self._more_sinks]
@@ -560,15 +627,6 @@ def _stop_requests(
             signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _lag(feed: FilesFeed | KafkaFeed) -> Lag:
-    """The feed's lag; unknown while the source cannot be asked."""
-    try:
-        return feed.lag()
-    except Exception as error:
-        _log.warning("the source's lag cannot be told: %s", error)
-        return Lag(None, False)
 
 
 def _with_rows(session: SparkSession, table: TableResult) -> TableResult:

@@ -13,9 +13,12 @@ import os
 import sys
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from lakemirror.api import ManifestError
-from lakemirror.driver import cleanup, runner
-from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver import cleanup, log, runner
+from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.pod.api import Api
 from lakemirror.pod.executors import delete_leftovers
 from lakemirror.pod.report import ConfigMapSink
@@ -28,24 +31,28 @@ _log = logging.getLogger("lakemirror.pod")
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    log.configure()
     try:
         if arguments == ["cleanup"]:
             clean()
         else:
             drive()
-    except (LakemirrorError, ManifestError) as error:
-        _log.error("%s", error)
-        _explain(str(error))
-        return 1
     except KeyboardInterrupt:
         _log.warning("the batch was given up, for the time to stop was over; it will be repeated")
         return 0
     except Exception as error:
-        _log.exception("the driver failed")
-        _explain(f"{type(error).__name__}: {error}")
+        cause = str(error) if isinstance(error, ManifestError) else cause_of(error)
+        _log.error("the driver failed: %s", cause)
+        _log.log(_level_of_trace(error), "where it failed", exc_info=error)
+        _explain(cause)
         return 1
     return 0
+
+
+def _level_of_trace(error: Exception) -> int:
+    """Where an error arose tells something only where nobody expected it."""
+    expected = isinstance(error, LakemirrorError | ManifestError | Py4JError | PySparkException | OSError)
+    return logging.DEBUG if expected else logging.ERROR
 
 
 def drive() -> None:
@@ -61,6 +68,7 @@ def drive() -> None:
     summary = runner.run(
         manifest,
         secrets=folders,
+        on_event=log.LogLines(),
         sinks=[ConfigMapSink(api, pod.namespace, pod.progress)],
         stopping=None if once else watch.changed,
         grace_seconds=pod.grace_seconds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
@@ -45,6 +46,14 @@ class Lag:
     caught_up: bool
 
 
+@dataclass(frozen=True)
+class Committed:
+    """The last batch that is done, and when it was."""
+
+    batch_id: int
+    at: datetime
+
+
 class Feed(Protocol):
     """A source: hands micro-batches to ``apply`` exactly in order, replaying after a crash.
 
@@ -65,6 +74,9 @@ class Feed(Protocol):
 
     def from_its_beginning(self) -> Source:
         """The source from where this checkpoint began to read it."""
+
+    def committed(self) -> Committed | None:
+        """The last batch that the checkpoint has as done; None before the first."""
 
     def pending(self) -> Iterator[Batch]:
         """Batches recorded and not marked done."""

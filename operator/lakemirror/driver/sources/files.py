@@ -31,9 +31,10 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.source import FilesSource, Source
 from lakemirror.driver import checkpoint, faults
-from lakemirror.driver.document import iso
+from lakemirror.driver.document import from_millis, iso
 from lakemirror.driver.errors import BatchMismatch, CheckpointInUse, LakemirrorError
-from lakemirror.driver.sources.base import Batch, Lag
+from lakemirror.driver.sources.base import Batch, Committed, Lag
+from lakemirror.driver.sources.watch import SourceWatch
 from lakemirror.driver.storage import Entry, Storage, open_storage
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -93,7 +94,8 @@ class FilesFeed:
     """A directory, a pattern (``dir/*.jsonl``) or a single file as a source; see ``base.Feed``.
 
     ``base64`` tells that keys and values are stored as base64 of their bytes. ``warn`` is told of
-    files that are not applied: a known name with new content, or known content under a new name.
+    files that are not applied: a known name with new content, or known content under a new name. ``watch``
+    takes in whether the files can be listed.
     """
 
     def __init__(
@@ -105,8 +107,10 @@ class FilesFeed:
         base64: bool = False,
         interval_seconds: float = 10.0,
         warn: Callable[[str], None] = _log.warning,
+        watch: SourceWatch | None = None,
     ) -> None:
         self._spark = spark
+        self._watch = watch or SourceWatch()
         self._source = source
         self._inputs = _Inputs(source.path, spark)
         self._limit = source.max_files_per_batch
@@ -130,7 +134,7 @@ class FilesFeed:
         once: bool,
         stopping: Callable[[], bool],
     ) -> None:
-        self._inputs.require(once=once)
+        listing = self._list(once=once)
         self._ledger = _Ledger.load(self._storage)
         self._patience = _PATIENCE_ONCE_SECONDS if once else _PATIENCE_SECONDS
         for batch_id, files in self._ledger.pending():
@@ -140,7 +144,6 @@ class FilesFeed:
                 self._ledger.abandon(batch_id)
             else:
                 self._apply(apply, batch_id, files)
-        listing = self._inputs.list()
         while not stopping():
             files = self._record_next(listing)
             self._caught_up = not files and all(each.told for each in self._waiting.values())
@@ -152,9 +155,19 @@ class FilesFeed:
             else:
                 _wait(_POLL_SECONDS if once else self._interval, stopping)
             if not once:
-                listing = self._inputs.list()
+                listing = self._list(once=once)
             elif not files:
-                listing = [entry for entry in self._inputs.list() if entry.name in self._waiting]
+                listing = [entry for entry in self._list(once=once) if entry.name in self._waiting]
+
+    def _list(self, *, once: bool) -> list[Entry]:
+        """The files that are there. A place that is not there is waited for, but not by a run ``once``."""
+        try:
+            with self._watch.asking():
+                return self._inputs.list()
+        except InputMissing:
+            if once:
+                raise
+            return []
 
     def lag(self) -> Lag:
         return Lag(0 if self._caught_up else None, self._caught_up)
@@ -162,6 +175,9 @@ class FilesFeed:
     def from_its_beginning(self) -> Source:
         """The source, as a new checkpoint would read it."""
         return Source(files=self._source)
+
+    def committed(self) -> Committed | None:
+        return self._ledger.committed()
 
     def pending(self) -> Iterator[Batch]:
         return (self._batch(batch_id, files) for batch_id, files in self._ledger.pending())
@@ -424,16 +440,14 @@ class _Inputs:
         self._parent = open_storage(parent or ("/" if path.startswith("/") else "."), spark)
         self._folder = open_storage(self._path, spark)
 
-    def require(self, *, once: bool) -> None:
-        """Raises InputMissing where nothing is there to be read, and nothing is waited for."""
-        if once and not (_is_pattern(self._last) or self._is_folder() or self._parent.exists(self._last)):
-            raise InputMissing(f"spec.source.files.path: there is no file or directory {self._path}")
-
     def list(self) -> list[Entry]:
-        """The files by name."""
+        """The files by name. InputMissing where there is no such place; a pattern may match nothing."""
         if self._is_folder():
             return [e for e in self._folder.list() if e.name.endswith(SUFFIXES) and e.name[0] not in "_."]
-        return [entry for entry in self._parent.list() if fnmatch.fnmatchcase(entry.name, self._last)]
+        found = [entry for entry in self._parent.list() if fnmatch.fnmatchcase(entry.name, self._last)]
+        if not found and not (_is_pattern(self._last) and self._parent.is_folder("")):
+            raise InputMissing(f"spec.source.files.path: there is no file or directory {self._path}")
+        return found
 
     def sha256(self, name: str, first: int) -> str:
         """The hash of a file's ``first`` bytes."""
@@ -484,6 +498,16 @@ class _Ledger:
             ledger.next_id = batch_id + 1
         ledger.next_id = max(ledger.next_id, compacted + 1)
         return ledger
+
+    def committed(self) -> Committed | None:
+        """The last batch that is done."""
+        done = _numbers(self._storage, "files/commits") | _numbers(self._storage, "files/state")
+        if not done:
+            return None
+        last = max(done)
+        names = (f"files/{folder}/{last}.json" for folder in ("commits", "state"))
+        name = next(name for name in names if self._storage.exists(name))
+        return Committed(last, from_millis(self._storage.stat(name).mtime))
 
     def pending(self) -> list[tuple[int, list[InputFile]]]:
         return sorted(self._pending.items())

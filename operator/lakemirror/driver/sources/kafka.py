@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -24,8 +25,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Source
 from lakemirror.driver import checkpoint, faults
+from lakemirror.driver.document import from_millis
 from lakemirror.driver.errors import LakemirrorError, PipelineStopped, first_line
-from lakemirror.driver.sources.base import Batch, Lag
+from lakemirror.driver.sources import brokers
+from lakemirror.driver.sources.base import Batch, Committed, Lag
+from lakemirror.driver.sources.watch import SourceWatch
 from lakemirror.driver.storage import FileCutOff, Storage
 
 Offsets = dict[str, dict[int, int]]
@@ -37,7 +41,9 @@ _TOPICS = "kafka/topics.json"
 _CHECK_SECONDS = 15.0
 _NEW_TOPICS_SECONDS = 10
 _MARK_SECONDS = 30
-_ANSWER_SECONDS = 30
+_REQUEST_SECONDS, _CLIENT_SECONDS, _ANSWER_SECONDS = 15, 30, 40
+"""How long one request may take, what is asked for with all its tries, and at most until we look away."""
+_CLOSE_SECONDS = 5
 _RECORDS_PER_TASK = 10_000
 _TASKS_PER_CORE = 2
 
@@ -49,7 +55,8 @@ class SourceLost(PipelineStopped):
 class KafkaFeed:
     """Topics as a source; see ``base.Feed``. A batch's extent is ``{topic: {partition: [from, until]}}``.
 
-    ``secrets`` has the keys of the Secret that ``security`` names, as text.
+    ``secrets`` has the keys of the Secret that ``security`` names, as text. ``watch`` takes in whether the
+    brokers answer.
     """
 
     def __init__(
@@ -61,8 +68,10 @@ class KafkaFeed:
         interval_seconds: float = 10.0,
         secrets: Mapping[str, str] | None = None,
         warn: Callable[[str], None] = _log.warning,
+        watch: SourceWatch | None = None,
     ) -> None:
         self._spark = spark
+        self._watch = watch or SourceWatch()
         self._warn = warn
         self._told: set[str] = set()
         self._checked = -_CHECK_SECONDS
@@ -136,9 +145,8 @@ class KafkaFeed:
             self._check_topics()
         except LakemirrorError:
             raise
-        except Exception as error:  # the brokers are away: the query says so if that lasts
+        except Exception:  # the brokers are away, as the watch has taken in
             self._checked = time.monotonic()
-            _log.warning("the topics cannot be checked: %s", error)
 
     def _check_topics(self) -> bool:
         """Whether topics that were read are gone, with nothing left in them; remembers those that are there.
@@ -146,8 +154,9 @@ class KafkaFeed:
         Raises SourceLost where records were lost, or where a topic is another one than before.
         """
         self._checked = time.monotonic()
-        ids, ends = self._admin.topic_ids(self._wanted()), self._admin.end_offsets(self._wanted())
-        begins = self._admin.begin_offsets(self._wanted())
+        with self._asking():
+            ids, ends = self._admin.topic_ids(self._wanted()), self._admin.end_offsets(self._wanted())
+            begins = self._admin.begin_offsets(self._wanted())
         known, position = self._known_topics(), self._log.position() or {}
         for topic in self._source.topics or ():
             if topic not in ids and topic not in known:
@@ -194,12 +203,17 @@ class KafkaFeed:
             self._told.add(message)
             self._warn(message)
 
+    def _asking(self) -> AbstractContextManager[None]:
+        return self._watch.asking(partial(brokers.why_away, self._source.bootstrap_servers))
+
     def lag(self) -> Lag:
         behind = 0
         position = self._position or self._log.position()
         if position is None:
             return Lag(None, False)
-        for topic, partitions in self._admin.end_offsets(self._wanted()).items():
+        with self._asking():
+            ends = self._admin.end_offsets(self._wanted())
+        for topic, partitions in ends.items():
             done = position.get(topic, {})
             behind += sum(max(0, end - done.get(partition, 0)) for partition, end in partitions.items())
         return Lag(behind, behind == 0)
@@ -210,12 +224,16 @@ class KafkaFeed:
             began = self._log.until(-1)
         except FileNotFoundError:
             return Source(kafka=self._source)
-        kept = self._admin.begin_offsets(self._wanted())
+        with self._asking():
+            kept = self._admin.begin_offsets(self._wanted())
         offsets = {
             topic: {number: max(at, began.get(topic, {}).get(number, at)) for number, at in each.items()}
             for topic, each in kept.items()
         }
         return Source(kafka=self._source.model_copy(update={"starting_offsets": offsets}))
+
+    def committed(self) -> Committed | None:
+        return self._log.last()
 
     def pending(self) -> Iterator[Batch]:
         for batch_id in sorted(self._log.recorded() - self._log.committed()):
@@ -387,6 +405,14 @@ class _OffsetLog:
     def committed(self) -> set[int]:
         return self._numbers("commits")
 
+    def last(self) -> Committed | None:
+        """The last batch that is done."""
+        done = self.committed()
+        if not done:
+            return None
+        written = self._storage.stat(f"{SPARK_FOLDER}/commits/{max(done)}").mtime
+        return Committed(max(done), from_millis(written))
+
     def until(self, batch_id: int) -> Offsets:
         """Where the batch ends; for -1, where the first one begins. FileNotFoundError if not recorded."""
         name = f"offsets/{batch_id}" if batch_id >= 0 else "sources/0/0"
@@ -418,15 +444,30 @@ class _OffsetLog:
 
 
 class _Admin:
-    """Questions to the brokers, through the Kafka client that Spark's source brings."""
+    """Questions to the brokers, through the Kafka client that Spark's source brings.
+
+    The client is made with the first question: it refuses to be made for hosts that are not known.
+    """
 
     def __init__(self, spark: SparkSession, client: Mapping[str, str]) -> None:
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        properties = jvm.java.util.Properties()
-        for name, value in client.items():
-            properties.setProperty(name, value)
-        self._client: Any = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+        self._jvm: Any = spark._jvm
+        self._settings = {
+            **client,
+            "request.timeout.ms": str(_REQUEST_SECONDS * 1000),
+            "default.api.timeout.ms": str(_CLIENT_SECONDS * 1000),
+        }
+        self._making = threading.Lock()
+        self._made: Any = None
+
+    @property
+    def _client(self) -> Any:
+        with self._making:
+            if self._made is None:
+                properties = self._jvm.java.util.Properties()
+                for name, value in self._settings.items():
+                    properties.setProperty(name, value)
+                self._made = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+            return self._made
 
     def compile(self, pattern: str) -> Any:
         """A Java regular expression."""
@@ -465,7 +506,8 @@ class _Admin:
         return offsets
 
     def close(self) -> None:
-        self._client.close()
+        if self._made is not None:
+            self._made.close(self._jvm.java.time.Duration.ofSeconds(_CLOSE_SECONDS))
 
     def _get(self, future: Any) -> Any:
         return future.get(_ANSWER_SECONDS, self._jvm.java.util.concurrent.TimeUnit.SECONDS)

@@ -1,0 +1,78 @@
+"""Whether the source can be reached: each question to it ends in an answer, an error, or hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from lakemirror.api.report import SourceReport
+from lakemirror.driver.document import iso
+from lakemirror.driver.errors import cause_of
+
+_UNANSWERED_SECONDS = 60.0
+"""A question that is under way for longer counts as not answered."""
+
+
+class SourceWatch:
+    """Takes in how questions to the source ended. Safe to use from several threads.
+
+    ``tell`` is given the state when the source is reached, is lost, or is lost for another reason.
+    """
+
+    def __init__(self, tell: Callable[[SourceReport], None] = lambda said: None) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._said = SourceReport()
+        self._asked: dict[int, float] = {}
+
+    @contextmanager
+    def asking(self, why: Callable[[Exception], str] = cause_of) -> Iterator[None]:
+        """Ask the source inside: it is reached if that ends well, and lost if it raises; ``why`` explains the
+        error.
+        """
+        thread = threading.get_ident()
+        self._asked[thread] = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            self._lost(why(error))
+            raise
+        finally:
+            del self._asked[thread]
+        self._reached()
+
+    @property
+    def said(self) -> SourceReport:
+        """The state now."""
+        waited = time.monotonic() - min(list(self._asked.values()), default=time.monotonic())
+        with self._lock:
+            if self._said.lost_since is not None or waited < _UNANSWERED_SECONDS:
+                return self._said
+            since = iso(datetime.now(UTC) - timedelta(seconds=waited))
+            return self._said.model_copy(
+                update={"lost_since": since, "error": f"it has not answered for {waited:.0f} s"}
+            )
+
+    @property
+    def lost(self) -> str | None:
+        """Why the source cannot be reached; None if it can, as far as is known."""
+        return self.said.error
+
+    def _reached(self) -> None:
+        with self._lock:
+            before = self._said
+            first = before.reached_at or iso(datetime.now(UTC))
+            self._said = now = SourceReport(reached_at=first)
+        if now != before:
+            self._tell(now)
+
+    def _lost(self, error: str) -> None:
+        with self._lock:
+            before = self._said
+            since = before.lost_since or iso(datetime.now(UTC))
+            self._said = now = before.model_copy(update={"lost_since": since, "error": error})
+        if now != before:
+            self._tell(now)
