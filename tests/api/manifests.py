@@ -40,14 +40,14 @@ spec:
     schemaRegistry: {url: "http://registry:8081/apis", secret: registry-auth}
     fields: {op: op, before: data.before, after: data.after, key: key, timestamp: ts, table: meta.table}
     opMap: {I: c, U: u, D: d}
-  target: {path: "s3a://lake/{db}/{schema}/{table}"}
+  target: {path: "s3a://lake/{db}/{schema}/{table}", compatibility: [trino]}
   defaults: {mode: scd1, delete: {type: soft, column: deleted_at}}
   unlisted: ignore
   tables:
     - source: public.customers
       primaryKey: [id]
       mode: scd2
-      target: {table: "lake.{schema}.people"}
+      target: {table: "lake.{schema}.people", compatibility: [all]}
       columns: {exclude: [ssn], rename: {a: b}, types: {price: "decimal(10,2)", tags: "array<string>"}}
       delete: {type: hard}
       onConflict: fail

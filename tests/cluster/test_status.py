@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -97,6 +98,28 @@ def test_a_thousand_tables_fit(mirror: Mirror) -> None:
     assert len(json.dumps(status)) < 64 * 1024
     assert 0 < len(status["tables"]) <= 100
     assert status["tables"][0]["source"] == "public.table_0700", "errors first"
+
+
+def test_ready_means_that_the_source_was_reached(mirror: Mirror) -> None:
+    """Not connected yet is Starting, lost for longer than a grace has the client's reason, back is Ready."""
+    mirror.behave(report={"source": {}, "startedAt": iso(0), "caughtUp": False, "lagRecords": None})
+    mirror.kube.apply(mirror.manifest())
+    mirror.wait("Ready", "False", reason="SourceConnecting")
+    assert mirror.condition("Reconciling")
+    lost = {"lostSince": iso(70), "error": "kafka:9092: connection refused"}
+    mirror.behave(report={"source": lost, "startedAt": iso(80), "caughtUp": False, "lagRecords": None})
+    away = mirror.wait("Ready", "False", reason="SourceUnreachable")
+    assert "kafka:9092: connection refused" in away["message"]
+    assert any(
+        e["type"] == "Warning" and e["reason"] == "SourceUnreachable" and "refused" in e["message"]
+        for e in eventually(mirror.events)
+    )
+    mirror.behave(commits=True, report={"source": {"reachedAt": iso(0)}})
+    mirror.ready()
+
+
+def iso(seconds_ago: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat()
 
 
 def test_what_a_person_should_look_at_is_a_condition(mirror: Mirror) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.support import truth
+from tests.support import readers, truth
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record, read
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "debezium"
 READDED = "readd_column"
 SCENARIOS = ("inventory", "pk_change", "composite_pk", "schema_change", "mariadb_inventory")
+WIDENED = ("schema_change", READDED)
+"""Captures in which columns are widened: of their mirrors alone not every program can read each."""
 FIXED_SCHEMA = ("inventory", "pk_change", "composite_pk")
 """Captures that mean something without schemas in their records, once the columns' types are declared."""
 
@@ -73,23 +75,35 @@ class Capture:
         ]
 
     def differences(
-        self, spark: SparkSession, mirroring: Mirroring, *, only: Collection[str] | None = None
+        self,
+        spark: SparkSession,
+        mirroring: Mirroring,
+        *,
+        only: Collection[str] | None = None,
+        by_others: bool = False,
     ) -> dict[str, list[str]]:
-        """What is wrong in each mirrored table (or in some, by name); empty where it is equal."""
+        """What is wrong in each mirrored table (or in some, by name); empty where it is equal. With
+        ``by_others`` it is read with other programs than Spark, too.
+        """
         keys = truth.primary_keys(_records(self.scenario, self.variant))
         return {
-            f"{self.db}.{table}": self._difference(spark, mirroring, table, keys[table])
+            f"{self.db}.{table}": self._difference(spark, mirroring, table, keys[table], by_others)
             for table in self.tables
             if only is None or table.rpartition(".")[2] in only
         }
 
     def _difference(
-        self, spark: SparkSession, mirroring: Mirroring, table: str, key: Sequence[str]
+        self, spark: SparkSession, mirroring: Mirroring, table: str, key: Sequence[str], by_others: bool
     ) -> list[str]:
         schema, _, name = table.partition(".")
-        mirror = at(spark, mirroring.path(self.db, None if schema == self.database else schema, name))
-        return truth.diff(
-            truth.collect(mirror),
+        path = mirroring.path(self.db, None if schema == self.database else schema, name)
+        mirror = at(spark, path)
+        rows = truth.collect(mirror)
+        others = readers.differences(path, rows) if by_others else []
+        if by_others and self.scenario not in WIDENED and readers.features(path) - {"timestampNtz"}:
+            others.append(f"it has features that it does not need: {sorted(readers.features(path))}")
+        return others + truth.diff(
+            rows,
             truth.load_truth(FOLDER / self.scenario / self.about["truth"][table]["file"], key),
             truth.source_types(FOLDER / self.scenario)[table],
             mirror.schema,

@@ -35,7 +35,7 @@ def all_of(captures: Sequence[Capture]) -> list[Record]:
 
 
 def report(spark: SparkSession, mirroring: Mirroring, captures: Sequence[Capture]) -> str:
-    return "\n".join(filter(None, (wrong(c.differences(spark, mirroring)) for c in captures)))
+    return "\n".join(filter(None, (wrong(c.differences(spark, mirroring, by_others=True)) for c in captures)))
 
 
 @pytest.mark.timeout(900)
@@ -87,8 +87,10 @@ def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
             batch += part
     mirroring = Mirroring(tmp_path).deliver([first, second, third])
     summary = mirroring.run(spark)
-    differences = [ordered.differences(spark, mirroring)]
-    differences += [capture.differences(spark, mirroring, only=tables) for capture, tables in some.items()]
+    differences = [ordered.differences(spark, mirroring, by_others=True)]
+    differences += [
+        capture.differences(spark, mirroring, only=tables, by_others=True) for capture, tables in some.items()
+    ]
     assert not "\n".join(filter(None, map(wrong, differences)))
     assert summary.counts.quarantined == 0
 

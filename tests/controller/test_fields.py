@@ -111,8 +111,9 @@ def test_another_image_is_another_revision() -> None:
 @pytest.mark.parametrize(
     ("change", "paths"),
     [
-        ({"target": {"path": "s3a://x/{table}"}}, ["target"]),
-        ({"target": {"path": None, "table": "lake.{table}"}}, ["target"]),
+        ({"target": {"path": "s3a://x/{table}"}}, ["target.path"]),
+        ({"target": {"compatibility": ["all"]}}, []),
+        ({"target": {"path": None, "table": "lake.{table}"}}, ["target.path", "target.table"]),
         ({"checkpoint": "s3a://x"}, ["checkpoint"]),
         ({"source": {"kafka": None, "files": {"path": "/in"}}}, ["source"]),
         ({"envelope": {"format": "maxwell"}}, ["envelope.format"]),

@@ -209,7 +209,7 @@ BESIDE = {
 """Fields that are only valid beside a value that is refused, and such a use."""
 
 
-ANSWERS = ("keeps", "table_settings")
+ANSWERS = ("avoided", "keeps", "table_settings")
 """Functions of the contract that answer the driver's questions."""
 
 

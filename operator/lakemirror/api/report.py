@@ -88,7 +88,9 @@ class Part(Model):
 
 
 class Counts(Part):
-    """What became of records, and what that did to rows. A record that is read again counts again."""
+    """What became of records, and what that did to rows. A record that is read again counts again, but not
+    one that is tried again from the quarantine in vain.
+    """
 
     records: Count = 0
     """Records read: the sum of the outcomes, which are the counters from applied to refused."""
@@ -171,11 +173,19 @@ class DriftReport(Part):
     to: Word | None = None
     """The type after."""
     action: Word | None = None
-    """added, altered, kept, skipped, quarantined or stored-as-text."""
+    """added, altered, rewritten, kept, skipped, quarantined or stored-as-text."""
+    feature: Word | None = None
+    """The reader feature of Delta that the table needs since then: programs that lack it cannot read it."""
     since: Time | None = None
     """When the source made the first change that had it."""
     seen: Time | None = None
     """When the driver saw it."""
+
+    @property
+    def done(self) -> str:
+        """What was done about it, and what follows for those who read the table."""
+        action = self.action or "seen"
+        return f"{action}, readers now need the Delta feature {self.feature}" if self.feature else action
 
 
 class TableReport(Totals):

@@ -403,6 +403,14 @@ class PipelineSpec(Model):
         }
         return {path: name for path, name in found.items() if name is not None}
 
+    def _target(self, table: Table | None) -> Target:
+        """Where ``table`` goes, and who has to be able to read it."""
+        if table is None or table.target is None:
+            return self.target
+        if table.target.compatibility is not None:
+            return table.target
+        return table.target.model_copy(update={"compatibility": self.target.compatibility})
+
     def listed(self, name: str) -> Table | None:
         """What ``tables`` says of ``name`` (database.schema.table); AmbiguousTable if two of them mean it."""
         source = match_table((table.source for table in self.tables), name)
@@ -420,7 +428,7 @@ class PipelineSpec(Model):
         mode = (table and table.mode) or self.defaults.mode
         filled = {
             "mode": mode,
-            "target": (table and table.target) or self.target,
+            "target": self._target(table),
             "delete": (table and table.delete) or self.defaults.delete,
         }
         return (table or Table.model_construct(source=name)).model_copy(update=filled)

@@ -15,6 +15,18 @@ from lakemirror.api.source import first_twice
 PLACEHOLDERS = ("db", "schema", "table")
 
 Mode = Literal["append", "scd1", "scd2"]
+Reader = Literal["all", "delta-rs", "duckdb", "polars", "spark", "trino"]
+
+LACKING: dict[str, frozenset[str]] = {
+    "delta-rs": frozenset({"columnMapping", "deletionVectors", "typeWidening"}),
+    "duckdb": frozenset(),
+    "polars": frozenset({"columnMapping", "typeWidening"}),
+    "spark": frozenset(),
+    "trino": frozenset({"typeWidening"}),
+}
+"""Reader features of Delta that a mirror may get and that a program does not read, by program: delta-rs 1.6,
+DuckDB 1.5, Polars 2.1 (tested), Spark with Delta 4.0, Trino (``SUPPORTED_READER_FEATURES`` of its connector).
+"""
 
 
 _PART = r'([^."\s]([^."]*[^."\s])?|"([^"]|"")+")'
@@ -100,6 +112,16 @@ class Target(Model):
         | None
     ) = None
     """The name of a table in the catalog, like lake.{schema}.{table}."""
+    compatibility: (
+        Annotated[
+            list[Reader],
+            Field(min_length=1, max_length=6, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        ]
+        | None
+    ) = None
+    """Programs that must be able to read the mirror. It gets no feature of Delta that one of them lacks, so
+    that the table is rewritten when a column is widened, and refused when a name needs column mapping.
+    """
 
     @field_validator("path", "table", mode="before")
     @classmethod
@@ -108,6 +130,9 @@ class Target(Model):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
+        twice = first_twice([*(self.compatibility or ())])
+        if twice is not None:
+            raise wrong(f"{twice} is listed twice", "compatibility")
         if self.path is None and self.table is None:
             raise wrong("one of path and table is required")
         if self.path is not None and self.table is not None:
@@ -123,6 +148,14 @@ class Target(Model):
         known |= {"db": schema[0]} if len(schema) == 2 else {}
         text = re.sub(r"\{(\w+)\}", lambda hole: known.get(hole[1], hole[0]), self.template)
         return None if "{" in text else text.rstrip("/").casefold()
+
+    @property
+    def avoided(self) -> dict[str, list[str]]:
+        """Reader features of Delta that the mirror must not have, each with the programs that lack it."""
+        asked = set(self.compatibility or ())
+        readers = sorted(LACKING if "all" in asked else asked)
+        features = sorted({feature for reader in readers for feature in LACKING[reader]})
+        return {feature: [r for r in readers if feature in LACKING[r]] for feature in features}
 
     @property
     def template(self) -> str:

@@ -139,9 +139,10 @@ def is_ours(error: Exception) -> bool:
 
 def describe(error: Exception) -> str:
     """An error in one line."""
+    errors = sys.modules.get("lakemirror.driver.errors")
+    if errors is not None:  # what the driver raised: of Java's errors the cause
+        return str(errors.cause_of(error))
     first = next((text for text in str(error).splitlines() if text.strip()), "")
-    if is_ours(error):
-        return " ".join(str(error).split())
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

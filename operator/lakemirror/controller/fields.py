@@ -47,7 +47,11 @@ def _moved_tables(old: PipelineSpec, new: PipelineSpec) -> Iterator[str]:
         before, after = old.table_settings(source), new.table_settings(source)
         if before is None or after is None:
             continue
-        for field in ("target", "primary_key", "mode"):
+        assert before.target is not None
+        assert after.target is not None
+        if before.target.template != after.target.template:
+            yield f"tables[{source}].target"
+        for field in ("primary_key", "mode"):
             if getattr(before, field) != getattr(after, field):
                 yield f"tables[{source}].{_alias(field)}"
 

@@ -211,7 +211,7 @@ def _schema_drift(case: Case) -> Verdict | None:
     drift = [(table.source, each) for table in _reported(case) for each in table.drift]
     if not drift:
         return None
-    text = _enumerated([f"{source}.{d.column} {d.change}: {d.action or 'seen'}" for source, d in drift])
+    text = _enumerated([f"{source}.{d.column} {d.change}: {d.done}" for source, d in drift])
     newest = max((d.seen for _, d in drift if d.seen is not None), default=iso(case.now))
     return Verdict("ColumnsChanged", f"{text}. To acknowledge, set spec.driftAcknowledgedUntil: {newest}")
 

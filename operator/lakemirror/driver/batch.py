@@ -33,7 +33,7 @@ from lakemirror.driver.envelopes.debezium import Classifier
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
 from lakemirror.driver.mirror import TableName, name_of
 from lakemirror.driver.overview import Overview, overview
-from lakemirror.driver.results import BatchResult, TableResult
+from lakemirror.driver.results import BatchResult, TableResult, without_open
 from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.table.applier import TableApplier, described, hold, of_table
 from lakemirror.driver.table.decision import Decision, Held, Refused
@@ -181,7 +181,10 @@ class BatchApplier:
             self._ahead.begin(self._tables[name].read_log for name in written)
             result = _result(seen, decisions, tables, batch)
             require_accounted(result, seen.records)
-            if result.tables or result.rest.quarantined:
+            told = bool(result.tables or result.rest.quarantined)
+            if self._again:
+                result = without_open(result)
+            if told:
                 memory = None if self._again else given.memory
                 audit.append(self._session, self._checkpoint, batch, result, memory, replay=self._first)
             faults.reach("after-audit")

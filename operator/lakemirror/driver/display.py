@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakemirror.api.report import COUNTERS, Counts
+from lakemirror.driver.progress import drift_report
 from lakemirror.driver.results import Drift, TableResult, add
 from lakemirror.driver.runner import (
     BatchDone,
@@ -181,4 +182,4 @@ def lag_text(lag: Lag) -> str:
 def drift_text(drift: Drift) -> str:
     """A changed column in one line."""
     types = " -> ".join(text for text in (drift.from_type, drift.to_type) if text)
-    return f"{drift.column} {drift.change}{f' ({types})' if types else ''}: {drift.action}"
+    return f"{drift.column} {drift.change}{f' ({types})' if types else ''}: {drift_report(drift).done}"

@@ -70,16 +70,6 @@ def stops_pipeline(error: Exception, spark: SparkSession) -> bool:
     return isinstance(error, PipelineStopped) or not _is_alive(spark)
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, without a trace after it; its class where it says nothing."""
-    return _first_line(str(error)) or type(error).__name__
-
-
-def one_line(error: BaseException) -> str:
-    """All that an error says, in one line; its class where it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def cause_of(error: BaseException) -> str:
     """Why something failed, in one line for people.
 
@@ -87,7 +77,7 @@ def cause_of(error: BaseException) -> str:
     enclosing one adds to it, such as the host of a connection that was refused.
     """
     if isinstance(error, LakemirrorError):
-        return one_line(error)
+        return " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, _NO_ANSWER) and (ending := _ending_of_jvm()) is not None:
         return ending
     for each in _causes(error):

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from lakemirror.api import AmbiguousTable
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver.backoff import Backoff
-from lakemirror.driver.errors import CheckpointInUse, one_line
+from lakemirror.driver.errors import CheckpointInUse, cause_of
 from lakemirror.driver.quarantine import HELD, OpenRecords
 from lakemirror.driver.replay import Gate
 from lakemirror.driver.results import BatchResult
@@ -112,7 +112,7 @@ class HeldRecords:
                 self._refused.discard(source)
 
     def _explain(self, source: str, error: Exception) -> None:
-        message = one_line(error)
+        message = cause_of(error)
         self._warn(f"held records of {source or 'unknown tables'} could not be applied: {message}")
         try:
             self._gate.explain(_held([source]), message)

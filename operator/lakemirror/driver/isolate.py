@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakemirror.driver.errors import first_line
+from lakemirror.driver.errors import cause_of
 
 AT_MOST: Final = 32
 """Records found in one batch; where more fail, it is not a record that is wrong."""
@@ -58,7 +58,7 @@ def poisoned(frame: DataFrame, probe: Probe, error: Exception) -> dict[int, str]
     found = bisect(places, fails, error)
     if not found:
         raise error
-    return {place: first_line(each)[:_LONGEST_REASON] for place, each in found.items()}
+    return {place: cause_of(each)[:_LONGEST_REASON] for place, each in found.items()}
 
 
 def bisect(

@@ -68,7 +68,8 @@ def batch_line(event: BatchDone, now: datetime | None = None) -> str:
     result = event.result
     times = [table.last_event_time for table in result.tables.values() if table.last_event_time is not None]
     newest = max((each if each.tzinfo else each.replace(tzinfo=UTC) for each in times), default=None)
-    line = f"batch {result.batch_id}: {len(result.tables)} tables, {counts_text(result.counts)}, "
+    number = len(result.tables)
+    line = f"batch {result.batch_id}: {number} table{'s' * (number != 1)}, {counts_text(result.counts)}, "
     line += f"{event.seconds:.1f} s"
     if newest is None:
         return line

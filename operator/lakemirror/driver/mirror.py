@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -59,6 +59,13 @@ GAPS_PROPERTY = "lakemirror.gaps"
 
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 WIDENING_PROPERTY = "delta.enableTypeWidening"
+VECTORS_PROPERTY = "delta.enableDeletionVectors"
+MAPPING, WIDENING, VECTORS = "columnMapping", "typeWidening", "deletionVectors"
+"""Reader features of Delta that a mirror may have (Delta's PROTOCOL.md)."""
+_MAPPED = {MAPPING_PROPERTY: "name", "delta.feature.timestampNtz": "supported"}
+"""Column mapping, and a feature that every program reads: with it the protocol lists features, so that
+programs without column mapping refuse the table. Alone it is version 2, and delta-rs reads only nulls.
+"""
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,7 @@ class Mirror:
         self.path = location.path or (self._catalog_path() if self._in_catalog() else None)
         self.columns: dict[str, DataType] | None = None
         self.properties: dict[str, str] = {}
+        self.features: frozenset[str] = frozenset()
         self.refresh()
 
     @property
@@ -159,7 +167,8 @@ class Mirror:
         if self.path is None or not is_table(self._spark, self.path):
             self.columns = None
             return
-        metadata = self._snapshot().metadata()
+        newest = self._snapshot()
+        metadata = newest.metadata()
         schema = StructType.fromJson(json.loads(metadata.schemaString()))
         self.columns = {field.name: field.dataType for field in schema.fields if field.name not in METADATA}
         self._metadata = {field.name for field in schema.fields if field.name in METADATA}
@@ -168,11 +177,17 @@ class Mirror:
         while pairs.hasNext():
             pair = pairs.next()
             self.properties[pair._1()] = pair._2()
+        self.features = _reader_features(newest.protocol(), self.properties)
 
     def create(
-        self, columns: Mapping[str, DataType], properties: Mapping[str, str], key: Sequence[str] = ()
+        self,
+        columns: Mapping[str, DataType],
+        properties: Mapping[str, str],
+        key: Sequence[str] = (),
+        *,
+        avoided: Collection[str] = (),
     ) -> None:
-        """Create the table, unless it is there."""
+        """Create the table, unless it is there; without the features that are to be ``avoided``."""
         place = self.location.path or self._default_path()
         if place is not None:
             clear_unfinished(self._spark, place)
@@ -186,8 +201,9 @@ class Mirror:
             builder = builder.addColumn(name, kind)
         for name, kind_name in METADATA.items():
             builder = builder.addColumn(name, kind_name)
-        mapping = {MAPPING_PROPERTY: "name"} if needs_mapping(columns) else {}
-        settings = {**mapping, **_statistics(columns, key), **properties}
+        mapping = _MAPPED if needs_mapping(columns) else {}
+        vectors = {VECTORS_PROPERTY: "false"} if VECTORS in avoided else {}
+        settings = {**mapping, **vectors, **_statistics(columns, key), **properties}
         for name, value in settings.items():
             builder = builder.property(name, value)
         builder.execute()
@@ -196,29 +212,49 @@ class Mirror:
         self.refresh()
 
     def alter(
-        self, add: Mapping[str, DataType], widen: Mapping[str, DataType], properties: Mapping[str, str]
+        self,
+        add: Mapping[str, DataType],
+        widen: Mapping[str, DataType],
+        properties: Mapping[str, str],
+        *,
+        avoided: Collection[str] = (),
     ) -> None:
         """Add and widen columns and set properties; doing it again changes nothing.
 
-        Features of Delta that not every reader knows are switched on when they are needed first.
+        Features of Delta that not every reader knows are switched on when they are needed first. Without type
+        widening, if that is to be ``avoided``, the whole table is written anew.
         """
         present = self.columns or {}
         new = {name: kind for name, kind in add.items() if name not in present}
         wider = {name: kind for name, kind in widen.items() if present.get(name) != kind}
-        features = {}
+        features: dict[str, str] = {}
         if needs_mapping(new) and self.properties.get(MAPPING_PROPERTY, "none") == "none":
-            features[MAPPING_PROPERTY] = "name"
-        if wider:
+            features |= _MAPPED
+        if wider and WIDENING not in avoided:
             features[WIDENING_PROPERTY] = "true"
         self._set(features)
         if new:
             listed = ", ".join(f"{quoted(name)} {ddl(kind)}" for name, kind in new.items())
             self._spark.sql(f"ALTER TABLE {self.location.sql} ADD COLUMNS ({listed})")
-        for name, kind in wider.items():
-            self._spark.sql(f"ALTER TABLE {self.location.sql} ALTER COLUMN {quoted(name)} TYPE {ddl(kind)}")
+        if wider and WIDENING in avoided:
+            self._rewrite(wider)
+        else:
+            for name, kind in wider.items():
+                altered = f"ALTER COLUMN {quoted(name)} TYPE {ddl(kind)}"
+                self._spark.sql(f"ALTER TABLE {self.location.sql} {altered}")
         changed = self._set(properties)
         if features or new or wider or changed:
             self.refresh()
+
+    def _rewrite(self, kinds: Mapping[str, DataType]) -> None:
+        """Write all rows anew, with columns of other types; one commit."""
+        frame = self.frame()
+        wider = [
+            F.col(quoted(name)).cast(kinds[name]).alias(name) if name in kinds else F.col(quoted(name))
+            for name in frame.columns
+        ]
+        writer = frame.select(wider).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer.save(self._required_path())
 
     def _set(self, properties: Mapping[str, str]) -> bool:
         """Whether anything had to be set."""
@@ -274,6 +310,14 @@ class Mirror:
         detail = self._spark.sql(f"DESCRIBE DETAIL {self.location.sql}").select("location").first()
         assert detail is not None
         return str(detail[0])
+
+
+def _reader_features(protocol: Any, properties: Mapping[str, str]) -> frozenset[str]:
+    """What a reader of the table has to know; reader version 2 stands for column mapping."""
+    listed = protocol.readerFeatures()
+    names = str(listed.get().mkString(",")).split(",") if listed.isDefined() else []
+    mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
+    return frozenset(filter(None, [*names, MAPPING if mapped else ""]))
 
 
 def needs_mapping(columns: Mapping[str, DataType]) -> bool:

@@ -50,7 +50,7 @@ def table_report(table: TableResult, open_records: Mapping[str, int]) -> TableRe
         target=table.target,
         version=table.version,
         last_event_time=_text(table.last_event_time),
-        drift=[_drift_report(each) for each in sorted(table.drift, key=lambda d: d.seen, reverse=True)],
+        drift=[drift_report(each) for each in sorted(table.drift, key=lambda d: d.seen, reverse=True)],
         error=table.error,
         tombstones_retained=table.tombstones_retained,
         **_open(open_records),
@@ -58,13 +58,15 @@ def table_report(table: TableResult, open_records: Mapping[str, int]) -> TableRe
     )
 
 
-def _drift_report(drift: Drift) -> DriftReport:
+def drift_report(drift: Drift) -> DriftReport:
+    """A changed column of the report."""
     return DriftReport(
         column=drift.column,
         change=drift.change,
         from_=drift.from_type,
         to=drift.to_type,
         action=drift.action,
+        feature=drift.feature,
         since=_text(drift.since),
         seen=iso(drift.seen),
     )
@@ -130,10 +132,8 @@ class Progress:
             self._say(resyncing=sorted(sources))
 
     def warn(self, message: str) -> None:
-        """Take in what a person should see; what was said last already is not said again."""
+        """Take in what a person should see."""
         with self._lock:
-            if message in self._report.warnings[-1:]:
-                return
             self._say(warnings=[*self._report.warnings, message][-_WARNINGS_KEPT:])
 
     def failed(self, error: BaseException) -> None:
@@ -266,7 +266,7 @@ class Reporter:
             try:
                 sink.publish(report)
             except Exception as error:
-                _log.warning("progress could not be reported by %s: %s", type(sink).__name__, error)
+                _log.warning("progress could not be reported by %s: %s", type(sink).__name__, cause_of(error))
         return report
 
 

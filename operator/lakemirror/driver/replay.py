@@ -30,7 +30,7 @@ from lakemirror.driver import faults, quarantine
 from lakemirror.driver.backoff import Backoff
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.document import iso
-from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, one_line
+from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, cause_of
 from lakemirror.driver.owner import Owner
 from lakemirror.driver.paths import with_absolute_paths
 from lakemirror.driver.results import BatchResult
@@ -231,7 +231,7 @@ class Requests:
             return outcome
         except Exception as error:
             delay = self._delays.failed(name)
-            message = one_line(error)
+            message = cause_of(error)
             self._warn(f"the replay {identity} failed and is tried again in {delay:.0f} s: {message}")
             outcome = Outcome(identity, error=message, attempts=attempts)
             self._tell_anyway(outcome)

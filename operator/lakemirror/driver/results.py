@@ -18,8 +18,9 @@ class Drift:
     """One change of a column: what changed, and what was done about it.
 
     ``change`` is one of added, widened, dropped, incompatible, unknown-type; ``action`` one of
-    added, altered, kept, skipped, quarantined, stored-as-text. Types are Spark SQL names. ``since`` is the
-    source's time of the first change that had it, ``seen`` when the driver saw it.
+    added, altered, rewritten, kept, skipped, quarantined, stored-as-text. Types are Spark SQL names.
+    ``since`` is the source's time of the first change that had it, ``seen`` when the driver saw it.
+    ``feature`` is the reader feature of Delta that the table needs since then.
     """
 
     column: str
@@ -29,6 +30,7 @@ class Drift:
     action: str
     since: datetime | None = None
     seen: datetime = field(default_factory=_now, compare=False)
+    feature: str | None = None
 
     @property
     def identity(self) -> tuple[str, str, str | None]:
@@ -73,6 +75,17 @@ class BatchResult:
     def counts(self) -> Counts:
         """Of the whole batch."""
         return self.rest + Counts.sum_of(table.counts for table in self.tables.values())
+
+
+def without_open(result: BatchResult) -> BatchResult:
+    """A replay's result without the records that stay open: they were counted when they were read first."""
+    tables = {source: replace(each, counts=_settled(each.counts)) for source, each in result.tables.items()}
+    return replace(result, rest=_settled(result.rest), tables=tables)
+
+
+def _settled(counts: Counts) -> Counts:
+    records = counts.records - counts.quarantined - counts.refused
+    return counts.model_copy(update={"records": records, "quarantined": 0, "refused": 0})
 
 
 def add(before: TableResult | None, now: TableResult) -> TableResult:

@@ -363,7 +363,7 @@ class _Run:
                 delays.forget(what)
             except Exception as error:
                 delays.failed(what)
-                self._warn(f"{what} could not be applied: {error}")
+                self._warn(f"{what} could not be applied: {cause_of(error)}")
 
         def serve_requests() -> None:
             if requests.serve():
@@ -638,7 +638,7 @@ def _with_rows(session: SparkSession, table: TableResult) -> TableResult:
         frame = session.read.format("delta").load(table.target) if stored else session.table(table.target)
         return replace(table, rows=frame.count())
     except PySparkException as error:
-        _log.warning("the rows of %s cannot be counted: %s", table.target, error)
+        _log.warning("the rows of %s cannot be counted: %s", table.target, cause_of(error))
         return table
 
 

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Source
 from lakemirror.driver import checkpoint, faults
 from lakemirror.driver.document import from_millis
-from lakemirror.driver.errors import LakemirrorError, PipelineStopped, first_line
+from lakemirror.driver.errors import LakemirrorError, PipelineStopped, cause_of
 from lakemirror.driver.sources import brokers
 from lakemirror.driver.sources.base import Batch, Committed, Lag
 from lakemirror.driver.sources.watch import SourceWatch
@@ -104,7 +104,7 @@ class KafkaFeed:
                 if not deleted and self._check_topics():
                     continue
                 if _tells_of_loss(str(error)):
-                    raise SourceLost(_lost_text(first_line(error))) from error
+                    raise SourceLost(_lost_text(cause_of(error))) from error
                 raise
             self._checked = time.monotonic() - _CHECK_SECONDS
             self._check_now_and_then()  # where the topics end is remembered for the next run

@@ -49,7 +49,7 @@ def prepare(table: MirroredTable, work: Work, batch: Batch) -> None:
     if work.state is not None and work.tracked:
         properties[GAPS_PROPERTY] = "true"
     if table.mirror.exists:
-        table.mirror.alter(work.plan.add, work.plan.alter, properties)
+        table.mirror.alter(work.plan.add, work.plan.alter, properties, avoided=table.avoided)
     else:
         _create(table, work, properties)
     if work.reading.key:
@@ -65,7 +65,7 @@ def _create(table: MirroredTable, work: Work, properties: Mapping[str, str]) -> 
         KEY_PROPERTY: json.dumps(list(key)),
         MODE_PROPERTY: "scd1" if key else "append",
     }
-    table.mirror.create({**work.plan.columns, **soft}, {**own, **properties}, key)
+    table.mirror.create({**work.plan.columns, **soft}, {**own, **properties}, key, avoided=table.avoided)
     owner = table.properties.get(SOURCE_PROPERTY)
     if owner != table.source:  # somebody else was faster
         raise Refused(f"the target {table.location} is the mirror of {owner}: choose another target")

@@ -26,13 +26,22 @@ from lakemirror.driver.apply.append import with_truncates
 from lakemirror.driver.apply.scd1 import Fill, T, aged
 from lakemirror.driver.decode import Reading, Version, decode
 from lakemirror.driver.drift import DriftPlan, SchemaVersion, plan_drift
-from lakemirror.driver.mirror import GAPS_PROPERTY, KEY_PROPERTY, MODE_PROPERTY, SOURCE_PROPERTY
+from lakemirror.driver.mirror import (
+    GAPS_PROPERTY,
+    KEY_PROPERTY,
+    MAPPING,
+    MODE_PROPERTY,
+    SOURCE_PROPERTY,
+    WIDENING,
+    needs_mapping,
+)
 from lakemirror.driver.overview import TableOverview
+from lakemirror.driver.results import Drift
 from lakemirror.driver.sequence import WIDTH
 from lakemirror.driver.table.decision import Refused, StateCounts, Waiting, Work
 from lakemirror.driver.table.lives import Turn, together
 from lakemirror.driver.table.mirrored import MirroredTable
-from lakemirror.driver.table.names import check_columns
+from lakemirror.driver.table.names import check_columns, check_features
 from lakemirror.driver.table.schemas import Schema
 from lakemirror.driver.table.state import count, reduced
 from lakemirror.driver.values.decode import RowDecoder
@@ -81,6 +90,8 @@ def decide(
         key=key,
         soft=table.soft if key else None,
     )
+    features = table.mirror.features
+    check_features(table.settings.source, table.location, features, plan.columns, table.avoided)
     reading = Reading(
         columns=plan.columns,
         names={name: mirror for name, mirror in names.items() if mirror in plan.columns},
@@ -312,7 +323,7 @@ def _drift(
     existing = None
     if table.mirror.columns is not None:
         existing = {name: kind for name, kind in table.mirror.columns.items() if name != table.soft}
-    return plan_drift(
+    plan = plan_drift(
         str(table.name),
         existing,
         schemas,
@@ -321,6 +332,19 @@ def _drift(
         returned={names[name] for name, turn in turns.items() if turn.returned},
         past={names[name] for name, turn in turns.items() if turn.life.dropped},
     )
+    return replace(plan, drift=tuple(_with_consequence(table, plan, each) for each in plan.drift))
+
+
+def _with_consequence(table: MirroredTable, plan: DriftPlan, drift: Drift) -> Drift:
+    """A changed column with the feature of Delta that readers need for it, or how that is avoided."""
+    if drift.column in plan.alter and drift.action == "altered":
+        return (
+            replace(drift, action="rewritten")
+            if WIDENING in table.avoided
+            else replace(drift, feature=WIDENING)
+        )
+    added = {drift.column: plan.columns[drift.column]} if drift.action == "added" else {}
+    return replace(drift, feature=MAPPING) if needs_mapping(added) else drift
 
 
 def _readable(

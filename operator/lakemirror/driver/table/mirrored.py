@@ -84,6 +84,11 @@ class MirroredTable:
         return delete.column if delete is not None and delete.type == "soft" else None
 
     @property
+    def avoided(self) -> Mapping[str, Sequence[str]]:
+        """Reader features of Delta that the mirror must not have, each with the programs that lack it."""
+        return self.settings.target.avoided if self.settings.target is not None else {}
+
+    @property
     def asks_for_key(self) -> bool:
         """Whether the manifest asks for mode scd1 for this very table, not for tables in general."""
         listed = self.spec.listed(str(self.name))

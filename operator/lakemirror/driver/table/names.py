@@ -5,12 +5,12 @@ name, with what to do.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakemirror.driver.keys import can_be_key
-from lakemirror.driver.mirror import METADATA, Location
+from lakemirror.driver.mirror import MAPPING, METADATA, Location, needs_mapping
 from lakemirror.driver.table.decision import Refused
 
 RESERVED = (
@@ -75,6 +75,33 @@ def check_columns(
                 f"key column {name!r} is of type {columns[name].simpleString()}, whose values cannot be "
                 f"compared: set tables[{source}].primaryKey to other columns, or mode: append"
             )
+
+
+def check_features(
+    source: str,
+    location: Location,
+    features: Collection[str],
+    columns: Mapping[str, DataType],
+    avoided: Mapping[str, Sequence[str]],
+) -> None:
+    """Raise Refused where the mirror has, or its ``columns`` need, a reader feature of Delta that is to be
+    ``avoided``: for each of those the programs that lack it.
+    """
+    for name, kind in columns.items():
+        if MAPPING in avoided and needs_mapping({name: kind}):
+            raise Refused(
+                f"column {name!r} has a name that needs Delta's feature {MAPPING}, which "
+                f"{' and '.join(avoided[MAPPING])} of target.compatibility cannot read: rename it with "
+                f"tables[{source}].columns.rename, or leave it out with tables[{source}].columns.exclude"
+            )
+    present = sorted(set(features) & set(avoided))
+    if present:
+        raise Refused(
+            f"the mirror {location} has Delta's feature {present[0]}, which "
+            f"{' and '.join(avoided[present[0]])} of target.compatibility cannot read: set "
+            f"tables[{source}].target to a new place with a new resyncToken, or run ALTER TABLE ... DROP "
+            f"FEATURE {present[0]} while the table is suspended"
+        )
 
 
 def check_location(source: str, location: Location) -> None:
