@@ -108,6 +108,10 @@ def test_another_image_is_another_revision() -> None:
     assert revision(spec(), "driver:2") != revision(spec(), "driver:1")
 
 
+def test_to_name_the_image_that_runs_anyway_is_the_same_revision() -> None:
+    assert revision(spec(spark={"image": IMAGE})) == revision(spec())
+
+
 @pytest.mark.parametrize(
     ("change", "paths"),
     [

@@ -247,6 +247,7 @@ def _columns() -> list[dict[str, Any]]:
             "jsonPath": ".status.totals.quarantinedOpen",
             "priority": 1,
         },
+        {"name": "Image", "type": "string", "jsonPath": ".status.driver.image", "priority": 1},
         {"name": "Restarts", "type": "integer", "jsonPath": ".status.driver.restarts", "priority": 1},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ]

@@ -18,7 +18,10 @@ def revision(spec: PipelineSpec, image: str) -> str:
     Fields that have their default do not count, so that a new version of the operator, which may know new
     fields, leaves drivers alone; another ``image`` (the operator's default or the spec's) does not.
     """
-    relevant = _without_live(_given(spec))
+    given = _given(spec)
+    # To name the image that runs anyway changes nothing.
+    spark = {name: value for name, value in given.pop("spark", {}).items() if name != "image"}
+    relevant = _without_live(given | ({"spark": spark} if spark else {}))
     text = json.dumps([relevant, image], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
