@@ -199,7 +199,7 @@ def test_when_held_records_are_tried_again(spark: SparkSession, monkeypatch: pyt
     gate.apply = apply  # type: ignore[assignment,method-assign]
     held.serve()
     assert tried == [["a", "b"], ["a"], ["b"]]
-    assert gate.explained == ["the store is away"]
+    assert gate.explained == ["OSError: the store is away"]
     assert len(warnings) == 1
     tried.clear()
     held.serve()
