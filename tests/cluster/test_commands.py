@@ -47,7 +47,7 @@ def test_render_prints_what_the_operator_applies(mirror: Mirror, tmp_path: Path)
 def test_status_shows_a_pipeline_live(mirror: Mirror) -> None:
     mirror.create().ready()
     mirror.behave(commits=True, tables=3)
-    mirror.wait("Ready", within=60)
+    eventually(lambda: mirror.status().get("tables"), what="tables in the status")
     shown = lakemirror(mirror, "status", mirror.name, "-n", mirror.kube.namespace)
     assert shown.exit_code == 0, shown.output
     assert "Ready" in shown.output

@@ -221,7 +221,7 @@ def test_health_forgives_failures(mirror: Mirror) -> None:
 
 
 def test_a_missing_secret_is_named_and_recovers_by_itself(mirror: Mirror) -> None:
-    security = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "secret": "kafka-auth"}
+    security = {"protocol": "SSL", "secret": "kafka-auth"}
     mirror.create(source={"kafka": {"security": security}})
     eventually(lambda: "kafka-auth" in mirror.condition("Ready").get("message", ""), what="the Secret's name")
     mirror.kube.kubectl("create", "secret", "generic", "kafka-auth", "--from-literal=password=s3cr3t")
@@ -231,7 +231,7 @@ def test_a_missing_secret_is_named_and_recovers_by_itself(mirror: Mirror) -> Non
 
 
 def test_a_changed_secret_restarts_once(mirror: Mirror) -> None:
-    security = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "secret": "kafka-auth"}
+    security = {"protocol": "SSL", "secret": "kafka-auth"}
     mirror.kube.kubectl("create", "secret", "generic", "kafka-auth", "--from-literal=password=s3cr3t")
     mirror.create(source={"kafka": {"security": security}}).ready()
     mirror.kube.merge("secret", "kafka-auth", {"stringData": {"password": "new"}})
