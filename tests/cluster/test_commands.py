@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakemirror.cli.main import main
+from tests.cluster.kube import eventually
 from tests.cluster.mirror import Mirror
 from tests.cluster.operator import RELEASE, Operator
 

@@ -87,7 +87,7 @@ def test_a_table_that_fails_twice_is_held_and_applied_later(
         tables = mirroring.run(spark).tables
     assert values(spark, mirroring, "good") == [(1, 1)]
     error = tables["demo.public.bad"].error or ""
-    assert "demo.public.bad could not be written: the disk is full" in error
+    assert "demo.public.bad could not be written: OSError: the disk is full" in error
     assert "suspend: true" in error
     assert tables["demo.public.bad"].counts.refused == 1
     replay(mirroring.pipeline, spark=spark)
@@ -136,10 +136,10 @@ def test_a_target_that_another_pipeline_makes_at_the_same_time(
 ) -> None:
     create = Mirror.create
 
-    def late(self: Mirror, columns: Any, properties: Any, key: Any = ()) -> None:
+    def late(self: Mirror, columns: Any, properties: Any, *args: Any, **options: Any) -> None:
         if str(self.location).endswith("/bad"):
-            create(self, columns, {**properties, SOURCE_PROPERTY: "other/db.t"}, key)
-        create(self, columns, properties, key)
+            create(self, columns, {**properties, SOURCE_PROPERTY: "other/db.t"}, *args, **options)
+        create(self, columns, properties, *args, **options)
 
     monkeypatch.setattr(Mirror, "create", late)
     mirroring = delivered(tmp_path)
