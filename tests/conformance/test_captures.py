@@ -70,6 +70,7 @@ def test_records_without_schemas_end_in_the_rows_too_when_types_are_declared(
     assert not report(spark, mirroring, captures)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
     spark: SparkSession, tmp_path: Path
@@ -108,8 +109,9 @@ def test_every_type_of_column_equals_the_source(
     assert not report(spark, mirroring, captures)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("size", [pytest.param(7, marks=pytest.mark.thorough), 1])
+@pytest.mark.parametrize("size", [7, 1])
 def test_a_short_capture_in_tiny_batches(size: int, spark: SparkSession, tmp_path: Path) -> None:
     """A part of a capture that the model can tell the end of; keys move in it."""
     capture = Capture("pk_change")

@@ -211,8 +211,9 @@ def test_what_is_undecided_waits_and_the_remedy_ends_in_the_rows_of_the_source(
     assert open_records(spark, mirroring) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("topic", ["the same topic", pytest.param("another", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("topic", ["the same topic", "another"])
 def test_a_new_checkpoint_after_a_restore(topic: str, spark: SparkSession, tmp_path: Path) -> None:
     """Nothing is remembered, but the rows have their positions. What the old server sent is read again, or is
     no longer there.
@@ -236,7 +237,7 @@ def test_a_new_checkpoint_after_a_restore(topic: str, spark: SparkSession, tmp_p
     assert found(spark, mirroring, old.of) == new.rows
 
 
-@pytest.mark.parametrize("by", ["timestamp", "offset"])
+@pytest.mark.parametrize("by", [pytest.param("timestamp", marks=pytest.mark.thorough), "offset"])
 def test_where_positions_do_not_order_they_may_start_again(
     by: str, spark: SparkSession, tmp_path: Path
 ) -> None:

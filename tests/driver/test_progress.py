@@ -96,6 +96,7 @@ def test_the_document() -> None:
             "from": None,
             "to": "string",
             "action": "added",
+            "feature": None,
             "since": "2026-03-01T12:00:00.000Z",
             "seen": "2026-03-01T12:00:00.000Z",
         }

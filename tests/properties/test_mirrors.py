@@ -120,7 +120,8 @@ def test_histories_end_in_the_rows_of_their_source(
         _never_backwards(history, spark, path, exactly=delivery.ordered, left_out=left_out)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
 def test_every_commit_of_an_ordered_delivery_is_a_past_state_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
