@@ -41,6 +41,10 @@ def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
 
 
+IS_SET: dict[str, Any] = {"x-kubernetes-list-type": "set"}
+"""Of a list whose items all differ: server-side apply merges it item by item."""
+
+
 @dataclass(frozen=True)
 class Matching:
     """A text that has to match a pattern, and what to say when it does not.

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from lakemirror.api.base import Location, Matching, Model, SecretName, TopicName, rules, wrong
+from lakemirror.api.base import IS_SET, Location, Matching, Model, SecretName, TopicName, rules, wrong
 from lakemirror.api.checks import moment, regular_expression
 
 
@@ -145,7 +145,7 @@ class KafkaSource(Model):
     topics: (
         Annotated[
             list[TopicName],
-            Field(min_length=1, max_length=1000, json_schema_extra={"x-kubernetes-list-type": "set"}),
+            Field(min_length=1, max_length=1000, json_schema_extra=IS_SET),
         ]
         | None
     ) = None

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from lakemirror.api.base import (
+    IS_SET,
     ColumnName,
     Duration,
     Location,
@@ -63,7 +64,7 @@ class Ordering(Model):
     columns: (
         Annotated[
             list[ColumnName],
-            Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+            Field(min_length=1, max_length=16, json_schema_extra=IS_SET),
         ]
         | None
     ) = None
@@ -229,10 +230,9 @@ class Spark(Model):
         Annotated[str, Field(max_length=1024), Matching(r"^[^\s]+$", "is not a valid image name")] | None
     ) = None
     """The image of driver and executors; default: the operator's."""
-    image_pull_secrets: (
-        Annotated[list[SecretName], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"})]
-        | None
-    ) = None
+    image_pull_secrets: Annotated[list[SecretName], Field(max_length=16, json_schema_extra=IS_SET)] | None = (
+        None
+    )
     """Names of Secrets with which the image is pulled."""
     executors: Executors = Field(default_factory=Executors)
     driver: Driver = Field(default_factory=Driver)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
-from lakemirror.api.base import ColumnName, Matching, Model, NewColumnName, Token, rules, wrong
+from lakemirror.api.base import IS_SET, ColumnName, Matching, Model, NewColumnName, Token, rules, wrong
 from lakemirror.api.checks import sql_type
 from lakemirror.api.source import first_twice
 
@@ -32,9 +33,10 @@ DuckDB 1.5, Polars 2.1 (tested), Spark with Delta 4.0, Trino (``SUPPORTED_READER
 _PART = r'([^."\s]([^."]*[^."\s])?|"([^"]|"")+")'
 
 
-def parts_of(name: str) -> list[str]:
+@lru_cache(maxsize=10_000)
+def parts_of(name: str) -> tuple[str, ...]:
     """The parts of a dotted name; one in double quotes may have dots itself."""
-    return [_unquoted(part[0]) for part in re.finditer(r'"(?:[^"]|"")*"|[^."]+', name)]
+    return tuple(_unquoted(part[0]) for part in re.finditer(r'"(?:[^"]|"")*"|[^."]+', name))
 
 
 def _unquoted(part: str) -> str:
@@ -115,7 +117,7 @@ class Target(Model):
     compatibility: (
         Annotated[
             list[Reader],
-            Field(min_length=1, max_length=6, json_schema_extra={"x-kubernetes-list-type": "set"}),
+            Field(min_length=1, max_length=6, json_schema_extra=IS_SET),
         ]
         | None
     ) = None
@@ -196,11 +198,9 @@ class Defaults(Model):
 
 ColumnList = Annotated[
     list[ColumnName],
-    Field(min_length=1, max_length=2000, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    Field(min_length=1, max_length=2000, json_schema_extra=IS_SET),
 ]
-KeyList = Annotated[
-    list[ColumnName], Field(min_length=1, max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"})
-]
+KeyList = Annotated[list[ColumnName], Field(min_length=1, max_length=32, json_schema_extra=IS_SET)]
 SqlType = Annotated[
     str,
     Field(max_length=1024),
@@ -324,9 +324,9 @@ def same_name(one: str, other: str | None) -> bool:
 
 def ambiguous_pair(sources: list[str]) -> tuple[str, str] | None:
     """Two of ``sources`` of which the second means a part of the tables that the first means."""
-    known = {tuple(parts_of(source)): source for source in sources}
+    known = {parts_of(source): source for source in sources}
     for source in sources:
-        parts = tuple(parts_of(source))
+        parts = parts_of(source)
         for i in range(1, len(parts)):
             if (shorter := known.get(parts[i:])) is not None:
                 return shorter, source

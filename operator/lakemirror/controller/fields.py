@@ -30,6 +30,8 @@ def incompatible(old: PipelineSpec, new: PipelineSpec) -> list[str]:
     """Fields whose change needs a reset token, as paths below spec; empty where the checkpoint can follow."""
     before, after = _flat(_given(old)), _flat(_given(new))
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    if not changed:
+        return []
     kinds = [path for path in ("kafka", "files", "change_feed") if _has(old, path) != _has(new, path)]
     if kinds:
         return ["source"]
