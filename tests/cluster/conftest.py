@@ -82,7 +82,7 @@ def build(cluster: Kube) -> Build:
 def standin_context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     context = tmp_path_factory.mktemp("standin")
     shutil.copytree(ROOT / "tests/cluster/standin", context, dirs_exist_ok=True)
-    shutil.copy(ROOT / "operator/lakemirror/pod/secrets.py", context)
+    shutil.copy(ROOT / "operator/lakemirror/pod/mounts.py", context)
     return context
 
 

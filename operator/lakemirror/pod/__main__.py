@@ -21,8 +21,8 @@ from lakemirror.driver import cleanup, log, runner
 from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.pod.api import Api
 from lakemirror.pod.executors import delete_leftovers
+from lakemirror.pod.mounts import MountWatch
 from lakemirror.pod.report import ConfigMapSink
-from lakemirror.pod.secrets import SecretWatch
 from lakemirror.pod.settings import Pod, alone, pipeline, secret_folders, watched_folders
 
 TERMINATION_LOG = Path("/dev/termination-log")
@@ -60,7 +60,7 @@ def drive() -> None:
     pod = Pod.of(os.environ)
     manifest = pipeline(pod)
     folders = secret_folders(manifest)
-    watch = SecretWatch([*folders.values(), *watched_folders()])
+    watch = MountWatch([*folders.values(), *watched_folders()])
     once = bool(manifest.spec.trigger.available_now)
     api = Api()
     if manifest.spec.spark.conf.get("spark.master", "").startswith("k8s://"):

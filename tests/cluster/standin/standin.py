@@ -36,7 +36,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lakemirror.secrets import SecretWatch
+from lakemirror.mounts import MountWatch
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NAMESPACE = (ACCOUNT / "namespace").read_text()
@@ -90,7 +90,7 @@ class Standin:
         self.told: dict[str, Any] = {}
         self.told_at = 0.0
         self.stopping = threading.Event()
-        self.secrets = SecretWatch([f for top in (SECRETS, WATCHED) if top.exists() for f in top.iterdir()])
+        self.mounts = MountWatch([f for top in (SECRETS, WATCHED) if top.exists() for f in top.iterdir()])
 
     def run(self) -> int:
         signal.signal(signal.SIGTERM, lambda *_: self.stopping.set())
@@ -99,7 +99,7 @@ class Standin:
             behaviour = self.behaviour()
             if behaviour.get("exit") is not None:
                 return self.fail(behaviour)
-            if self.secrets.changed():
+            if self.mounts.changed():
                 self.stopping.set()
             if self.stopping.is_set() and not behaviour.get("stubborn"):
                 self.tell("Stopped", behaviour)

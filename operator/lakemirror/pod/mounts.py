@@ -13,7 +13,7 @@ from pathlib import Path
 _LOOK_EVERY_SECONDS = 10.0
 
 
-class SecretWatch:
+class MountWatch:
     """``changed()`` once a file in ``folders`` is not what it was at first. Contents stay in this process."""
 
     def __init__(self, folders: Iterable[Path], monotonic: Callable[[], float] = time.monotonic) -> None:

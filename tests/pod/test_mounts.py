@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lakemirror.pod.secrets import SecretWatch
+from lakemirror.pod.mounts import MountWatch
 
 
 class Clock:
@@ -29,7 +29,7 @@ def renew(folder: Path, name: str, password: str) -> None:
 def test_a_change_is_noticed_and_a_mere_renewal_is_not(tmp_path: Path) -> None:
     clock, folder = Clock(), tmp_path / "kafka-auth"
     renew(folder, "..one", "secret")
-    watch = SecretWatch([folder], clock)
+    watch = MountWatch([folder], clock)
     clock.now = 60
     assert not watch.changed()
     renew(folder, "..two", "secret")
@@ -46,6 +46,6 @@ def test_a_change_is_noticed_and_a_mere_renewal_is_not(tmp_path: Path) -> None:
 
 def test_no_secret_never_changes() -> None:
     clock = Clock()
-    watch = SecretWatch([], clock)
+    watch = MountWatch([], clock)
     clock.now = 60
     assert not watch.changed()
