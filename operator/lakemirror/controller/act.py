@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from lakemirror.api import API_VERSION, KIND, PipelineStatus
 from lakemirror.controller import names, observe, status
-from lakemirror.controller.cache import Cache, Identity, Key
+from lakemirror.controller.cache import Cache, Key, identity_of
 from lakemirror.controller.kube import Api, ApiError, Propagation
 from lakemirror.controller.values import Deletion, Event, Object, Obstacle, Pod, Resource
 
@@ -54,7 +54,7 @@ class Actor:
     def _due(self, resource: Resource, objects: Sequence[Object]) -> list[tuple[Object, Object | None]]:
         """Those of ``objects`` that are not as they should be, each with what is there as far as is known."""
         known = self._cache.of(Key(resource.namespace, resource.name))
-        pairs = [(document, known.get(_identity(document))) for document in objects]
+        pairs = [(document, known.get(identity_of(document))) for document in objects]
         return [(document, there) for document, there in pairs if not is_applied(document, there)]
 
     async def _apply(
@@ -241,10 +241,6 @@ def _covers(there: Any, wanted: Any) -> bool:
         same = isinstance(there, list) and len(there) == len(wanted)
         return same and all(_covers(a, b) for a, b in zip(there, wanted, strict=True))
     return bool(there == wanted) or (there is None and not wanted)
-
-
-def _identity(document: Object) -> Identity:
-    return Identity(document["apiVersion"], document["kind"], document["metadata"]["name"])
 
 
 def _pinned(document: Object, there: Object | None) -> Object:

@@ -77,7 +77,7 @@ class Cache:
 
     def take(self, document: Object) -> None:
         """Take in what the API answered, unless something newer is known."""
-        key, identity = _key(document), _identity(document)
+        key, identity = _key(document), identity_of(document)
         known = self._objects[key].get(identity)
         if known is None or _version(document) >= _version(known):
             self._objects[key][identity] = _slim(document)
@@ -131,14 +131,14 @@ class Cache:
                     continue
                 document = {**event.object, "apiVersion": what[0], "kind": what[1]}
                 if event.type == "DELETED":
-                    self._objects[_key(document)].pop(_identity(document), None)
+                    self._objects[_key(document)].pop(identity_of(document), None)
                 else:
                     self.take(document)
                 self._changed(_key(document))
 
     def _replace(self, what: tuple[str, str, str | None], items: list[Object]) -> None:
         api_version, kind, namespace = what
-        there = {(_key(item), _identity(item)) for item in items}
+        there = {(_key(item), identity_of(item)) for item in items}
         for key, objects in self._objects.items():
             for identity in [i for i in objects if (i.api_version, i.kind) == (api_version, kind)]:
                 if namespace in (None, key.namespace) and (key, identity) not in there:
@@ -163,7 +163,8 @@ def _key(document: Object) -> Key:
     return Key(document["metadata"]["namespace"], metadata_of(document, "labels").get(names.PIPELINE, ""))
 
 
-def _identity(document: Object) -> Identity:
+def identity_of(document: Object) -> Identity:
+    """What an object is called within its namespace."""
     return Identity(document["apiVersion"], document["kind"], document["metadata"]["name"])
 
 

@@ -12,6 +12,7 @@ from lakemirror.api.status import Phase
 from lakemirror.controller import observe, workloads
 from lakemirror.controller.decide import Decision
 from lakemirror.controller.tally import Tally
+from lakemirror.controller.times import moment
 from lakemirror.controller.values import Ending, Observed, Pod, Report, Workload
 
 REPORT_PERIOD = timedelta(seconds=30)
@@ -78,7 +79,7 @@ def current_report(observed: Observed, pod: Pod | None) -> Report | None:
     report = observed.report
     if report is None or pod is None or pod.started is None:
         return None
-    made = observe.moment(report.said.observed_at)
+    made = moment(report.said.observed_at)
     return report if made is not None and made >= pod.started else None
 
 
@@ -322,8 +323,8 @@ def _out_of_reach_at(case: Case) -> datetime | None:
     source = report.said.source if report is not None else None
     if report is None or source is None or (source.reached_at is not None and source.lost_since is None):
         return None
-    since = observe.moment(source.lost_since if source.reached_at is not None else report.said.started_at)
-    until = observe.moment(report.said.observed_at)
+    since = moment(source.lost_since if source.reached_at is not None else report.said.started_at)
+    until = moment(report.said.observed_at)
     lasted = until - since if since is not None and until is not None else timedelta()
     return report.seen - lasted + SOURCE_GRACE
 

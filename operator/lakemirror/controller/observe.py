@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.api import report as api
 from lakemirror.controller import backends, names, rollout
+from lakemirror.controller.times import moment
 from lakemirror.controller.values import (
     Accepted,
     Ending,
@@ -296,8 +297,3 @@ def owned_by(body: Object, uid: str) -> bool:
 def metadata_of(body: Object, part: str) -> Mapping[str, str]:
     """Labels or annotations; empty where there are none."""
     return body["metadata"].get(part) or {}
-
-
-def moment(text: str | None) -> datetime | None:
-    """A time of the API."""
-    return datetime.fromisoformat(text) if text else None

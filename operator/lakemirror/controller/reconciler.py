@@ -18,6 +18,7 @@ from lakemirror.controller.images import Images
 from lakemirror.controller.kube import Api, ApiError, Unreachable
 from lakemirror.controller.plan import plan
 from lakemirror.controller.queue import Queue
+from lakemirror.controller.times import iso
 from lakemirror.controller.values import (
     Ending,
     Object,
@@ -296,7 +297,7 @@ class Reconciler:
         if not status.unchanged(resource.status, planned.status):
             written = await self._actor.write_status(resource, planned.status)
             if written is not None:
-                await self._actor.record(resource, planned.events, status.iso(now))
+                await self._actor.record(resource, planned.events, iso(now))
             body = written or body
         if has_finalizer and not planned.finalizer:
             body = await self._actor.set_finalizer(resource, False) or body
@@ -320,7 +321,7 @@ class Reconciler:
         body = await self._actor.write_status(resource, after)
         if body is not None:
             self._remember(key, body)
-            await self._actor.record(resource, status.events(resource.status, after), status.iso(now))
+            await self._actor.record(resource, status.events(resource.status, after), iso(now))
 
     def _remember(self, key: Key, body: Object) -> None:
         """What the API answered, so that the next pass does not start from what was before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus
@@ -12,6 +12,7 @@ from lakemirror.api.report import CheckpointReport, TableReport, shown_tables
 from lakemirror.api.status import Condition, ConditionType, DriverStatus, Handled
 from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Case, Health
+from lakemirror.controller.times import iso
 from lakemirror.controller.values import Event, Observed, Report, Resource
 
 MOST_BYTES = 60_000
@@ -396,8 +397,3 @@ def document(status: PipelineStatus) -> dict[str, Any]:
             table.model_dump(mode="json", by_alias=True, exclude_defaults=True) for table in status.tables
         ]
     return found
-
-
-def iso(moment: datetime) -> str:
-    """A time as the API writes it."""
-    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

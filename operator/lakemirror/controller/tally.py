@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from lakemirror.api import duration_seconds
 from lakemirror.api.spec import Restart
 from lakemirror.api.status import DriverStatus, Failure
 from lakemirror.controller import causes
+from lakemirror.controller.times import iso
 from lakemirror.controller.values import Ending, Pod, Workload
 
 
@@ -65,5 +66,5 @@ def count(
 
 def failure(ending: Ending, memory_limit: str = "") -> Failure:
     """An end as the status tells it."""
-    at = ending.at.astimezone(UTC).isoformat().replace("+00:00", "Z") if ending.at is not None else None
+    at = iso(ending.at) if ending.at is not None else None
     return Failure(reason=ending.reason or "Error", message=causes.why(ending, memory_limit), at=at)

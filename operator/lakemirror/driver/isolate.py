@@ -17,7 +17,6 @@ from lakemirror.driver.errors import cause_of
 AT_MOST: Final = 32
 """Records found in one batch; where more fail, it is not a record that is wrong."""
 
-_LONGEST_REASON: Final = 500
 Probe = Callable[[DataFrame], object]
 Item = TypeVar("Item")
 
@@ -58,7 +57,7 @@ def poisoned(frame: DataFrame, probe: Probe, error: Exception) -> dict[int, str]
     found = bisect(places, fails, error)
     if not found:
         raise error
-    return {place: cause_of(each)[:_LONGEST_REASON] for place, each in found.items()}
+    return {place: cause_of(each) for place, each in found.items()}
 
 
 def bisect(

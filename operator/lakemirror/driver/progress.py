@@ -202,15 +202,6 @@ class FileSink:
         self._storage.write_text(self._name, to_json(report.document()))
 
 
-class LogSink:
-    """One line a report."""
-
-    def publish(self, report: Report) -> None:
-        totals = ", ".join(f"{count} {name}" for name, count in report.totals if count)
-        lag = "unknown" if report.lag_records is None else report.lag_records
-        _log.info("%s: batch %s, lag %s; %s", report.phase, report.batch_id, lag, totals or "nothing applied")
-
-
 class Reporter:
     """Publishes reports from a thread: soon after news, but not often, and now and then without news.
 
