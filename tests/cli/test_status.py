@@ -28,8 +28,8 @@ def resource(**changes: Any) -> dict[str, Any]:
     return found
 
 
-def shown(body: dict[str, Any]) -> str:
-    console = Console(width=200, force_terminal=False)
+def shown(body: dict[str, Any], width: int = 200) -> str:
+    console = Console(width=width, force_terminal=False)
     with console.capture() as capture:
         console.print(view(body, NOW))
     return capture.get()
@@ -44,6 +44,13 @@ def test_conditions_lag_driver_and_tables() -> None:
     assert "driver inventory-driver-0 for 5m, 1 restarts" in text
     assert "inventory.public.customers" in text
     assert "a widened" in text
+
+
+def test_names_stay_whole_on_a_narrow_terminal() -> None:
+    [table] = resource()["status"]["tables"]
+    text = shown(resource(tables=[table, table | {"error": "no such column: " + "x" * 60}]), width=80)
+    assert "inventory.public.customers" in text
+    assert "no such column" in text
 
 
 def test_failures_are_told() -> None:
@@ -100,6 +107,16 @@ def test_kubectl_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     result, call = asked(monkeypatch, tmp_path, json.dumps(resource()), 0, "-n", "mirrors", "--context", "c")
     assert (result.exit_code, "mirrors/inventory" in result.stdout) == (0, True)
     assert call == "get cdcpipelines.lakemirror.io inventory --output json --namespace mirrors --context c"
+
+
+def test_nothing_is_folded_where_no_terminal_shows_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [table] = resource()["status"]["tables"]
+    name = f"inventory.public.{'long_' * 30}"
+    answer = resource(tables=[table | {"source": name}])
+    result, _ = asked(monkeypatch, tmp_path, json.dumps(answer))
+    assert name in result.stdout
 
 
 def test_what_is_not_ready_ends_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

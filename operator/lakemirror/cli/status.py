@@ -24,6 +24,7 @@ from lakemirror.api.status import Condition, DriverStatus
 from lakemirror.cli.common import FAILED, fail
 
 _EVERY_SECONDS = 2.0
+_UNFOLDED = 10_000
 _STYLES = {"True": "green", "False": "red", "Unknown": "yellow"}
 
 
@@ -42,6 +43,8 @@ def status(name: str, namespace: str | None, context: str | None, watch: bool) -
     if watch:
         _watch(console, name, where)
         return
+    if not console.is_terminal:
+        console.width = _UNFOLDED  # whoever searches the output finds what it says in one line
     body = fetch(name, where)
     console.print(view(body, datetime.now(UTC)))
     ready = read(body).condition("Ready")
@@ -91,7 +94,7 @@ def view(body: dict[str, Any], now: datetime) -> RenderableType:
     if found.driver is not None:
         parts += _driver(found.driver, now)
     if found.tables:
-        parts.append(_tables(found.tables, found.tables_total, now))
+        parts += _tables(found.tables, found.tables_total, now)
     return Group(*parts)
 
 
@@ -132,11 +135,12 @@ def _driver(driver: DriverStatus, now: datetime) -> Iterator[Text]:
         )
 
 
-def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> Table:
+def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> Iterator[RenderableType]:
     more = (total or 0) - len(tables)
     shown = Table(box=None, pad_edge=False, caption=f"and {more} more tables" if more > 0 else None)
-    for column in ("table", "applied", "open in quarantine", "held", "version", "newest change", "drift", ""):
-        shown.add_column(column, overflow="fold")
+    shown.add_column("table", overflow="fold")
+    for column in ("applied", "open in\nquarantine", "held", "version", "newest\nchange"):
+        shown.add_column(column, no_wrap=True)  # so that narrow terminals fold names first, and late
     for table in tables:
         newest = f"{ago(table.last_event_time, now)} ago" if table.last_event_time else "-"
         shown.add_row(
@@ -146,10 +150,14 @@ def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> 
             _number(table.held),
             _number(table.version),
             newest,
-            ", ".join(f"{drift.column} {drift.change}" for drift in table.drift or []),
-            Text(table.error or "", "red"),
         )
-    return shown
+    yield shown
+    for table in tables:
+        drifted = ", ".join(f"{drift.column} {drift.change}" for drift in table.drift or [])
+        if drifted:
+            yield Text(f"  drift of {table.source}: {drifted}")
+        if table.error:
+            yield Text(f"  {table.source}: {table.error}", "red")
 
 
 def _number(number: int | None) -> str:
