@@ -37,7 +37,7 @@ def mirrors(kube: Kube, upgrade: Upgrade) -> list[Mirror]:
     template = "--template={{range .items}}{{.metadata.namespace}}/{{.metadata.name}} {{end}}"
     eventually(
         lambda: all(n.startswith(mine) for n in kube.kubectl("get", "cdc", "-A", template).split()),
-        within=120,
+        within=240,  # a pod that does not heed SIGTERM keeps its pipeline for the whole grace period
         what="no pipelines of other tests",
     )
     return [Mirror(kube, name).create().ready() for name in ("a", "b", "c")]
