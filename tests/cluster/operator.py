@@ -68,7 +68,8 @@ class Operator:
         """The size of its image in the node's words, in MB."""
         image = self.pods()[0]["spec"]["containers"][0]["image"]
         images = [image for node in self.kube.list("node") for image in node["status"]["images"]]
-        sizes = [i["sizeBytes"] for i in images if any(name.endswith(image) for name in i["names"])]
+        # Images that lost their tag to a newer build have no names.
+        sizes = [i["sizeBytes"] for i in images if any(n.endswith(image) for n in i.get("names") or ())]
         return max(sizes) / 1e6
 
     def kill(self, pod: str) -> None:
