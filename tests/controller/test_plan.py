@@ -276,6 +276,8 @@ class TestStartingAndFailing:
         plan = planned(STREAM, running(STREAM, pods=(crashed(pod(STREAM), code=0),)))
         assert plan.status.driver is not None
         assert plan.status.driver.consecutive_failures == 0
+        assert ready(plan) == ("False", "Restarting")
+        assert [event for event in plan.events if event.type == "Warning"] == []
 
     def failed(self, times: int, **restart: Any) -> tuple[PipelineSpec, Observed]:
         of = spec(restart=restart)

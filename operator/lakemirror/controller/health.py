@@ -255,7 +255,7 @@ def no_pod(case: Case) -> Health | None:
 
 
 def waiting(case: Case) -> Health | None:
-    """The pod is there, but its container cannot start, or has failed and is started again."""
+    """The pod is there, but its container cannot start, or has ended and is started again."""
     pod = case.pod
     if pod is None or pod.started is not None:
         return None
@@ -263,6 +263,9 @@ def waiting(case: Case) -> Health | None:
         reason = "SecretMissing" if "secret" in case.observed.mount_problem.lower() else "VolumeMissing"
         return Health("False", reason, case.observed.mount_problem, "Pending", reconciling=True)
     if pod.exits and pod.waiting in (*observe.STARTING, "CrashLoopBackOff"):
+        if pod.ending is not None and pod.ending.code == 0:  # for a Secret or ConfigMap that has changed
+            message = "the driver has ended without a failure and is being started again"
+            return Health("False", "Restarting", message, "Starting", reconciling=True)
         last = case.tally.last
         why = f": {last.message}" if last is not None and last.message else ""
         message = f"the driver failed and is being restarted{why}"
