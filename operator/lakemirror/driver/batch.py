@@ -174,7 +174,7 @@ class BatchApplier:
         names = sorted(seen.tables, key=str)
         decisions = _side_by_side(lambda name: self._decide(name, given), names)
         self._refuse_bad(seen, decisions)
-        with _settings(self._session, {_USER_METADATA: _note(batch)}):
+        with _settings(self._session, {_USER_METADATA: json.dumps(batch.note, sort_keys=True)}):
             self._keep_aside(given, decisions, rest=seen.bad + seen.held)
             tables = self._commit(decisions, given)
             written = [each.name for each in decisions if each.work and each.name in self._tables]
@@ -443,12 +443,6 @@ def _failure(name: TableName, error: Exception) -> str:
         f"table {name} could not be written: {cause_of(error)}. Its records are kept in quarantine and "
         f"applied again by the driver when the cause is gone; set tables[{name}].suspend: true to stop trying"
     )
-
-
-def _note(batch: Batch) -> str:
-    """What a commit says of its batch."""
-    note = {"query": batch.query_id, "batch": batch.batch_id, "extent": batch.extent}
-    return json.dumps(note, sort_keys=True)
 
 
 @contextmanager

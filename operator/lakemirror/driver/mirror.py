@@ -60,6 +60,7 @@ GAPS_PROPERTY = "lakemirror.gaps"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 WIDENING_PROPERTY = "delta.enableTypeWidening"
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
+CHANGE_FEED_PROPERTY = "delta.enableChangeDataFeed"
 MAPPING, WIDENING, VECTORS = "columnMapping", "typeWidening", "deletionVectors"
 """Reader features of Delta that a mirror may have (Delta's PROTOCOL.md)."""
 _MAPPED = {MAPPING_PROPERTY: "name", "delta.feature.timestampNtz": "supported"}
@@ -156,6 +157,8 @@ class Mirror:
         self.columns: dict[str, DataType] | None = None
         self.properties: dict[str, str] = {}
         self.features: frozenset[str] = frozenset()
+        self.writer_features: frozenset[str] = frozenset()
+        self.partitioned = False
         self.refresh()
 
     @property
@@ -177,7 +180,10 @@ class Mirror:
         while pairs.hasNext():
             pair = pairs.next()
             self.properties[pair._1()] = pair._2()
-        self.features = _reader_features(newest.protocol(), self.properties)
+        self.partitioned = not metadata.partitionColumns().isEmpty()
+        protocol = newest.protocol()
+        self.features = _reader_features(protocol, self.properties)
+        self.writer_features = frozenset(_listed(protocol.writerFeatures()))
 
     def create(
         self,
@@ -254,7 +260,7 @@ class Mirror:
             for name in frame.columns
         ]
         writer = frame.select(wider).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer.save(self._required_path())
+        writer.save(self.required_path)
 
     def _set(self, properties: Mapping[str, str]) -> bool:
         """Whether anything had to be set."""
@@ -265,14 +271,14 @@ class Mirror:
         return bool(changed)
 
     def delta(self, spark: SparkSession | None = None) -> DeltaTable:
-        return DeltaTable.forPath(spark or self._spark, self._required_path())
+        return DeltaTable.forPath(spark or self._spark, self.required_path)
 
     def frame(self, version: int | None = None) -> DataFrame:
         """The table's rows with metadata columns, now or at a version."""
         reader = self._spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
-        return reader.load(self._required_path())
+        return reader.load(self.required_path)
 
     @property
     def version(self) -> int | None:
@@ -281,19 +287,21 @@ class Mirror:
 
     def applied(self, app_id: str) -> int | None:
         """The newest transaction version that the log holds for ``app_id``."""
-        return applied(self._spark, self._required_path(), app_id)
+        return applied(self._spark, self.required_path, app_id)
 
     def side(self, name: str) -> str:
         """Path of a table that belongs to this one; vacuum leaves folders with an underscore alone."""
-        return f"{self._required_path()}/_{name}"
+        return f"{self.required_path}/_{name}"
 
-    def _required_path(self) -> str:
+    @property
+    def required_path(self) -> str:
+        """Where the table is; ValueError before it is there."""
         if self.path is None:
             raise ValueError(f"table {self.location} does not exist")
         return self.path
 
     def _snapshot(self) -> Any:
-        return snapshot(self._spark, self._required_path())
+        return snapshot(self._spark, self.required_path)
 
     def _in_catalog(self) -> bool:
         return self.location.name is not None and self._spark.catalog.tableExists(self.location.sql)
@@ -314,10 +322,14 @@ class Mirror:
 
 def _reader_features(protocol: Any, properties: Mapping[str, str]) -> frozenset[str]:
     """What a reader of the table has to know; reader version 2 stands for column mapping."""
-    listed = protocol.readerFeatures()
-    names = str(listed.get().mkString(",")).split(",") if listed.isDefined() else []
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
-    return frozenset(filter(None, [*names, MAPPING if mapped else ""]))
+    return frozenset([*_listed(protocol.readerFeatures()), *([MAPPING] if mapped else [])])
+
+
+def _listed(features: Any) -> list[str]:
+    """The names in an Option of Scala's Set."""
+    text = str(features.get().mkString(",")) if features.isDefined() else ""
+    return text.split(",") if text else []
 
 
 def needs_mapping(columns: Mapping[str, DataType]) -> bool:

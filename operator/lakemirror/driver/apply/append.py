@@ -9,14 +9,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from lakemirror.driver.apply.scd1 import MergeCounts, S, T
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import is_snapshot
 from lakemirror.driver.values.expressions import same_value
+from lakemirror.driver.write.changes import S, T, Written
 
 
-def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -> MergeCounts:
+def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -> Written:
     """Add an event frame's rows that are not there yet, as one commit.
 
     A change that was sent again has the position of the first one and its payload, or its origin. Changes
@@ -51,7 +51,7 @@ def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -
     )
     counts = result.execute().first()
     assert counts is not None
-    return MergeCounts(counts["num_inserted_rows"], 0, 0)
+    return Written(counts["num_inserted_rows"], 0, 0)
 
 
 def with_truncates(events: DataFrame, truncates: DataFrame) -> DataFrame:

@@ -1,20 +1,19 @@
-"""State of keys -> the current rows, in one MERGE."""
+"""State of keys -> what becomes of the current rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from delta.tables import DeltaMergeBuilder
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakemirror.driver.delta import quoted
-from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import OWN, WIDTH, anchored_at, is_snapshot, minor, own
 from lakemirror.driver.values.expressions import same_value
+from lakemirror.driver.write.changes import Changes, Clause, S, T
 
 
 @dataclass(frozen=True)
@@ -48,37 +47,19 @@ class Scd1:
     bounds: Sequence[Column] = ()
 
 
-@dataclass(frozen=True)
-class MergeCounts:
-    """Rows that a MERGE changed."""
-
-    inserted: int
-    updated: int
-    deleted: int
-
-
-def merge(mirror: Mirror, state: DataFrame, plan: Scd1) -> MergeCounts:
-    """Apply a state frame to a mirror as one commit; columns of the target are ``t``, of the state ``s``."""
-    same = [T(name) == F.col(f"s.key.{quoted(name)}") for name in plan.key]
-    on = reduce(Column.__and__, [*same, *plan.bounds])
-    builder = mirror.delta(state.sparkSession).alias("t").merge(state.alias("s"), on)
+def changes(plan: Scd1, keys: int, deletes: int) -> Changes:
+    """What a state frame of so many ``keys``, of which some are ``deletes``, does to a mirror."""
     newer = _newer(plan)
-    builder = _matched(builder, plan, newer)
-    builder = _unmatched(builder, plan)
-    builder = _untouched(builder, plan)
-    counts = builder.execute().first()
-    assert counts is not None
-    return MergeCounts(counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
-
-
-def T(name: str) -> Column:  # noqa: N802
-    """A column of the target."""
-    return F.col(f"t.{quoted(name)}")
-
-
-def S(name: str) -> Column:  # noqa: N802
-    """A row value of the state."""
-    return F.col("s.row")[name]
+    return Changes(
+        key=plan.key,
+        matched=tuple(_matched(plan, newer)),
+        unmatched=tuple(_unmatched(plan)),
+        untouched=tuple(_untouched(plan)),
+        keys=keys,
+        rows=keys - deletes,
+        bounds=plan.bounds,
+        plain=not (plan.tracked or plan.soft or plan.floor or plan.fills or plan.snapshot or plan.unanchored),
+    )
 
 
 def _newer(plan: Scd1) -> Column:
@@ -123,32 +104,29 @@ def _seq(plan: Scd1) -> Column:
     return F.when(F.col("s.unanchored") & (mine < stored), lifted).otherwise(mine)
 
 
-def _matched(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMergeBuilder:
+def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
     if plan.floor is not None:
-        builder = _truncated(builder, plan, newer)
+        yield _truncated(plan, newer)
     delete = newer & (F.col("s.op") == "d")
     if plan.soft is None:
-        builder = builder.whenMatchedDelete(delete)
+        yield Clause(delete)
     else:
         gone = {**_last_row(plan), plan.soft: F.col("s.event_time"), "__op": F.lit("d"), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
-        builder = builder.whenMatchedUpdate(delete & (T("__op") != "d"), _quote(gone))
-        builder = builder.whenMatchedUpdate(delete, _quote(_stamp(plan)))
-    builder = builder.whenMatchedUpdate(newer, _quote(_update(plan)))
+        yield Clause(delete & (T("__op") != "d"), gone)
+        yield Clause(delete, _stamp(plan))
+    yield Clause(newer, _update(plan))
     if plan.tracked:
         usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), T("__seq")) for name in plan.tracked])
-        builder = builder.whenMatchedUpdate(~newer & (T("__op") != "d") & usable, _quote(_fill(plan)))
+        yield Clause(~newer & (T("__op") != "d") & usable, _fill(plan))
     if plan.fills:
-        builder = builder.whenMatchedUpdate(~newer & aged(plan.fills), _quote(_filled(plan)))
-    return builder
+        yield Clause(~newer & aged(plan.fills), _filled(plan))
 
 
-def _truncated(builder: DeltaMergeBuilder, plan: Scd1, newer: Column) -> DeltaMergeBuilder:
+def _truncated(plan: Scd1, newer: Column) -> Clause:
     """A truncate takes a row also when the batch has something older, or only a value, for its key."""
     gone = ~newer & (T("__seq") < F.lit(plan.floor))
-    if plan.soft is None:
-        return builder.whenMatchedDelete(gone)
-    return builder.whenMatchedUpdate(gone & (T("__op") != "d"), _quote(_softly_truncated(plan)))
+    return Clause(gone) if plan.soft is None else Clause(gone & (T("__op") != "d"), _softly_truncated(plan))
 
 
 def _softly_truncated(plan: Scd1) -> dict[str, Column]:
@@ -275,7 +253,7 @@ def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) 
     return F.when(F.size(older) > 0, older)
 
 
-def _unmatched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
+def _unmatched(plan: Scd1) -> Iterator[Clause]:
     values = {name: S(name) for name in plan.columns if name != plan.soft}
     for name in plan.tracked:
         values[name] = F.when(F.substring(_mine(name, F.col("s.seq")), 1, WIDTH) <= F.col("s.seq"), S(name))
@@ -289,23 +267,22 @@ def _unmatched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
     }
     live = F.col("s.op").isin("c", "u", "r")
     if plan.soft is None:
-        return builder.whenNotMatchedInsert(live, _quote({**values, **meta}))
-    builder = builder.whenNotMatchedInsert(live, _quote({**values, plan.soft: F.lit(None), **meta}))
+        yield Clause(live, {**values, **meta})
+        return
+    yield Clause(live, {**values, plan.soft: F.lit(None), **meta})
     keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
     gone = {**values, **keys, plan.soft: F.col("s.event_time"), **meta}
-    return builder.whenNotMatchedInsert(F.col("s.op") == "d", _quote(gone))
+    yield Clause(F.col("s.op") == "d", gone)
 
 
-def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
+def _untouched(plan: Scd1) -> Iterator[Clause]:
     """Rows whose key is not in the batch: a truncate takes them, a new life of a column reaches them."""
     if plan.floor is not None:
         gone = T("__seq") < F.lit(plan.floor)
         if plan.soft is None:
-            builder = builder.whenNotMatchedBySourceDelete(gone)
+            yield Clause(gone)
         else:
-            builder = builder.whenNotMatchedBySourceUpdate(
-                gone & (T("__op") != "d"), _quote(_softly_truncated(plan))
-            )
+            yield Clause(gone & (T("__op") != "d"), _softly_truncated(plan))
         if plan.tracked:
             base = own(F.lit(plan.floor))
             old = [(_theirs(name) < base) for name in plan.tracked]
@@ -321,14 +298,9 @@ def _untouched(builder: DeltaMergeBuilder, plan: Scd1) -> DeltaMergeBuilder:
                 F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)),
                 lambda _, v: v != own(T("__seq")),
             )
-            builder = builder.whenNotMatchedBySourceUpdate(
+            yield Clause(
                 reduce(Column.__or__, old),
-                _quote({**_filled(plan), **values, "__column_seq": F.when(F.size(entries) > 0, entries)}),
+                {**_filled(plan), **values, "__column_seq": F.when(F.size(entries) > 0, entries)},
             )
     if plan.fills:
-        builder = builder.whenNotMatchedBySourceUpdate(aged(plan.fills), _quote(_filled(plan)))
-    return builder
-
-
-def _quote(values: Mapping[str, Column]) -> dict[str, str | Column]:
-    return {quoted(name): value for name, value in values.items()}
+        yield Clause(aged(plan.fills), _filled(plan))

@@ -37,6 +37,11 @@ class Batch:
     batch_id: int
     extent: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def note(self) -> dict[str, Any]:
+        """What its commits say of it."""
+        return {"query": self.query_id, "batch": self.batch_id, "extent": self.extent}
+
 
 @dataclass(frozen=True)
 class Lag:

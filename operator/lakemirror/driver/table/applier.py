@@ -19,6 +19,7 @@ from lakemirror.driver.table import commit, decide
 from lakemirror.driver.table.decision import Decision, Held, Refused, Waiting
 from lakemirror.driver.table.mirrored import MirroredTable
 from lakemirror.driver.table.schemas import Schemas
+from lakemirror.driver.write.changes import Transaction
 
 
 class TableApplier:
@@ -76,7 +77,7 @@ class TableApplier:
         result = replace(described(decision), target=str(table.location), drift=work.drift)
         if replay and _has(table, batch, app_id):
             return commit.already(table, work, batch, result)
-        return commit.commit(table, work, result)
+        return commit.commit(table, work, result, Transaction(app_id, batch))
 
     def standing(self) -> list[restarts.Stored] | None:
         """The highest positions that stand in the mirror and its tombstones; None without a mirror."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from lakemirror.driver import faults
 from lakemirror.driver.apply import bounds, tombstones
 from lakemirror.driver.apply.append import append
-from lakemirror.driver.apply.scd1 import MergeCounts, Scd1, T, merge
+from lakemirror.driver.apply.scd1 import Scd1, changes
 from lakemirror.driver.delta import ddl
 from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.keys import encode_row
@@ -31,8 +32,9 @@ from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.table.decision import Refused, State, Work
 from lakemirror.driver.table.lives import to_text
 from lakemirror.driver.table.mirrored import MirroredTable
+from lakemirror.driver.write.changes import T, Transaction, Written
 
-_NOTHING = MergeCounts(0, 0, 0)
+_NOTHING = Written(0, 0, 0)
 
 
 # -- before the rows ------------------------------------------------------------------------------
@@ -121,10 +123,10 @@ def _moved(images: DataFrame, batch: Batch) -> DataFrame:
 # -- the rows -------------------------------------------------------------------------------------
 
 
-def commit(table: MirroredTable, work: Work, result: TableResult) -> TableResult:
+def commit(table: MirroredTable, work: Work, result: TableResult, transaction: Transaction) -> TableResult:
     """Write the rows; returns ``result`` with what that did."""
     before = table.mirror.version
-    counts = _write(table, work)
+    counts = _write(table, work, transaction)
     faults.reach("after-rows")
     table.report(work.drift)
     table.applied(work.seen)
@@ -147,16 +149,22 @@ def already(table: MirroredTable, work: Work, batch: Batch, result: TableResult)
                 f"it was {note.get('extent')}, now {batch.extent}. The checkpoint is not the one that wrote "
                 f"{table.mirror.location}: restore it, or start with a new one."
             )
-        metrics = row["operationMetrics"] or {}
-        counts = MergeCounts(
-            *[int(metrics.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")]
-        )
+        counts = _said(note, row["operationMetrics"] or {})
         version = int(row["version"])
         return _counted(table, work, result, counts, before=version - 1, after=version)
     return replace(result, version=table.mirror.version)
 
 
-def _write(table: MirroredTable, work: Work) -> MergeCounts:
+def _said(note: Mapping[str, Any], metrics: Mapping[str, str]) -> Written:
+    """What a commit did, by what it says itself or, as for MERGE, by Delta's metrics."""
+    if "rows" in note:
+        return Written(**note["rows"])
+    return Written(
+        *[int(metrics.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")]
+    )
+
+
+def _write(table: MirroredTable, work: Work, transaction: Transaction) -> Written:
     reading, seen = work.reading, work.seen
     if not reading.key:
         if work.events is None:
@@ -178,7 +186,8 @@ def _write(table: MirroredTable, work: Work) -> MergeCounts:
     )
     state = work.state.frame if work.state is not None else _no_state(table, work)
     wanted = "key IS NOT NULL" if work.tracked else "key IS NOT NULL AND op <> 'p'"
-    return merge(table.mirror, state.where(wanted), plan)
+    wanted_changes = changes(plan, work.counts.keys, work.counts.deletes)
+    return table.writer(wanted_changes).write(state.where(wanted), wanted_changes, transaction)
 
 
 def _no_state(table: MirroredTable, work: Work) -> DataFrame:
@@ -191,7 +200,7 @@ def _no_state(table: MirroredTable, work: Work) -> DataFrame:
         f"key {key}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
         f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
-        "born BOOLEAN, known BOOLEAN, stale BOOLEAN",
+        "number BIGINT, born BOOLEAN, known BOOLEAN, stale BOOLEAN",
     )
 
 
@@ -211,7 +220,7 @@ def _counted(
     table: MirroredTable,
     work: Work,
     result: TableResult,
-    rows: MergeCounts,
+    rows: Written,
     *,
     before: int | None,
     after: int | None,
@@ -229,7 +238,7 @@ def _counted(
     return replace(counted, version=after, tombstones_retained=retained)
 
 
-def _keyed(table: MirroredTable, work: Work, rows: MergeCounts, before: int | None) -> dict[str, int]:
+def _keyed(table: MirroredTable, work: Work, rows: Written, before: int | None) -> dict[str, int]:
     """Outcomes of the records of a table with a key, truncates included."""
     held = work.counts
     stale, duplicates = _passed_over(table, work, rows, before)
@@ -252,12 +261,12 @@ def _truncate(floor: bytes, former: bytes | None) -> str:
     return "duplicates" if floor == former else "stale"
 
 
-def _appended(work: Work, rows: MergeCounts) -> dict[str, int]:
+def _appended(work: Work, rows: Written) -> dict[str, int]:
     """Outcomes of the records of a table that is appended to."""
     return {"applied": rows.inserted, "duplicates": work.counts.newest - rows.inserted}
 
 
-def _passed_over(table: MirroredTable, work: Work, rows: MergeCounts, before: int | None) -> tuple[int, int]:
+def _passed_over(table: MirroredTable, work: Work, rows: Written, before: int | None) -> tuple[int, int]:
     """(stale, duplicates) among the newest records of their keys, as the rows before the commit tell. Only
     asked of the table when a key was passed over.
     """

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.apply.append import with_truncates
-from lakemirror.driver.apply.scd1 import Fill, T, aged
+from lakemirror.driver.apply.scd1 import Fill, aged
 from lakemirror.driver.decode import Reading, Version, decode
 from lakemirror.driver.drift import DriftPlan, SchemaVersion, plan_drift
 from lakemirror.driver.mirror import (
@@ -45,6 +45,7 @@ from lakemirror.driver.table.names import check_columns, check_features
 from lakemirror.driver.table.schemas import Schema
 from lakemirror.driver.table.state import count, reduced
 from lakemirror.driver.values.decode import RowDecoder
+from lakemirror.driver.write.changes import T
 
 _ALL = b"\xff" * WIDTH
 _SPELLED_ALIKE = (IntegralType, DecimalType, BooleanType, DateType, StringType)

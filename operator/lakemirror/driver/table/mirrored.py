@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakemirror.api import CdcPipeline, Table
-from lakemirror.driver.apply.scd1 import T
 from lakemirror.driver.apply.tombstones import Summary, Tombstones
 from lakemirror.driver.decode import Reading
 from lakemirror.driver.mirror import (
@@ -28,6 +27,13 @@ from lakemirror.driver.results import Drift
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.table.lives import Life, Lives, from_text
 from lakemirror.driver.table.names import check_location
+from lakemirror.driver.write import direct
+from lakemirror.driver.write.changes import Changes, T, Writer
+from lakemirror.driver.write.direct import DirectWriter
+from lakemirror.driver.write.merge import MergeWriter
+
+WRITER_SETTING = "spark.lakemirror.writer"
+"""A setting of Spark: ``merge`` has every table written with MERGE."""
 
 
 class MirroredTable:
@@ -66,6 +72,21 @@ class MirroredTable:
     def tombstones(self) -> Tombstones:
         """Only of a mirror that exists."""
         return Tombstones(self.spark, self.mirror)
+
+    def writer(self, changes: Changes) -> Writer:
+        """What carries out ``changes`` fastest."""
+        if self.merges or changes.untouched or not direct.possible(self.mirror):
+            return MergeWriter(self.mirror)
+        return self._direct
+
+    @cached_property
+    def _direct(self) -> DirectWriter:
+        return DirectWriter(self.mirror, self.avoided)
+
+    @property
+    def merges(self) -> bool:
+        """Whether the settings ask for MERGE."""
+        return self.spark.conf.get(WRITER_SETTING, "") == "merge"
 
     @property
     def tombstone_summary(self) -> Summary:

@@ -11,13 +11,13 @@ from pyspark.sql.types import StructField, StructType
 from lakemirror.driver import keys
 from lakemirror.driver.apply import bounds, moves, tombstones
 from lakemirror.driver.apply.reduce import anchor, reduce_events
-from lakemirror.driver.apply.scd1 import T
 from lakemirror.driver.apply.tombstones import Summary
 from lakemirror.driver.decode import Reading
 from lakemirror.driver.overview import TableOverview
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.table.decision import State, StateCounts
 from lakemirror.driver.table.mirrored import MirroredTable, stored_key
+from lakemirror.driver.write.changes import T
 
 
 def reduced(
@@ -44,7 +44,8 @@ def reduced(
         marks = state.select("key", "known", "stale")
         state = moves.inherit(state.drop("known", "stale"), moves.patches(images, tracked), tracked)
         state = state.join(marks, "key", "left").na.fill(False, ["known", "stale"])
-    return State(state.localCheckpoint(eager=False), images)  # MERGE reads it twice
+    state = state.withColumn("number", F.monotonically_increasing_id())
+    return State(state.localCheckpoint(eager=False), images)  # writers read it twice
 
 
 def _outlived(seen: TableOverview, summary: Summary, tracked: Sequence[str]) -> bool:

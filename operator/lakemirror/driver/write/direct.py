@@ -1,0 +1,318 @@
+"""Writes data files and commits them itself, where MERGE would scan the table several times.
+
+One job looks up key and sequence of the stored rows whose keys are in the batch, and one writes the batch's
+rows. Stored rows that go are hidden by deletion vectors where their files are large, and left out of new
+files where they are small: so a small mirror needs no feature that some readers lack, and stays one of few
+files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from lakemirror.driver.delta import quoted
+from lakemirror.driver.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
+from lakemirror.driver.write.changes import Changes, Clause, T, Transaction, Written
+from lakemirror.driver.write.log import Attempt, TableLog, place_of, row_of
+
+_KNOWN: Final = frozenset(
+    {
+        *("appendOnly", "invariants", "columnMapping", "deletionVectors", "timestampNtz", "variantType"),
+        *("typeWidening", "typeWidening-preview", "clustering", "domainMetadata", "v2Checkpoint"),
+        *("vacuumProtocolCheck", "inCommitTimestamp"),
+    }
+)
+"""Features of Delta that ask nothing of a writer but what Delta's own transaction does."""
+
+_BROADCAST: Final = 500_000
+"""Keys that are sent to all tasks at most; more are shuffled."""
+_ROWS_PER_FILE: Final = 50_000
+_SMALL: Final = 8 * 1024 * 1024
+"""Bytes of files that are written anew rather than given a deletion vector."""
+
+_PLACE: Final = ("at_file", "at_row")
+_Numbers = npt.NDArray[np.int64]
+_Flags = npt.NDArray[np.bool_]
+
+
+def possible(mirror: Mirror) -> bool:
+    """Whether a mirror can be written so: nobody reads its change feed, in which an update would look like a
+    delete and an insert, and it has no feature that asks more of a writer.
+    """
+    return (
+        mirror.properties.get(CHANGE_FEED_PROPERTY, "false").lower() != "true"
+        and not mirror.partitioned
+        and mirror.writer_features <= _KNOWN
+    )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Stored rows: the hash of each one's file, its index there, and the number of its key's state."""
+
+    files: _Numbers
+    rows: _Numbers
+    numbers: _Numbers
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any], chosen: _Flags) -> _Places:
+        """Those of what was looked up that are ``chosen``."""
+        return cls(*[found[name][chosen] for name in (*_PLACE, "number")])
+
+    def by_file(self) -> dict[int, _Numbers]:
+        order = np.lexsort((self.rows, self.files))
+        files, rows = self.files[order], self.rows[order]
+        places, starts = np.unique(files, return_index=True)
+        parts = np.split(rows, starts[1:]) if len(places) else []
+        return {int(place): part for place, part in zip(places, parts, strict=True)}
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What is to be written: rows to add (files, where they are written already), stored ones that go, and
+    the counts. Without ``rows`` nothing is added.
+    """
+
+    rows: DataFrame | None
+    gone: _Places
+    written: Written
+    added: Sequence[Any] | None = None
+
+
+class DirectWriter:
+    """Changes the rows of one mirror; for changes of the batch's own keys alone (none ``untouched``)."""
+
+    def __init__(self, mirror: Mirror, avoided: Collection[str] = ()) -> None:
+        """``avoided`` are features of Delta that the mirror must not have."""
+        self._mirror = mirror
+        self._may_hide = VECTORS not in avoided
+        self._log: TableLog | None = None
+        self._in_order = False
+        """Whether the batch before had nothing late and hid rows, so that the rows of the next are written
+        without waiting for what is looked up.
+        """
+
+    def write(self, states: DataFrame, changes: Changes, transaction: Transaction) -> Written:
+        """See `lakemirror.driver.write.changes.Writer`."""
+        if self._log is None:
+            self._log = TableLog(states.sparkSession, self._mirror.required_path)
+        attempt = self._log.begin(transaction)
+        if attempt is None:
+            return Written()
+        outcome = self._plain(attempt, states, changes) if changes.plain else None
+        if outcome is None:
+            outcome = _full(attempt, states, changes)
+        gone = outcome.gone.by_file()
+        large = sum(attempt.data.files[place].size() for place in gone) > _SMALL
+        hides = large and self._may_hide
+        if hides and not self._can_hide:
+            self._log.discard(outcome.added or ())
+            self._mirror.alter({}, {}, {VECTORS_PROPERTY: "true"})
+            return self.write(states, changes, transaction)
+        added = outcome.added
+        if added is None or (gone and not hides):
+            self._log.discard(added or ())
+            added = _written(attempt, outcome, [] if hides else list(gone), states, changes)
+        written = outcome.written
+        rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
+        note = {**transaction.batch.note, "rows": rows}
+        attempt.commit(added, gone, note, hide=hides)
+        self._in_order = hides and self._in_order
+        return written
+
+    @property
+    def _can_hide(self) -> bool:
+        return self._mirror.properties.get(VECTORS_PROPERTY) == "true"
+
+    def _plain(self, attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome | None:
+        """The newer of state and row wins. None where both are equally new: one has to look at them."""
+        assert self._log is not None
+        rows = _as_stored(attempt, states.alias("s"), changes)
+        with ThreadPoolExecutor(1) as pool:
+            early: Future[list[Any]] | None = None
+            if self._in_order and self._can_hide:
+                early = pool.submit(attempt.write, rows)
+            found = _lookup(attempt, states, changes)
+            added = early.result() if early else None
+        newer, later, gone = found["newer"], found["later"], found["gone"]
+        self._in_order = bool(newer.all())
+        if not self._in_order:
+            self._log.discard(added or ())
+            added = None
+        if (~newer & ~later).any():
+            return None
+        if not self._in_order:
+            passed = states.sparkSession.createDataFrame(pa.table({"number": found["number"][~newer]}))
+            kept = states.join(F.broadcast(passed), "number", "left_anti")
+            rows = _as_stored(attempt, kept.alias("s"), changes)
+        deleted = int((gone & newer).sum())
+        updated = int(newer.sum()) - deleted
+        inserted = changes.rows - int((~gone).sum())
+        return _Outcome(
+            rows,
+            _Places.of(found, newer),
+            Written(inserted, updated, deleted),
+            added,
+        )
+
+
+def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, Any]:
+    """The stored rows of the batch's keys, as arrays: at_file, at_row, number of the state, whether the state
+    is newer, whether the row is later, whether the state deletes it (gone).
+    """
+    if not attempt.data.files:
+        return {**{name: np.empty(0, np.int64) for name in (*_PLACE, "number")}, **_NO_FLAGS}
+    stored = attempt.rows().alias("t")
+    stored = stored.select(
+        *[T(name).alias(f"k{i}") for i, name in enumerate(changes.key)],
+        T("__seq").alias("stored"),
+        *_place(attempt),
+    )
+    keys = states.select(
+        *[F.col("key")[name].alias(f"s{i}") for i, name in enumerate(changes.key)],
+        "seq",
+        "number",
+        (F.col("op") == "d").alias("gone"),
+    )
+    same = [F.col(f"k{i}") == F.col(f"s{i}") for i in range(len(changes.key))]
+    found = stored.join(_hinted(keys, changes), reduce(Column.__and__, same)).select(
+        *_PLACE,
+        "number",
+        (F.col("seq") > F.col("stored")).alias("newer"),
+        (F.col("seq") < F.col("stored")).alias("later"),
+        "gone",
+    )
+    return _arrays(found)
+
+
+_NO_FLAGS: Final = {name: np.empty(0, np.bool_) for name in ("newer", "later", "gone")}
+
+
+def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
+    """Carry out clauses of any kind: whole rows are looked up, and what becomes of them is computed once."""
+    stored = attempt.rows().alias("t")
+    keys = states.select(F.col("key").alias("k"), F.col("number").alias("of"))
+    wanted = stored.join(_hinted(keys, changes), _same_key(changes)).select(
+        F.struct("t.*").alias("t"), "of", *_place(attempt)
+    )
+    wanted = wanted.localCheckpoint(eager=False)
+    joined = states.alias("s").join(_hinted(wanted, changes), F.col("s.number") == F.col("of"), "left")
+    matched = F.col("at_file").isNotNull()
+    chosen = F.when(matched, _first(changes.matched)).otherwise(_first(changes.unmatched))
+    values = [
+        F.when(matched, _value(each.name, changes.matched, T(each.name)))
+        .otherwise(_value(each.name, changes.unmatched, F.lit(None)))
+        .cast(each.dataType)
+        .alias(each.name)
+        for each in attempt.schema.fields
+    ]
+    deletes = [i for i, each in enumerate(changes.matched) if each.values is None]
+    outcome = (
+        joined.withColumn("choice", chosen)
+        .where("choice IS NOT NULL")
+        .select(
+            *_PLACE,
+            "number",
+            (matched & F.col("choice").isin(deletes)).alias("gone"),
+            F.struct(*values).alias("n"),
+        )
+        .localCheckpoint(eager=False)
+    )
+    found = _arrays(outcome.select(F.col("at_file").isNotNull().alias("matched"), "gone", "number", *_PLACE))
+    hit, gone = found["matched"], found["gone"]
+    rows = outcome.where(~F.col("gone")).select("n.*") if not gone.all() else None
+    written = Written(int((~hit).sum()), int((hit & ~gone).sum()), int(gone.sum()))
+    return _Outcome(rows, _Places.of(found, hit), written)
+
+
+def _written(
+    attempt: Attempt, outcome: _Outcome, anew: Sequence[int], states: DataFrame, changes: Changes
+) -> list[Any]:
+    """New files with an outcome's rows, and with what remains of files that are to be written ``anew``."""
+    frames = [outcome.rows] if outcome.rows is not None else []
+    rows, size = changes.rows, 0
+    if anew:
+        files = [attempt.data.files[place] for place in anew]
+        size = sum(each.size() for each in files)
+        frames.append(_remaining(attempt, files, outcome.gone, states, changes))
+    if not frames:
+        return []
+    parts = max(1 + rows // _ROWS_PER_FILE, 1 + size // (8 * _SMALL))
+    parallel = states.sparkSession.sparkContext.defaultParallelism
+    return attempt.write(reduce(DataFrame.unionAll, frames).coalesce(min(parts, parallel)))
+
+
+def _remaining(
+    attempt: Attempt, files: Sequence[Any], gone: _Places, states: DataFrame, changes: Changes
+) -> DataFrame:
+    """The rows of some files without those that go."""
+    numbers = states.sparkSession.createDataFrame(pa.table({"number": np.unique(gone.numbers)}))
+    keys = states.join(F.broadcast(numbers), "number", "left_semi").select(F.col("key").alias("k"))
+    stored = attempt.rows(files).alias("t")
+    return stored.join(_hinted(keys, changes), _same_key(changes), "left_anti")
+
+
+def _same_key(changes: Changes) -> Column:
+    """BOOLEAN: the stored row t has the key ``k``."""
+    return reduce(Column.__and__, [T(name) == F.col(f"k.{quoted(name)}") for name in changes.key])
+
+
+def _first(clauses: Sequence[Clause]) -> Column:
+    """INT: which clause holds first; null where none does."""
+    chosen = F.lit(None).cast("int")
+    for i, each in reversed(list(enumerate(clauses))):
+        chosen = F.when(each.when, i).otherwise(chosen)
+    return chosen
+
+
+def _value(name: str, clauses: Sequence[Clause], kept: Column) -> Column:
+    """A column after the clause ``choice``; ``kept`` where that does not give it a value."""
+    value = kept
+    for i, each in enumerate(clauses):
+        if each.values is not None and name in each.values:
+            value = F.when(F.col("choice") == i, each.values[name]).otherwise(value)
+    return value
+
+
+def _as_stored(attempt: Attempt, states: DataFrame, changes: Changes) -> DataFrame:
+    """The rows that states give without looking at stored ones."""
+    (clause,) = changes.unmatched
+    values = clause.values or {}
+    columns = [_typed(values.get(each.name, F.lit(None)), each) for each in attempt.schema.fields]
+    return states.where(clause.when).select(*columns)
+
+
+def _typed(value: Column, field: StructField) -> Column:
+    return value.cast(field.dataType).alias(field.name)
+
+
+def _hinted(frame: DataFrame, changes: Changes) -> DataFrame:
+    return F.broadcast(frame) if changes.keys <= _BROADCAST else frame
+
+
+def _place(attempt: Attempt) -> list[Column]:
+    """Where a stored row is. Delta tells its index only in a table with deletion vectors."""
+    row = row_of() if attempt.has_vectors else F.lit(0).cast("bigint")
+    return [place_of().alias("at_file"), row.alias("at_row")]
+
+
+def _arrays(frame: DataFrame) -> dict[str, Any]:
+    """The columns of a narrow frame."""
+    table = frame.toArrow()
+    found = {}
+    for name in table.column_names:
+        column = table[name]
+        nothing = False if pa.types.is_boolean(column.type) else 0
+        found[name] = column.fill_null(nothing).to_numpy()
+    return found

@@ -1,0 +1,226 @@
+"""A Delta table's log, through Delta's own classes: transactions, files and deletion vectors.
+
+These are internals of delta-spark 4.4 (package ``org.apache.spark.sql.delta``): whoever changes the version
+looks at this module. What they do is described in Delta's PROTOCOL.md (Add File, Deletion Vectors).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.types import StructType
+
+from lakemirror.driver.storage import file_system
+from lakemirror.driver.write.changes import Transaction
+
+Rows = npt.NDArray[np.int64]
+"""Indexes of rows in a file."""
+
+_MAGIC: Final = (1681511377).to_bytes(4, "little")
+"""Begins a bitmap in Delta's portable format (PROTOCOL.md, Deletion Vector Format)."""
+
+
+class DataFiles:
+    """The data files of a table at a version, by the hash of their place (see `place_of`)."""
+
+    def __init__(self, version: int, files: Mapping[int, Any]) -> None:
+        self.version = version
+        self.files = dict(files)
+
+
+class Attempt:
+    """One transaction: what is to be committed, against the table as it was when it began."""
+
+    def __init__(self, log: TableLog, transaction: Any, snapshot: Any, data: DataFiles) -> None:
+        self._log = log
+        self._transaction = transaction
+        self._snapshot = snapshot
+        self.data = data
+
+    @cached_property
+    def schema(self) -> StructType:
+        """Of the table."""
+        return StructType.fromJson(json.loads(self._snapshot.metadata().schemaString()))
+
+    @cached_property
+    def has_vectors(self) -> bool:
+        """Whether the table may have deletion vectors."""
+        setting = self._snapshot.metadata().configuration().get("delta.enableDeletionVectors")
+        return bool(setting.isDefined() and setting.get() == "true")
+
+    def rows(self, files: Iterable[Any] | None = None) -> DataFrame:
+        """The rows of these files, or of all, with Spark's column ``_metadata``."""
+        chosen = self.data.files.values() if files is None else files
+        return self._log.frame(self._snapshot, chosen)
+
+    def write(self, frame: DataFrame) -> list[Any]:
+        """Write rows as new data files that no reader sees before they are committed."""
+        return _listed(self._transaction.writeFiles(frame._jdf))
+
+    def commit(
+        self, added: Sequence[Any], gone: Mapping[int, Rows], note: Mapping[str, Any], *, hide: bool
+    ) -> None:
+        """Add files. Rows that are ``gone``, by the hash of their file's place, are hidden, or else their
+        files removed.
+        """
+        self._log.commit(self._transaction, self.data, added, gone, note, hide=hide)
+
+
+class TableLog:
+    """The log of the table at ``path``. Keeps the list of data files, and reads it again only when somebody
+    else has committed.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._delta = jvm.org.apache.spark.sql.delta
+        self._log = self._delta.DeltaLog.forTable(spark._jsparkSession, path)
+        self._base = self._log.dataPath()
+        self._none = jvm.scala.Option.empty()
+        self._known: DataFiles | None = None
+        self._done: int | None = None
+
+    def begin(self, transaction: Transaction) -> Attempt | None:
+        """A transaction that fails when somebody else changes the table meanwhile; None if the batch is
+        there already.
+        """
+        started = self._log.startTransaction()
+        snapshot = started.snapshot()
+        version = int(snapshot.version())
+        if self._known is None or self._known.version != version:
+            files = {self._hash(each): each for each in snapshot.allFiles().collect()}
+            self._known = DataFiles(version, files)
+            self._done = int(started.txnVersion(transaction.app_id))
+        if self._done is not None and self._done >= transaction.batch.batch_id:
+            return None
+        started.readWholeTable()
+        self._transaction = transaction
+        return Attempt(self, started, snapshot, self._known)
+
+    def frame(self, snapshot: Any, files: Iterable[Any]) -> DataFrame:
+        """The rows of some data files."""
+        listed = self._seq(files)
+        frame = self._log.createDataFrame(snapshot, listed, False, self._none)
+        return ClassicDataFrame(frame, self._spark)
+
+    def discard(self, added: Iterable[Any]) -> None:
+        """Delete files that were written and are not going to be committed."""
+        for each in added:
+            files, path = file_system(self._spark, self._place(each).toString())
+            files.delete(path, False)
+
+    def commit(
+        self,
+        started: Any,
+        data: DataFiles,
+        added: Sequence[Any],
+        gone: Mapping[int, Rows],
+        note: Mapping[str, Any],
+        *,
+        hide: bool,
+    ) -> None:
+        """See `Attempt.commit`."""
+        transaction = self._transaction
+        actions, live = self._jvm.java.util.ArrayList(), dict(data.files)
+        for each in added:
+            actions.add(each)
+            live[self._hash(each)] = each
+        vectors = self._vectors(data, gone) if hide else dict.fromkeys(gone)
+        for place, vector in vectors.items():
+            old = data.files[place]
+            if vector is None or _whole(old, vector):
+                actions.add(old.removeWithTimestamp(self._now(), True))
+                del live[place]
+            else:
+                pair = old.removeRows(vector, True, True)
+                live[place] = pair._1()
+                actions.add(pair._1())
+                actions.add(pair._2())
+        number = transaction.batch.batch_id
+        started.updateSetTransaction(transaction.app_id, number, self._jvm.scala.Option.apply(self._now()))
+        # An operation that Delta carries its incremental checksum on for; with others it computes the state
+        # of the log with each commit.
+        operation = self._delta.DeltaOperations.StreamingUpdate(
+            self._jvm.org.apache.spark.sql.streaming.OutputMode.Update(),
+            transaction.app_id,
+            number,
+            self._jvm.scala.Option.apply(json.dumps(note, sort_keys=True)),
+        )
+        version = int(started.commit(self._seq(actions), operation))
+        self._known, self._done = DataFiles(version, live), number
+
+    def _vectors(self, data: DataFiles, hidden: Mapping[int, Rows]) -> dict[int, Any]:
+        """Store which rows of each file are hidden from now on, with those that were before."""
+        entries, names = self._jvm.java.util.ArrayList(), {}
+        for place, rows in hidden.items():
+            before = data.files[place].deletionVector()
+            former = self._jvm.scala.Option.apply(None if before is None else before.serializeToBase64())
+            name = str(place)
+            names[name] = place
+            bitmap = bytearray(_MAGIC + BitMap64(rows).serialize())
+            entries.add(self._delta.commands.DeletionVectorData(name, former, bitmap, len(rows)))
+        if not names:
+            return {}
+        writer = getattr(getattr(self._delta.commands, "DeletionVectorWriter$"), "MODULE$")
+        store = writer.createMapperToStoreDeletionVectors(
+            self._spark._jsparkSession, self._log.newDeltaHadoopConf(), self._base, 0
+        )
+        stored = _listed(store.apply(self._seq(entries).iterator()).toList())
+        return {names[each.filePath()]: each.deletionVector() for each in stored}
+
+    def _place(self, add: Any) -> Any:
+        """The path of a data file."""
+        operations = getattr(getattr(self._delta.util, "DeltaFileOperations$"), "MODULE$")
+        return operations.absolutePath(self._base.toString(), add.path())
+
+    def _hash(self, add: Any) -> int:
+        """What `place_of` gives for the rows of a file."""
+        place = self._place(add).toUri().toString()  # as Spark has it in _metadata.file_path
+        text = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(place)
+        return int(self._jvm.org.apache.spark.sql.catalyst.expressions.XXH64.hashUTF8String(text, _SEED))
+
+    def _seq(self, items: Iterable[Any]) -> Any:
+        found = items
+        if not hasattr(items, "_get_object_id"):
+            found = self._jvm.java.util.ArrayList()
+            for each in items:
+                found.add(each)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(found)
+
+    def _now(self) -> int:
+        return int(self._jvm.java.lang.System.currentTimeMillis())
+
+
+_SEED: Final = 42
+"""Of Spark's function xxhash64."""
+
+
+def place_of() -> Column:
+    """BIGINT: the hash of the place of the file that a row stands in."""
+    return F.xxhash64("_metadata.file_path")
+
+
+def row_of() -> Column:
+    """BIGINT: the index of a row in its file."""
+    return F.col("_metadata.row_index")
+
+
+def _whole(add: Any, vector: Any) -> bool:
+    """Whether a vector hides all rows of a file."""
+    count = add.numPhysicalRecords()
+    return bool(count.isDefined() and int(count.get()) == int(vector.cardinality()))
+
+
+def _listed(items: Any) -> list[Any]:
+    return [items.apply(i) for i in range(items.size())]

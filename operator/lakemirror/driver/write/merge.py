@@ -1,0 +1,50 @@
+"""Writes with MERGE: any Delta table can be written so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.driver.delta import quoted
+from lakemirror.driver.mirror import Mirror
+from lakemirror.driver.write.changes import Changes, T, Transaction, Written
+
+
+class MergeWriter:
+    """Changes the rows of a mirror with one MERGE a batch.
+
+    The transaction is the session's: Delta takes its id for MERGE from settings.
+    """
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+
+    def write(self, states: DataFrame, changes: Changes, transaction: Transaction) -> Written:
+        """See `lakemirror.driver.write.changes.Writer`."""
+        same = [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key]
+        on = reduce(Column.__and__, [*same, *changes.bounds])
+        builder = self._mirror.delta(states.sparkSession).alias("t").merge(states.alias("s"), on)
+        for each in changes.matched:
+            builder = (
+                builder.whenMatchedDelete(each.when)
+                if each.values is None
+                else builder.whenMatchedUpdate(each.when, _quote(each.values))
+            )
+        for each in changes.unmatched:
+            builder = builder.whenNotMatchedInsert(each.when, _quote(each.values or {}))
+        for each in changes.untouched:
+            builder = (
+                builder.whenNotMatchedBySourceDelete(each.when)
+                if each.values is None
+                else builder.whenNotMatchedBySourceUpdate(each.when, _quote(each.values))
+            )
+        counts = builder.execute().first()
+        assert counts is not None
+        return Written(counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
+
+
+def _quote(values: Mapping[str, Column]) -> dict[str, str | Column]:
+    return {quoted(name): value for name, value in values.items()}
