@@ -96,9 +96,10 @@ class TableApplier:
         return restarts.stored(rows)
 
     def read_log(self) -> None:
-        """Have Delta compute the state of the mirror's log, which every transaction id is looked up in."""
-        if self._table is not None and self._table.mirror.exists:
-            self._table.mirror.applied("")
+        """Have Delta compute the state of the mirror's log, in which MERGE looks up its transaction id."""
+        table = self._table
+        if table is not None and table.merged and table.mirror.exists:
+            table.mirror.applied("")
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
         """Forget tombstones that were recorded before a time and lie below a sequence (None: any); returns

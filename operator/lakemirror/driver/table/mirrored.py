@@ -55,6 +55,8 @@ class MirroredTable:
         self._reported = {each.identity for each in reported}
         self._highest: bytes | None = None
         self._writes_nulls = False
+        self.merged = False
+        """Whether the batch before was written with MERGE."""
 
     @cached_property
     def location(self) -> Location:
@@ -75,9 +77,8 @@ class MirroredTable:
 
     def writer(self, changes: Changes) -> Writer:
         """What carries out ``changes`` fastest."""
-        if self.merges or changes.untouched or not direct.possible(self.mirror):
-            return MergeWriter(self.mirror)
-        return self._direct
+        self.merged = self.merges or bool(changes.untouched) or not direct.possible(self.mirror)
+        return MergeWriter(self.mirror) if self.merged else self._direct
 
     @cached_property
     def _direct(self) -> DirectWriter:

@@ -38,6 +38,7 @@ _KNOWN: Final = frozenset(
 _BROADCAST: Final = 500_000
 """Keys that are sent to all tasks at most; more are shuffled."""
 _ROWS_PER_FILE: Final = 50_000
+_BYTES_PER_FILE: Final = 64 * 1024 * 1024
 _SMALL: Final = 8 * 1024 * 1024
 """Bytes of files that are written anew rather than given a deletion vector."""
 
@@ -248,7 +249,7 @@ def _written(
         frames.append(_remaining(attempt, files, outcome.gone, states, changes))
     if not frames:
         return []
-    parts = max(1 + rows // _ROWS_PER_FILE, 1 + size // (8 * _SMALL))
+    parts = 1 + max(rows // _ROWS_PER_FILE, size // _BYTES_PER_FILE)
     parallel = states.sparkSession.sparkContext.defaultParallelism
     return attempt.write(reduce(DataFrame.unionAll, frames).coalesce(min(parts, parallel)))
 

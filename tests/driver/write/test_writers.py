@@ -1,0 +1,184 @@
+"""All writers make the same of the same changes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, LongType, StringType, TimestampType
+
+from lakemirror.driver.apply.scd1 import Scd1, changes
+from lakemirror.driver.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Location, Mirror
+from lakemirror.driver.sequence import WIDTH
+from lakemirror.driver.sources.base import Batch
+from lakemirror.driver.write import direct
+from lakemirror.driver.write.changes import Transaction, Writer, Written
+from lakemirror.driver.write.direct import DirectWriter
+from lakemirror.driver.write.merge import MergeWriter
+
+COLUMNS: dict[str, DataType] = {"id": LongType(), "a b": StringType(), "c": StringType()}
+STATE = (
+    "key STRUCT<id: BIGINT>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
+    "partition INT, offset BIGINT, row STRUCT<id: BIGINT, `a b`: STRING, c: STRING>, "
+    "seqs MAP<STRING, BINARY>, texts MAP<STRING, STRING>, row_seq BINARY, number BIGINT"
+)
+State = dict[str, Any]
+
+
+def seq(number: int) -> bytes:
+    return number.to_bytes(WIDTH, "big")
+
+
+def state(key: int, op: str, at: int, value: str | None, **more: Any) -> State:
+    return {
+        **{"key": {"id": key}, "op": op, "seq": seq(at), "unanchored": False, "topic": "t", "partition": 0},
+        **{"offset": at, "row": {"id": key, "a b": value, "c": value}, "row_seq": seq(at)},
+        **more,
+    }
+
+
+def history(seed: int, tracked: bool, unanchored: bool) -> Iterator[list[State]]:
+    """Batches of states: new, changed, deleted, late and repeated ones; the first is the largest."""
+    chance = random.Random(seed)
+    sent: list[State] = []
+    for batch in range(4):
+        keys = range(40) if batch == 0 else chance.sample(range(60), 12)
+        found = []
+        for key in keys:
+            before = [each for each in sent if each["key"]["id"] == key]
+            if before and chance.random() < 0.15:
+                found.append(chance.choice(before))
+                continue
+            at = chance.randrange(1, 100) if chance.random() < 0.3 else batch * 100 + chance.randrange(100)
+            op = chance.choice("cuuud")
+            made = state(key, op, at, None if op == "d" else f"{key}.{at}")
+            if tracked and op == "u" and chance.random() < 0.5:
+                made["seqs"] = {"c": seq(max(at - 50, 0))[:-1]}
+            if unanchored:
+                made["unanchored"] = chance.random() < 0.3
+            found.append(made)
+        sent += found
+        yield found
+
+
+def frame(spark: SparkSession, states: list[State]) -> DataFrame:
+    rows = [{**each, "number": i * 7} for i, each in enumerate(states)]
+    return spark.createDataFrame(rows, STATE).localCheckpoint()
+
+
+def table(spark: SparkSession, folder: Path, name: str, soft: str | None) -> Mirror:
+    mirror = Mirror(spark, Location(path=str(folder / f"{name} ü%20#")))
+    mirror.create({**COLUMNS, **({soft: TimestampType()} if soft else {})}, {}, ["id"])
+    return mirror
+
+
+def apply(spark: SparkSession, writer: Writer, plan: Scd1, batches: list[list[State]]) -> list[Written]:
+    found = []
+    for number, states in enumerate(batches):
+        deletes = sum(each["op"] == "d" for each in states)
+        wanted = changes(plan, len(states), deletes)
+        found.append(writer.write(frame(spark, states), wanted, Transaction("app", Batch("query", number))))
+    return found
+
+
+def rows(mirror: Mirror) -> list[str]:
+    found = mirror.frame().withColumn("__column_seq", F.to_json("__column_seq")).toPandas()
+    return sorted(str(row) for row in found.to_dict("records"))
+
+
+def rewriting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are as small as they are."""
+
+
+def hiding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "_SMALL", 1)
+
+
+PLANS = {
+    "plain": {},
+    "columns that wait for values": {"tracked": ("a b", "c")},
+    "soft deletes": {"soft": "gone_at"},
+    "open transactions and snapshots": {"unanchored": True, "snapshot": True},
+}
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_direct_writes_are_as_merge_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    plan = Scd1(COLUMNS, ["id"], **PLANS[kind])
+    batches = list(history(7, bool(plan.tracked), plan.unanchored))
+    merged = table(spark, tmp_path, "merged", plan.soft)
+    expected = apply(spark, MergeWriter(merged), plan, batches)
+    for files in (rewriting, hiding):
+        written = table(spark, tmp_path, files.__name__, plan.soft)
+        with monkeypatch.context() as patch:
+            files(patch)
+            assert apply(spark, DirectWriter(written), plan, batches) == expected
+        assert rows(written) == rows(merged)
+        assert (VECTORS in written.features) == (files is hiding)
+
+
+def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    mirror = table(spark, tmp_path, "again", None)
+    plan = Scd1(COLUMNS, ["id"])
+    batches = [[state(1, "c", 1, "x")], [state(1, "u", 2, "y")]]
+    apply(spark, DirectWriter(mirror), plan, batches)
+    before = mirror.version
+    assert apply(spark, DirectWriter(mirror), plan, batches) == [Written(), Written()]
+    assert mirror.version == before
+
+
+@pytest.mark.parametrize("files", [rewriting, hiding])
+def test_whoever_changes_the_table_meanwhile_is_noticed(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    files(monkeypatch)
+    mirror = table(spark, tmp_path, "shared", None)
+    plan = Scd1(COLUMNS, ["id"])
+    writer = DirectWriter(mirror)
+    apply(spark, writer, plan, [[state(key, "c", 1, "x") for key in range(4)], [state(2, "u", 2, "y")]])
+    lookup = direct._lookup
+
+    def slow(*given: Any) -> dict[str, Any]:
+        found = lookup(*given)
+        mirror.delta().delete("id = 3")
+        return found
+
+    later = [state(3, "u", 2, "y")]
+    wanted = changes(plan, 1, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(direct, "_lookup", slow)
+        with pytest.raises(Exception, match=r"(?i)concurrent"):
+            writer.write(frame(spark, later), wanted, Transaction("app", Batch("query", 2)))
+    again = writer.write(frame(spark, later), wanted, Transaction("app", Batch("query", 2)))
+    assert again == Written(inserted=1)
+    assert sorted(row["id"] for row in mirror.frame().collect()) == [0, 1, 2, 3]
+
+
+def test_a_feature_that_is_to_be_avoided_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hiding(monkeypatch)
+    mirror = table(spark, tmp_path, "avoided", None)
+    plan = Scd1(COLUMNS, ["id"])
+    apply(spark, DirectWriter(mirror, {VECTORS}), plan, [[state(1, "c", 1, "x")], [state(1, "u", 2, "y")]])
+    assert VECTORS not in mirror.features
+    assert [row["c"] for row in mirror.frame().collect()] == ["y"]
+
+
+def test_tables_that_ask_for_more_are_merged(spark: SparkSession, tmp_path: Path) -> None:
+    mirror = table(spark, tmp_path, "plain", None)
+    assert direct.possible(mirror)
+    mirror.alter({}, {}, {VECTORS_PROPERTY: "true"})
+    assert direct.possible(mirror)
+    mirror.alter({}, {}, {CHANGE_FEED_PROPERTY: "true"})
+    assert not direct.possible(mirror)
