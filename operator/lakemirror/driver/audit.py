@@ -52,13 +52,11 @@ def append(
     """Say what a batch did, and which positions to remember. With ``replay`` it may be there already, and is
     left as it is.
     """
-    delta.ensure(spark, path(checkpoint), COLUMNS, _PROPERTIES)
     if replay and _has(spark, checkpoint, batch):
         return
     text = json.dumps(_rows(batch, result, memory), default=str)
     frame = spark.range(1).select(F.inline(F.from_json(F.lit(text), f"ARRAY<STRUCT<{COLUMNS}>>")))
-    writer = frame.coalesce(1).write.format("delta").mode("append")
-    writer.option("mergeSchema", "true").save(path(checkpoint))
+    delta.append(frame, path(checkpoint), _PROPERTIES)
 
 
 def _rows(batch: Batch, result: BatchResult, memory: restarts.Memory | None) -> list[dict[str, object]]:

@@ -37,8 +37,34 @@ def read(spark: SparkSession, path: str) -> DataFrame | None:
 
 def applied(spark: SparkSession, path: str, app_id: str) -> int | None:
     """The newest transaction version in the log at ``path`` for ``app_id``; None if there is none."""
-    found = snapshot(spark, path).transactions().get(app_id)
+    return applied_at(snapshot(spark, path), app_id)
+
+
+def applied_at(newest: Any, app_id: str) -> int | None:
+    """The newest transaction version that a snapshot holds for ``app_id``.
+
+    Delta's checksum file of the version lists them, as long as they are not many; otherwise Delta computes
+    the state of the log, which takes a job.
+    """
+    checksum = newest.checksumOpt()
+    listed = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    if listed.isDefined():
+        every = listed.get()
+        transactions = (every.apply(i) for i in range(every.size()))
+        return max((int(each.version()) for each in transactions if each.appId() == app_id), default=None)
+    found = newest.transactions().get(app_id)
     return int(found.get()) if found.isDefined() else None
+
+
+def append(rows: DataFrame, path: str, properties: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Append rows as one commit and one file, with new columns where the table lacks them. A table that is
+    not there is made with the same commit, with ``properties``.
+    """
+    writer = rows.coalesce(1).write.format("delta").mode("append").option("mergeSchema", "true")
+    if not is_table(rows.sparkSession, path):
+        clear_unfinished(rows.sparkSession, path)
+        writer = writer.options(**properties)
+    writer.save(path)
 
 
 def ensure(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from delta import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakemirror.driver import keys
-from lakemirror.driver.delta import ensure, is_table, quoted
+from lakemirror.driver.delta import append, is_table, quoted
 from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.sequence import as_bytes, is_snapshot, minor, own
 
@@ -51,7 +51,7 @@ COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
 @dataclass(frozen=True)
 class Summary:
     """What is known of a mirror's tombstones without reading them. ``newest`` is the highest sequence of a
-    tombstone.
+    tombstone, ``oldest`` when the first one was recorded.
     """
 
     retained: int = 0
@@ -59,6 +59,7 @@ class Summary:
     floor: bytes | None = None
     moved: int = 0
     collected: bytes | None = None
+    oldest: datetime | None = None
 
 
 class Tombstones:
@@ -91,15 +92,14 @@ class Tombstones:
 
     def append(self, facts: DataFrame, summary: Summary) -> None:
         """Write facts as one commit; ``summary`` is what holds afterwards."""
-        ensure(self._spark, self.path, COLUMNS)
-        facts.coalesce(1).write.format("delta").mode("append").save(self.path)
+        append(facts, self.path)
         self.summary = summary
 
     def collect(self, before: datetime, below: bytes | None) -> int:
         """Forget deletes that were recorded before a time and lie below a sequence (None: any); returns how
         many.
         """
-        if not self.summary.retained:
+        if self.summary.oldest is None or self.summary.oldest >= before:
             return 0
         old = (F.col("kind").isin("deleted", "moved")) & (F.col("at") < F.lit(before))
         if below is not None:
@@ -128,11 +128,13 @@ class Tombstones:
                 F.max(F.when(kind == "truncated", F.col("seq"))),
                 F.count_if(kind == "moved"),
                 F.max(F.when(kind == "collected", F.col("seq"))),
+                F.unix_micros(F.min(F.when(kind.isin("deleted", "moved"), F.col("at")))),
             )
             .first()
         )
         assert row is not None
-        return Summary(row[0], as_bytes(row[1]), as_bytes(row[2]), row[3], as_bytes(row[4]))
+        oldest = datetime.fromtimestamp(row[5] / 1e6, UTC) if row[5] is not None else None
+        return Summary(row[0], as_bytes(row[1]), as_bytes(row[2]), row[3], as_bytes(row[4]), oldest)
 
 
 def encoded_key(rows: DataFrame, column: str = "key") -> Column:
@@ -223,6 +225,7 @@ def raised(
         newest=_highest(summary.newest, last_delete),
         moved=summary.moved + moved,
         floor=_highest(summary.floor, floor),
+        oldest=summary.oldest or (datetime.now(UTC) if deletes or moved else None),
     )
 
 

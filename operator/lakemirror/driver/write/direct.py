@@ -24,7 +24,7 @@ from pyspark.sql.types import StructField
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
 from lakemirror.driver.write.changes import Changes, Clause, T, Transaction, Written
-from lakemirror.driver.write.log import Attempt, TableLog, place_of, row_of
+from lakemirror.driver.write.log import Attempt, TableLog, place_of, row_of, rows_in
 
 _KNOWN: Final = frozenset(
     {
@@ -71,6 +71,12 @@ class _Places:
         """Those of what was looked up that are ``chosen``."""
         return cls(*[found[name][chosen] for name in (*_PLACE, "number")])
 
+    @classmethod
+    def none(cls) -> _Places:
+        """Of a table without rows."""
+        nothing = np.empty(0, np.int64)
+        return cls(nothing, nothing, nothing)
+
     def by_file(self) -> dict[int, _Numbers]:
         order = np.lexsort((self.rows, self.files))
         files, rows = self.files[order], self.rows[order]
@@ -82,12 +88,12 @@ class _Places:
 @dataclass(frozen=True)
 class _Outcome:
     """What is to be written: rows to add (files, where they are written already), stored ones that go, and
-    the counts. Without ``rows`` nothing is added.
+    the counts, None where all that is added is new. Without ``rows`` nothing is added.
     """
 
     rows: DataFrame | None
     gone: _Places
-    written: Written
+    written: Written | None
     added: Sequence[Any] | None = None
 
 
@@ -111,7 +117,11 @@ class DirectWriter:
         attempt = self._log.begin(transaction)
         if attempt is None:
             return Written()
-        outcome = self._plain(attempt, states, changes) if changes.plain else None
+        outcome = None
+        if not attempt.data.files:
+            outcome = _Outcome(_as_stored(attempt, states.alias("s"), changes), _Places.none(), None)
+        elif changes.plain:
+            outcome = self._plain(attempt, states, changes)
         if outcome is None:
             outcome = _full(attempt, states, changes)
         gone = outcome.gone.by_file()
@@ -125,7 +135,7 @@ class DirectWriter:
         if added is None or (gone and not hides):
             self._log.discard(added or ())
             added = _written(attempt, outcome, [] if hides else list(gone), states, changes)
-        written = outcome.written
+        written = outcome.written or Written(inserted=rows_in(added))
         rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
         note = {**transaction.batch.note, "rows": rows}
         attempt.commit(added, gone, note, hide=hides)
@@ -172,8 +182,6 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
     """The stored rows of the batch's keys, as arrays: at_file, at_row, number of the state, whether the state
     is newer, whether the row is later, whether the state deletes it (gone).
     """
-    if not attempt.data.files:
-        return {**{name: np.empty(0, np.int64) for name in (*_PLACE, "number")}, **_NO_FLAGS}
     stored = attempt.rows().alias("t")
     stored = stored.select(
         *[T(name).alias(f"k{i}") for i, name in enumerate(changes.key)],
@@ -195,9 +203,6 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
         "gone",
     )
     return _arrays(found)
-
-
-_NO_FLAGS: Final = {name: np.empty(0, np.bool_) for name in ("newer", "later", "gone")}
 
 
 def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
@@ -288,10 +293,11 @@ def _value(name: str, clauses: Sequence[Clause], kept: Column) -> Column:
 
 def _as_stored(attempt: Attempt, states: DataFrame, changes: Changes) -> DataFrame:
     """The rows that states give without looking at stored ones."""
-    (clause,) = changes.unmatched
-    values = clause.values or {}
-    columns = [_typed(values.get(each.name, F.lit(None)), each) for each in attempt.schema.fields]
-    return states.where(clause.when).select(*columns)
+    columns = [
+        _typed(_value(each.name, changes.unmatched, F.lit(None)), each) for each in attempt.schema.fields
+    ]
+    chosen = states.withColumn("choice", _first(changes.unmatched)).where("choice IS NOT NULL")
+    return chosen.select(*columns)
 
 
 def _typed(value: Column, field: StructField) -> Column:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
+from lakemirror.driver.delta import applied_at
 from lakemirror.driver.storage import file_system
 from lakemirror.driver.write.changes import Transaction
 
@@ -99,9 +100,8 @@ class TableLog:
         snapshot = started.snapshot()
         version = int(snapshot.version())
         if self._known is None or self._known.version != version:
-            files = {self._hash(each): each for each in snapshot.allFiles().collect()}
-            self._known = DataFiles(version, files)
-            self._done = int(started.txnVersion(transaction.app_id))
+            self._known = DataFiles(version, {self._hash(each): each for each in _files(snapshot)})
+            self._done = applied_at(snapshot, transaction.app_id)
         if self._done is not None and self._done >= transaction.batch.batch_id:
             return None
         started.readWholeTable()
@@ -216,10 +216,27 @@ def row_of() -> Column:
     return F.col("_metadata.row_index")
 
 
+def rows_in(files: Iterable[Any]) -> int:
+    """How many rows data files have that were just written."""
+    return sum(int(each.numPhysicalRecords().get()) for each in files)
+
+
 def _whole(add: Any, vector: Any) -> bool:
     """Whether a vector hides all rows of a file."""
     count = add.numPhysicalRecords()
     return bool(count.isDefined() and int(count.get()) == int(vector.cardinality()))
+
+
+def _files(snapshot: Any) -> list[Any]:
+    """All data files. The checksum file of a version lists them where they are few."""
+    checksum = snapshot.checksumOpt()
+    if checksum.isDefined():
+        if int(checksum.get().numFiles()) == 0:
+            return []
+        listed = checksum.get().allFiles()
+        if listed.isDefined():
+            return _listed(listed.get())
+    return list(snapshot.allFiles().collect())
 
 
 def _listed(items: Any) -> list[Any]:
