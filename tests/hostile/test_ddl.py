@@ -33,7 +33,7 @@ TYPES = ("int32", "int64", "string")
 ALWAYS_NULL = Column("nothing", "string", optional=True)
 """By a null, records without schema show that they leave nothing out."""
 
-HISTORIES, BATCHES = 16, 3
+HISTORIES, BATCHES = 10, 3
 
 Step = tuple[str, int, int]
 """What is done, to which key or column, and a number that says how."""

@@ -76,7 +76,7 @@ def _side_by_side(size: int) -> Callable[[Sequence[Record]], Batches]:
 DELIVERIES = (
     Delivery("as it is", whole, ordered=True, marks=SOAK),
     Delivery("each record twice", lambda records: whole(doubled(records)), marks=THOROUGH),
-    Delivery("in three batches", _side_by_side(3), ordered=True),
+    Delivery("in three batches", _side_by_side(3), ordered=True, marks=THOROUGH),
     Delivery("in ten batches", _side_by_side(10), ordered=True, marks=SOAK),
     Delivery(
         "after restarts of the connector",
