@@ -1,11 +1,14 @@
-"""Between which keys a batch lies, so that MERGE reads only the files that may hold them.
+"""Between which keys a batch lies, so that only the files are read that may hold them.
 
-Delta skips a file when MERGE's condition compares a column with constants, and the file's least and greatest
-value of it say that no row can fulfil it (https://docs.delta.io/optimizations-oss/).
+Delta keeps the least and greatest value of columns in each file (PROTOCOL.md, Per-file Statistics; long texts
+are cut, outwards). In a MERGE it skips a file itself when the condition compares a column with constants
+(https://docs.delta.io/optimizations-oss/).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final
 
 from pyspark.sql import Column
@@ -39,6 +42,32 @@ def ends(column: Column, kind: DataType) -> tuple[Column, Column]:
     """The least and the greatest value, as aggregates; dates as days since 1970, for Python knows fewer."""
     comparable = F.unix_date(column) if isinstance(kind, DateType) else column
     return F.min(comparable), F.max(comparable)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The values of a key column of type ``kind`` lie between two values from `ends`."""
+
+    kind: DataType
+    low: Any
+    high: Any
+
+    def meets(self, least: Any, greatest: Any) -> bool:
+        """Whether a file may hold such a value, by its statistics; None where they do not say."""
+        try:
+            least, greatest = (_comparable(each, self.kind) for each in (least, greatest))
+        except ValueError:
+            return True
+        return not (
+            (least is not None and self.high < least) or (greatest is not None and greatest < self.low)
+        )
+
+
+def _comparable(statistic: Any, kind: DataType) -> Any:
+    """A value of a file's statistics as `ends` has it; code points order texts as their UTF-8 does."""
+    if statistic is None or not isinstance(kind, DateType):
+        return statistic
+    return (date.fromisoformat(statistic) - date(1970, 1, 1)).days
 
 
 def within(column: Column, kind: DataType, low: Any, high: Any) -> Column:

@@ -10,6 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from lakemirror.driver.apply.bounds import Bound
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.sequence import OWN, WIDTH, anchored_at, is_snapshot, minor, own
 from lakemirror.driver.values.expressions import same_value
@@ -44,7 +45,7 @@ class Scd1:
     fills: Mapping[str, Fill] = field(default_factory=dict)
     snapshot: bool = False
     unanchored: bool = False
-    bounds: Sequence[Column] = ()
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
 
 
 def changes(plan: Scd1, keys: int, deletes: int) -> Changes:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakemirror.driver import faults
-from lakemirror.driver.apply import bounds, tombstones
+from lakemirror.driver.apply import tombstones
 from lakemirror.driver.apply.append import append
+from lakemirror.driver.apply.bounds import Bound
 from lakemirror.driver.apply.scd1 import Scd1, changes
 from lakemirror.driver.delta import ddl
 from lakemirror.driver.errors import BatchMismatch
@@ -32,7 +33,7 @@ from lakemirror.driver.sources.base import Batch
 from lakemirror.driver.table.decision import Refused, State, Work
 from lakemirror.driver.table.lives import to_text
 from lakemirror.driver.table.mirrored import MirroredTable
-from lakemirror.driver.write.changes import T, Transaction, Written
+from lakemirror.driver.write.changes import Transaction, Written
 
 _NOTHING = Written(0, 0, 0)
 
@@ -182,7 +183,7 @@ def _write(table: MirroredTable, work: Work, transaction: Transaction) -> Writte
         fills=fills,
         snapshot=seen.snapshot,
         unanchored=seen.unanchored,
-        bounds=() if seen.floor is not None or fills else _bounds(work),
+        bounds={} if seen.floor is not None or fills else _bounds(work),
     )
     state = work.state.frame if work.state is not None else _no_state(table, work)
     wanted = "key IS NOT NULL" if work.tracked else "key IS NOT NULL AND op <> 'p'"
@@ -204,13 +205,13 @@ def _no_state(table: MirroredTable, work: Work) -> DataFrame:
     )
 
 
-def _bounds(work: Work) -> list[Column]:
-    """Limits of the batch's keys, so that files outside of them are not read."""
-    return [
-        bounds.within(T(name), work.reading.columns[name], low, high)
+def _bounds(work: Work) -> dict[str, Bound]:
+    """Between which values the batch's keys lie."""
+    return {
+        name: Bound(work.reading.columns[name], low, high)
         for name, (low, high) in work.counts.bounds.items()
         if low is not None
-    ]
+    }
 
 
 # -- what it did ----------------------------------------------------------------------------------

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakemirror.driver.apply.bounds import Bound
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.sources.base import Batch
 
@@ -43,7 +44,7 @@ class Changes:
     untouched: Sequence[Clause] = ()
     keys: int = 0
     rows: int = 0
-    bounds: Sequence[Column] = ()
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
     plain: bool = False
 
 

@@ -182,7 +182,7 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
     """The stored rows of the batch's keys, as arrays: at_file, at_row, number of the state, whether the state
     is newer, whether the row is later, whether the state deletes it (gone).
     """
-    stored = attempt.rows().alias("t")
+    stored = attempt.rows_within(changes.bounds).alias("t")
     stored = stored.select(
         *[T(name).alias(f"k{i}") for i, name in enumerate(changes.key)],
         T("__seq").alias("stored"),
@@ -207,7 +207,7 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
 
 def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     """Carry out clauses of any kind: whole rows are looked up, and what becomes of them is computed once."""
-    stored = attempt.rows().alias("t")
+    stored = attempt.rows_within(changes.bounds).alias("t")
     keys = states.select(F.col("key").alias("k"), F.col("number").alias("of"))
     wanted = stored.join(_hinted(keys, changes), _same_key(changes)).select(
         F.struct("t.*").alias("t"), "of", *_place(attempt)

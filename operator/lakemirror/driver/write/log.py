@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
+from lakemirror.driver.apply.bounds import Bound
 from lakemirror.driver.delta import applied_at
 from lakemirror.driver.storage import file_system
 from lakemirror.driver.write.changes import Transaction
@@ -26,16 +27,39 @@ from lakemirror.driver.write.changes import Transaction
 Rows = npt.NDArray[np.int64]
 """Indexes of rows in a file."""
 
+_Ranges = tuple[Mapping[str, Any], Mapping[str, Any]]
+
 _MAGIC: Final = (1681511377).to_bytes(4, "little")
 """Begins a bitmap in Delta's portable format (PROTOCOL.md, Deletion Vector Format)."""
 
 
 class DataFiles:
-    """The data files of a table at a version, by the hash of their place (see `place_of`)."""
+    """The data files of a table at a version, by the hash of their place (see `place_of`), and what their
+    statistics say of columns, by Delta's physical name: the least and the greatest values.
+    """
 
-    def __init__(self, version: int, files: Mapping[int, Any]) -> None:
+    def __init__(self, version: int, files: Mapping[int, Any], before: DataFiles | None = None) -> None:
+        """``before`` are files of an earlier version, whose statistics are known."""
         self.version = version
         self.files = dict(files)
+        known: Mapping[int, _Ranges] = before._known if before is not None else {}
+        self._known: dict[int, _Ranges] = {
+            place: known.get(place) or _ranges(add) for place, add in files.items()
+        }
+
+    def within(self, bounds: Mapping[str, Bound]) -> list[Any]:
+        """The files that may hold values between bounds of columns, by physical name."""
+        return [add for place, add in self.files.items() if _meets(self._known[place], bounds)]
+
+
+def _ranges(add: Any) -> _Ranges:
+    stats = json.loads(add.stats() or "{}")
+    return stats.get("minValues") or {}, stats.get("maxValues") or {}
+
+
+def _meets(ranges: _Ranges, bounds: Mapping[str, Bound]) -> bool:
+    least, greatest = ranges
+    return all(bound.meets(least.get(name), greatest.get(name)) for name, bound in bounds.items())
 
 
 class Attempt:
@@ -58,10 +82,14 @@ class Attempt:
         setting = self._snapshot.metadata().configuration().get("delta.enableDeletionVectors")
         return bool(setting.isDefined() and setting.get() == "true")
 
-    def rows(self, files: Iterable[Any] | None = None) -> DataFrame:
-        """The rows of these files, or of all, with Spark's column ``_metadata``."""
-        chosen = self.data.files.values() if files is None else files
-        return self._log.frame(self._snapshot, chosen)
+    def rows(self, files: Iterable[Any]) -> DataFrame:
+        """The rows of data files, with Spark's column ``_metadata``."""
+        return self._log.frame(self._snapshot, files)
+
+    def rows_within(self, bounds: Mapping[str, Bound]) -> DataFrame:
+        """The rows of the files that may hold values between bounds of columns."""
+        physical = {each.name: each.metadata.get(_PHYSICAL, each.name) for each in self.schema.fields}
+        return self.rows(self.data.within({physical[name]: bound for name, bound in bounds.items()}))
 
     def write(self, frame: DataFrame) -> list[Any]:
         """Write rows as new data files that no reader sees before they are committed."""
@@ -158,7 +186,7 @@ class TableLog:
             self._jvm.scala.Option.apply(json.dumps(note, sort_keys=True)),
         )
         version = int(started.commit(self._seq(actions), operation))
-        self._known, self._done = DataFiles(version, live), number
+        self._known, self._done = DataFiles(version, live, data), number
 
     def _vectors(self, data: DataFiles, hidden: Mapping[int, Rows]) -> dict[int, Any]:
         """Store which rows of each file are hidden from now on, with those that were before."""
@@ -202,6 +230,7 @@ class TableLog:
         return int(self._jvm.java.lang.System.currentTimeMillis())
 
 
+_PHYSICAL: Final = "delta.columnMapping.physicalName"
 _SEED: Final = 42
 """Of Spark's function xxhash64."""
 

@@ -8,6 +8,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakemirror.driver.apply import bounds
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.mirror import Mirror
 from lakemirror.driver.write.changes import Changes, T, Transaction, Written
@@ -25,7 +26,8 @@ class MergeWriter:
     def write(self, states: DataFrame, changes: Changes, transaction: Transaction) -> Written:
         """See `lakemirror.driver.write.changes.Writer`."""
         same = [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key]
-        on = reduce(Column.__and__, [*same, *changes.bounds])
+        within = [bounds.within(T(name), b.kind, b.low, b.high) for name, b in changes.bounds.items()]
+        on = reduce(Column.__and__, [*same, *within])
         builder = self._mirror.delta(states.sparkSession).alias("t").merge(states.alias("s"), on)
         for each in changes.matched:
             builder = (
