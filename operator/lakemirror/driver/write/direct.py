@@ -186,7 +186,7 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
     stored = stored.select(
         *[T(name).alias(f"k{i}") for i, name in enumerate(changes.key)],
         T("__seq").alias("stored"),
-        *_place(attempt),
+        *_place(attempt, stored),
     )
     keys = states.select(
         *[F.col("key")[name].alias(f"s{i}") for i, name in enumerate(changes.key)],
@@ -210,7 +210,7 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     stored = attempt.rows_within(changes.bounds).alias("t")
     keys = states.select(F.col("key").alias("k"), F.col("number").alias("of"))
     wanted = stored.join(_hinted(keys, changes), _same_key(changes)).select(
-        F.struct("t.*").alias("t"), "of", *_place(attempt)
+        F.struct("t.*").alias("t"), "of", *_place(attempt, stored)
     )
     wanted = wanted.localCheckpoint(eager=False)
     joined = states.alias("s").join(_hinted(wanted, changes), F.col("s.number") == F.col("of"), "left")
@@ -308,10 +308,10 @@ def _hinted(frame: DataFrame, changes: Changes) -> DataFrame:
     return F.broadcast(frame) if changes.keys <= _BROADCAST else frame
 
 
-def _place(attempt: Attempt) -> list[Column]:
-    """Where a stored row is. Delta tells its index only in a table with deletion vectors."""
-    row = row_of() if attempt.has_vectors else F.lit(0).cast("bigint")
-    return [place_of().alias("at_file"), row.alias("at_row")]
+def _place(attempt: Attempt, stored: DataFrame) -> list[Column]:
+    """Where stored rows are. Delta tells their index only in a table with deletion vectors."""
+    row = row_of(stored) if attempt.has_vectors else F.lit(0).cast("bigint")
+    return [place_of(stored).alias("at_file"), row.alias("at_row")]
 
 
 def _arrays(frame: DataFrame) -> dict[str, Any]:

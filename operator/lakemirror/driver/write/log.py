@@ -83,7 +83,7 @@ class Attempt:
         return bool(setting.isDefined() and setting.get() == "true")
 
     def rows(self, files: Iterable[Any]) -> DataFrame:
-        """The rows of data files, with Spark's column ``_metadata``."""
+        """The rows of data files."""
         return self._log.frame(self._snapshot, files)
 
     def rows_within(self, bounds: Mapping[str, Bound]) -> DataFrame:
@@ -235,14 +235,14 @@ _SEED: Final = 42
 """Of Spark's function xxhash64."""
 
 
-def place_of() -> Column:
-    """BIGINT: the hash of the place of the file that a row stands in."""
-    return F.xxhash64("_metadata.file_path")
+def place_of(rows: DataFrame) -> Column:
+    """BIGINT: the hash of the place of the file that a row of a scan stands in."""
+    return F.xxhash64(rows.metadataColumn("_metadata")["file_path"])
 
 
-def row_of() -> Column:
-    """BIGINT: the index of a row in its file."""
-    return F.col("_metadata.row_index")
+def row_of(rows: DataFrame) -> Column:
+    """BIGINT: the index of a row of a scan in its file."""
+    return rows.metadataColumn("_metadata")["row_index"]
 
 
 def rows_in(files: Iterable[Any]) -> int:
