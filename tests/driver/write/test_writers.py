@@ -107,7 +107,9 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "plain" else pytest.param(kind, marks=pytest.mark.thorough) for kind in PLANS]
+)
 def test_direct_writes_are_as_merge_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
