@@ -87,9 +87,8 @@ class BatchApplier:
         )
         self._session = spark
         self._again = query_id.startswith("replay-")
-        self._memory: restarts.Memory = audit.positions(
-            spark, self._checkpoint, None if self._again else query_id
-        )
+        remembered = audit.positions(spark, self._checkpoint, None if self._again else query_id)
+        self._memory = restarts.with_epochs(remembered, self._spec.ordering)
         self._every = 1
         self._fresh: set[str] = set()  # tables whose mirror this query makes
         former = audit.history(spark, self._checkpoint).tables

@@ -264,6 +264,42 @@ def settle(place: Place, runs: Sequence[Run]) -> Place:
     return place
 
 
+def with_epochs(memory: Memory, ordering: Ordering) -> Memory:
+    """What was remembered, with the epochs that were declared since."""
+    return {
+        stream: declared(place, _starts_of(stream, ordering)) if place.tail else place
+        for stream, place in memory.items()
+    }
+
+
+def declared(place: Place, epochs: Sequence[tuple[int, int]]) -> Place:
+    """A place whose undecided tail is decided where an epoch was declared for it: then it is what came last,
+    and what follows may be below it. ``epochs`` are numbers and first offsets.
+    """
+    tail = []
+    for run in place.tail:
+        number = max((number for number, first in epochs if first <= run.first), default=0)
+        low, high = (f"{number:04x}{each[4:]}" for each in (run.low, run.high))
+        if low <= place.top.seq:
+            tail.append(run)
+            continue
+        top = At(high, run.last)
+        place = replace(
+            place,
+            top=top,
+            streamed=_highest(place.streamed, top),
+            time=_latest(place.time, run.time),
+            servers=tuple(sorted({*place.servers, *run.servers}))[:_MOST],
+        )
+    return replace(place, tail=tuple(tail))
+
+
+def _starts_of(stream: Stream, ordering: Ordering) -> list[tuple[int, int]]:
+    """Where the declared epochs begin in a stream's partition."""
+    found = ((each.epoch, each.from_.get(stream.topic, {})) for each in ordering.epochs)
+    return [(number, firsts[stream.partition]) for number, firsts in found if stream.partition in firsts]
+
+
 def _whole(seen: Seen) -> Run:
     """A batch in which nothing falls back."""
     low = min(low for low, _ in seen.tables.values())
