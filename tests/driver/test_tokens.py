@@ -66,6 +66,7 @@ def parked(spark: SparkSession, folder: Path) -> Mirroring:
     return mirroring
 
 
+@pytest.mark.thorough
 def test_a_resync_brings_back_a_table_that_was_parked(spark: SparkSession, tmp_path: Path) -> None:
     before = parked(spark, tmp_path).versions()
     mirroring = Mirroring(tmp_path, settings(resyncToken="1"))
@@ -94,9 +95,8 @@ def test_a_table_that_was_parked_comes_back_by_itself(spark: SparkSession, tmp_p
     assert quarantine.open_counts(spark, checkpoint) == {}
 
 
-@pytest.mark.parametrize(
-    "point", ["after-rows", pytest.param("before-checkpoint-commit", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("point", ["after-rows", "before-checkpoint-commit"])
 def test_a_resync_goes_on_after_a_crash(point: faults.Point, spark: SparkSession, tmp_path: Path) -> None:
     before = parked(spark, tmp_path)
     shutil.rmtree(before.checkpoint / "quarantine")  # the resync alone brings the table back

@@ -33,7 +33,7 @@ TYPES = ("int32", "int64", "string")
 ALWAYS_NULL = Column("nothing", "string", optional=True)
 """By a null, records without schema show that they leave nothing out."""
 
-HISTORIES, BATCHES = 10, 3
+HISTORIES, BATCHES = 16, 3
 
 Step = tuple[str, int, int]
 """What is done, to which key or column, and a number that says how."""
@@ -259,6 +259,7 @@ def _has_bad(mirroring: Mirroring) -> bool:
     return (mirroring.checkpoint / "quarantine" / "_delta_log").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_histories_of_columns_end_in_the_rows_of_their_source(spark: SparkSession, tmp_path: Path) -> None:
     sources = generated(HISTORIES)

@@ -148,6 +148,7 @@ def rows(spark: SparkSession, mirroring: Mirroring, capture: Capture, left_out: 
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @settings(
     max_examples=1,
