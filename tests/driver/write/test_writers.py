@@ -166,6 +166,20 @@ def test_whoever_changes_the_table_meanwhile_is_noticed(
     assert sorted(row["id"] for row in mirror.frame().collect()) == [0, 1, 2, 3]
 
 
+def test_vectors_that_are_switched_off_meanwhile(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hiding(monkeypatch)
+    mirror = table(spark, tmp_path, "switched", None)
+    plan = Scd1(COLUMNS, ["id"])
+    writer = DirectWriter(mirror)
+    apply(spark, writer, plan, [[state(key, "c", 1, "x") for key in range(3)], [state(2, "u", 2, "y")]])
+    spark.sql(f"ALTER TABLE {mirror.location.sql} SET TBLPROPERTIES ('{VECTORS_PROPERTY}' = 'false')")
+    wanted = changes(plan, 1, 0)
+    writer.write(frame(spark, [state(1, "u", 2, "y")]), wanted, Transaction("app", Batch("query", 2)))
+    assert sorted((row["id"], row["c"]) for row in mirror.frame().collect()) == [(0, "x"), (1, "y"), (2, "y")]
+
+
 def test_a_feature_that_is_to_be_avoided_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,7 @@ class MirroredTable:
         self._reported = {each.identity for each in reported}
         self._highest: bytes | None = None
         self._writes_nulls = False
-        self.merged = False
+        self.merged = True
         """Whether the batch before was written with MERGE."""
 
     @cached_property

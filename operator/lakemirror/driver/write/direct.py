@@ -101,7 +101,7 @@ class DirectWriter:
     """Changes the rows of one mirror; for changes of the batch's own keys alone (none ``untouched``)."""
 
     def __init__(self, mirror: Mirror, avoided: Collection[str] = ()) -> None:
-        """``avoided`` are features of Delta that the mirror must not have."""
+        """``avoided`` are features of Delta that the mirror must not have; its properties may say so, too."""
         self._mirror = mirror
         self._may_hide = VECTORS not in avoided
         self._log: TableLog | None = None
@@ -126,8 +126,8 @@ class DirectWriter:
             outcome = _full(attempt, states, changes)
         gone = outcome.gone.by_file()
         large = sum(attempt.data.files[place].size() for place in gone) > _SMALL
-        hides = large and self._may_hide
-        if hides and not self._can_hide:
+        hides = large and self._may_hide and attempt.vectors is not False
+        if hides and attempt.vectors is None:
             self._log.discard(outcome.added or ())
             self._mirror.alter({}, {}, {VECTORS_PROPERTY: "true"})
             return self.write(states, changes, transaction)
@@ -135,16 +135,12 @@ class DirectWriter:
         if added is None or (gone and not hides):
             self._log.discard(added or ())
             added = _written(attempt, outcome, [] if hides else list(gone), states, changes)
-        written = outcome.written or Written(inserted=rows_in(added))
+        written = outcome.written or Written(inserted=_count(added, outcome))
         rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
         note = {**transaction.batch.note, "rows": rows}
         attempt.commit(added, gone, note, hide=hides)
         self._in_order = hides and self._in_order
         return written
-
-    @property
-    def _can_hide(self) -> bool:
-        return self._mirror.properties.get(VECTORS_PROPERTY) == "true"
 
     def _plain(self, attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome | None:
         """The newer of state and row wins. None where both are equally new: one has to look at them."""
@@ -152,7 +148,7 @@ class DirectWriter:
         rows = _as_stored(attempt, states.alias("s"), changes)
         with ThreadPoolExecutor(1) as pool:
             early: Future[list[Any]] | None = None
-            if self._in_order and self._can_hide:
+            if self._in_order and attempt.vectors:
                 early = pool.submit(attempt.write, rows)
             found = _lookup(attempt, states, changes)
             added = early.result() if early else None
@@ -176,6 +172,15 @@ class DirectWriter:
             Written(inserted, updated, deleted),
             added,
         )
+
+
+def _count(added: Sequence[Any], outcome: _Outcome) -> int:
+    """How many rows were added."""
+    count = rows_in(added)
+    if count is None:
+        assert outcome.rows is not None
+        count = outcome.rows.count()
+    return count
 
 
 def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, Any]:
@@ -310,7 +315,7 @@ def _hinted(frame: DataFrame, changes: Changes) -> DataFrame:
 
 def _place(attempt: Attempt, stored: DataFrame) -> list[Column]:
     """Where stored rows are. Delta tells their index only in a table with deletion vectors."""
-    row = row_of(stored) if attempt.has_vectors else F.lit(0).cast("bigint")
+    row = row_of(stored) if attempt.vectors else F.lit(0).cast("bigint")
     return [place_of(stored).alias("at_file"), row.alias("at_row")]
 
 

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from lakemirror.driver.apply.bounds import Bound
 from lakemirror.driver.delta import applied_at
+from lakemirror.driver.mirror import VECTORS_PROPERTY
 from lakemirror.driver.storage import file_system
 from lakemirror.driver.write.changes import Transaction
 
@@ -77,10 +78,10 @@ class Attempt:
         return StructType.fromJson(json.loads(self._snapshot.metadata().schemaString()))
 
     @cached_property
-    def has_vectors(self) -> bool:
-        """Whether the table may have deletion vectors."""
-        setting = self._snapshot.metadata().configuration().get("delta.enableDeletionVectors")
-        return bool(setting.isDefined() and setting.get() == "true")
+    def vectors(self) -> bool | None:
+        """Whether the table may have deletion vectors; None where its properties do not say."""
+        setting = self._snapshot.metadata().configuration().get(VECTORS_PROPERTY)
+        return str(setting.get()).lower() == "true" if setting.isDefined() else None
 
     def rows(self, files: Iterable[Any]) -> DataFrame:
         """The rows of data files."""
@@ -186,7 +187,9 @@ class TableLog:
             self._jvm.scala.Option.apply(json.dumps(note, sort_keys=True)),
         )
         version = int(started.commit(self._seq(actions), operation))
-        self._known, self._done = DataFiles(version, live, data), number
+        # What Delta takes for no conflict may have come in between; then the files are read again.
+        alone = version == data.version + 1
+        self._known, self._done = DataFiles(version, live, data) if alone else None, number
 
     def _vectors(self, data: DataFiles, hidden: Mapping[int, Rows]) -> dict[int, Any]:
         """Store which rows of each file are hidden from now on, with those that were before."""
@@ -245,9 +248,10 @@ def row_of(rows: DataFrame) -> Column:
     return rows.metadataColumn("_metadata")["row_index"]
 
 
-def rows_in(files: Iterable[Any]) -> int:
-    """How many rows data files have that were just written."""
-    return sum(int(each.numPhysicalRecords().get()) for each in files)
+def rows_in(files: Iterable[Any]) -> int | None:
+    """How many rows new data files have; None where Delta keeps no statistics."""
+    counts = [each.numPhysicalRecords() for each in files]
+    return sum(int(each.get()) for each in counts) if all(each.isDefined() for each in counts) else None
 
 
 def _whole(add: Any, vector: Any) -> bool:
