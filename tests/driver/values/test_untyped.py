@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -26,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakemirror.driver.values import infer, resolve, schemaless
+from lakemirror.driver.values import RowDecoder, infer, resolve, schemaless
 from lakemirror.driver.values.decimals import twos_complement
 from tests.driver.values.images import CORRUPT, GAP, MISFIT, fine, lost, outcomes
 
@@ -180,3 +182,33 @@ def test_the_tables_type_wins_then_the_manifests_then_the_inferred() -> None:
     declared = {"a": StringType(), "b": DateType()}
     resolved = resolve(inferred, existing, declared)
     assert resolved == {"a": IntegerType(), "b": DateType(), "c": LongType(), "known": DateType()}
+
+
+POINT = StructType(
+    [StructField("a", LongType()), StructField("in", StructType([StructField("b", LongType())]))]
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fits"),
+    [
+        (POINT, {"a": 1, "in": {"b": 2}}, True),
+        (POINT, {"a": 1}, True),
+        (POINT, None, True),
+        (POINT, {"a": 1, "c": None}, True),
+        (POINT, {"c": 2}, False),
+        (POINT, {"a": 1, "in": {"b": 2, "c": 3}}, False),
+        (ArrayType(POINT), [{"a": 1}, None, {"in": {"b": 1}}], True),
+        (ArrayType(POINT), [{"a": 1}, {"c": 1}], False),
+        (MapType(StringType(), POINT), {"x": {"a": 1}}, True),
+        (MapType(StringType(), POINT), {"x": {"c": 1}}, False),
+    ],
+)
+def test_members_that_a_column_has_no_place_for_are_not_left_out(
+    spark: SparkSession, kind: DataType, value: Any, fits: bool
+) -> None:
+    decoder = RowDecoder([schemaless("c")], {"c": kind})
+    frame = spark.createDataFrame([(json.dumps({"c": value}),)], "text STRING")
+    [row] = frame.select(decoder.problem(F.col("text"), decoder.parse(F.col("text"))).alias("why")).collect()
+    assert (row["why"] is None) == fits, row["why"]
+    assert fits or "does not fit c (" in row["why"]

@@ -17,7 +17,7 @@ from lakemirror.driver.values.connect import SCHEMALESS, Field
 from lakemirror.driver.values.expressions import either, null, unless
 from lakemirror.driver.values.placeholder import Placeholder
 from lakemirror.driver.values.semantics import codec_of, is_known
-from lakemirror.driver.values.untyped import codec_of_type
+from lakemirror.driver.values.untyped import codec_of_type, has_others
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,12 @@ class RowDecoder:
         """Why the row cannot be decoded, naming the columns; null where it can."""
         tokens = F.from_json(text, "map<string,string>")
         decoded = self.project(wire)
+        strange = {f.name: self._strange(f, tokens) for f in self._fields}
         names = [
-            F.when(self._unread(wire, f, tokens) | _or_false(decoded[f.name].misfit), self._shown(f))
+            F.when(
+                self._unread(wire, f, tokens) | _or_false(either(decoded[f.name].misfit, strange[f.name])),
+                self._shown(f),
+            )
             for f in self._fields
         ]
         listed = F.array_join(F.array_compact(F.array(*names)), ", ") if names else F.lit("")
@@ -140,7 +144,7 @@ class RowDecoder:
             "the row is not a JSON object of the table's schema"
         )
         corrupt = wire.isNull() | wire.getField(self.corrupt).isNotNull()
-        misfit = either(*(d.misfit for d in decoded.values()))
+        misfit = either(*(d.misfit for d in decoded.values()), *strange.values())
         return F.when(text.isNotNull() & (corrupt if misfit is None else corrupt | misfit), reason)
 
     def default(self, name: str) -> Column:
@@ -154,6 +158,12 @@ class RowDecoder:
 
     def _unread(self, wire: Column, field: Field, tokens: Column) -> Column:
         return wire.getField(self._wire_names[field.name]).isNull() & tokens.getItem(field.name).isNotNull()
+
+    def _strange(self, field: Field, tokens: Column) -> Column | None:
+        """Whether a value without schema has members that its column has no place for."""
+        if field.connect_type != SCHEMALESS:
+            return None
+        return _sure(has_others(tokens.getItem(field.name), self.types[field.name]))
 
     def _shown(self, field: Field) -> str:
         return f"{field.name} ({self.types[field.name].simpleString()})"

@@ -83,6 +83,31 @@ def codec_of_type(target: DataType) -> Codec:
     raise LakemirrorError(f"no value of JSON can become a {target.simpleString()}")
 
 
+def has_others(text: Column, kind: DataType) -> Column | None:
+    """BOOLEAN: objects in a JSON text have members, other than nulls, that the type has no place for. None
+    for a type without structs.
+    """
+    if isinstance(kind, StructType):
+        members = F.map_filter(F.from_json(text, "map<string,string>"), lambda _, value: value.isNotNull())
+        known = F.array(*(F.lit(name) for name in kind.names))
+        others = F.size(F.array_except(F.map_keys(members), known)) > 0
+        return either(others, *(has_others(members[f.name], f.dataType) for f in kind.fields))
+    if isinstance(kind, ArrayType):
+        each, inner = F.from_json(text, "array<string>"), kind.elementType
+    elif isinstance(kind, MapType):
+        each, inner = F.map_values(F.from_json(text, "map<string,string>")), kind.valueType
+    else:
+        return None
+    if has_others(text, inner) is None:
+        return None
+    return F.exists(each, lambda value: _in_it(value, inner))
+
+
+def _in_it(text: Column, kind: DataType) -> Column:
+    found = has_others(text, kind)
+    return F.lit(False) if found is None else F.coalesce(found, F.lit(False))
+
+
 @dataclass(frozen=True)
 class JsonInteger(Codec):
     """A whole number for one of the smaller integer types."""
