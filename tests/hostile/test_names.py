@@ -28,7 +28,24 @@ ODD = (
     "all ,;{}()=\t\n of them",
     *(f"a{mark}b" for mark in ".`\"'\\/%$"),
     *(" lead", "`", "``.`", "a.b.c", "[x]", "%20", "Δ😀", "${env:HOME}", "1e5", "x" * 200, "long " * 60),
-    *("s", "key", "row", "s.row", "_metadata", "_corrupt", "_corrupt_record", ">", ",", "*", "null"),
+    *(
+        "s",
+        "t",
+        "k",
+        "number",
+        "at_file",
+        "choice",
+        "key",
+        "row",
+        "s.row",
+        "_metadata",
+        "_corrupt",
+        "_corrupt_record",
+        ">",
+        ",",
+        "*",
+        "null",
+    ),
 )
 KEY = "key ,;{}()=`.x"
 

@@ -21,10 +21,16 @@ from lakemirror.driver.write.changes import Transaction, Writer, Written
 from lakemirror.driver.write.direct import DirectWriter
 from lakemirror.driver.write.merge import MergeWriter
 
-COLUMNS: dict[str, DataType] = {"id": LongType(), "a b": StringType(), "c": StringType()}
+COLUMNS: dict[str, DataType] = {
+    "id": LongType(),
+    "a b": StringType(),
+    "c": StringType(),
+    "k": StringType(),
+    "of": StringType(),
+}
 STATE = (
     "key STRUCT<id: BIGINT>, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
-    "partition INT, offset BIGINT, row STRUCT<id: BIGINT, `a b`: STRING, c: STRING>, "
+    "partition INT, offset BIGINT, row STRUCT<id: BIGINT, `a b`: STRING, c: STRING, k: STRING, of: STRING>, "
     "seqs MAP<STRING, BINARY>, texts MAP<STRING, STRING>, row_seq BINARY, number BIGINT"
 )
 State = dict[str, Any]

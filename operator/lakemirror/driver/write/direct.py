@@ -213,9 +213,9 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
 def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     """Carry out clauses of any kind: whole rows are looked up, and what becomes of them is computed once."""
     stored = attempt.rows_within(changes.bounds).alias("t")
-    keys = states.select(F.col("key").alias("k"), F.col("number").alias("of"))
-    wanted = stored.join(_hinted(keys, changes), _same_key(changes)).select(
-        F.struct("t.*").alias("t"), "of", *_place(attempt, stored)
+    keys = states.select("key", "number")
+    wanted = stored.join(_hinted(keys, changes).alias("s"), _same_key(changes)).select(
+        F.struct("t.*").alias("t"), F.col("s.number").alias("of"), *_place(attempt, stored)
     )
     wanted = wanted.localCheckpoint(eager=False)
     joined = states.alias("s").join(_hinted(wanted, changes), F.col("s.number") == F.col("of"), "left")
@@ -269,14 +269,14 @@ def _remaining(
 ) -> DataFrame:
     """The rows of some files without those that go."""
     numbers = states.sparkSession.createDataFrame(pa.table({"number": np.unique(gone.numbers)}))
-    keys = states.join(F.broadcast(numbers), "number", "left_semi").select(F.col("key").alias("k"))
+    keys = states.join(F.broadcast(numbers), "number", "left_semi").select("key")
     stored = attempt.rows(files).alias("t")
-    return stored.join(_hinted(keys, changes), _same_key(changes), "left_anti")
+    return stored.join(_hinted(keys, changes).alias("s"), _same_key(changes), "left_anti")
 
 
 def _same_key(changes: Changes) -> Column:
-    """BOOLEAN: the stored row t has the key ``k``."""
-    return reduce(Column.__and__, [T(name) == F.col(f"k.{quoted(name)}") for name in changes.key])
+    """BOOLEAN: the stored row has the state's key. Qualified, for a table may have columns of any name."""
+    return reduce(Column.__and__, [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key])
 
 
 def _first(clauses: Sequence[Clause]) -> Column:
