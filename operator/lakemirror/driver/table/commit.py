@@ -35,7 +35,7 @@ from lakemirror.driver.table.lives import to_text
 from lakemirror.driver.table.mirrored import MirroredTable
 from lakemirror.driver.write.changes import Transaction, Written
 
-_NOTHING = Written(0, 0, 0)
+_NOTHING = Written()
 
 
 # -- before the rows ------------------------------------------------------------------------------

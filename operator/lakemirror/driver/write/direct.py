@@ -24,7 +24,7 @@ from pyspark.sql.types import StructField
 from lakemirror.driver.delta import quoted
 from lakemirror.driver.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
 from lakemirror.driver.write.changes import Changes, Clause, T, Transaction, Written
-from lakemirror.driver.write.log import Attempt, TableLog, place_of, row_of, rows_in
+from lakemirror.driver.write.log import Attempt, Rows, TableLog, place_of, row_of, rows_in
 
 _KNOWN: Final = frozenset(
     {
@@ -43,7 +43,6 @@ _SMALL: Final = 8 * 1024 * 1024
 """Bytes of files that are written anew rather than given a deletion vector."""
 
 _PLACE: Final = ("at_file", "at_row")
-_Numbers = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
 
@@ -62,9 +61,9 @@ def possible(mirror: Mirror) -> bool:
 class _Places:
     """Stored rows: the hash of each one's file, its index there, and the number of its key's state."""
 
-    files: _Numbers
-    rows: _Numbers
-    numbers: _Numbers
+    files: Rows
+    rows: Rows
+    numbers: Rows
 
     @classmethod
     def of(cls, found: Mapping[str, Any], chosen: _Flags) -> _Places:
@@ -77,7 +76,7 @@ class _Places:
         nothing = np.empty(0, np.int64)
         return cls(nothing, nothing, nothing)
 
-    def by_file(self) -> dict[int, _Numbers]:
+    def by_file(self) -> dict[int, Rows]:
         order = np.lexsort((self.rows, self.files))
         files, rows = self.files[order], self.rows[order]
         places, starts = np.unique(files, return_index=True)
@@ -222,10 +221,12 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     matched = F.col("at_file").isNotNull()
     chosen = F.when(matched, _first(changes.matched)).otherwise(_first(changes.unmatched))
     values = [
-        F.when(matched, _value(each.name, changes.matched, T(each.name)))
-        .otherwise(_value(each.name, changes.unmatched, F.lit(None)))
-        .cast(each.dataType)
-        .alias(each.name)
+        _typed(
+            F.when(matched, _value(each.name, changes.matched, T(each.name))).otherwise(
+                _value(each.name, changes.unmatched, F.lit(None))
+            ),
+            each,
+        )
         for each in attempt.schema.fields
     ]
     deletes = [i for i, each in enumerate(changes.matched) if each.values is None]

@@ -193,22 +193,20 @@ class TableLog:
 
     def _vectors(self, data: DataFiles, hidden: Mapping[int, Rows]) -> dict[int, Any]:
         """Store which rows of each file are hidden from now on, with those that were before."""
-        entries, names = self._jvm.java.util.ArrayList(), {}
+        if not hidden:
+            return {}
+        entries = self._jvm.java.util.ArrayList()
         for place, rows in hidden.items():
             before = data.files[place].deletionVector()
             former = self._jvm.scala.Option.apply(None if before is None else before.serializeToBase64())
-            name = str(place)
-            names[name] = place
             bitmap = bytearray(_MAGIC + BitMap64(rows).serialize())
-            entries.add(self._delta.commands.DeletionVectorData(name, former, bitmap, len(rows)))
-        if not names:
-            return {}
+            entries.add(self._delta.commands.DeletionVectorData(str(place), former, bitmap, len(rows)))
         writer = getattr(getattr(self._delta.commands, "DeletionVectorWriter$"), "MODULE$")
         store = writer.createMapperToStoreDeletionVectors(
             self._spark._jsparkSession, self._log.newDeltaHadoopConf(), self._base, 0
         )
         stored = _listed(store.apply(self._seq(entries).iterator()).toList())
-        return {names[each.filePath()]: each.deletionVector() for each in stored}
+        return {int(each.filePath()): each.deletionVector() for each in stored}
 
     def _place(self, add: Any) -> Any:
         """The path of a data file."""
