@@ -47,7 +47,7 @@ RUN --mount=type=secret,id=pip \
 FROM base AS jars
 RUN apt-get update && apt-get install -y --no-install-recommends maven
 WORKDIR /src
-COPY operator/lakemirror/driver/jars.xml docker/s3.xml ./
+COPY operator/lakemirror/driver/runtime/jars.xml docker/s3.xml ./
 RUN --mount=type=secret,id=maven \
     --mount=type=secret,id=truststore,target=/etc/ssl/certs/java/cacerts \
     if [ -r /run/secrets/maven ]; then settings="-s /run/secrets/maven"; fi; \

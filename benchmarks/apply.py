@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.contenders import COLUMNS, Contender, Floor, Ours, Textbook
 from benchmarks.events import Files, Load, make
-from lakemirror.driver.session import create_session
+from lakemirror.driver.runtime.session import create_session
 
 _SETTINGS = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.events import SPARK_TYPES
 from lakemirror.api import CdcPipeline
-from lakemirror.driver.runner import BatchDone, Event, run
+from lakemirror.driver.runtime.runner import BatchDone, Event, run
 
 COLUMNS = ("id", *SPARK_TYPES)
 """The table's columns, without what a contender adds."""
@@ -42,7 +42,7 @@ class Contender(Protocol):
 
 
 class Ours:
-    """Lakemirror, whole: `lakemirror.driver.runner.run` goes on in a thread and takes each file as it comes.
+    """Lakemirror, whole: `runner.run` goes on in a thread and takes each file as it comes.
 
     Checkpoint, ownership, quarantine and audit are part of what is measured.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lakemirror.driver.session import create_session
+from lakemirror.driver.runtime.session import create_session
 
 
 def mirrors(directory: Path) -> list[Path]:

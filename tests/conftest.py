@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.session import create_session
+from lakemirror.driver.runtime.session import create_session
 from tests.support.kafka_broker import Broker, start_broker
 
 # Short runs: what the JVM gains by compiling well is less than what the compiler takes.

@@ -8,9 +8,9 @@ import pytest
 
 from lakemirror.api import crd
 from lakemirror.api.report import COUNTERS, GAUGES, OUTCOMES, Counts, Report, TableReport, Totals
-from lakemirror.driver import audit
-from lakemirror.driver.display import counts_text
-from lakemirror.driver.metrics import ReportCollector
+from lakemirror.driver.record import audit
+from lakemirror.driver.runtime.display import counts_text
+from lakemirror.driver.runtime.metrics import ReportCollector
 
 
 def test_records_are_the_sum_of_the_outcomes() -> None:

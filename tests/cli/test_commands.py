@@ -119,7 +119,7 @@ def install(monkeypatch: pytest.MonkeyPatch, module: str, driver: Driver) -> Dri
     fake = ModuleType(name)
     setattr(fake, "run" if module == "runner" else module, driver)
     monkeypatch.setitem(sys.modules, name, fake)
-    screen = ModuleType("lakemirror.driver.display")
+    screen = ModuleType("lakemirror.driver.runtime.display")
     screen.Display = lambda: nullcontext("display")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, screen.__name__, screen)
     return driver

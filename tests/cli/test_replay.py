@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from lakemirror.api import CdcPipeline
 from lakemirror.cli.main import main
-from lakemirror.driver.replay import Outcome, StillBad
+from lakemirror.driver.runtime.replay import Outcome, StillBad
 from tests.api.manifests import SMALL
 
 
@@ -32,7 +32,7 @@ class Replayer:
 def invoke(
     monkeypatch: pytest.MonkeyPatch, folder: Path, outcome: Outcome, *arguments: str
 ) -> tuple[Result, Replayer]:
-    replayer, fake = Replayer(outcome), ModuleType("lakemirror.driver.replay")
+    replayer, fake = Replayer(outcome), ModuleType("lakemirror.driver.runtime.replay")
     fake.replay = replayer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
     manifest = folder / "pipeline.yaml"

@@ -19,9 +19,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.checkpoint.storage import local_path
 from lakemirror.driver.errors import CheckpointInUse
-from lakemirror.driver.runner import run
-from lakemirror.driver.storage import local_path
+from lakemirror.driver.runtime.runner import run
 from tests.conformance.captures import Capture, wrong
 from tests.support.delivery import parts, whole
 from tests.support.mirroring import Mirroring, at

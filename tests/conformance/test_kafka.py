@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.runner import BatchDone, Event, RunSummary, run
+from lakemirror.driver.runtime.runner import BatchDone, Event, RunSummary, run
 from tests.conformance.captures import Capture, wrong
 from tests.support.kafka_broker import Broker
 from tests.support.mirroring import Mirroring

@@ -8,10 +8,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lakemirror.api.report import COUNTERS, Counts
-from lakemirror.driver import audit
-from lakemirror.driver.progress import Progress
+from lakemirror.driver.read.base import Batch, Lag
+from lakemirror.driver.record import audit
 from lakemirror.driver.results import BatchResult, Drift, TableResult
-from lakemirror.driver.sources.base import Batch, Lag
+from lakemirror.driver.runtime.progress import Progress
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SEEN = datetime(2026, 3, 1, 13, tzinfo=UTC)

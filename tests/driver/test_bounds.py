@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.apply.bounds import rounded
+from lakemirror.driver.reduce.bounds import rounded
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, Special, table

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.cleanup import delete_data
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import CheckpointInUse
-from lakemirror.driver.owner import Owner
-from lakemirror.driver.storage import open_storage
+from lakemirror.driver.runtime.cleanup import delete_data
 from tests.support.mirroring import Mirroring
 from tests.support.records import Column
 from tests.support.shop import Shop, table

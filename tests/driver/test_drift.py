@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.types import DataType
 
-from lakemirror.driver.drift import Policy, SchemaVersion, fits, plan_drift, widened
 from lakemirror.driver.errors import SchemaDriftRefused
-from lakemirror.driver.replay import replay
+from lakemirror.driver.plan.drift import Policy, SchemaVersion, fits, plan_drift, widened
 from lakemirror.driver.results import Drift
+from lakemirror.driver.runtime.replay import replay
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record, Table
 from tests.support.shop import Shop, decimal, table

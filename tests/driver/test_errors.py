@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.errors import CheckpointInUse, cause_of
-from lakemirror.driver.sources.brokers import why_away
+from lakemirror.driver.read.brokers import why_away
 
 
 @dataclass

@@ -18,11 +18,11 @@ from pyspark.sql.types import _parse_datatype_string
 
 from lakemirror.api.source import FilesSource
 from lakemirror.driver import faults
+from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import BatchMismatch, LakemirrorError
-from lakemirror.driver.sources import files
-from lakemirror.driver.sources.base import RAW, Batch
-from lakemirror.driver.sources.files import FilesFeed, InputIncomplete, InputMissing, read_records
-from lakemirror.driver.storage import LocalStorage
+from lakemirror.driver.read import files
+from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.read.files import FilesFeed, InputIncomplete, InputMissing, read_records
 
 
 def record(offset: int, value: str | None = "v", **other: Any) -> dict[str, Any]:

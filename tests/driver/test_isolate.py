@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemirror.driver.isolate import AT_MOST, as_bad, bisect, is_poison, poisoned, without
-from lakemirror.driver.sources.base import RAW
+from lakemirror.driver.parse.isolate import AT_MOST, as_bad, bisect, is_poison, poisoned, without
+from lakemirror.driver.read.base import RAW
 
 WHOLE = ValueError("somewhere")
 

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.driver.applier import TableApplier
 from lakemirror.driver.errors import RecordsUnaccounted
-from lakemirror.driver.mirror import SOURCE_PROPERTY, Mirror
-from lakemirror.driver.replay import replay
-from lakemirror.driver.table import decide
-from lakemirror.driver.table.applier import TableApplier
-from lakemirror.driver.targets import canonical
+from lakemirror.driver.plan import decide
+from lakemirror.driver.plan.targets import canonical
+from lakemirror.driver.runtime.replay import replay
+from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, table

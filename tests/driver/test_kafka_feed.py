@@ -17,9 +17,9 @@ from pyspark.sql.types import _parse_datatype_string
 
 from lakemirror.api.source import KafkaSource
 from lakemirror.driver import faults
-from lakemirror.driver.sources.base import RAW, Batch
-from lakemirror.driver.sources.kafka import KafkaFeed, client_options, tasks
-from lakemirror.driver.storage import LocalStorage
+from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.read.kafka import KafkaFeed, client_options, tasks
 from tests.support.kafka_broker import Broker
 
 pytestmark = pytest.mark.sources

@@ -16,7 +16,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
-from lakemirror.driver import keys
+from lakemirror.driver.tables import keys
 
 ODD = [
     "",

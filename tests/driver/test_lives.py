@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakemirror.driver.table.lives import PLAIN, Life, Lives, Seen, from_text, to_text, together
-from lakemirror.driver.values.connect import Field
+from lakemirror.driver.parse.values.connect import Field
+from lakemirror.driver.plan.lives import PLAIN, Life, Lives, Seen, from_text, to_text, together
 
 Event = tuple[int, bool]
 """Its place, and whether it has the column."""

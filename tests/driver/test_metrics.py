@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lakemirror.api.report import Counts
 from lakemirror.driver.errors import LakemirrorError
-from lakemirror.driver.metrics import Metrics, port_from_environment
-from lakemirror.driver.progress import Progress
+from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import BatchResult, TableResult
-from lakemirror.driver.sources.base import Lag
+from lakemirror.driver.runtime.metrics import Metrics, port_from_environment
+from lakemirror.driver.runtime.progress import Progress
 
 
 def scrape(port: int) -> dict[tuple[str, str], float]:

@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakemirror.driver
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import Entry, LocalStorage
 from lakemirror.driver.errors import CheckpointInUse
-from lakemirror.driver.owner import Owner
-from lakemirror.driver.storage import Entry, LocalStorage
 
 
 class RemoteStorage:
@@ -55,8 +55,8 @@ class RemoteStorage:
 
 HOLD = """
 import sys, time
-from lakemirror.driver.owner import Owner
-from lakemirror.driver.storage import LocalStorage
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import LocalStorage
 owner = Owner(LocalStorage(sys.argv[1]), run_id="the-other").acquire()
 print("owned", flush=True)
 time.sleep(600)

@@ -11,12 +11,13 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import Report
-from lakemirror.driver import delta, quarantine
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import BadRecordRefused
-from lakemirror.driver.owner import Owner
-from lakemirror.driver.replay import replay
-from lakemirror.driver.sources.base import Batch
-from lakemirror.driver.storage import open_storage
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record import quarantine
+from lakemirror.driver.runtime.replay import replay
+from lakemirror.driver.tables import delta
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table, timestamp, with_payload

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.api.report import Report, SourceReport
-from lakemirror.driver import runner
 from lakemirror.driver.errors import SourceUnreachable
-from lakemirror.driver.runner import run
-from lakemirror.driver.sources import kafka, watch
-from lakemirror.driver.sources.watch import SourceWatch
+from lakemirror.driver.read import kafka, watch
+from lakemirror.driver.read.watch import SourceWatch
+from lakemirror.driver.runtime import runner
+from lakemirror.driver.runtime.runner import run
 from tests.driver.test_runner import Counter, make, record
 
 

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakemirror.api.spec import Ordering
-from lakemirror.driver.restarts import (
+from lakemirror.driver.profile.restarts import (
     At,
     Former,
     Memory,

@@ -20,12 +20,14 @@ import lakemirror.driver
 from lakemirror.api import CdcPipeline, Pipeline
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
-from lakemirror.driver.display import Display
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, TableFailed
-from lakemirror.driver.owner import Owner
-from lakemirror.driver.paths import with_absolute_paths
+from lakemirror.driver.read.base import Batch
 from lakemirror.driver.results import BatchResult, Drift, TableResult
-from lakemirror.driver.runner import (
+from lakemirror.driver.runtime.display import Display
+from lakemirror.driver.runtime.paths import with_absolute_paths
+from lakemirror.driver.runtime.runner import (
     BatchDone,
     Event,
     Finished,
@@ -33,9 +35,7 @@ from lakemirror.driver.runner import (
     read_secret,
     run,
 )
-from lakemirror.driver.sources.base import Batch
-from lakemirror.driver.storage import LocalStorage
-from lakemirror.driver.supported import NotSupportedYet
+from lakemirror.driver.runtime.supported import NotSupportedYet
 from tests.support.kafka_broker import Broker
 
 
@@ -180,7 +180,7 @@ import sys, time
 from lakemirror.api import CdcPipeline
 from lakemirror.api.report import Counts
 from lakemirror.driver.results import BatchResult
-from lakemirror.driver.runner import run
+from lakemirror.driver.runtime.runner import run
 
 class Slow:
     def __init__(self, *_): pass

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakemirror.driver
-from lakemirror.driver import jars, session
-from lakemirror.driver.session import JavaMissing, check_java
+from lakemirror.driver.runtime import jars, session
+from lakemirror.driver.runtime.session import JavaMissing, check_java
 
 
 def program(path: Path, script: str) -> None:
@@ -97,7 +97,7 @@ def test_jars_are_resolved_once_by_processes_at_once(tmp_path: Path) -> None:
         "LAKEMIRROR_JARS": str(target),
         "PYTHONPATH": str(Path(lakemirror.driver.__file__).parents[2]),
     }
-    command = [sys.executable, "-m", "lakemirror.driver.jars"]
+    command = [sys.executable, "-m", "lakemirror.driver.runtime.jars"]
     running = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]

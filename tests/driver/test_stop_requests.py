@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lakemirror.driver.runner import _stop_requests
+from lakemirror.driver.runtime.runner import _stop_requests
 
 
 def test_a_first_signal_asks_and_a_second_one_interrupts() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver import storage as module
-from lakemirror.driver.storage import (
+from lakemirror.driver.checkpoint import storage as module
+from lakemirror.driver.checkpoint.storage import (
     FileCutOff,
     HadoopStorage,
     LocalStorage,

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver import faults, quarantine
-from lakemirror.driver.runner import Event, Reported, Resync, RunSummary, run
+from lakemirror.driver import faults
+from lakemirror.driver.record import quarantine
+from lakemirror.driver.runtime.runner import Event, Reported, Resync, RunSummary, run
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.api.spec import Ordering
-from lakemirror.driver import restarts
-from lakemirror.driver.envelopes.debezium import Classifier
-from lakemirror.driver.overview import overview
-from lakemirror.driver.restarts import Memory
-from lakemirror.driver.sources.files import read_records
+from lakemirror.driver.parse.envelopes.debezium import Classifier
+from lakemirror.driver.profile import restarts
+from lakemirror.driver.profile.overview import overview
+from lakemirror.driver.profile.restarts import Memory
+from lakemirror.driver.read.files import read_records
 from tests.conformance.captures import SCENARIOS, Capture
 from tests.support.delivery import Batches, doubled, parts, restarted, shuffled
 from tests.support.records import Record, write

@@ -13,13 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline, Pipeline
 from lakemirror.api.source import KafkaSource
-from lakemirror.driver import runner, tokens
+from lakemirror.driver.checkpoint import tokens
+from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.read import files
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.read.kafka import KafkaFeed, SourceLost
 from lakemirror.driver.results import BatchResult
-from lakemirror.driver.runner import run
-from lakemirror.driver.sources import files
-from lakemirror.driver.sources.base import Batch
-from lakemirror.driver.sources.kafka import KafkaFeed, SourceLost
-from lakemirror.driver.storage import LocalStorage
+from lakemirror.driver.runtime import runner
+from lakemirror.driver.runtime.runner import run
 from tests.support.kafka_broker import Broker
 
 # --- troubles that time heals

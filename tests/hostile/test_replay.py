@@ -16,13 +16,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api import CdcPipeline
-from lakemirror.driver import faults, quarantine, replay
-from lakemirror.driver.backoff import Backoff
-from lakemirror.driver.held import FIRST_DELAY, HeldRecords
-from lakemirror.driver.owner import Owner
+from lakemirror.driver import faults
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import LocalStorage, open_storage
+from lakemirror.driver.record import quarantine
 from lakemirror.driver.results import BatchResult, TableResult
-from lakemirror.driver.runner import run
-from lakemirror.driver.storage import LocalStorage, open_storage
+from lakemirror.driver.runtime import replay
+from lakemirror.driver.runtime.backoff import Backoff
+from lakemirror.driver.runtime.held import FIRST_DELAY, HeldRecords
+from lakemirror.driver.runtime.runner import run
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, table
@@ -195,7 +197,7 @@ def test_when_held_records_are_tried_again(spark: SparkSession, monkeypatch: pyt
         return sources
 
     failing = {"b"}
-    monkeypatch.setattr("lakemirror.driver.held._held", list)
+    monkeypatch.setattr("lakemirror.driver.runtime.held._held", list)
     gate.apply = apply  # type: ignore[assignment,method-assign]
     held.serve()
     assert tried == [["a", "b"], ["a"], ["b"]]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemirror.driver.apply.reduce import anchor, reduce_events
+from lakemirror.driver.reduce.events import anchor, reduce_events
 from tests.support.delivery import doubled, shuffled
 from tests.support.histories import History, Shape, gaps, key_of, many, play
 from tests.support.records import UNAVAILABLE, Record, payload

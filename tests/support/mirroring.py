@@ -12,8 +12,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline
-from lakemirror.driver.delta import quoted
-from lakemirror.driver.runner import RunSummary, run
+from lakemirror.driver.runtime.runner import RunSummary, run
+from lakemirror.driver.tables.delta import quoted
 from tests.support import delivery
 
 Settings = Mapping[str, Any]

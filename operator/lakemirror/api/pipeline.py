@@ -86,12 +86,12 @@ class CdcPipeline(Model):
         return dump_document(self.to_dict())
 
     def run(self, *, once: bool = False, **options: Any) -> Any:
-        """Mirror here, in this process, and return a summary; see ``lakemirror.driver.runner.run``.
+        """Mirror here, in this process, and return a summary; see ``lakemirror.driver.runtime.runner.run``.
 
         ``once`` ends when all that was there at the start is applied. Needs ``lakemirror[spark]``.
         """
         # By name: the contract must not depend on the driver.
-        return importlib.import_module("lakemirror.driver.runner").run(self, once=once, **options)
+        return importlib.import_module("lakemirror.driver.runtime.runner").run(self, once=once, **options)
 
     @classmethod
     def _validated(cls, document: Any, *, by_name: bool) -> Self:

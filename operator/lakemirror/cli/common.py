@@ -110,9 +110,9 @@ def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str,
 
 
 def driver_module(name: str) -> ModuleType:
-    """A module of the driver; leaves with exit code 1 and a hint if Spark is not installed."""
+    """A module of the driver's runtime; leaves with exit code 1 and a hint if Spark is not installed."""
     try:
-        return importlib.import_module(f"lakemirror.driver.{name}")
+        return importlib.import_module(f"lakemirror.driver.runtime.{name}")
     except ModuleNotFoundError as e:
         package = (e.name or "").partition(".")[0]
         if package not in SPARK_PACKAGES:

@@ -55,7 +55,7 @@ def replay(
 
 
 def told(outcome: Any, checkpoint: str, timeout: float) -> list[str]:
-    """What came of a replay (`lakemirror.driver.replay.Outcome`), a line each."""
+    """What came of a replay (`lakemirror.driver.runtime.replay.Outcome`), a line each."""
     where = f"{checkpoint.rstrip('/')}/replay/outcomes/{outcome.request}.json"
     if outcome.filed:
         return [

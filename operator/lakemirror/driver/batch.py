@@ -27,18 +27,21 @@ from pyspark.sql import functions as F
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
-from lakemirror.driver import audit, faults, isolate, quarantine, restarts
-from lakemirror.driver.conservation import require_accounted, require_stored
-from lakemirror.driver.envelopes.debezium import Classifier
+from lakemirror.driver import faults
+from lakemirror.driver.applier import TableApplier, described, hold, of_table
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
-from lakemirror.driver.mirror import TableName, name_of
-from lakemirror.driver.overview import Overview, overview
+from lakemirror.driver.parse import isolate
+from lakemirror.driver.parse.envelopes.debezium import Classifier
+from lakemirror.driver.plan.decision import Decision, Held, Refused
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.targets import Targets
+from lakemirror.driver.profile import restarts
+from lakemirror.driver.profile.overview import Overview, overview
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record import audit, quarantine
+from lakemirror.driver.record.conservation import require_accounted, require_stored
 from lakemirror.driver.results import BatchResult, TableResult, without_open
-from lakemirror.driver.sources.base import Batch
-from lakemirror.driver.table.applier import TableApplier, described, hold, of_table
-from lakemirror.driver.table.decision import Decision, Held, Refused
-from lakemirror.driver.table.mirrored import MirroredTable
-from lakemirror.driver.targets import Targets
+from lakemirror.driver.tables.mirror import TableName, name_of
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from lakemirror.api import ManifestError
-from lakemirror.driver import cleanup, log, runner
 from lakemirror.driver.errors import LakemirrorError, cause_of
+from lakemirror.driver.runtime import cleanup, log, runner
 from lakemirror.pod.api import Api
 from lakemirror.pod.executors import delete_leftovers
 from lakemirror.pod.mounts import MountWatch

@@ -3,8 +3,8 @@
 
 It is started as the driver is (``python3 -m lakemirror.pod``, its manifest in a file), and patches
 the ConfigMap ``LAKEMIRROR_PROGRESS_CONFIGMAP``, key ``progress.json``, with the document that
-``lakemirror.driver.progress`` describes. What it does stands as JSON in the key ``behaviour`` of ConfigMap
-``<pipeline>-behaviour``, which it reads every second:
+``lakemirror.driver.runtime.progress`` describes. What it does stands as JSON in the key ``behaviour`` of
+ConfigMap ``<pipeline>-behaviour``, which it reads every second:
 
     lag         records that are not applied (0)
     commits     a new batch every 2 s (false)

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api.spec import Ordering
-from lakemirror.driver.envelopes.debezium import Classifier
-from lakemirror.driver.sources.files import read_records
+from lakemirror.driver.parse.envelopes.debezium import Classifier
+from lakemirror.driver.read.files import read_records
 from tests.support import records
 from tests.support.records import Column
 from tests.support.shop import Shop, table

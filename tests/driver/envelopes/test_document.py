@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.envelopes.document import schema_id, split
+from lakemirror.driver.parse.envelopes.embedded import schema_id, split
 
 SCHEMA = {"type": "struct", "fields": [{"type": "int32", "optional": False, "field": "id"}], "name": "Größe"}
 OTHER = {**SCHEMA, "name": "a longer name"}

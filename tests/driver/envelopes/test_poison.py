@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from lakemirror.api.spec import Ordering
-from lakemirror.driver.envelopes.debezium import Classifier
-from lakemirror.driver.overview import overview
-from lakemirror.driver.sources.base import RAW
+from lakemirror.driver.parse.envelopes.debezium import Classifier
+from lakemirror.driver.profile.overview import overview
+from lakemirror.driver.read.base import RAW
 from tests.support.records import Column, dumps
 from tests.support.shop import Shop, table
 

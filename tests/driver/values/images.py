@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from lakemirror.driver.values import Field, RowDecoder
+from lakemirror.driver.parse.values import Field, RowDecoder
 from tests.support import records
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "debezium"

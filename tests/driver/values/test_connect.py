@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakemirror.driver.values import Field, parse_envelope, parse_key
-from lakemirror.driver.values.connect import SchemaError
+from lakemirror.driver.parse.values import Field, parse_envelope, parse_key
+from lakemirror.driver.parse.values.connect import SchemaError
 
 ROW = [
     {"type": "int32", "optional": False, "field": "id"},

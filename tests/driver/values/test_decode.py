@@ -25,9 +25,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakemirror.driver.values import Field, RowDecoder
-from lakemirror.driver.values.decimals import twos_complement
-from lakemirror.driver.values.placeholder import Placeholder
+from lakemirror.driver.parse.values import Field, RowDecoder
+from lakemirror.driver.parse.values.decimals import twos_complement
+from lakemirror.driver.parse.values.placeholder import Placeholder
 from tests.driver.values.images import CORRUPT, GAP, MISFIT, fine, lost, outcomes, wired
 
 TIME, DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.values import RowDecoder, parse_envelope, schemaless
+from lakemirror.driver.parse.values import RowDecoder, parse_envelope, schemaless
 from tests.driver.values import images
 
 TABLE = "public.types_full"

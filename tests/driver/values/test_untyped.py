@@ -28,8 +28,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakemirror.driver.values import RowDecoder, infer, resolve, schemaless
-from lakemirror.driver.values.decimals import twos_complement
+from lakemirror.driver.parse.values import RowDecoder, infer, resolve, schemaless
+from lakemirror.driver.parse.values.decimals import twos_complement
 from tests.driver.values.images import CORRUPT, GAP, MISFIT, fine, lost, outcomes
 
 MARK = "__debezium_unavailable_value"

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
-from lakemirror.driver.apply.scd1 import Scd1, changes
-from lakemirror.driver.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Location, Mirror
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.reduce.changes import Transaction, Writer, Written
+from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.sequence import WIDTH
-from lakemirror.driver.sources.base import Batch
+from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Location, Mirror
 from lakemirror.driver.write import direct
-from lakemirror.driver.write.changes import Transaction, Writer, Written
 from lakemirror.driver.write.direct import DirectWriter
 from lakemirror.driver.write.merge import MergeWriter
 

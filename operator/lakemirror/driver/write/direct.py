@@ -21,9 +21,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from lakemirror.driver.delta import quoted
-from lakemirror.driver.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
-from lakemirror.driver.write.changes import Changes, Clause, T, Transaction, Written
+from lakemirror.driver.reduce.changes import Changes, Clause, T, Transaction, Written
+from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
 from lakemirror.driver.write.log import Attempt, Rows, TableLog, place_of, row_of, rows_in
 
 _KNOWN: Final = frozenset(
@@ -110,7 +110,7 @@ class DirectWriter:
         """
 
     def write(self, states: DataFrame, changes: Changes, transaction: Transaction) -> Written:
-        """See `lakemirror.driver.write.changes.Writer`."""
+        """See `lakemirror.driver.reduce.changes.Writer`."""
         if self._log is None:
             self._log = TableLog(states.sparkSession, self._mirror.required_path)
         attempt = self._log.begin(transaction)

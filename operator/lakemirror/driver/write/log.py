@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
-from lakemirror.driver.apply.bounds import Bound
-from lakemirror.driver.delta import applied_at
-from lakemirror.driver.mirror import VECTORS_PROPERTY
-from lakemirror.driver.storage import file_system
-from lakemirror.driver.write.changes import Transaction
+from lakemirror.driver.checkpoint.storage import file_system
+from lakemirror.driver.reduce.bounds import Bound
+from lakemirror.driver.reduce.changes import Transaction
+from lakemirror.driver.tables.delta import applied_at
+from lakemirror.driver.tables.mirror import VECTORS_PROPERTY
 
 Rows = npt.NDArray[np.int64]
 """Indexes of rows in a file."""

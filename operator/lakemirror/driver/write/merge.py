@@ -8,10 +8,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakemirror.driver.apply import bounds
-from lakemirror.driver.delta import quoted
-from lakemirror.driver.mirror import Mirror
-from lakemirror.driver.write.changes import Changes, T, Transaction, Written
+from lakemirror.driver.reduce import bounds
+from lakemirror.driver.reduce.changes import Changes, T, Transaction, Written
+from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.mirror import Mirror
 
 
 class MergeWriter:
@@ -24,7 +24,7 @@ class MergeWriter:
         self._mirror = mirror
 
     def write(self, states: DataFrame, changes: Changes, transaction: Transaction) -> Written:
-        """See `lakemirror.driver.write.changes.Writer`."""
+        """See `lakemirror.driver.reduce.changes.Writer`."""
         same = [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key]
         within = [bounds.within(T(name), b.kind, b.low, b.high) for name, b in changes.bounds.items()]
         on = reduce(Column.__and__, [*same, *within])

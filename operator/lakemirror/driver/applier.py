@@ -1,0 +1,157 @@
+"""Applies the batches of a pipeline to one of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.api.report import Counts
+from lakemirror.driver.plan import decide
+from lakemirror.driver.plan.decision import Decision, Held, Refused, Waiting
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.schemas import Schemas
+from lakemirror.driver.profile import restarts
+from lakemirror.driver.profile.overview import TableOverview
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.reduce.changes import Transaction
+from lakemirror.driver.results import TableResult
+from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY, TableName
+from lakemirror.driver.write import commit
+
+
+class TableApplier:
+    """One source table; keeps what it knows of its mirror between batches.
+
+    A batch is decided, prepared and committed, in this order.
+    """
+
+    def __init__(self, name: TableName, table: MirroredTable | None, held: Held | None = None) -> None:
+        """``table`` is None for one that the manifest leaves out, and for one that is ``held``."""
+        self.name = name
+        self._table = table
+        self._held = held
+        if table is not None:
+            self._schemas = Schemas(table)
+
+    @property
+    def left_out(self) -> bool:
+        """The manifest leaves the table out."""
+        return self._table is None and self._held is None
+
+    def decide(self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> Decision:
+        """What to do with the table's part of the batch; materialises its state. Writes nothing.
+
+        ``documents``: every schema document that the batch refers to, by id.
+        """
+        if self._held is not None:
+            return hold(self.name, self._held, events, seen)
+        if self._table is None:
+            return Decision(self.name, seen)
+        mine = of_table(events, self.name)
+        changes, truncates = mine.where("kind = 'change'"), mine.where("kind = 'truncate'")
+        try:
+            versions = self._schemas.of(changes, seen, documents)
+            work = decide.decide(self._table, changes, truncates, seen, versions)
+            return Decision(self.name, seen, work=work)
+        except (Refused, Waiting) as reason:
+            return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
+
+    def prepare(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> None:
+        """Write what has to stand before the rows do: the mirror itself, and its tombstones.
+
+        ``replay``: the batch may have been written before; then nothing is written again.
+        """
+        table, work = self._table, decision.work
+        if table is None or work is None or (replay and _has(table, batch, app_id)):
+            return
+        commit.prepare(table, work, batch)
+
+    def commit(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
+        """Write the rows; a table that has this batch already is left as it is."""
+        table, work = self._table, decision.work
+        assert table is not None
+        assert work is not None
+        result = replace(described(decision), target=str(table.location), drift=work.drift)
+        if replay and _has(table, batch, app_id):
+            return commit.already(table, work, batch, result)
+        return commit.commit(table, work, result, Transaction(app_id, batch))
+
+    def standing(self) -> list[restarts.Stored] | None:
+        """The highest positions that stand in the mirror and its tombstones; None without a mirror."""
+        table = self._table
+        if table is None or not table.mirror.exists:
+            return None
+        if table.properties.get(SOURCE_PROPERTY) != table.source:
+            return []
+        rows = table.mirror.frame().select(
+            "__origin.topic", "__origin.partition", F.col("__seq").alias("seq"), "__event_time"
+        )
+        rows = rows.withColumnRenamed("__event_time", "event_time")
+        if table.tombstone_summary.newest is not None:
+            gone = table.tombstones.frame().where("kind <> 'collected'")
+            rows = rows.unionByName(gone.select(*rows.columns))
+        return restarts.stored(rows)
+
+    def read_log(self) -> None:
+        """Have Delta compute the state of the mirror's log, in which MERGE looks up its transaction id."""
+        table = self._table
+        if table is not None and table.merged and table.mirror.exists:
+            table.mirror.applied("")
+
+    def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
+        """Forget tombstones that were recorded before a time and lie below a sequence (None: any); returns
+        how many.
+        """
+        table = self._table
+        try:
+            properties = table.properties if table is not None else {}
+        except Refused:
+            return 0
+        if table is None or properties.get(MODE_PROPERTY) != "scd1":
+            return 0
+        if properties.get(SOURCE_PROPERTY) != table.source:
+            return 0
+        return table.tombstones.collect(before, below)
+
+
+def hold(name: TableName, held: Held, events: DataFrame, seen: TableOverview) -> Decision:
+    """Nothing of a table is applied in this batch; its records are kept for later."""
+    return Decision(name, seen, held=held, changes=of_table(events, name))
+
+
+def described(decision: Decision) -> TableResult:
+    """What is known of a table's part of a batch before anything is written."""
+    seen = decision.overview
+    return TableResult(
+        str(decision.name),
+        counts=Counts(
+            records=decision.records + seen.tombstone_records,
+            no_row_change=seen.tombstone_records,
+            quarantined=decision.bad,
+            refused=decision.refused,
+            tombstone_records=seen.tombstone_records,
+        ),
+        last_event_time=seen.last_event_time,
+        error=decision.error,
+    )
+
+
+def _has(table: MirroredTable, batch: Batch, app_id: str) -> bool:
+    if not table.mirror.exists:
+        return False
+    done = table.mirror.applied(app_id)
+    return done is not None and done >= batch.batch_id
+
+
+def of_table(events: DataFrame, name: TableName) -> DataFrame:
+    """The changes and truncates of one table."""
+    return events.where(
+        F.col("database").eqNullSafe(F.lit(name.database))
+        & F.col("schema").eqNullSafe(F.lit(name.schema))
+        & (F.col("table") == name.table)
+        & F.col("kind").isin("change", "truncate")
+    )

@@ -1,0 +1,263 @@
+"""At most one driver on a checkpoint.
+
+Beside the checkpoint lie owner records, ``owner/<incarnation>.json``. A driver takes the checkpoint by
+creating the record of the next incarnation, which exactly one of several can do. It renews its record
+while it lives, and checks before every batch that no higher incarnation has appeared.
+
+Whether the last owner still lives is told by a lock where the file system is local (it falls with the
+process, so that a restart after a SIGKILL goes on at once), elsewhere by watching its record for the
+length of a lease: clocks are never compared.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.checkpoint.storage import FileCutOff, LocalStorage, Storage
+from lakemirror.driver.document import camel, iso, to_json
+from lakemirror.driver.errors import CheckpointInUse
+
+LEASE_SECONDS = 30.0
+_FOLDER = "owner"
+_KEPT = 3
+
+
+@dataclass(frozen=True)
+class Record:
+    """What stands in an owner record. Times are UTC, ISO 8601, for people to read."""
+
+    holder: str
+    host: str
+    pid: int
+    run_id: str
+    acquired_at: str
+    renewed_at: str
+    lease_seconds: float
+    released_at: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Record | None:
+        """The record of a file's text; None while it is being written."""
+        try:
+            document = json.loads(text)
+            return cls(**{field.name: document[camel(field.name)] for field in fields(cls)})
+        except (ValueError, TypeError, KeyError):
+            return None
+
+
+class Owner:
+    """Ownership of one checkpoint; a context manager that takes it on entry and gives it back on exit."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        run_id: str | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._storage = storage
+        self._lease = lease_seconds
+        self._lock = _ProcessLock(storage) if isinstance(storage, LocalStorage) else None
+        now = _now()
+        run_id = run_id or uuid.uuid4().hex
+        self._record = Record(
+            uuid.uuid4().hex, socket.gethostname(), os.getpid(), run_id, now, now, lease_seconds
+        )
+        self._stop = threading.Event()
+        self._heart: threading.Thread | None = None
+        self._jvm_lock: Any = None
+        self.incarnation = 0
+
+    def acquire(self) -> Owner:
+        """Take the checkpoint. Raises CheckpointInUse when another driver has it or takes it first.
+
+        Where only a lease can tell that the last owner is dead, this takes as long as that lease.
+        """
+        try:
+            if self._lock is not None and not self._lock.take():
+                raise self._in_use(self._latest()[1])
+            self._take_next_incarnation()
+        except BaseException:
+            self._unlock()
+            raise
+        self._heart = threading.Thread(target=self._beat, name="lakemirror-owner", daemon=True)
+        self._heart.start()
+        return self
+
+    def check(self) -> None:
+        """Raises CheckpointInUse when another driver has taken the checkpoint since."""
+        incarnation, record = self._latest()
+        if incarnation != self.incarnation:
+            raise self._in_use(record)
+
+    def hold_jvm(self, spark: SparkSession) -> None:
+        """Lock the checkpoint for the session's JVM too, where the file system is local.
+
+        The JVM outlives a killed Python process for a moment and might still be committing: so the
+        next driver's JVM waits for it here. Raises CheckpointInUse when it does not end.
+        """
+        if not isinstance(self._storage, LocalStorage):
+            return
+        jvm: Any = spark._jvm
+        path = jvm.java.io.File(str(self._storage.path / _FOLDER / ".jvm-lock"))
+        channel = jvm.java.io.RandomAccessFile(path, "rw").getChannel()
+        if not _until(lambda: channel.tryLock() is not None, self._lease):
+            channel.close()
+            raise self._in_use(None)
+        self._jvm_lock = channel
+
+    def release(self) -> None:
+        """Give the checkpoint back, so that the next driver need not wait."""
+        self._stop.set()
+        if self._heart is not None:
+            self._heart.join()
+            self._heart = None
+            self._write(released_at=_now())
+        self._unlock()
+
+    def __enter__(self) -> Owner:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _take_next_incarnation(self) -> None:
+        last, record = self._latest()
+        if last and not self._is_over(record):
+            self._watch(last)
+        self.incarnation = last + 1
+        if not self._storage.write_text_new(_name(self.incarnation), to_json(self._record)):
+            raise self._in_use(self._latest()[1])
+        for incarnation in self._incarnations():
+            if incarnation <= self.incarnation - _KEPT:
+                self._storage.delete(_name(incarnation))
+
+    def _is_over(self, record: Record | None) -> bool:
+        """Whether it is sure, without waiting, that the record's owner no longer runs."""
+        if record is None:
+            return False
+        same_host = self._lock is not None and record.host == self._record.host
+        return record.released_at is not None or same_host
+
+    def _watch(self, incarnation: int) -> None:
+        """Return when the record has not changed for its lease; CheckpointInUse as soon as it has."""
+        seen = self._read_text(incarnation)
+        record = Record.parse(seen)
+        lease = record.lease_seconds if record else self._lease
+        until = time.monotonic() + lease
+        while time.monotonic() < until:
+            time.sleep(min(1.0, lease / 10))
+            latest, now = self._latest()
+            if latest == incarnation and now is not None and now.released_at is not None:
+                return
+            if latest != incarnation or self._read_text(incarnation) != seen:
+                raise self._in_use(now)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._lease / 3):
+            try:
+                if self._incarnations()[-1:] != [self.incarnation]:
+                    return  # another driver has taken over: check() is going to say so
+                self._write(renewed_at=_now())
+            except (OSError, Py4JJavaError):
+                continue  # a store that is away for a moment: tried again at the next beat
+
+    def _write(self, **changes: Any) -> None:
+        self._record = replace(self._record, **changes)
+        self._storage.write_text(_name(self.incarnation), to_json(self._record))
+
+    def _incarnations(self) -> list[int]:
+        stems = (
+            Path(entry.name).stem for entry in self._storage.list(_FOLDER) if entry.name.endswith(".json")
+        )
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+    def _latest(self) -> tuple[int, Record | None]:
+        """The highest incarnation (0 for none) and its record (None while it is being written)."""
+        incarnations = self._incarnations()
+        if not incarnations:
+            return 0, None
+        return incarnations[-1], Record.parse(self._read_text(incarnations[-1]))
+
+    def _read_text(self, incarnation: int) -> str:
+        try:
+            return self._storage.read_text(_name(incarnation))
+        except (FileNotFoundError, FileCutOff):
+            return ""
+
+    def _unlock(self) -> None:
+        if self._jvm_lock is not None:
+            self._jvm_lock.close()
+            self._jvm_lock = None
+        if self._lock is not None:
+            self._lock.give_back()
+
+    def _in_use(self, record: Record | None) -> CheckpointInUse:
+        who = "a driver that is just starting"
+        if record is not None:
+            who = (
+                f"process {record.pid} on host {record.host}, run {record.run_id}, since {record.acquired_at}"
+            )
+        return CheckpointInUse(
+            f"the checkpoint {self._storage.uri} is in use by {who}. "
+            "Stop that driver, or give this pipeline a checkpoint and targets of its own"
+        )
+
+
+class _ProcessLock:
+    """A lock on a local file that falls with the process."""
+
+    def __init__(self, storage: LocalStorage) -> None:
+        self._path = storage.path / _FOLDER / ".lock"
+        self._file: IO[str] | None = None
+
+    def take(self) -> bool:
+        """Lock; False at once when a live process has it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(self._path, "a")  # noqa: SIM115 - held for the life of the owner
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return False
+        self._file = file
+        return True
+
+    def give_back(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _name(incarnation: int) -> str:
+    return f"{_FOLDER}/{incarnation}.json"
+
+
+def _now() -> str:
+    return iso(datetime.now(UTC))

@@ -1,0 +1,86 @@
+"""What the manifest asks for once, by a new token: to begin anew (``spark.resetToken``), or to read single
+tables again (``tables[].resyncToken``).
+
+``tokens.json`` beside the checkpoint says which tokens were acted upon. In a new checkpoint all count as
+such, for everything is going to be read anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lakemirror.api.spec import PipelineSpec
+from lakemirror.driver.checkpoint import identity as checkpoint
+from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
+from lakemirror.driver.errors import LakemirrorError
+
+_HANDLED = "tokens.json"
+_FEEDS = ("files", "spark", "kafka", "resync")
+"""Folders that say how far the sources are read."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens by what they ask for; ``resync`` from a listed table's source to its token."""
+
+    reset: str = ""
+    resync: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: PipelineSpec) -> Tokens:
+        """The tokens that a manifest has; those of parked tables wait."""
+        listed = [table for table in spec.tables if table.resync_token and not table.suspend]
+        return cls(spec.spark.reset_token, {table.source: table.resync_token for table in listed})
+
+
+def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
+    """Act upon a new reset token; return the tables that are to be read again, with their tokens.
+
+    For the checkpoint's owner, before there is a feed. A reset forgets how far the source is read, and
+    nothing else: mirrors and tombstones stay, so that what is read again finds its place.
+    """
+    asked, handled = Tokens.of(spec), _handled(storage)
+    if not checkpoint.exists(storage):
+        _write(storage, asked)
+        return {}
+    if asked.reset not in ("", handled.reset):
+        for folder in _FEEDS:
+            storage.delete_folder(folder)
+        checkpoint.forget(storage)
+        _write(storage, asked)
+        return {}
+    return {source: token for source, token in asked.resync.items() if handled.resync.get(source) != token}
+
+
+def resynced(storage: Storage, done: Mapping[str, str]) -> None:
+    """Note that these tables were read again."""
+    handled = _handled(storage)
+    _write(storage, Tokens(handled.reset, {**handled.resync, **done}))
+    storage.delete_folder("resync")
+
+
+def resync_folder(wanted: Mapping[str, str]) -> str:
+    """Where a resync keeps how far it is: a folder of its own for each set of tokens."""
+    text = json.dumps(dict(wanted), sort_keys=True)
+    return f"resync/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _handled(storage: Storage) -> Tokens:
+    try:
+        document = json.loads(storage.read_text(_HANDLED))
+        return Tokens(document["reset"], document["resync"])
+    except FileNotFoundError:
+        return Tokens()
+    except (ValueError, TypeError, KeyError, FileCutOff) as error:
+        raise LakemirrorError(
+            f"{storage.uri}/{_HANDLED} is damaged ({error}): restore it from a copy, or delete it, so that "
+            "all is done again that the tokens ask for"
+        ) from None
+
+
+def _write(storage: Storage, tokens: Tokens) -> None:
+    text = json.dumps({"reset": tokens.reset, "resync": tokens.resync}, indent=2, sort_keys=True)
+    storage.write_text(_HANDLED, text + "\n")

@@ -1,0 +1,334 @@
+"""Classified events of one table -> its event frame: typed keys and rows, gaps, and what is wrong with a
+record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from lakemirror.driver.parse.values.connect import Field
+from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
+
+Unrepresentable = Literal["quarantine", "null", "text"]
+
+
+@dataclass(frozen=True)
+class Version:
+    """How the events of one schema are read, or those ``after`` and ``until`` some sequence.
+
+    ``fields`` are the source's columns, without those whose values are of a former life; ``refused`` says of
+    mirror columns why their type cannot be stored. ``schema_id`` is None for events without embedded schema,
+    ``remedy`` what to do about values of theirs that do not fit.
+    """
+
+    schema_id: int | None
+    fields: Sequence[Field]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    after: bytes | None = None
+    until: bytes | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How one table's events are read.
+
+    ``columns`` are the mirror's columns, ``names`` maps the source's names to them (a column not in it is
+    left out), ``key`` the mirror's key columns (empty: the table has none). ``from_rows`` are those that
+    the manifest declares and the records' own keys do not hold, so that the key is taken from the rows;
+    ``images`` says that the before image of a delete is wanted (append).
+    ``defaults`` are the values of columns that an event was too early to have. ``other_key`` is what is
+    wrong with records whose key has other columns; None where there are none.
+    """
+
+    columns: Mapping[str, DataType]
+    names: Mapping[str, str]
+    key: Sequence[str]
+    versions: Sequence[Version]
+    defaults: Mapping[str, Column] = field(default_factory=dict)
+    from_rows: Sequence[str] = ()
+    other_key: str | None = None
+    images: bool = False
+    unrepresentable: Unrepresentable = "quarantine"
+    placeholder: str = "__debezium_unavailable_value"
+
+    @property
+    def source_key(self) -> list[str]:
+        """The source's names of the key columns, in the order of ``key``."""
+        source_names = {mirror: source for source, mirror in self.names.items()}
+        return [source_names[name] for name in self.key]
+
+
+def decode(events: DataFrame, reading: Reading) -> DataFrame:
+    """Classified changes of one table -> event frame (`lakemirror.driver.reduce.events`) plus ``problem``.
+
+    A record with a ``problem`` has a null key. All versions are brought to the mirror's columns and types.
+    """
+    frames = []
+    for version in reading.versions or [Version(None, ())]:
+        mine = (
+            F.col("schema_id").isNull()
+            if version.schema_id is None
+            else F.col("schema_id") == version.schema_id
+        )
+        if version.after is not None:
+            mine = mine & (F.col("seq") > F.lit(version.after))
+        if version.until is not None:
+            mine = mine & (F.col("seq") <= F.lit(version.until))
+        frames.append(_decode(events.where(mine), reading, version))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
+    columns = {
+        field.name: reading.columns[reading.names[field.name]]
+        for field in version.fields
+        if field.name in reading.names and reading.names[field.name] not in version.refused
+    }
+    kept = [field for field in version.fields if field.name in columns]
+    decoder = RowDecoder(kept, columns, placeholder=reading.placeholder)
+    image = F.when(F.col("op") != "d", F.col("row_text"))
+    if reading.images:
+        image = F.coalesce(image, F.col("before_text"))
+    wired = events.withColumn("_image", image).withColumn("_wire", decoder.parse(F.col("_image")))
+    decoded = decoder.project(F.col("_wire"))
+    keyed = _with_keys(wired, reading, version)
+    problem = _problem(decoder, decoded, reading, version)
+    by_mirror_name = {reading.names[name]: each for name, each in decoded.items()}
+    framed = keyed.select(
+        F.when(problem.isNull(), F.col("_key")).alias("key") if reading.key else F.lit("").alias("key"),
+        _op(reading).alias("op"),
+        "seq",
+        "unanchored",
+        "event_time",
+        "topic",
+        "partition",
+        "offset",
+        "file",
+        "row",
+        F.xxhash64("op", "row_text", "before_text").alias("digest"),
+        F.struct(
+            *[
+                _value(name, kind, by_mirror_name, reading).alias(name)
+                for name, kind in reading.columns.items()
+            ]
+        ).alias("values"),
+        _gaps(by_mirror_name).alias("gaps"),
+        _texts(by_mirror_name, reading).alias("texts"),
+        F.col("_new_key").alias("new_key"),
+        F.col("_old_key").alias("old_key"),
+        problem.alias("problem"),
+        F.lit(1).alias("records"),
+    ).withColumnsRenamed({"row": "line", "values": "row"})
+    return _with_deletes(framed) if reading.from_rows else framed
+
+
+def _with_deletes(events: DataFrame) -> DataFrame:
+    """An update that changes the declared key is a create with ``old_key`` here; add its other half, the
+    delete of the former key, which no record stands for.
+    """
+    moved = events.where("old_key IS NOT NULL AND key IS NOT NULL AND op = 'c'")
+    nothing = F.lit(None).cast(events.schema["row"].dataType)
+    half = moved.withColumns(
+        {
+            "new_key": F.col("key"),
+            "key": F.col("old_key"),
+            "old_key": F.lit(None).cast(events.schema["old_key"].dataType),
+            "op": F.lit("d"),
+            "row": nothing,
+            "gaps": F.lit(None).cast("array<string>"),
+            "texts": F.lit(None).cast("map<string, string>"),
+            "records": F.lit(0),
+        }
+    )
+    return events.unionByName(half)
+
+
+def _op(reading: Reading) -> Column:
+    """An update that changes the declared key counts as a create."""
+    if not reading.from_rows:
+        return F.col("op")
+    return F.when(F.col("_old_key").isNotNull(), "c").otherwise(F.col("op"))
+
+
+def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
+    """Adds ``_key``, ``_new_key`` and ``_old_key``, structs of the mirror's key columns; null where a part
+    is missing. A key that is taken from the rows has a former one only where an update changes it.
+    """
+    if not reading.key:
+        nothing = F.lit(None).cast("string")
+        return events.withColumns({"_key": nothing, "_new_key": nothing, "_old_key": nothing})
+    wanted = reading.source_key
+    fields = [field for field in version.fields if field.name in wanted]
+    decoder = RowDecoder(
+        fields,
+        {each.name: reading.columns[reading.names[each.name]] for each in fields},
+        placeholder=reading.placeholder,
+    )
+    texts = {
+        "_key": F.col("key_text"),
+        "_new_key": F.col("new_key_text"),
+        "_old_key": F.col("old_key_text"),
+    }
+    if reading.from_rows:
+        nothing = F.lit(None).cast("string")
+        before, after = F.col("before_text"), F.col("row_text")
+        key = F.when(F.col("op") == "d", before).otherwise(after)
+        texts = {"_key": key, "_new_key": nothing, "_old_key": F.when(F.col("op") == "u", before)}
+    wired = events.withColumns({f"{name}_wire": decoder.parse(each) for name, each in texts.items()})
+    keys = {}
+    for name in texts:
+        decoded = decoder.project(F.col(f"{name}_wire"))
+        if decoded.keys() != set(wanted):
+            keys[name] = F.lit(None).cast(
+                StructType([StructField(each, reading.columns[each]) for each in reading.key])
+            )
+            continue
+        parts = [decoded[source].value.alias(name) for name, source in zip(reading.key, wanted, strict=True)]
+        complete = reduce(Column.__and__, [decoded[source].value.isNotNull() for source in wanted])
+        keys[name] = F.when(complete & F.col(f"{name}_wire")[decoder.corrupt].isNull(), F.struct(*parts))
+    if reading.from_rows:
+        keys["_old_key"] = F.when(keys["_old_key"] != keys["_key"], keys["_old_key"])
+    return wired.withColumns(keys)
+
+
+def _problem(
+    decoder: RowDecoder, decoded: Mapping[str, Decoded], reading: Reading, version: Version
+) -> Column:
+    """Why a record cannot be applied: its first reason, or null."""
+    reasons = []
+    if version.refused:
+        column, why = next(iter(version.refused.items()))
+        reasons.append(F.when(F.col("op") != "d", F.lit(f"column {column}: {why}")))
+    if reading.from_rows:
+        reasons += _doubts(reading, version)
+    if reading.other_key is not None:
+        reasons.append(F.when(_has_other_key(reading), F.lit(reading.other_key)))
+    if reading.key:
+        listed = ", ".join(reading.key)
+        reasons.append(
+            F.when(
+                F.col("_key").isNull(), F.lit(f"the key is missing or does not fit (key columns: {listed})")
+            )
+        )
+        if not reading.from_rows:
+            reasons.append(F.when(_differs(decoded, reading), F.lit(f"key and row differ in {listed}")))
+    unfit = decoder.problem(F.col("_image"), F.col("_wire"))
+    reasons.append(unfit if version.remedy is None else F.concat(unfit, F.lit(version.remedy)))
+    if reading.unrepresentable == "quarantine":
+        for name, each in decoded.items():
+            if each.unrepresentable is not None:
+                text = F.coalesce(F.lit(None) if each.text is None else each.text, F.lit("the value"))
+                reason = F.concat(F.lit(f"column {reading.names[name]}: Spark has no value for "), text)
+                reasons.append(F.when(each.unrepresentable, reason))
+    return F.coalesce(*reasons)
+
+
+def _has_other_key(reading: Reading) -> Column:
+    """Whether the key of a record has other columns than the mirror's."""
+    if not reading.key:
+        return F.col("key_text").isNotNull()
+    wanted = [F.lit(name) for name in sorted(reading.source_key)]
+    return F.array_sort(F.json_object_keys("key_text")) != F.array(*wanted)
+
+
+def _differs(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
+    """BOOLEAN: the row of a change has another key than its record, so that nobody can tell whose it is."""
+    names = {reading.names[name]: each for name, each in decoded.items()}
+    same = [names[name].value.eqNullSafe(F.col("_key")[name]) for name in reading.key if name in names]
+    return (F.col("op") != "d") & ~reduce(Column.__and__, same, F.lit(True))
+
+
+def _doubts(reading: Reading, version: Version) -> list[Column]:
+    """Why a declared key cannot be told from a change's before image.
+
+    Under REPLICA IDENTITY DEFAULT PostgreSQL sends the columns of its own key alone. An update then has no
+    before image, and that of a delete holds nulls, zeros and defaults in all other columns (Debezium,
+    PostgreSQL connector, "replica identity"). A value that could be such a placeholder is not believed.
+    """
+    listed = ", ".join(reading.from_rows)
+    remedy = (
+        f"primaryKey has {listed}, which the record's own key does not have: set REPLICA IDENTITY FULL on "
+        "the table, or declare the record's key"
+    )
+    sent = F.col("before_text").isNotNull()
+    defaults = {reading.names[each.name]: each for each in version.fields if each.default is not None}
+    placeholder = F.lit(False)
+    for name in reading.from_rows:
+        value, kind = F.col("_key")[name], reading.columns[name]
+        placeholder = placeholder | _is_zero(value, kind)
+        if name in defaults:
+            field = defaults[name]
+            constant = RowDecoder([field], {field.name: kind}).default(field.name)
+            placeholder = placeholder | F.coalesce(value == constant, F.lit(False))
+    doubtful = sent & ~F.col("full_before") & F.col("key_text").isNotNull() & placeholder
+    return [
+        F.when((F.col("op") == "u") & ~sent, F.lit(f"an update without a before image, but {remedy}")),
+        F.when((F.col("op") == "d") & ~sent, F.lit(f"a delete without a before image, but {remedy}")),
+        F.when((F.col("op") == "d") & doubtful, F.lit(f"a delete with an incomplete before image: {remedy}")),
+    ]
+
+
+def _is_zero(value: Column, kind: DataType) -> Column:
+    """BOOLEAN: null, or what Debezium puts into a required column that it was not sent."""
+    zeros = {
+        StringType: F.lit(""),
+        BooleanType: F.lit(False),
+        DateType: F.lit("1970-01-01").cast("date"),
+        TimestampType: F.timestamp_micros(F.lit(0)),
+        TimestampNTZType: F.lit("1970-01-01").cast("timestamp_ntz"),
+    }
+    if isinstance(kind, BinaryType):
+        return F.coalesce(F.hex(value).rlike("^(00)*$"), F.lit(True))
+    zero = F.lit(0).cast(kind) if isinstance(kind, NumericType) else zeros.get(type(kind))
+    return value.isNull() if zero is None else F.coalesce(value == zero, F.lit(True))
+
+
+def _value(name: str, kind: DataType, decoded: Mapping[str, Decoded], reading: Reading) -> Column:
+    each = decoded.get(name)
+    if each is None:
+        default = reading.defaults.get(name)
+        if default is None:
+            return F.lit(None).cast(kind)
+        return F.when(F.col("op") != "d", default.cast(kind))
+    return each.value
+
+
+def _gaps(decoded: Mapping[str, Decoded]) -> Column:
+    marks = [F.when(each.gap, F.lit(name)) for name, each in decoded.items() if each.gap is not None]
+    if not marks:
+        return F.lit(None).cast("array<string>")
+    return F.when(F.col("gaps"), F.array_compact(F.array(*marks)))
+
+
+def _texts(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
+    nothing = F.lit(None).cast("map<string, string>")
+    if reading.unrepresentable != "text":
+        return nothing
+    marks = [
+        F.when(each.unrepresentable, F.struct(F.lit(name).alias("k"), each.text.alias("v")))
+        for name, each in decoded.items()
+        if each.unrepresentable is not None and each.text is not None
+    ]
+    if not marks:
+        return nothing
+    found = F.array_compact(F.array(*marks))
+    return F.when(F.size(found) > 0, F.map_from_entries(found))

@@ -1,0 +1,485 @@
+"""A codec a kind of column: how ``from_json`` reads it, its Spark type, and the way from one to the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from lakemirror.driver.parse.values import decimals, temporal
+from lakemirror.driver.parse.values.expressions import either, floor_div, null
+from lakemirror.driver.parse.values.fit import Parts, fit
+from lakemirror.driver.parse.values.placeholder import Placeholder
+from lakemirror.driver.parse.values.temporal import Unit
+
+
+class Codec:
+    """Base of all codecs.
+
+    ``wire`` is the type that ``from_json`` reads, ``natural`` the Spark type nearest to the source's.
+    """
+
+    wire: DataType
+    natural: DataType
+
+    def parts(self, value: Column) -> Parts:
+        """The wire value as ``natural``."""
+        return Parts(value)
+
+    def text(self, value: Column) -> Column:
+        """Any wire value as text, the way that the source spells it."""
+        return value.cast("string")
+
+    def decode(self, value: Column, target: DataType) -> Parts:
+        """The wire value as ``target``, which need not be ``natural``."""
+        if target == self.natural:
+            return self.parts(value)
+        if isinstance(target, StringType):
+            return Parts(self.text(value))
+        parts = self.parts(value)
+        fitted = fit(parts.value, self.natural, target)
+        lost = either(parts.unrepresentable, fitted.unrepresentable)
+        text = None if lost is None else self.text(value)
+        return Parts(fitted.value, lost, text, either(parts.misfit, fitted.misfit))
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        """Whether the value is the placeholder; None where the column cannot hold it."""
+        return None
+
+
+@dataclass(frozen=True)
+class Plain(Codec):
+    """The wire value is the Spark value: integers, floats, booleans, bytes, formatted texts."""
+
+    natural: DataType
+
+    @property
+    def wire(self) -> DataType:  # type: ignore[override]
+        return self.natural
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return value == F.lit(placeholder.octets) if isinstance(self.natural, BinaryType) else None
+
+
+class Text(Codec):
+    """Text of any length, so it may be TOASTed."""
+
+    wire, natural = StringType(), StringType()
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return value.isin(*placeholder.spellings)
+
+
+class Byte(Codec):
+    """int8; read as a SMALLINT, since the JSON parser takes 200 for a byte and makes it -56."""
+
+    wire, natural = ShortType(), ByteType()
+
+    def parts(self, value: Column) -> Parts:
+        return fit(value, self.wire, self.natural)
+
+
+@dataclass(frozen=True)
+class DecimalBytes(Codec):
+    """Connect's Decimal of up to 38 digits.
+
+    ``bounded``: the schema says that the source's values have no more digits than ``precision``, so that one
+    that has is none of them. Otherwise ``precision`` is only what Spark can hold.
+    """
+
+    precision: int
+    scale: int
+    bounded: bool
+    wire = BinaryType()
+
+    @property
+    def natural(self) -> DataType:  # type: ignore[override]
+        return DecimalType(self.precision, self.scale)
+
+    def parts(self, value: Column) -> Parts:
+        number = decimals.decimal(value, self.precision, self.scale)
+        fits, empty = decimals.fits(value, self.precision), F.length(value) == 0
+        if self.bounded:
+            return Parts(number, misfit=~fits | empty)
+        return Parts(number, ~fits, decimals.large_text(value, F.lit(self.scale)), misfit=empty)
+
+    def text(self, value: Column) -> Column:
+        return decimals.plain_text(value, F.lit(self.scale))
+
+
+@dataclass(frozen=True)
+class DecimalText(Codec):
+    """Connect's Decimal with a scale that no DECIMAL has (negative, or above 38): its plain text."""
+
+    scale: int
+    wire = BinaryType()
+    natural = StringType()
+
+    def parts(self, value: Column) -> Parts:
+        text = self.text(value)
+        return Parts(text, misfit=value.isNotNull() & text.isNull())
+
+    def text(self, value: Column) -> Column:
+        return decimals.plain_text(value, F.lit(self.scale))
+
+
+class VariableScale(Codec):
+    """``io.debezium.data.VariableScaleDecimal``: its plain text, exact to the last digit."""
+
+    wire = StructType([StructField("scale", IntegerType()), StructField("value", BinaryType())])
+    natural = StringType()
+
+    def parts(self, value: Column) -> Parts:
+        text = self.text(value)
+        return Parts(text, misfit=value.isNotNull() & text.isNull())
+
+    def decode(self, value: Column, target: DataType) -> Parts:
+        parts = self.parts(value)
+        if isinstance(target, StringType):
+            return parts
+        fitted = fit(parts.value, self.natural, target)
+        return Parts(fitted.value, fitted.unrepresentable, parts.value, either(parts.misfit, fitted.misfit))
+
+    def text(self, value: Column) -> Column:
+        return decimals.plain_text(value["value"], value["scale"])
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return value["value"] == F.lit(placeholder.octets)
+
+
+class Days(Codec):
+    """A date as days since the epoch."""
+
+    wire, natural = IntegerType(), DateType()
+
+    def parts(self, value: Column) -> Parts:
+        lost = temporal.outside(value, temporal.FIRST_DAY, temporal.LAST_DAY)
+        return Parts(F.when(~lost, F.date_from_unix_date(value)), lost, temporal.days_spelled(value))
+
+    def text(self, value: Column) -> Column:
+        return temporal.days_spelled(value)
+
+
+class IsoDate(Codec):
+    """A date as ``2026-02-28Z``."""
+
+    wire, natural = StringType(), DateType()
+
+    def parts(self, value: Column) -> Parts:
+        lost = temporal.iso_outside(value)
+        date = F.when(~lost, F.rtrim(value, F.lit("Z")).try_cast("date"))
+        return Parts(date, lost, self.text(value), misfit=~lost & date.isNull())
+
+    def text(self, value: Column) -> Column:
+        return temporal.iso_date_spelled(value)
+
+
+@dataclass(frozen=True)
+class Clock(Codec):
+    """A time as a number since midnight, kept as text: MySQL's may be negative or beyond 24 h."""
+
+    unit: Unit
+    wire: DataType
+    natural = StringType()
+
+    def parts(self, value: Column) -> Parts:
+        return Parts(temporal.clock(value, self.unit))
+
+    def text(self, value: Column) -> Column:
+        return temporal.clock(value, self.unit)
+
+
+class IsoTime(Codec):
+    """A time as ``13:14:15.123Z``."""
+
+    wire, natural = StringType(), StringType()
+
+    def parts(self, value: Column) -> Parts:
+        return Parts(self.text(value))
+
+    def text(self, value: Column) -> Column:
+        return temporal.clock_of_iso(value)
+
+
+@dataclass(frozen=True)
+class Timestamp(Codec):
+    """A timestamp without zone, as a number since the epoch."""
+
+    unit: Unit
+    wire = LongType()
+    natural = TimestampNTZType()
+
+    def decode(self, value: Column, target: DataType) -> Parts:
+        if not isinstance(target, TimestampType):
+            return super().decode(value, target)
+        parts = self.parts(value)
+        instant = F.when(~cast(Column, parts.unrepresentable), F.timestamp_micros(self.unit.micros(value)))
+        return Parts(instant, parts.unrepresentable, parts.text)
+
+    def parts(self, value: Column) -> Parts:
+        lost = temporal.outside(value, *self.unit.bounds)
+        return Parts(F.when(~lost, temporal.ntz(self.unit.micros(value))), lost, self.text(value))
+
+    def text(self, value: Column) -> Column:
+        return temporal.timestamp_spelled(value, self.unit)
+
+
+@dataclass(frozen=True)
+class IsoTimestamp(Codec):
+    """A timestamp as ISO text in UTC: a local one, or an instant (``zoned``)."""
+
+    zoned: bool
+    wire = StringType()
+
+    @property
+    def natural(self) -> DataType:  # type: ignore[override]
+        return TimestampType() if self.zoned else TimestampNTZType()
+
+    def decode(self, value: Column, target: DataType) -> Parts:
+        if isinstance(target, (TimestampType, TimestampNTZType)):
+            return self._moment(value, target)
+        return super().decode(value, target)
+
+    def parts(self, value: Column) -> Parts:
+        return self._moment(value, self.natural)
+
+    def _moment(self, value: Column, target: DataType) -> Parts:
+        lost = temporal.iso_outside(value)
+        moment = F.when(
+            ~lost, self._instant(value) if isinstance(target, TimestampType) else self._local(value)
+        )
+        return Parts(moment, lost, self.text(value), misfit=~lost & moment.isNull())
+
+    def _instant(self, value: Column) -> Column:
+        zoned = value if self.zoned else F.concat(F.rtrim(value, F.lit("Z")), F.lit("Z"))
+        return zoned.try_cast("timestamp")
+
+    def _local(self, value: Column) -> Column:
+        if self.zoned:
+            return temporal.ntz(F.unix_micros(self._instant(value)))
+        return value.try_cast("timestamp_ntz")
+
+    def text(self, value: Column) -> Column:
+        spelled = temporal.iso_timestamp_spelled(value, zoned=self.zoned)
+        if not self.zoned:
+            return spelled
+        utc = F.concat(self._local(value).cast("string"), F.lit("+00"))
+        return F.when(temporal.iso_outside(value), spelled).otherwise(F.coalesce(utc, value))
+
+
+class NanoDuration(Codec):
+    """A duration in nanoseconds, kept as microseconds."""
+
+    wire, natural = LongType(), LongType()
+
+    def parts(self, value: Column) -> Parts:
+        return Parts(floor_div(value, 1000))
+
+    def text(self, value: Column) -> Column:
+        return floor_div(value, 1000).cast("string")
+
+
+@dataclass(frozen=True)
+class Bits(Codec):
+    """Bits as little-endian bytes, kept as text of 0 and 1, as long as the column (None: whole bytes)."""
+
+    length: int | None
+    wire = BinaryType()
+    natural = StringType()
+
+    def parts(self, value: Column) -> Parts:
+        return Parts(self.text(value))
+
+    def text(self, value: Column) -> Column:
+        size = F.length(value)
+        octets = F.transform(
+            F.when(size > 0, F.sequence(size, F.lit(1), F.lit(-1))),
+            lambda i: F.lpad(F.conv(F.hex(value.substr(i, F.lit(1))), 16, 2), 8, "0"),
+        )
+        bits = F.when(size > 0, F.array_join(octets, "")).when(size == 0, "")
+        if self.length is None:
+            return bits
+        return F.lpad(F.ltrim(bits, F.lit("0")), self.length, "0")
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return value == F.lit(placeholder.octets)
+
+
+@dataclass(frozen=True)
+class Array(Codec):
+    """An array; an unrepresentable element is null in it, and makes the whole value one."""
+
+    item: Codec
+    uuids: bool = False
+
+    @property
+    def wire(self) -> DataType:  # type: ignore[override]
+        return ArrayType(self.item.wire)
+
+    @property
+    def natural(self) -> DataType:  # type: ignore[override]
+        return ArrayType(self.item.natural)
+
+    def parts(self, value: Column) -> Parts:
+        return self._of(value, self.item.natural)
+
+    def decode(self, value: Column, target: DataType) -> Parts:
+        return (
+            self._of(value, target.elementType)
+            if isinstance(target, ArrayType)
+            else super().decode(value, target)
+        )
+
+    def _of(self, value: Column, element: DataType) -> Parts:
+        probe = self.item.decode(F.lit(None).cast(self.item.wire), element)
+        if (
+            self.item.wire == element
+            and probe.unrepresentable is None
+            and isinstance(self.item, (Plain, Text))
+        ):
+            return Parts(value)
+        lost = misfit = None
+        if probe.unrepresentable is not None:
+            lost = F.exists(value, lambda x: _or_false(self.item.decode(x, element).unrepresentable))
+        if probe.misfit is not None:
+            misfit = F.exists(value, lambda x: _or_false(self.item.decode(x, element).misfit))
+        text = None if lost is None else self.text(value)
+        return Parts(F.transform(value, lambda x: self.item.decode(x, element).value), lost, text, misfit)
+
+    def text(self, value: Column) -> Column:
+        return F.to_json(F.transform(value, self.item.text))
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        if isinstance(self.item.wire, IntegralType):
+            codes = F.lit(placeholder.codes).cast(self.wire)
+            return value == codes
+        first = value.getItem(0)
+        if self.uuids:
+            return (F.size(value) == 1) & (first == placeholder.uuid)
+        inner = self.item.gap(first, placeholder)
+        return None if inner is None else (F.size(value) == 1) & inner
+
+
+@dataclass(frozen=True)
+class Struct(Codec):
+    """A struct (points, geometries, vectors); a field's loss is the whole value's."""
+
+    members: tuple[tuple[str, Codec], ...]
+
+    @property
+    def wire(self) -> DataType:  # type: ignore[override]
+        return StructType([StructField(name, codec.wire) for name, codec in self.members])
+
+    @property
+    def natural(self) -> DataType:  # type: ignore[override]
+        return StructType([StructField(name, codec.natural) for name, codec in self.members])
+
+    def parts(self, value: Column) -> Parts:
+        return self._of(value, cast(StructType, self.natural))
+
+    def decode(self, value: Column, target: DataType) -> Parts:
+        return self._of(value, target) if isinstance(target, StructType) else super().decode(value, target)
+
+    def _of(self, value: Column, target: StructType) -> Parts:
+        codecs = dict(self.members)
+        parts = {
+            field.name: codecs[field.name].decode(value[field.name], field.dataType)
+            if field.name in codecs
+            else Parts(null(field.dataType))
+            for field in target.fields
+        }
+        whole = F.struct(*(part.value.alias(name) for name, part in parts.items()))
+        lost = either(*(part.unrepresentable for part in parts.values()))
+        misfit = either(*(_known(part.misfit) for part in parts.values()))
+        return Parts(
+            F.when(value.isNotNull(), whole), _known(lost), None if lost is None else self.text(value), misfit
+        )
+
+    def text(self, value: Column) -> Column:
+        return F.to_json(F.struct(*(codec.text(value[name]).alias(name) for name, codec in self.members)))
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        gaps = (codec.gap(value[name], placeholder) for name, codec in self.members)
+        return either(*(_known(g) for g in gaps))
+
+
+@dataclass(frozen=True)
+class Map(Codec):
+    """A map; JSON has one with keys of text as an object, any other as an array of pairs."""
+
+    key: Codec
+    item: Codec
+
+    @property
+    def _object(self) -> bool:
+        return isinstance(self.key.wire, StringType)
+
+    @property
+    def wire(self) -> DataType:  # type: ignore[override]
+        if self._object:
+            return MapType(StringType(), self.item.wire)
+        return ArrayType(ArrayType(StringType()))
+
+    @property
+    def natural(self) -> DataType:  # type: ignore[override]
+        return MapType(self.key.natural, self.item.natural)
+
+    def parts(self, value: Column) -> Parts:
+        if self._object:
+            return Parts(F.transform_values(value, lambda _, v: self.item.parts(v).value))
+        pairs = F.transform(
+            value,
+            lambda pair: F.struct(
+                pair.getItem(0).try_cast(self.key.natural), pair.getItem(1).try_cast(self.item.natural)
+            ),
+        )
+        return Parts(F.map_from_entries(pairs))
+
+    def text(self, value: Column) -> Column:
+        return F.to_json(value)
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return F.map_contains_key(value, placeholder.text) if self._object else None
+
+
+TEXT = Text()
+BOOLEAN, INT16, INT32, INT64 = (
+    Plain(BooleanType()),
+    Plain(ShortType()),
+    Plain(IntegerType()),
+    Plain(LongType()),
+)
+FLOAT, DOUBLE, BYTES = Plain(FloatType()), Plain(DoubleType()), Plain(BinaryType())
+FORMATTED = Plain(StringType())
+"""Text of bounded length and a format of its own (uuid, enum, interval), never TOASTed."""
+
+
+def _or_false(condition: Column | None) -> Column:
+    return F.lit(False) if condition is None else F.coalesce(condition, F.lit(False))
+
+
+def _known(condition: Column | None) -> Column | None:
+    return None if condition is None else _or_false(condition)

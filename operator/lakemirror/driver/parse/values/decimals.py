@@ -1,0 +1,124 @@
+"""Decimals of any precision, by Spark's expressions alone.
+
+Connect's Decimal is the unscaled value as big-endian two's complement bytes; the scale stands in the
+schema, or beside it (``VariableScaleDecimal``). Bytes that fit DECIMAL(38) are framed as an Avro value
+and read by ``from_avro``, which measured faster than arithmetic on their hex text, and as fast as
+calling BigInteger from generated code. Larger ones are converted limb by limb; that is slow and exact.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import DecimalType
+
+from lakemirror.driver.parse.values.expressions import div, let
+
+MAX_DIGITS = 38
+MAX_SCALE = 20_000
+"""Largest scale (of either sign) that is spelled out; PostgreSQL's own limit is 16,383."""
+MAX_BYTES = 4096
+"""Largest unscaled value that is spelled out: 9,864 digits."""
+SPECIAL = r"^(NaN|[-+]?Infinity|(POSITIVE|NEGATIVE)_INFINITY|NOT_A_NUMBER)$"
+NUMBER = r"^[-+]?(\d+(\.\d*)?|\.\d+)$"
+
+_LENGTHS = bytes(range(0, 34, 2))  # Avro's zigzag lengths of 0 to 16 bytes
+
+
+def twos_complement(value: int) -> bytes:
+    """The shortest big-endian two's complement, as BigInteger.toByteArray writes it."""
+    return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
+
+
+def fits(unscaled: Column, precision: int) -> Column:
+    """Whether the unscaled bytes have at most ``precision`` digits (at most 38), without decoding them."""
+    highest, lowest = twos_complement(10**precision - 1), twos_complement(1 - 10**precision)
+    size = F.length(unscaled)
+    negative = unscaled >= F.lit(b"\x80")  # bytes compare unsigned
+    within = F.when(negative, unscaled >= F.lit(lowest)).otherwise(unscaled <= F.lit(highest))
+    return (size < len(highest)) | ((size == len(highest)) & within)
+
+
+def decimal(unscaled: Column, precision: int, scale: int) -> Column:
+    """DECIMAL(precision, scale) of unscaled bytes; null where they do not fit."""
+    size = F.length(unscaled)
+    framed = F.concat(F.lit(_LENGTHS).substr(size + 1, F.lit(1)), unscaled)
+    schema = {"type": "bytes", "logicalType": "decimal", "precision": MAX_DIGITS, "scale": scale}
+    value = from_avro(framed, json.dumps(schema), {"mode": "PERMISSIVE"})
+    if precision < MAX_DIGITS:
+        value = value.try_cast(DecimalType(precision, scale))
+    return F.when((size > 0) & fits(unscaled, precision), value)
+
+
+def plain_text(unscaled: Column, scale: Column) -> Column:
+    """Plain decimal text, exact, with as many fraction digits as ``scale`` says; null beyond the limits."""
+    small = decimal(unscaled, MAX_DIGITS, 0).cast("string")
+    text = F.when(fits(unscaled, MAX_DIGITS), small).otherwise(_integer_text(unscaled))
+    return _pointed(text, scale)
+
+
+def small_text(unscaled: Column, scale: Column) -> Column:
+    """The same for at most 38 digits, null beyond: the shortest expression."""
+    return _pointed(decimal(unscaled, MAX_DIGITS, 0).cast("string"), scale)
+
+
+def large_text(unscaled: Column, scale: Column) -> Column:
+    """The same for values that are rare: slower, and a shorter expression, so that plans stay small."""
+    return _pointed(_integer_text(unscaled), scale)
+
+
+def _pointed(integer: Column, scale: Column) -> Column:
+    """Integer text with the decimal point ``scale`` digits from the right."""
+
+    def point(text: Column) -> Column:
+        digits = F.ltrim(text, F.lit("-"))
+        sign = F.when(text.startswith("-"), "-").otherwise("")
+        padded = F.lpad(digits, F.greatest(F.length(digits), scale + 1), "0")
+        pointed = F.regexp_replace(padded, F.concat(F.lit("(?=.{"), scale, F.lit("}$)")), F.lit("."))
+        zeros = F.when(digits == "0", digits).otherwise(F.concat(digits, F.repeat(F.lit("0"), -scale)))
+        return F.concat(sign, F.when(scale > 0, pointed).otherwise(zeros))
+
+    return F.when(F.abs(scale) <= MAX_SCALE, let(integer, point))
+
+
+def _integer_text(unscaled: Column) -> Column:
+    """Decimal text of two's complement bytes of any length: base 2^28 -> base 10^9 -> text."""
+
+    def convert(hexes: Column) -> Column:
+        negative = hexes.rlike("^[89A-F]")
+        magnitude = F.when(negative, _negated(hexes)).otherwise(hexes)
+        limbs = let(F.lpad(magnitude, F.length(hexes) + 7 - F.length(hexes) % 7, "0"), _limbs)
+        digits = F.aggregate(limbs, F.array().cast("array<bigint>"), _times_2_28_plus)
+        text = F.array_join(F.transform(F.reverse(digits), lambda d: F.lpad(d.cast("string"), 9, "0")), "")
+        return F.concat(F.when(negative, "-").otherwise(""), F.regexp_replace(text, "^0+(?=.)", ""))
+
+    return F.when(F.length(unscaled).between(1, MAX_BYTES), let(F.hex(unscaled), convert))
+
+
+def _limbs(hexes: Column) -> Column:
+    starts = F.sequence(F.lit(1), F.length(hexes), F.lit(7))
+    return F.transform(starts, lambda i: F.conv(hexes.substr(i, F.lit(7)), 16, 10).cast("bigint"))
+
+
+def _times_2_28_plus(digits: Column, limb: Column) -> Column:
+    """``digits`` (base 10^9, least first) * 2^28 + ``limb``; the last carry is below 2^28."""
+    start = F.struct(F.array().cast("array<bigint>").alias("out"), limb.alias("carry"))
+
+    def step(state: Column, digit: Column) -> Column:
+        total = digit * (1 << 28) + state["carry"]
+        out = F.concat(state["out"], F.array(total % 10**9))
+        return F.struct(out.alias("out"), div(total, 10**9).alias("carry"))
+
+    return F.aggregate(digits, start, step, lambda s: F.concat(s["out"], F.array(s["carry"])))
+
+
+def _negated(hexes: Column) -> Column:
+    """Two's complement negation on hex text: complement all digits above the last one that is not 0."""
+    zeros = F.regexp_extract(hexes, "0*$", 0)
+    size = F.length(hexes) - F.length(zeros)
+    above = F.translate(hexes.substr(F.lit(1), size - 1), "0123456789ABCDEF", "FEDCBA9876543210")
+    last = F.translate(hexes.substr(size, F.lit(1)), "123456789ABCDEF", "FEDCBA987654321")
+    return F.concat(above, last, zeros)

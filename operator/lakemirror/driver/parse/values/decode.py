@@ -1,0 +1,199 @@
+"""Rows: from the JSON text of an image to Spark values, by Column expressions alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark import SparkContext
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from lakemirror.driver.parse.values import placeholder as placeholders
+from lakemirror.driver.parse.values.codecs import Codec
+from lakemirror.driver.parse.values.connect import SCHEMALESS, Field
+from lakemirror.driver.parse.values.expressions import either, null, unless
+from lakemirror.driver.parse.values.placeholder import Placeholder
+from lakemirror.driver.parse.values.semantics import codec_of, is_known
+from lakemirror.driver.parse.values.untyped import codec_of_type, has_others
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One column of a decoded row. A condition that cannot occur is None; one that can is never null.
+
+    - ``value``: of the target type; null where one of the conditions below holds (in an array: the
+      element that is unrepresentable).
+    - ``gap``: the source did not send the value (Debezium's placeholder).
+    - ``unrepresentable``: the source has a value for which the type has none: infinity, a date before
+      year 1, NaN in a decimal, too many digits. ``text`` is then its spelling, and null elsewhere.
+    - ``misfit``: the value is none of the type: the record is bad.
+    """
+
+    value: Column
+    gap: Column | None = None
+    unrepresentable: Column | None = None
+    text: Column | None = None
+    misfit: Column | None = None
+
+
+# Building expressions takes a call into the JVM for each of their nodes: seconds for a wide table, which
+# a stream would spend in each batch. They depend on nothing but the key.
+_PROJECTED: dict[tuple[object, ...], dict[str, Decoded]] = {}
+_PROJECTED_AT_MOST = 1000
+
+
+def spark_type(field: Field) -> DataType:
+    """The Spark type nearest to the column's; of a field without schema STRING."""
+    return _codec(field, None).natural
+
+
+def wire_type(field: Field, target: DataType | None = None) -> DataType:
+    """The type that ``from_json`` has to read the column as."""
+    return _codec(field, target).wire
+
+
+def decode(
+    column: Column, field: Field, target: DataType | None = None, *, placeholder: str = placeholders.DEFAULT
+) -> Decoded:
+    """The wire value (of ``wire_type``) as ``target``, by default as ``spark_type``."""
+    codec = _codec(field, target)
+    parts = codec.decode(column, target or codec.natural)
+    gap = _sure(codec.gap(column, Placeholder(placeholder)))
+    lost, misfit = _sure(parts.unrepresentable), _sure(parts.misfit)
+    if gap is not None:
+        lost = None if lost is None else lost & ~gap
+        misfit = None if misfit is None else misfit & ~gap
+    text = None if lost is None or parts.text is None else F.when(lost, parts.text)
+    return Decoded(unless(gap, parts.value), gap, lost, text, misfit)
+
+
+class RowDecoder:
+    """Decodes the rows of one table that share one schema.
+
+    ``fields``: the columns, from ``connect.parse_envelope``, ``parse_key`` or ``connect.schemaless``.
+    ``columns``: target types by name, where they are not the natural ones.
+    ``placeholder``: the connector's ``unavailable.value.placeholder``.
+
+    ``types`` are the resulting types by name, ``unknown`` the semantic names that were not known (such a
+    column has its physical type), ``wire_schema`` what ``parse`` reads.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        columns: Mapping[str, DataType] | None = None,
+        *,
+        placeholder: str = placeholders.DEFAULT,
+    ) -> None:
+        self._fields = list(fields)
+        self._placeholder = placeholder
+        self._targets = dict(columns or {})
+        self.corrupt = _free_name("_corrupt", {f.name for f in fields})
+        self.types: dict[str, DataType] = {
+            f.name: self._targets.get(f.name) or spark_type(f) for f in self._fields
+        }
+        self._wire_names = _unambiguous([*(f.name for f in self._fields), self.corrupt])
+        self.unknown = {f.name: str(f.semantic_name) for f in self._fields if not is_known(f)}
+
+    @property
+    def wire_schema(self) -> StructType:
+        wires = [StructField(f.name, wire_type(f, self._targets.get(f.name))) for f in self._fields]
+        return StructType([*wires, StructField(self.corrupt, StringType())])
+
+    def parse(self, text: Column) -> Column:
+        """The image's JSON text as a wire struct; ``corrupt`` in it is null unless something did not fit."""
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt}
+        wire = F.from_json(text, self.wire_schema, options)
+        if all(name == wire_name for name, wire_name in self._wire_names.items()):
+            return wire
+        fields = [StructField(self._wire_names[f.name], f.dataType) for f in self.wire_schema.fields]
+        return wire.cast(StructType(fields))
+
+    def project(self, wire: Column) -> dict[str, Decoded]:
+        """Each column's parts, from the wire struct."""
+        targets = [self._targets.get(f.name) for f in self._fields]
+        key = (id(SparkContext._gateway), str(wire), repr(self._fields), repr(targets), self._placeholder)
+        if key not in _PROJECTED:
+            if len(_PROJECTED) >= _PROJECTED_AT_MOST:
+                _PROJECTED.clear()
+            _PROJECTED[key] = {
+                f.name: decode(
+                    wire.getField(self._wire_names[f.name]), f, target, placeholder=self._placeholder
+                )
+                for f, target in zip(self._fields, targets, strict=True)
+            }
+        return dict(_PROJECTED[key])
+
+    def problem(self, text: Column, wire: Column) -> Column:
+        """Why the row cannot be decoded, naming the columns; null where it can."""
+        tokens = F.from_json(text, "map<string,string>")
+        decoded = self.project(wire)
+        strange = {f.name: self._strange(f, tokens) for f in self._fields}
+        names = [
+            F.when(
+                self._unread(wire, f, tokens) | _or_false(either(decoded[f.name].misfit, strange[f.name])),
+                self._shown(f),
+            )
+            for f in self._fields
+        ]
+        listed = F.array_join(F.array_compact(F.array(*names)), ", ") if names else F.lit("")
+        reason = F.when(listed != "", F.concat(F.lit("the value does not fit "), listed)).otherwise(
+            "the row is not a JSON object of the table's schema"
+        )
+        corrupt = wire.isNull() | wire.getField(self.corrupt).isNotNull()
+        misfit = either(*(d.misfit for d in decoded.values()), *strange.values())
+        return F.when(text.isNotNull() & (corrupt if misfit is None else corrupt | misfit), reason)
+
+    def default(self, name: str) -> Column:
+        """The column's default, from its schema, as a constant of its target type; null where it has none."""
+        field = next(f for f in self._fields if f.name == name)
+        if field.default is None:
+            return null(self.types[name])
+        wire = StructType([StructField(name, wire_type(field, self._targets.get(name)))])
+        constant = F.from_json(F.lit(json.dumps({name: field.default})), wire).getField(name)
+        return decode(constant, field, self._targets.get(name)).value
+
+    def _unread(self, wire: Column, field: Field, tokens: Column) -> Column:
+        return wire.getField(self._wire_names[field.name]).isNull() & tokens.getItem(field.name).isNotNull()
+
+    def _strange(self, field: Field, tokens: Column) -> Column | None:
+        """Whether a value without schema has members that its column has no place for."""
+        if field.connect_type != SCHEMALESS:
+            return None
+        return _sure(has_others(tokens.getItem(field.name), self.types[field.name]))
+
+    def _shown(self, field: Field) -> str:
+        return f"{field.name} ({self.types[field.name].simpleString()})"
+
+
+def _codec(field: Field, target: DataType | None) -> Codec:
+    if field.connect_type == SCHEMALESS:
+        return codec_of_type(target or StringType())
+    return codec_of(field)
+
+
+def _sure(condition: Column | None) -> Column | None:
+    return None if condition is None else F.coalesce(condition, F.lit(False))
+
+
+def _or_false(condition: Column | None) -> Column:
+    return F.lit(False) if condition is None else condition
+
+
+def _unambiguous(names: Sequence[str]) -> dict[str, str]:
+    """Names under which fields can be told apart by Spark, for which case makes no difference."""
+    lowered = [name.lower() for name in names]
+    if len(set(lowered)) == len(names):
+        return {name: name for name in names}
+    corrupt = names[-1]
+    return {**{name: f"{corrupt}_{i}" for i, name in enumerate(names)}, corrupt: corrupt}
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    taken = {each.lower() for each in taken}
+    while name in taken:
+        name = "_" + name
+    return name

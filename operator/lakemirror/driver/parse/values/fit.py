@@ -1,0 +1,117 @@
+"""A Spark value of one type, as a value of another: exactly, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    AtomicType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    FractionalType,
+    IntegralType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL
+from lakemirror.driver.parse.values.expressions import null
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What becomes of one value.
+
+    ``value`` is null where the value has none in Spark. ``unrepresentable`` holds where the source has a
+    valid value for which the type has none, ``misfit`` where the value is none of the type at all; both
+    are None when that cannot happen. ``text`` is the source's spelling of an unrepresentable value.
+    """
+
+    value: Column
+    unrepresentable: Column | None = None
+    text: Column | None = None
+    misfit: Column | None = None
+
+
+def fit(value: Column, source: DataType, target: DataType) -> Parts:
+    """``value`` of type ``source`` as ``target``.
+
+    Numbers must keep their value: one that does not is unrepresentable in a DECIMAL, else a misfit.
+    Types that have nothing in common make every value a misfit.
+    """
+    if source == target or _holds(source, target):
+        return Parts(value if source == target else value.cast(target))
+    if isinstance(source, NumericType) and isinstance(target, NumericType):
+        return _number(value, source, target)
+    if isinstance(source, StringType) and isinstance(target, DecimalType):
+        return _decimal_text(value, target)
+    if isinstance(source, IntegralType) and isinstance(target, BooleanType):
+        known = value.isin(0, 1)
+        return Parts(F.when(known, value == 1), misfit=~known)
+    if _castable(source, target):
+        converted = value.try_cast(target)
+        return Parts(converted, misfit=value.isNotNull() & converted.isNull())
+    return Parts(null(target), misfit=value.isNotNull())
+
+
+def _digits(type: DataType) -> tuple[int, int]:
+    """Digits before and after the point of an exact numeric type."""
+    if isinstance(type, DecimalType):
+        return type.precision - type.scale, type.scale
+    return {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}[type.simpleString()], 0
+
+
+def _holds(source: DataType, target: DataType) -> bool:
+    """Whether every value of ``source`` has its equal in ``target``, by a plain cast."""
+    if isinstance(source, (IntegralType, DecimalType)) and isinstance(target, (IntegralType, DecimalType)):
+        if isinstance(source, DecimalType) and isinstance(target, IntegralType):
+            return False
+        before, after = _digits(source)
+        wide, deep = _digits(target)
+        return before <= wide and after <= deep
+    if isinstance(source, IntegralType) and isinstance(target, FractionalType):
+        exact = {"float": 5, "double": 10}
+        return _digits(source)[0] <= exact.get(target.simpleString(), 0)
+    return (source.simpleString(), target.simpleString()) in {
+        ("float", "double"),
+        ("date", "timestamp_ntz"),
+        ("char", "string"),
+        ("varchar", "string"),
+    }
+
+
+def _number(value: Column, source: DataType, target: DataType) -> Parts:
+    converted = value.try_cast(target)
+    back = converted.try_cast(source)
+    changed = value.isNotNull() & ~F.coalesce(back == value, F.lit(False))
+    kept = F.when(~changed, converted)
+    if isinstance(target, DecimalType):
+        return Parts(kept, unrepresentable=changed, text=value.cast("string"))
+    return Parts(kept, misfit=changed)
+
+
+def _decimal_text(value: Column, target: DecimalType) -> Parts:
+    number, special = value.rlike(NUMBER), value.rlike(SPECIAL)
+    converted = F.when(number & ~value.rlike(rf"\.\d{{{target.scale}}}\d*[1-9]"), value.try_cast(target))
+    return Parts(
+        converted,
+        unrepresentable=(number | special) & converted.isNull(),
+        text=value,
+        misfit=value.isNotNull() & ~number & ~special,
+    )
+
+
+def _castable(source: DataType, target: DataType) -> bool:
+    if isinstance(source, StringType):
+        return isinstance(target, AtomicType) and not isinstance(target, BinaryType)
+    if isinstance(source, BooleanType):
+        return isinstance(target, NumericType)
+    moments = (DateType, TimestampType, TimestampNTZType)
+    return isinstance(source, DateType) and isinstance(target, moments)

@@ -1,0 +1,256 @@
+"""Values of records without a schema (``schemas.enable=false``): the target type says what they mean.
+
+| target | what is understood |
+|---|---|
+| integers, FLOAT, DOUBLE | a JSON number (``"NaN"`` and ``"Infinity"`` for the latter) |
+| BOOLEAN | true, false, 1, 0 |
+| DECIMAL(p,s) | a number; decimal text; base64 of the unscaled value, its scale being ``s``; the pair |
+| DATE | days since 1970, ISO text |
+| TIMESTAMP, TIMESTAMP_NTZ | ISO text (UTC unless it says otherwise); a whole number since 1970, see below |
+| BINARY | base64 |
+| STRING | text as is; the pair as decimal text; any other value as JSON |
+| ARRAY, STRUCT, MAP | element by element |
+
+"The pair" is ``{"scale": s, "value": base64}``, Debezium's VariableScaleDecimal, of up to 38 digits; a larger
+one stays as it is.
+
+The unit of a timestamp's number is the coarsest of milliseconds, microseconds and nanoseconds that puts it
+into the years 0001 to 9999 (nanoseconds: only after 1970). So microseconds between 1968-01-12 and
+1978-01-12 are taken for milliseconds, and nanoseconds before 1978 for one of the others: where such values
+matter, switch schemas on. Text of digits alone is both a decimal and base64 when its length is a multiple of
+4: with a scale above 0 it is base64 (a decimal text would show its fraction); with scale 0 it is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.parse.values import codecs, decimals, temporal
+from lakemirror.driver.parse.values.codecs import Codec
+from lakemirror.driver.parse.values.expressions import either, let
+from lakemirror.driver.parse.values.fit import Parts, fit
+from lakemirror.driver.parse.values.placeholder import Placeholder
+from lakemirror.driver.parse.values.temporal import MICROS, MILLIS
+
+_WHOLE = r"^-?\d+$"
+_PAIR = r'^\{"scale":(-?\d{1,9}),"value":"([A-Za-z0-9+/=]*)"\}$'
+_NEGATIVE_INFINITY, _POSITIVE_INFINITY = -9223372036832400000, 9223372036825200000  # PGStatement's
+
+
+def codec_of_type(target: DataType) -> Codec:
+    """The codec of a JSON value without schema whose column is of type ``target``."""
+    if isinstance(target, StringType):
+        return JsonText()
+    if isinstance(target, IntegralType):
+        return codecs.INT64 if isinstance(target, LongType) else JsonInteger(target)
+    if isinstance(target, (FloatType, DoubleType)):
+        return codecs.Plain(target)
+    if isinstance(target, ArrayType):
+        return codecs.Array(codec_of_type(target.elementType))
+    if isinstance(target, StructType):
+        return codecs.Struct(tuple((f.name, codec_of_type(f.dataType)) for f in target.fields))
+    if isinstance(target, MapType):
+        return codecs.Map(codecs.FORMATTED, codec_of_type(target.valueType))
+    if isinstance(target, DecimalType):
+        return JsonDecimal(target)
+    if isinstance(target, (TimestampType, TimestampNTZType)):
+        return JsonTimestamp(target)
+    for kind, codec in ((BooleanType, JsonBoolean()), (DateType, JsonDate()), (BinaryType, JsonBinary())):
+        if isinstance(target, kind):
+            return codec
+    raise LakemirrorError(f"no value of JSON can become a {target.simpleString()}")
+
+
+def has_others(text: Column, kind: DataType) -> Column | None:
+    """BOOLEAN: objects in a JSON text have members, other than nulls, that the type has no place for. None
+    for a type without structs.
+    """
+    if isinstance(kind, StructType):
+        members = F.map_filter(F.from_json(text, "map<string,string>"), lambda _, value: value.isNotNull())
+        known = F.array(*(F.lit(name) for name in kind.names))
+        others = F.size(F.array_except(F.map_keys(members), known)) > 0
+        return either(others, *(has_others(members[f.name], f.dataType) for f in kind.fields))
+    if isinstance(kind, ArrayType):
+        each, inner = F.from_json(text, "array<string>"), kind.elementType
+    elif isinstance(kind, MapType):
+        each, inner = F.map_values(F.from_json(text, "map<string,string>")), kind.valueType
+    else:
+        return None
+    if has_others(text, inner) is None:
+        return None
+    return F.exists(each, lambda value: _in_it(value, inner))
+
+
+def _in_it(text: Column, kind: DataType) -> Column:
+    found = has_others(text, kind)
+    return F.lit(False) if found is None else F.coalesce(found, F.lit(False))
+
+
+@dataclass(frozen=True)
+class JsonInteger(Codec):
+    """A whole number for one of the smaller integer types."""
+
+    natural: DataType
+    wire = LongType()
+
+    def parts(self, value: Column) -> Parts:
+        return fit(value, self.wire, self.natural)
+
+
+class JsonText(codecs.Text):
+    """Text, or any other value as JSON."""
+
+    def parts(self, value: Column) -> Parts:
+        return Parts(self.text(value))
+
+    def text(self, value: Column) -> Column:
+        octets = F.unbase64(F.regexp_extract(value, _PAIR, 2))
+        number = decimals.small_text(octets, F.regexp_extract(value, _PAIR, 1).cast("int"))
+        is_pair = value.startswith('{"scale":') & value.rlike(_PAIR)
+        return F.when(is_pair, F.coalesce(number, value)).otherwise(value)
+
+
+class JsonBoolean(Codec):
+    wire, natural = StringType(), BooleanType()
+
+    def parts(self, value: Column) -> Parts:
+        known = value.isin("true", "false", "1", "0")
+        return Parts(F.when(known, value.isin("true", "1")), misfit=~known)
+
+
+class JsonBinary(Codec):
+    wire, natural = StringType(), BinaryType()
+
+    def parts(self, value: Column) -> Parts:
+        octets = F.try_to_binary(value, F.lit("base64"))
+        return Parts(octets, misfit=value.isNotNull() & octets.isNull())
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return value.isin(*placeholder.spellings)
+
+
+class JsonDate(Codec):
+    wire, natural = StringType(), DateType()
+
+    def parts(self, value: Column) -> Parts:
+        whole = value.rlike(_WHOLE)
+        number = codecs.Days().parts(F.when(whole, value.try_cast("int")))
+        text = codecs.IsoDate().parts(F.when(~whole, value))
+        return _first_of(value, number, text)
+
+
+@dataclass(frozen=True)
+class JsonTimestamp(Codec):
+    natural: DataType
+    wire = StringType()
+
+    def parts(self, value: Column) -> Parts:
+        whole = value.rlike(_WHOLE)
+        number = self._number(F.when(whole, value.try_cast("bigint")))
+        zoneless = value.rlike(r":\d\d(\.\d+)?$")
+        iso = F.when(~whole, F.when(zoneless, F.concat(value, F.lit("Z"))).otherwise(value))
+        zoned = codecs.IsoTimestamp(zoned=isinstance(self.natural, TimestampType))
+        return _first_of(value, number, zoned.decode(iso, self.natural))
+
+    def _number(self, value: Column) -> Parts:
+        first, last = MICROS.bounds
+        lost = (value < first) | (value >= _POSITIVE_INFINITY)
+        micros = (
+            F.when(~temporal.outside(value, *MILLIS.bounds), MILLIS.micros(value))
+            .when(value <= last, value)
+            .otherwise(temporal.NANOS.micros(value))
+        )
+        moment = (
+            F.timestamp_micros(micros) if isinstance(self.natural, TimestampType) else temporal.ntz(micros)
+        )
+        return Parts(F.when(~lost, moment), lost, temporal.timestamp_spelled(value, MICROS))
+
+
+@dataclass(frozen=True)
+class JsonDecimal(Codec):
+    """Text and bytes are exact; a number of JSON is exact as a double."""
+
+    natural: DecimalType
+    wire = VariantType()
+
+    def parts(self, value: Column) -> Parts:
+        kind, text = F.schema_of_variant(value), self.text(value)
+        is_text, digits = kind == "STRING", text.rlike(r"^(\d{4})+$")
+        special = text.rlike(decimals.SPECIAL)
+        plain = text.rlike(decimals.NUMBER) & ~digits
+        encoded = F.when(~plain & ~special & self._is_base64(digits), F.try_to_binary(text, F.lit("base64")))
+        number = (
+            F.when(is_text & plain, self._of_text(text))
+            .when(is_text, let(encoded, self._of_octets))
+            .when(kind.startswith("OBJECT"), self._of_pair(value))
+            .otherwise(self._of_number(value))
+        )
+        readable = F.when(is_text, plain | special | encoded.isNotNull()).otherwise(
+            kind.rlike("^(BIGINT|DECIMAL|DOUBLE|OBJECT)")
+        )
+        none = value.isNotNull() & (kind != "VOID") & number.isNull()
+        shown = F.coalesce(let(encoded, self._spelled), text)
+        return Parts(number, none & readable, shown, none & ~readable)
+
+    def _is_base64(self, digits: Column) -> Column:
+        """Of digits that are base64 too: a decimal text would show its fraction; without one, who knows."""
+        return F.lit(True) if self.natural.scale > 0 else ~digits
+
+    def _of_octets(self, octets: Column) -> Column:
+        return decimals.decimal(octets, self.natural.precision, self.natural.scale)
+
+    def _spelled(self, octets: Column) -> Column:
+        return decimals.small_text(octets, F.lit(self.natural.scale))
+
+    def _of_text(self, text: Column) -> Column:
+        return F.when(~text.rlike(rf"\.\d{{{self.natural.scale}}}\d*[1-9]"), text.try_cast(self.natural))
+
+    def _of_pair(self, pair: Column) -> Column:
+        octets = F.try_to_binary(F.try_variant_get(pair, "$.value", "string"), F.lit("base64"))
+        unscaled = let(octets, lambda o: decimals.decimal(o, decimals.MAX_DIGITS, 0)).cast("string")
+        text = F.concat(unscaled, F.lit("E"), -F.try_variant_get(pair, "$.scale", "int"))
+        number = text.try_cast(self.natural)
+        return F.when(number == text.try_cast(DecimalType(decimals.MAX_DIGITS, 18)), number)
+
+    def _of_number(self, value: Column) -> Column:
+        number = F.try_variant_get(value, "$", self.natural.simpleString())
+        return F.when(number.cast("double") == F.try_variant_get(value, "$", "double"), number)
+
+    def text(self, value: Column) -> Column:
+        return F.try_variant_get(value, "$", "string")
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return self.text(value).isin(*placeholder.spellings)
+
+
+def _first_of(given: Column, *readings: Parts) -> Parts:
+    """The one reading that has the value; a misfit where it was given and none has."""
+    value = F.coalesce(*(r.value for r in readings))
+    lost = either(
+        *(F.coalesce(r.unrepresentable, F.lit(False)) for r in readings if r.unrepresentable is not None)
+    )
+    assert lost is not None
+    texts = [F.when(r.unrepresentable, r.text) for r in readings if r.unrepresentable is not None]
+    return Parts(value, lost, F.coalesce(*texts), misfit=given.isNotNull() & value.isNull() & ~lost)

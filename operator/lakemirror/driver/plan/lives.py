@@ -1,0 +1,187 @@
+"""Since when a column of the source is what it is now: columns that were added, dropped, and added again.
+
+A column begins a new life when it is added (again): in the source, rows that were written before have its
+default, or null, whatever they held in an earlier life. Two marks tell where that is: the highest sequence
+of an event *without* the column, and the highest of one *with* it. The higher mark says whether the column
+is there now; its life begins after the mark ``absent``. Maxima do not depend on the order of delivery.
+
+The higher mark is the highest sequence of the whole table, which is asked for only where the two have to be
+compared. So a table property holds only what is not plain: columns that were absent once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakemirror.driver.parse.values.connect import Field
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What events say of a column: the highest sequence of one without it, and of one with it.
+
+    ``alone`` is the lowest sequence of an event without it, where absence is told from the keys of a JSON
+    object: a single one may be broken, and says nothing. ``defaults`` are those of the events' schemas, each
+    with the lowest sequence of an event of that schema.
+    """
+
+    absent: bytes | None = None
+    present: bytes | None = None
+    alone: bytes | None = None
+    defaults: tuple[tuple[bytes, Field], ...] = ()
+
+    def __or__(self, other: Seen) -> Seen:
+        return Seen(
+            _highest(self.absent, other.absent),
+            _highest(self.present, other.present),
+            min(filter(None, (self.alone, other.alone)), default=None),
+            (*self.defaults, *other.defaults),
+        )
+
+
+@dataclass(frozen=True)
+class Life:
+    """The present life of a column, or that it has none (``dropped``).
+
+    Up to the sequence ``absent``, values are of a former life (None: it was always there, as far as is
+    known). ``default`` is what older rows have, by the schema of the event at ``default_at``. ``fill`` says
+    that stored rows may still hold values of a former life. ``alone`` is the only event so far whose JSON
+    lacked the column.
+    """
+
+    absent: bytes | None = None
+    alone: bytes | None = None
+    dropped: bool = False
+    fill: bool = False
+    default: Field | None = None
+    default_at: bytes | None = None
+
+
+PLAIN = Life()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A column's life after a batch, and whether the batch shows that it was dropped, or is there again."""
+
+    life: Life
+    dropped: bool = False
+    returned: bool = False
+
+
+@dataclass(frozen=True)
+class Lives:
+    """What is known of a table's columns before a batch, by source name.
+
+    ``columns`` are those of the mirror, None where there is no mirror yet. ``highest`` gives the highest
+    sequence of the table's events (None: there was none); it may have to be looked up.
+    """
+
+    stored: Mapping[str, Life]
+    columns: Collection[str] | None
+    highest: Callable[[], bytes | None]
+
+    def after(self, seen: Mapping[str, Seen]) -> dict[str, Turn]:
+        """Each column after a batch."""
+        return {name: self._turn(name, each) for name, each in seen.items()}
+
+    def _turn(self, name: str, seen: Seen) -> Turn:
+        before = self.stored.get(name, PLAIN)
+        seen, alone = _believed(before, seen)
+        if before.dropped and seen.present is None:
+            return Turn(before)
+        exists = self.columns is not None
+        absent, present = _highest(before.absent, seen.absent), seen.present
+        if before.dropped or (self.columns is not None and name not in self.columns):
+            absent = _highest(absent, self.highest())
+        elif exists and absent != before.absent:
+            present = _highest(present, self.highest())
+        begins = before.dropped or absent != before.absent
+        if begins and absent is not None and (present is None or present < absent):
+            gone = replace(before, absent=absent, alone=None, dropped=True, fill=False)
+            return Turn(before if before.dropped else gone, dropped=not before.dropped)
+        fill = before.fill or (begins and exists)
+        return Turn(_with_default(Life(absent, alone, fill=fill), before, seen), returned=before.dropped)
+
+
+def _believed(before: Life, seen: Seen) -> tuple[Seen, bytes | None]:
+    """What is seen, without the absence that a single JSON object tells; and that object's sequence."""
+    if seen.alone is None or seen.absent is None or seen.absent <= (before.absent or b""):
+        return seen, before.alone
+    if seen.alone == seen.absent and before.alone in (None, seen.alone):
+        return replace(seen, absent=None), seen.alone
+    return replace(seen, absent=_highest(seen.absent, before.alone)), None
+
+
+def _with_default(life: Life, before: Life, seen: Seen) -> Life:
+    """The life with the default of its oldest schema."""
+    found = list(seen.defaults)
+    if before.default is not None and before.default_at is not None:
+        known = [each for each in found if each[1] == before.default and life.absent == before.absent]
+        found = [each for each in found if each not in known]  # so that nothing is stored anew
+        found.append((before.default_at, before.default))
+    if not found:
+        return life
+    mine = [each for each in found if life.absent is None or each[0] > life.absent]
+    at, default = min(mine, key=_at) if mine else max(found, key=_at)
+    return replace(life, default=default, default_at=at)
+
+
+def _at(default: tuple[bytes, Field]) -> bytes:
+    return default[0]
+
+
+def together(told: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
+    """What several groups of events say, by column."""
+    found: dict[str, Seen] = {}
+    for each in told:
+        for name, seen in each.items():
+            found[name] = found.get(name, Seen()) | seen
+    return found
+
+
+def to_text(lives: Mapping[str, Life]) -> str:
+    """Lives as the value of a table property, without those of which nothing is to be remembered."""
+    told = {name: _document(life) for name, life in lives.items()}
+    return json.dumps({name: each for name, each in told.items() if each}, sort_keys=True)
+
+
+def from_text(text: str | None) -> dict[str, Life]:
+    """The reverse of `to_text`."""
+    return {name: _life(each) for name, each in json.loads(text or "{}").items()}
+
+
+_SEQUENCES = ("absent", "alone", "default_at")
+
+
+def _document(life: Life) -> dict[str, Any]:
+    found: dict[str, Any] = {name: getattr(life, name) for name in _SEQUENCES}
+    found = {name: seq.hex() for name, seq in found.items() if seq is not None}
+    found |= {name: True for name in ("dropped", "fill") if getattr(life, name)}
+    if life.default is not None:
+        found["default"] = {
+            "name": life.default.name,
+            "connect_type": life.default.connect_type,
+            "semantic_name": life.default.semantic_name,
+            "parameters": dict(life.default.parameters),
+            "default": life.default.default,
+        }
+    return found
+
+
+def _life(document: Mapping[str, Any]) -> Life:
+    sequences = {name: bytes.fromhex(document[name]) for name in _SEQUENCES if name in document}
+    default = Field(**document["default"]) if "default" in document else None
+    return Life(
+        dropped=bool(document.get("dropped")),
+        fill=bool(document.get("fill")),
+        default=default,
+        **sequences,
+    )
+
+
+def _highest(*sequences: bytes | None) -> bytes | None:
+    return max((each for each in sequences if each is not None), default=None)

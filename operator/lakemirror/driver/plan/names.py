@@ -1,0 +1,153 @@
+"""Whether the names of a table and of its columns can stand in Delta as they are; what cannot is refused by
+name, with what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from lakemirror.driver.plan.decision import Refused
+from lakemirror.driver.tables.keys import can_be_key
+from lakemirror.driver.tables.mirror import MAPPING, METADATA, Location, needs_mapping
+
+RESERVED = (
+    "_row_dropped_",
+    "_source_row_present_",
+    "_target_row_present_",
+    "_tmp_metadata_row_index",
+    "__delta_internal_row_index",
+    "__delta_internal_is_row_deleted",
+)
+"""Columns that Delta and Spark add to a table themselves while they read or merge it."""
+
+_LONGEST_FOLDER = 255
+"""Bytes in the name of a folder, on all file systems that have such a limit."""
+
+
+def check_columns(
+    source: str,
+    versions: Iterable[Sequence[str]],
+    names: Mapping[str, str],
+    columns: Mapping[str, DataType],
+    *,
+    key: Sequence[str],
+    soft: str | None,
+) -> None:
+    """Raise Refused unless every column of ``source`` (what the manifest calls the table) has a name of its
+    own in the mirror.
+
+    ``versions`` are the source's columns, by schema; ``names`` what they are called in the mirror;
+    ``columns`` those of the mirror, without metadata and without ``soft``, the column of a soft delete.
+    """
+    settings = f"tables[{source}].columns"
+    for version in versions:
+        _check_renamed([name for name in version if name in names], names, settings)
+    taken = {**{name.lower(): name for name in RESERVED}, **{name.lower(): name for name in METADATA}}
+    seen: dict[str, str] = {}
+    for name, kind in columns.items():
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise Refused(
+                f"columns {other!r} and {name!r} differ in case only, and Delta takes them for one: "
+                f"rename one with {settings}.rename, or leave it out with {settings}.exclude"
+            )
+        if name.lower() in taken:
+            raise Refused(
+                f"column {name!r} has a name that the mirror needs for a column of its own: "
+                f"rename it with {settings}.rename, or leave it out with {settings}.exclude"
+            )
+        if soft is not None and name.lower() == soft.lower():
+            raise Refused(
+                f"column {name!r} has the name of the soft delete's column: choose another delete.column, "
+                f"rename it with {settings}.rename, or leave it out with {settings}.exclude"
+            )
+        problem = "it has no name" if not name else next(_problems(kind), None)
+        if problem is not None:
+            raise Refused(
+                f"column {name!r} cannot be mirrored: {problem}; leave it out with {settings}.exclude"
+            )
+    for name in key:
+        if name in columns and not can_be_key(columns[name]):
+            raise Refused(
+                f"key column {name!r} is of type {columns[name].simpleString()}, whose values cannot be "
+                f"compared: set tables[{source}].primaryKey to other columns, or mode: append"
+            )
+
+
+def check_features(
+    source: str,
+    location: Location,
+    features: Collection[str],
+    columns: Mapping[str, DataType],
+    avoided: Mapping[str, Sequence[str]],
+) -> None:
+    """Raise Refused where the mirror has, or its ``columns`` need, a reader feature of Delta that is to be
+    ``avoided``: for each of those the programs that lack it.
+    """
+    for name, kind in columns.items():
+        if MAPPING in avoided and needs_mapping({name: kind}):
+            raise Refused(
+                f"column {name!r} has a name that needs Delta's feature {MAPPING}, which "
+                f"{' and '.join(avoided[MAPPING])} of target.compatibility cannot read: rename it with "
+                f"tables[{source}].columns.rename, or leave it out with tables[{source}].columns.exclude"
+            )
+    present = sorted(set(features) & set(avoided))
+    if present:
+        raise Refused(
+            f"the mirror {location} has Delta's feature {present[0]}, which "
+            f"{' and '.join(avoided[present[0]])} of target.compatibility cannot read: set "
+            f"tables[{source}].target to a new place with a new resyncToken, or run ALTER TABLE ... DROP "
+            f"FEATURE {present[0]} while the table is suspended"
+        )
+
+
+def check_location(source: str, location: Location) -> None:
+    """Raise Refused for a target that no file system or catalog can have."""
+    remedy = f"set tables[{source}].target"
+    if location.path is not None:
+        longest = max(location.path.split("/"), key=lambda part: len(part.encode()))
+        if len(longest.encode()) > _LONGEST_FOLDER:
+            raise Refused(
+                f"the target {location} has a folder whose name is longer than {_LONGEST_FOLDER} bytes: "
+                f"{remedy}"
+            )
+        return
+    parts = (location.name or "").split(".")
+    if len(parts) > 3 or not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
+        raise Refused(
+            f"the target {location} is not a valid name of a table in the catalog, which has up to three "
+            f"words of letters, digits and '_' with dots between them: {remedy}"
+        )
+
+
+def _check_renamed(version: Sequence[str], names: Mapping[str, str], settings: str) -> None:
+    """One schema's columns do not meet in one column of the mirror."""
+    seen: dict[str, str] = {}
+    for name in version:
+        other = seen.setdefault(names[name], name)
+        if other != name:
+            raise Refused(
+                f"columns {other!r} and {name!r} would both be called {names[name]!r} in the mirror: "
+                f"change {settings}.rename, or leave one of them out with {settings}.exclude"
+            )
+
+
+def _problems(kind: DataType) -> Iterator[str]:
+    """What is wrong with the names inside of a type."""
+    if isinstance(kind, ArrayType):
+        yield from _problems(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _problems(kind.keyType)
+        yield from _problems(kind.valueType)
+    elif isinstance(kind, StructType):
+        seen: dict[str, str] = {}
+        for field in kind.fields:
+            other = seen.setdefault(field.name.lower(), field.name)
+            if other != field.name:
+                yield f"its fields {other!r} and {field.name!r} differ in case only"
+            if not field.name:
+                yield "a field in it has no name"
+            yield from _problems(field.dataType)

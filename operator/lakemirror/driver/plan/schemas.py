@@ -1,0 +1,161 @@
+"""Which schemas a table's events have in a batch: embedded, or told from the values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from lakemirror.driver.parse.values.connect import Field, parse_envelope, parse_key, schemaless
+from lakemirror.driver.parse.values.decode import RowDecoder
+from lakemirror.driver.parse.values.inference import columns, resolve, shape
+from lakemirror.driver.plan.lives import Seen
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.profile.overview import Group, TableOverview
+from lakemirror.driver.sequence import as_bytes
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The schema of a group of events: the source's columns and their types in Spark.
+
+    ``keys`` are the key columns of its records, those of most first: more than one where they differ.
+    ``told`` says when records without schema had a column and when not; an embedded schema has all columns.
+    """
+
+    group: Group
+    fields: Sequence[Field]
+    types: Mapping[str, DataType]
+    keys: Sequence[Sequence[str]] = ()
+    told: Mapping[str, Seen] = field(default_factory=dict)
+
+    def says(self, column: str) -> Seen:
+        """What its events say of a column of the source."""
+        if self.group.schema_id is None:
+            return self.told.get(column, Seen())
+        first, last = self.group.first_seq or b"", self.group.last_seq or b""
+        found = next((each for each in self.fields if each.name == column), None)
+        if found is None:
+            return Seen(absent=last)
+        scalar = found.items is None and not found.fields
+        return Seen(present=last, defaults=((first, found),) if scalar and found.default is not None else ())
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What records without schema say: types, key columns, and when a column was there."""
+
+    types: Mapping[str, DataType]
+    keys: Sequence[Sequence[str]]
+    columns: Mapping[str, Seen]
+
+
+class Schemas:
+    """The schemas of one table; an embedded one is parsed once."""
+
+    def __init__(self, table: MirroredTable) -> None:
+        self._table = table
+        self._parsed: dict[tuple[int | None, int | None], Schema] = {}
+
+    def of(self, changes: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> list[Schema]:
+        """The schemas of a batch's changes, oldest first; ``documents`` are the embedded ones by id."""
+        told = _Told({}, (), {})
+        if any(None in identity for identity in seen.groups):
+            told = self._told(changes)
+        found = []
+        for identity, group in sorted(seen.groups.items(), key=lambda item: item[1].first_seq or b""):
+            schema = self._parsed.get(identity)
+            if schema is None or None in identity:
+                schema = self._parsed[identity] = self._parse(group, documents, told)
+            found.append(replace(schema, group=group))
+        return found
+
+    def _parse(self, group: Group, documents: Mapping[int, str], told: _Told) -> Schema:
+        if group.schema_id is not None:
+            fields: Sequence[Field] = parse_envelope(documents[group.schema_id])
+            types: Mapping[str, DataType] = RowDecoder(fields).types
+        else:
+            types = told.types
+            fields = [schemaless(name) for name in types]
+        keys: Sequence[Sequence[str]] = told.keys
+        if group.key_schema_id is not None:
+            keys = [[each.name for each in parse_key(documents[group.key_schema_id])]]
+        return Schema(group, fields, types, keys, told.columns)
+
+    def _told(self, changes: DataFrame) -> _Told:
+        """Columns and keys of the records without schema.
+
+        A column's type is the mirror's, then that of the manifest, then what the values say.
+        """
+        table = self._table
+        existing = table.fed or {}
+        row = _aggregated(changes, existing, nulls=not table.writes_nulls)
+        found = resolve(columns(row["schema"], row["order"]), existing, table.declared)
+        table.writes_nulls = table.writes_nulls or bool(row["nulls"])
+        seen = _seen(row, existing)
+        new = [name for name in found if name not in existing]
+        if new:
+            seen |= _seen(_aggregated(changes, new, shapes=False), new)
+        if not table.writes_nulls:
+            seen = {name: Seen(present=each.present) for name, each in seen.items()}
+        return _Told({**existing, **found}, _keys(row), seen)
+
+
+def _aggregated(
+    changes: DataFrame, names: Collection[str], *, shapes: bool = True, nulls: bool = False
+) -> Row:
+    """What `_seen` and `_keys` take, in one pass over the records without schema."""
+    plain = F.col("schema_id").isNull()
+    image = F.when(plain, F.col("row_text"))
+    there = F.json_object_keys(image)
+    aggregates: list[Column] = []
+    for number, name in enumerate(names):
+        has = F.array_contains(there, name)
+        aggregates += [
+            F.max(F.when(has, F.col("seq"))).alias(f"present_{number}"),
+            F.max(F.when(~has, F.col("seq"))).alias(f"absent_{number}"),
+            F.min(F.when(~has, F.col("seq"))).alias(f"alone_{number}"),
+        ]
+    if shapes:
+        key = F.when(F.col("key_schema_id").isNull(), F.json_object_keys("key_text"))
+        aggregates += [
+            *shape(F.when(plain, F.coalesce("row_text", "before_text"))),
+            F.mode(F.to_json(key)).alias("key"),
+            F.min(F.array_sort(key)).alias("least_key"),
+            F.max(F.array_sort(key)).alias("greatest_key"),
+            (F.max(_has_null(image)) if nulls else F.lit(False)).alias("nulls"),
+        ]
+    row = changes.agg(*aggregates).first()
+    assert row is not None
+    return row
+
+
+def _has_null(image: Column) -> Column:
+    """Whether a value of a JSON object is null."""
+    return F.exists(F.map_values(F.from_json(image, "map<string,string>")), lambda value: value.isNull())
+
+
+def _seen(row: Row, names: Collection[str]) -> dict[str, Seen]:
+    return {
+        name: Seen(
+            absent=as_bytes(row[f"absent_{number}"]),
+            present=as_bytes(row[f"present_{number}"]),
+            alone=as_bytes(row[f"alone_{number}"]),
+        )
+        for number, name in enumerate(names)
+    }
+
+
+def _keys(row: Row) -> list[list[str]]:
+    """The key columns of records without key schema: those of most, then others that differ."""
+    if row["key"] is None:
+        return []
+    found: list[list[str]] = [json.loads(row["key"])]
+    for other in (row["least_key"], row["greatest_key"]):
+        if other is not None and all(set(other) != set(each) for each in found):
+            found.append(list(other))
+    return found

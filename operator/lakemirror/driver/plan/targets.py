@@ -1,0 +1,38 @@
+"""Which source table has which target: no two share one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from threading import Lock
+
+from lakemirror.driver.plan.decision import Refused
+from lakemirror.driver.tables.mirror import Location
+
+
+class Targets:
+    """The targets of a pipeline's tables; safe to use from several threads.
+
+    ``known`` are the targets that have been written so far, with their source tables.
+    """
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        self._owners = {canonical(target): source for target, source in known.items()}
+        self._lock = Lock()
+
+    def claim(self, location: Location, source: str) -> None:
+        """Give a target to a source table; Refused when it belongs to another one."""
+        with self._lock:
+            owner = self._owners.setdefault(canonical(str(location)), source)
+        if owner != source:
+            raise Refused(
+                f"the target {location} is the mirror of {owner} (names that differ only in case or in where "
+                f"a dot stands count as one): give {source} a target of its own, tables[{source}].target"
+            )
+
+
+def canonical(target: str) -> str:
+    """What is the same for all spellings of a target: catalogs and some file systems ignore case."""
+    path = re.sub(r"^file:/*(?=/)", "", target)
+    scheme, separator, rest = path.rpartition("://")
+    return (scheme + separator + re.sub(r"/+", "/", rest).rstrip("/")).lower()

@@ -1,0 +1,170 @@
+"""What a batch holds, in one aggregation: tables, schemas, positions, and what is no change at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from lakemirror.driver.document import aware
+from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
+from lakemirror.driver.profile import restarts
+from lakemirror.driver.profile.restarts import Seen, Stream
+from lakemirror.driver.tables.mirror import TableName
+
+
+@dataclass
+class Group:
+    """Events of one schema in one table."""
+
+    schema_id: int | None
+    key_schema_id: int | None
+    events: int = 0
+    first_seq: bytes | None = None
+    last_seq: bytes | None = None
+    since: datetime | None = None
+
+
+@dataclass
+class TableOverview:
+    """Events of one table."""
+
+    name: TableName
+    groups: dict[tuple[int | None, int | None], Group] = field(default_factory=dict)
+    events: int = 0
+    truncates: int = 0
+    floor: bytes | None = None
+    keyed: int = 0
+    gaps: bool = False
+    moves: bool = False
+    snapshot: bool = False
+    unanchored: bool = False
+    streamed: bool = False
+    last_event_time: datetime | None = None
+    topics: set[str] = field(default_factory=set)
+    tombstone_records: int = 0
+
+
+@dataclass
+class Overview:
+    """All of a batch. ``documents`` are schema documents seen for the first time, by id. ``streams`` are the
+    positions, ``held`` the events whose order is undecided (see `lakemirror.driver.profile.restarts`).
+    """
+
+    records: int = 0
+    ignored: int = 0
+    bad: int = 0
+    bad_reason: str | None = None
+    tables: dict[TableName, TableOverview] = field(default_factory=dict)
+    documents: dict[int, str] = field(default_factory=dict)
+    streams: dict[Stream, Seen] = field(default_factory=dict)
+    held: int = 0
+
+    def unreadable_schemas(self) -> dict[tuple[str, int], str]:
+        """Why a schema document seen for the first time cannot be read, by column of its id and id."""
+        found = {}
+        for table in self.tables.values():
+            for value, key in table.groups:
+                for column, identity, parse in (
+                    ("schema_id", value, parse_envelope),
+                    ("key_schema_id", key, parse_key),
+                ):
+                    if identity in self.documents:
+                        why = _unreadable(self.documents[identity], parse)
+                        if why is not None:
+                            found[column, identity] = why
+        return found
+
+
+def _unreadable(document: str, parse: Callable[[str], object]) -> str | None:
+    try:
+        parse(document)
+        return None
+    except Exception as error:  # whatever is wrong with it, it is wrong with these records alone
+        return f"the embedded schema cannot be read: {error or type(error).__name__}"
+
+
+def overview(events: DataFrame, *, every: int = 1) -> Overview:
+    """Aggregate classified events; this materialises them. Whether positions grow is
+    seen from those at offsets that ``every`` divides.
+    """
+    grouped = events.groupBy(
+        "kind", "database", "schema", "table", "schema_id", "key_schema_id", "topic", "partition", "stream"
+    ).agg(
+        F.count("*").alias("events"),
+        F.count("key_text").alias("keyed"),
+        F.first("schema_text", ignorenulls=True).alias("schema_text"),
+        F.first("key_schema_text", ignorenulls=True).alias("key_schema_text"),
+        F.first("reason", ignorenulls=True).alias("reason"),
+        F.max("gaps").alias("gaps"),
+        F.max(F.col("new_key_text").isNotNull() | F.col("old_key_text").isNotNull()).alias("moves"),
+        F.max(F.col("op") == "r").alias("snapshot"),
+        F.max(F.col("op") != "r").alias("streamed"),
+        F.max("unanchored").alias("unanchored"),
+        F.min("seq").alias("first_seq"),
+        F.max("seq").alias("last_seq"),
+        F.min("event_time").alias("since"),
+        F.max("event_time").alias("last_event_time"),
+        *restarts.aggregates(every),
+    )
+    result = Overview()
+    tombstones: dict[str, int] = {}
+    for row in grouped.collect():
+        result.records += row["events"]
+        if row["kind"] in ("bad", "no schema"):
+            result.bad += row["events"]
+            result.bad_reason = result.bad_reason or f"{row['topic']}: {row['reason']}"
+        elif row["kind"] == "tombstone":
+            result.ignored += row["events"]
+            tombstones[row["topic"]] = tombstones.get(row["topic"], 0) + row["events"]
+        elif row["kind"] == "other":
+            result.ignored += row["events"]
+        elif row["kind"] == "held":
+            result.held += row["events"]
+        else:
+            _count(result, row)
+    _attribute(result, tombstones)
+    return result
+
+
+def _count(result: Overview, row: Row) -> None:
+    name = TableName(row["database"], row["schema"], row["table"])
+    restarts.note(result.streams, row, str(name))
+    table = result.tables.setdefault(name, TableOverview(name))
+    table.topics.add(row["topic"])
+    table.last_event_time = _later(table.last_event_time, row["last_event_time"])
+    if row["kind"] == "truncate":
+        table.truncates += row["events"]
+        table.floor = max(table.floor or b"", bytes(row["last_seq"]))
+        return
+    for identity, document in (("schema_id", "schema_text"), ("key_schema_id", "key_schema_text")):
+        if row[identity] is not None and row[document] is not None:
+            result.documents[row[identity]] = row[document]
+    group = table.groups.setdefault(
+        (row["schema_id"], row["key_schema_id"]), Group(row["schema_id"], row["key_schema_id"])
+    )
+    group.events += row["events"]
+    group.first_seq = min(group.first_seq or bytes(row["first_seq"]), bytes(row["first_seq"]))
+    group.last_seq = max(group.last_seq or bytes(row["last_seq"]), bytes(row["last_seq"]))
+    since = aware(row["since"])
+    group.since = min(group.since, since) if group.since and since else group.since or since
+    table.events += row["events"]
+    table.keyed += row["keyed"]
+    for flag in ("gaps", "moves", "snapshot", "unanchored", "streamed"):
+        setattr(table, flag, getattr(table, flag) or bool(row[flag]))
+
+
+def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:
+    """Kafka's tombstones name no table: they count for the one table of their topic."""
+    for topic, count in tombstones.items():
+        owners = [table for table in result.tables.values() if topic in table.topics]
+        if len(owners) == 1:
+            owners[0].tombstone_records += count
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    other = aware(other)
+    return max(one, other) if one and other else one or other

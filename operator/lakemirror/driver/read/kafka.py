@@ -1,0 +1,538 @@
+"""Kafka topics as a source: one streaming query, whose own checkpoint says which offsets each batch has.
+
+Beside it ``kafka/topics.json`` remembers each topic's id and where its partitions ended when they were seen
+last. So a topic that was deleted is told from one that was deleted and made again, whose offsets mean other
+records, and both from records that are gone before they were read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Source
+from lakemirror.driver import faults
+from lakemirror.driver.checkpoint import identity as checkpoint
+from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
+from lakemirror.driver.document import from_millis
+from lakemirror.driver.errors import LakemirrorError, PipelineStopped, cause_of
+from lakemirror.driver.read import brokers
+from lakemirror.driver.read.base import Batch, Committed, Lag
+from lakemirror.driver.read.watch import SourceWatch
+
+Offsets = dict[str, dict[int, int]]
+"""topic -> partition -> offset of the next record."""
+
+_log = logging.getLogger(__name__)
+SPARK_FOLDER = "spark"
+_TOPICS = "kafka/topics.json"
+_CHECK_SECONDS = 15.0
+_NEW_TOPICS_SECONDS = 10
+_MARK_SECONDS = 30
+_REQUEST_SECONDS, _CLIENT_SECONDS, _ANSWER_SECONDS = 15, 30, 40
+"""How long one request may take, what is asked for with all its tries, and at most until we look away."""
+_CLOSE_SECONDS = 5
+_RECORDS_PER_TASK = 10_000
+_TASKS_PER_CORE = 2
+
+
+class SourceLost(PipelineStopped):
+    """Records are gone from Kafka before they were read, or a topic is not the one that was read before."""
+
+
+class KafkaFeed:
+    """Topics as a source; see ``base.Feed``. A batch's extent is ``{topic: {partition: [from, until]}}``.
+
+    ``secrets`` has the keys of the Secret that ``security`` names, as text. ``watch`` takes in whether the
+    brokers answer.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: KafkaSource,
+        storage: Storage,
+        *,
+        interval_seconds: float = 10.0,
+        secrets: Mapping[str, str] | None = None,
+        warn: Callable[[str], None] = _log.warning,
+        watch: SourceWatch | None = None,
+    ) -> None:
+        self._spark = spark
+        self._watch = watch or SourceWatch()
+        self._warn = warn
+        self._told: set[str] = set()
+        self._checked = -_CHECK_SECONDS
+        self._source = source
+        self._storage = storage
+        self._interval = interval_seconds
+        self._client = client_options(source, secrets or {})
+        self._admin = _Admin(spark, self._client)
+        self._log = _OffsetLog(storage)
+        self._calls = threading.Lock()
+        self._draining = threading.Event()
+        self._failure: BaseException | None = None
+        self._position = self._log.position()
+        self._applied: int | None = None
+        self.query_id = checkpoint.query_id(storage, "kafka", started=bool(self._log.recorded()))
+
+    def run(
+        self,
+        apply: Callable[[DataFrame, Batch], None],
+        *,
+        once: bool,
+        stopping: Callable[[], bool],
+    ) -> None:
+        while True:
+            deleted = self._check_topics()
+            try:
+                self._run_query(apply, once=once, stopping=stopping, lax=deleted)
+            except StreamingQueryException as error:
+                # Spark ends the query when a topic is gone, also one without anything left to read.
+                if not deleted and self._check_topics():
+                    continue
+                if _tells_of_loss(str(error)):
+                    raise SourceLost(_lost_text(cause_of(error))) from error
+                raise
+            self._checked = time.monotonic() - _CHECK_SECONDS
+            self._check_now_and_then()  # where the topics end is remembered for the next run
+            return
+
+    def _run_query(
+        self,
+        apply: Callable[[DataFrame, Batch], None],
+        *,
+        once: bool,
+        stopping: Callable[[], bool],
+        lax: bool,
+    ) -> None:
+        """One query of Spark. ``lax``: it goes on without topics that are gone, and what else is lost is
+        looked for here.
+        """
+        self._failure = None
+        self._draining.clear()
+        query = self._start(partial(self._call, apply, lax), once=once, lax=lax)
+        try:
+            while not query.awaitTermination(1) and not stopping():
+                self._check_now_and_then()
+            self._drain(query)
+        except StreamingQueryException:
+            # What apply raised says more than Spark's report of it.
+            if self._failure is None:
+                raise
+        finally:
+            self._draining.set()
+            query.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_now_and_then(self) -> None:
+        if time.monotonic() - self._checked < _CHECK_SECONDS:
+            return
+        try:
+            self._check_topics()
+        except LakemirrorError:
+            raise
+        except Exception:  # the brokers are away, as the watch has taken in
+            self._checked = time.monotonic()
+
+    def _check_topics(self) -> bool:
+        """Whether topics that were read are gone, with nothing left in them; remembers those that are there.
+
+        Raises SourceLost where records were lost, or where a topic is another one than before.
+        """
+        self._checked = time.monotonic()
+        with self._asking():
+            ids, ends = self._admin.topic_ids(self._wanted()), self._admin.end_offsets(self._wanted())
+            begins = self._admin.begin_offsets(self._wanted())
+        known, position = self._known_topics(), self._log.position() or {}
+        for topic in self._source.topics or ():
+            if topic not in ids and topic not in known:
+                self._warn_once(f"topic {topic} does not exist; it is read once it does")
+        for topic, remembered in known.items():
+            if topic in ids and remembered["id"] != ids[topic]:
+                raise SourceLost(_made_again_text(topic, remembered["id"], ids[topic]))
+        gone = [topic for topic in position if topic not in ids]
+        for topic in gone:
+            seen = known.get(topic, {}).get("ends", {})
+            unread = {p: (at, seen[str(p)]) for p, at in position[topic].items() if at < seen.get(str(p), at)}
+            for partition, (at, end) in unread.items():
+                raise SourceLost(
+                    _lost_text(
+                        f"topic {topic} was deleted before all of it was read (partition {partition}: offset "
+                        f"{at} is the next, and it had records up to {end - 1})"
+                    )
+                )
+            self._warn_once(f"topic {topic} was deleted; all that was seen in it is applied")
+        _require_there(position, begins)
+        found = {
+            topic: {"id": ids[topic], "ends": {str(p): end for p, end in ends.get(topic, {}).items()}}
+            for topic in ids
+        }
+        kept = {topic: known[topic] for topic in gone if topic in known}
+        if {**found, **kept} != known:
+            text = json.dumps({"topics": {**found, **kept}}, indent=2, sort_keys=True)
+            self._storage.write_text(_TOPICS, text + "\n")
+        return bool(gone)
+
+    def _known_topics(self) -> dict[str, dict[str, Any]]:
+        try:
+            return dict(json.loads(self._storage.read_text(_TOPICS))["topics"])
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, KeyError, FileCutOff) as error:
+            raise LakemirrorError(
+                f"{self._storage.uri}/{_TOPICS} is damaged ({error}): restore it from a copy, or delete it "
+                "if no topic was made again since the pipeline ran last"
+            ) from None
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            self._warn(message)
+
+    def _asking(self) -> AbstractContextManager[None]:
+        return self._watch.asking(partial(brokers.why_away, self._source.bootstrap_servers))
+
+    def lag(self) -> Lag:
+        behind = 0
+        position = self._position or self._log.position()
+        if position is None:
+            return Lag(None, False)
+        with self._asking():
+            ends = self._admin.end_offsets(self._wanted())
+        for topic, partitions in ends.items():
+            done = position.get(topic, {})
+            behind += sum(max(0, end - done.get(partition, 0)) for partition, end in partitions.items())
+        return Lag(behind, behind == 0)
+
+    def from_its_beginning(self) -> Source:
+        """The source from where the checkpoint began to read it, as far as the brokers still have that."""
+        try:
+            began = self._log.until(-1)
+        except FileNotFoundError:
+            return Source(kafka=self._source)
+        with self._asking():
+            kept = self._admin.begin_offsets(self._wanted())
+        offsets = {
+            topic: {number: max(at, began.get(topic, {}).get(number, at)) for number, at in each.items()}
+            for topic, each in kept.items()
+        }
+        return Source(kafka=self._source.model_copy(update={"starting_offsets": offsets}))
+
+    def committed(self) -> Committed | None:
+        return self._log.last()
+
+    def pending(self) -> Iterator[Batch]:
+        for batch_id in sorted(self._log.recorded() - self._log.committed()):
+            yield self._batch(batch_id)
+
+    def close(self) -> None:
+        """Close the connection that asks for lag."""
+        self._admin.close()
+
+    def _start(self, call: Callable[[DataFrame, int], None], *, once: bool, lax: bool) -> StreamingQuery:
+        writer = (
+            self._read(lax)
+            .writeStream.foreachBatch(call)
+            .option("checkpointLocation", f"{self._storage.uri}/{SPARK_FOLDER}")
+        )
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{self._interval} seconds").start()
+
+    def _read(self, lax: bool) -> DataFrame:
+        options = {f"kafka.{name}": value for name, value in self._client.items()} | {
+            "kafka.metadata.max.age.ms": str(_NEW_TOPICS_SECONDS * 1000),
+            # A new consumer goes to a partition's end and back, and waits so long for what is not there.
+            "kafka.fetch.max.wait.ms": "50",
+            "includeHeaders": "true",
+            "failOnDataLoss": str(not lax).lower(),
+            "maxOffsetsPerTrigger": str(self._source.max_records_per_batch),
+            **self._subscription(),
+            **self._start_options(),
+        }
+        frame = self._spark.readStream.format("kafka").options(**options).load()
+        nothing = [
+            F.lit(None).cast(kind).alias(name)
+            for name, kind in (("file", "string"), ("row", "bigint"), ("problem", "string"))
+        ]
+        return frame.select("topic", "partition", "offset", "timestamp", "key", "value", "headers", *nothing)
+
+    def _subscription(self) -> dict[str, str]:
+        # As a pattern, a topic that is not there does not end the query.
+        topics = [re.sub(r"([^\w-])", r"\\\1", topic) for topic in self._source.topics or []]
+        return {"subscribePattern": self._source.topic_pattern or "|".join(topics)}
+
+    def _start_options(self) -> dict[str, str]:
+        """Where a new checkpoint starts; Spark ignores it when the checkpoint has batches."""
+        start = self._source.starting_offsets
+        if isinstance(start, str):
+            return {"startingOffsets": start}
+        if isinstance(start, FromTimestamp):
+            millis = int(datetime.fromisoformat(start.timestamp).timestamp() * 1000)
+            # A partition without a record that late starts with the next record it gets.
+            return {"startingTimestamp": str(millis), "startingOffsetsByTimestampStrategy": "latest"}
+        if self._log.recorded():
+            return {}
+        # Spark wants every partition named; those that the manifest leaves out start at the beginning (-2).
+        offsets = {
+            topic: {str(p): start.get(topic, {}).get(p, -2) for p in partitions}
+            for topic, partitions in self._admin.end_offsets(self._wanted()).items()
+        }
+        return {"startingOffsets": json.dumps(offsets)}
+
+    def _wanted(self) -> Callable[[str], bool]:
+        if self._source.topics is not None:
+            return set(self._source.topics).__contains__
+        pattern = self._admin.compile(self._source.topic_pattern or "")
+        return lambda topic: bool(pattern.matcher(topic).matches())
+
+    def _call(
+        self, apply: Callable[[DataFrame, Batch], None], lax: bool, frame: DataFrame, batch_id: int
+    ) -> None:
+        """What Spark calls for every batch, in a thread of its own."""
+        with self._calls:
+            if self._draining.is_set():
+                raise RuntimeError(f"stopping: batch {batch_id} is left to the next start")
+            try:
+                batch = self._batch(batch_id)
+                if lax:
+                    begun = {
+                        topic: {int(number): start for number, (start, _) in each.items()}
+                        for topic, each in batch.extent.items()
+                    }
+                    _require_there(begun, self._admin.begin_offsets(self._wanted()))
+                if batch.extent:  # the first batch may be empty, as when it starts at the end
+                    cores = frame.sparkSession.sparkContext.defaultParallelism
+                    apply(frame.coalesce(tasks(batch.extent, cores)), batch)
+                faults.reach("before-checkpoint-commit")
+            except BaseException as error:
+                # Also those that py4j does not expect in a callback. Spark sees an Exception.
+                self._failure = error
+                self._draining.set()
+                raise RuntimeError(f"batch {batch_id} failed: {error}") from error
+            self._position = self._log.until(batch_id)
+            self._applied = batch_id
+
+    def _batch(self, batch_id: int) -> Batch:
+        return Batch(self.query_id, batch_id, self._log.extent(batch_id))
+
+    def _drain(self, query: StreamingQuery) -> None:
+        """Let the batch that runs be applied and marked done, and begin no other."""
+        self._draining.set()
+        with self._calls:  # free once the batch is applied; Spark marks it at once
+            applied = self._applied
+        end = time.monotonic() + _MARK_SECONDS
+        while applied is not None and query.isActive and time.monotonic() < end:
+            if applied in self._log.committed():
+                return
+            time.sleep(0.05)
+
+
+def _require_there(position: Offsets, begins: Offsets) -> None:
+    """Raise SourceLost if a partition begins after what is to be read next."""
+    for topic, partitions in position.items():
+        for partition, at in partitions.items():
+            first = begins.get(topic, {}).get(partition, at)
+            if at < first:
+                raise SourceLost(
+                    _lost_text(
+                        f"topic {topic}, partition {partition}: offset {at} is the next to be read, and the "
+                        f"brokers have deleted all before {first}"
+                    )
+                )
+
+
+def _lost_text(what: str) -> str:
+    return (
+        f"records were lost before they were read: {what}. To go on with what the brokers still have, set "
+        "spec.spark.resetToken to a new value; then have the connector take a snapshot of the tables again, "
+        "so that the lost changes come with it"
+    )
+
+
+def _made_again_text(topic: str, before: str, now: str) -> str:
+    return (
+        f"topic {topic} was deleted and made again (its id was {before}, now it is {now}): its offsets mean "
+        "other records than those that were read. Set spec.spark.resetToken to a new value, so that all "
+        "topics are read from startingOffsets on; what is applied already stays as it is"
+    )
+
+
+def _tells_of_loss(message: str) -> bool:
+    """Whether an error of Spark's says that records are gone."""
+    return "failOnDataLoss" in message or "data may have been" in message or "KAFKA_DATA_LOSS" in message
+
+
+def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
+    """In how many tasks a batch is read: one a partition of a topic, but not more than its records need.
+
+    A task costs as much as some thousand records, so that many partitions with little in them are read
+    together.
+    """
+    ranges = [each for partitions in extent.values() for each in partitions.values()]
+    records = sum(until - start for start, until in ranges)
+    return min(len(ranges), max(cores * _TASKS_PER_CORE, -(-records // _RECORDS_PER_TASK)))
+
+
+class _OffsetLog:
+    """The files of a streaming query's checkpoint that say which offsets a batch has.
+
+    ``offsets/<N>`` (a version, a line of metadata, a line of JSON: the offsets that batch N ends before),
+    ``commits/<N>``, and ``sources/0/0`` with the offsets that batch 0 begins at (Structured Streaming's
+    OffsetSeqLog, CommitLog and the Kafka source's initial offsets).
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def recorded(self) -> set[int]:
+        return self._numbers("offsets")
+
+    def committed(self) -> set[int]:
+        return self._numbers("commits")
+
+    def last(self) -> Committed | None:
+        """The last batch that is done."""
+        done = self.committed()
+        if not done:
+            return None
+        written = self._storage.stat(f"{SPARK_FOLDER}/commits/{max(done)}").mtime
+        return Committed(max(done), from_millis(written))
+
+    def until(self, batch_id: int) -> Offsets:
+        """Where the batch ends; for -1, where the first one begins. FileNotFoundError if not recorded."""
+        name = f"offsets/{batch_id}" if batch_id >= 0 else "sources/0/0"
+        last_line = self._storage.read_text(f"{SPARK_FOLDER}/{name}").rstrip().rpartition("\n")[2]
+        return {topic: {int(p): o for p, o in part.items()} for topic, part in json.loads(last_line).items()}
+
+    def position(self) -> Offsets | None:
+        """Where the last batch that is done ends; None before the query has first been started."""
+        try:
+            return self.until(max(self.committed(), default=-1))
+        except FileNotFoundError:
+            return None
+
+    def extent(self, batch_id: int) -> dict[str, dict[str, list[int]]]:
+        """What the batch covers; partitions without records are left out."""
+        begin, end = self.until(batch_id - 1), self.until(batch_id)
+        extent: dict[str, dict[str, list[int]]] = {}
+        for topic, partitions in sorted(end.items()):
+            for partition, until in sorted(partitions.items()):
+                # A partition that has appeared since is read from its beginning.
+                start = begin.get(topic, {}).get(partition, 0)
+                if start != until:
+                    extent.setdefault(topic, {})[str(partition)] = [start, until]
+        return extent
+
+    def _numbers(self, folder: str) -> set[int]:
+        entries = self._storage.list(f"{SPARK_FOLDER}/{folder}")
+        return {int(entry.name) for entry in entries if entry.name.isdecimal()}
+
+
+class _Admin:
+    """Questions to the brokers, through the Kafka client that Spark's source brings.
+
+    The client is made with the first question: it refuses to be made for hosts that are not known.
+    """
+
+    def __init__(self, spark: SparkSession, client: Mapping[str, str]) -> None:
+        self._jvm: Any = spark._jvm
+        self._settings = {
+            **client,
+            "request.timeout.ms": str(_REQUEST_SECONDS * 1000),
+            "default.api.timeout.ms": str(_CLIENT_SECONDS * 1000),
+        }
+        self._making = threading.Lock()
+        self._made: Any = None
+
+    @property
+    def _client(self) -> Any:
+        with self._making:
+            if self._made is None:
+                properties = self._jvm.java.util.Properties()
+                for name, value in self._settings.items():
+                    properties.setProperty(name, value)
+                self._made = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+            return self._made
+
+    def compile(self, pattern: str) -> Any:
+        """A Java regular expression."""
+        return self._jvm.java.util.regex.Pattern.compile(pattern)
+
+    def begin_offsets(self, wanted: Callable[[str], bool]) -> Offsets:
+        """Where the partitions of the topics that are ``wanted`` begin now."""
+        return self._offsets(wanted, "earliest")
+
+    def end_offsets(self, wanted: Callable[[str], bool]) -> Offsets:
+        """Where they end now."""
+        return self._offsets(wanted, "latest")
+
+    def topic_ids(self, wanted: Callable[[str], bool]) -> dict[str, str]:
+        """The ids of the topics that are ``wanted``; a topic that is made again has another one."""
+        return {name: str(each.topicId()) for name, each in self._described(wanted).items()}
+
+    def _described(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
+        topics = self._jvm.java.util.ArrayList()
+        for name in self._get(self._client.listTopics().names()):
+            if wanted(name):
+                topics.add(name)
+        described = self._get(self._client.describeTopics(topics).allTopicNames())
+        return {name: described[name] for name in topics}
+
+    def _offsets(self, wanted: Callable[[str], bool], which: str) -> Offsets:
+        kafka = self._jvm.org.apache.kafka
+        asked = self._jvm.java.util.HashMap()
+        for name, described in self._described(wanted).items():
+            for partition in described.partitions():
+                at = kafka.common.TopicPartition(name, partition.partition())
+                asked.put(at, getattr(kafka.clients.admin.OffsetSpec, which)())
+        offsets: Offsets = {}
+        for at, found in self._get(self._client.listOffsets(asked).all()).items():
+            offsets.setdefault(at.topic(), {})[at.partition()] = found.offset()
+        return offsets
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close(self._jvm.java.time.Duration.ofSeconds(_CLOSE_SECONDS))
+
+    def _get(self, future: Any) -> Any:
+        return future.get(_ANSWER_SECONDS, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
+
+
+def client_options(source: KafkaSource, secrets: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a Kafka client for this source; ``secrets`` as in ``KafkaFeed``.
+
+    Certificates and keys are PEM texts (ca.crt, tls.crt, tls.key), as in a Kubernetes TLS Secret.
+    """
+    options: dict[str, str] = {"bootstrap.servers": source.bootstrap_servers}
+    if source.security is None:
+        return options
+    return options | _security_options(source.security, secrets)
+
+
+def _security_options(security: KafkaSecurity, secrets: Mapping[str, str]) -> dict[str, str]:
+    options: dict[str, str] = {"security.protocol": security.protocol}
+    if "ca.crt" in secrets:
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": secrets["ca.crt"]}
+    if "tls.crt" in secrets and "tls.key" in secrets:
+        options |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": secrets["tls.crt"],
+            "ssl.keystore.key": secrets["tls.key"],
+        }
+    return options

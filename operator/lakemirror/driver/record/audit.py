@@ -1,0 +1,151 @@
+"""The audit: what each batch did, in a Delta table beside the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.api.report import COUNTERS, Counts
+from lakemirror.driver.document import aware
+from lakemirror.driver.profile import restarts
+from lakemirror.driver.profile.restarts import Place, Stream
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.results import BatchResult, Drift, TableResult
+from lakemirror.driver.runtime.progress import History
+from lakemirror.driver.tables import delta
+
+COLUMNS = (
+    "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, source STRING, target STRING, "
+    f"version BIGINT, {', '.join(f'{name} BIGINT' for name in COUNTERS)}, tombstones_retained BIGINT, "
+    "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING"
+)
+"""One row for each table of a batch, and one with null ``source`` for the batch as a whole."""
+
+_STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
+_PROPERTIES = {"delta.checkpointInterval": "100"}
+"""Each batch is a commit and only a start reads them; a checkpoint takes Delta as long as three commits."""
+
+
+def path(checkpoint: str) -> str:
+    """Where the table stands."""
+    return f"{checkpoint.rstrip('/')}/audit"
+
+
+def read(spark: SparkSession, checkpoint: str) -> DataFrame | None:
+    """The audit; None before the first batch."""
+    return delta.read(spark, path(checkpoint))
+
+
+def append(
+    spark: SparkSession,
+    checkpoint: str,
+    batch: Batch,
+    result: BatchResult,
+    memory: restarts.Memory | None,
+    *,
+    replay: bool,
+) -> None:
+    """Say what a batch did, and which positions to remember. With ``replay`` it may be there already, and is
+    left as it is.
+    """
+    if replay and _has(spark, checkpoint, batch):
+        return
+    text = json.dumps(_rows(batch, result, memory), default=str)
+    frame = spark.range(1).select(F.inline(F.from_json(F.lit(text), f"ARRAY<STRUCT<{COLUMNS}>>")))
+    delta.append(frame, path(checkpoint), _PROPERTIES)
+
+
+def _rows(batch: Batch, result: BatchResult, memory: restarts.Memory | None) -> list[dict[str, object]]:
+    common = {
+        "committed_at": datetime.now(UTC).isoformat(),
+        "query_id": batch.query_id,
+        "batch_id": batch.batch_id,
+    }
+    whole = {
+        "extent": json.dumps(batch.extent, sort_keys=True),
+        **result.counts.values(),
+        "positions": None if memory is None else restarts.to_json(memory),
+    }
+    rows: list[dict[str, object]] = [{**common, **whole}]
+    for table in result.tables.values():
+        drift = json.dumps([asdict(each) for each in table.drift], default=str) if table.drift else None
+        states = {name: getattr(table, name) for name in _STATES}
+        rows.append({**common, "source": table.source, "drift": drift, **states, **table.counts.values()})
+    return rows
+
+
+def _has(spark: SparkSession, checkpoint: str, batch: Batch) -> bool:
+    rows = read(spark, checkpoint)
+    same = (F.col("query_id") == batch.query_id) & (F.col("batch_id") == batch.batch_id)
+    return rows is not None and not rows.where(same).isEmpty()
+
+
+def positions(spark: SparkSession, checkpoint: str, query_id: str | None = None) -> dict[Stream, Place]:
+    """What a query remembers of the source's positions; without ``query_id``, what all of them do."""
+    rows = read(spark, checkpoint)
+    if rows is None:
+        return {}
+    batches = rows.where("source IS NULL AND positions IS NOT NULL")
+    if query_id is not None:
+        batches = batches.where(F.col("query_id") == query_id)
+    newest = batches.groupBy("query_id").agg(F.max_by("positions", "batch_id").alias("positions"))
+    return restarts.newest(restarts.from_json(row["positions"]) for row in newest.collect())
+
+
+def history(spark: SparkSession, checkpoint: str) -> History:
+    """What all batches did, each counted once: all together, and by source table with how it is now."""
+    rows = read(spark, checkpoint)
+    if rows is None:
+        return History()
+    when = F.struct("committed_at", "batch_id")
+    found = rows.groupBy("source").agg(
+        *[F.sum(_counter(rows, name)).alias(name) for name in COUNTERS],
+        *[
+            F.max_by(name, F.when(F.col(name).isNotNull(), when)).alias(name)
+            for name in ("target", "version")
+        ],
+        *[F.max_by(name, when).alias(name) for name in ("tombstones_retained", "error")],
+        F.max("last_event_time").alias("last_event_time"),
+        F.collect_list(F.when(F.col("drift").isNotNull(), F.struct("drift", "committed_at"))).alias("drift"),
+    )
+    by_source = {row["source"]: row for row in found.collect()}
+    whole = by_source.pop(None, None)
+    return History(
+        _counts(whole) if whole is not None else Counts(),
+        {source: _table(row) for source, row in by_source.items()},
+    )
+
+
+def _counter(rows: DataFrame, name: str) -> Column:
+    """A counter; zero where the table was made before there was one."""
+    return F.col(name) if name in rows.columns else F.lit(0)
+
+
+def _counts(row: Row) -> Counts:
+    return Counts(**{name: int(row[name] or 0) for name in COUNTERS})
+
+
+def _table(row: Row) -> TableResult:
+    drift = [each for told in row["drift"] for each in _drift(told["drift"], told["committed_at"])]
+    return TableResult(
+        row["source"],
+        row["target"],
+        row["version"],
+        _counts(row),
+        row["tombstones_retained"] or 0,
+        last_event_time=aware(row["last_event_time"]),
+        drift=tuple({each.identity: each for each in drift}.values()),
+        error=row["error"],
+    )
+
+
+def _drift(text: str, committed_at: datetime) -> Iterator[Drift]:
+    """The drift of a row; rows of earlier versions do not say when it was seen."""
+    for entry in json.loads(text):
+        times = {name: datetime.fromisoformat(entry[name]) for name in ("since", "seen") if entry.get(name)}
+        yield Drift(**{**entry, "since": None, "seen": aware(committed_at), **times})

@@ -1,0 +1,125 @@
+"""The quarantine: records that are not applied, with their raw bytes, in a Delta table beside the checkpoint.
+
+Each row has a ``scope``, which says what has to change before its record can be applied:
+
+======  ==============================================================================================
+record  the record itself is bad; `lakemirror replay` applies it once the cause is gone
+table   its table was refused, failed or is suspended; the driver tries again by itself
+order   its place in the source's order is undecided; the driver tries again by itself
+======  ==============================================================================================
+
+Records of scope ``table`` and ``order`` are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from delta import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.tables import delta
+
+Scope = Literal["record", "table", "order"]
+HELD: Final = ("table", "order")
+"""Scopes of records that the driver tries again by itself."""
+
+OpenRecords = Mapping[str, Mapping[str, int]]
+"""How many records are open, by source table and scope: {source: {record: n, table: n, order: n}}. Those of
+no known table stand under an empty source.
+"""
+
+COLUMNS = (
+    "id STRING, source STRING, reason STRING, state STRING, quarantined_at TIMESTAMP, query_id STRING, "
+    f"batch_id BIGINT, {RAW}, scope STRING"
+)
+"""Raw bytes, origin, scope and reason of each record. ``state`` is open or replayed; ``id`` is the hash of
+origin and value, so that a record that comes again is one row. ``query_id`` and ``batch_id`` name the batch
+that refused it last. A null scope, as in tables made by earlier versions, means ``record``.
+"""
+
+_TOLD = ("source", "reason", "scope", "query_id", "batch_id")
+"""What a record that comes again and is still bad says anew."""
+
+
+def path(checkpoint: str) -> str:
+    """Where the table stands."""
+    return f"{checkpoint.rstrip('/')}/quarantine"
+
+
+def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
+    """Keep records: RAW columns with ``source``, ``reason`` and ``scope`` (without it, ``record``); returns
+    them with their ids.
+
+    A record that is there already says why it is bad now; one that was replayed is open again.
+    """
+    spark = records.sparkSession
+    _ensure(spark, checkpoint)
+    scope = F.col("scope") if "scope" in records.columns else F.lit(None).cast("string")
+    rows = records.withColumns(
+        {
+            "id": _identity(),
+            "scope": F.coalesce(scope, F.lit("record")),
+            "state": F.lit("open"),
+            "quarantined_at": F.current_timestamp(),
+            "query_id": F.lit(batch.query_id),
+            "batch_id": F.lit(batch.batch_id),
+        }
+    ).dropDuplicates(["id"])
+    again: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in (*_TOLD, "state")}
+    differs = " OR ".join(f"NOT t.{name} <=> s.{name}" for name in _TOLD)
+    (
+        DeltaTable.forPath(spark, path(checkpoint))
+        .alias("t")
+        .merge(rows.alias("s"), "t.id = s.id")
+        .whenMatchedUpdate("t.state <> 'open'", {**again, "quarantined_at": F.col("s.quarantined_at")})
+        .whenMatchedUpdate(differs, again)
+        .whenNotMatchedInsertAll()
+        .execute()
+    )
+    return rows
+
+
+def read(spark: SparkSession, checkpoint: str, version: int | None = None) -> DataFrame | None:
+    """The rows, now or at a version of the table, with their scope filled in; None without a table."""
+    if not delta.is_table(spark, path(checkpoint)):
+        return None
+    reader = spark.read.format("delta")
+    rows = (reader if version is None else reader.option("versionAsOf", version)).load(path(checkpoint))
+    scope = F.col("scope") if "scope" in rows.columns else F.lit(None).cast("string")
+    return rows.withColumn("scope", F.coalesce(scope, F.lit("record")))
+
+
+def open_counts(spark: SparkSession, checkpoint: str) -> OpenRecords:
+    """How many records are open."""
+    rows = read(spark, checkpoint)
+    found: dict[str, dict[str, int]] = {}
+    if rows is None:
+        return found
+    source = F.coalesce("source", F.lit("")).alias("source")
+    for row in rows.where("state = 'open'").groupBy(source, "scope").agg(F.count("*")).collect():
+        found.setdefault(row[0], {})[row[1]] = row[2]
+    return found
+
+
+def open_sources(spark: SparkSession, checkpoint: str) -> set[str]:
+    """Source tables that have open records."""
+    return {source for source in open_counts(spark, checkpoint) if source}
+
+
+def _ensure(spark: SparkSession, checkpoint: str) -> None:
+    """The table, with all its columns."""
+    where = path(checkpoint)
+    if not delta.is_table(spark, where):
+        delta.ensure(spark, where, COLUMNS)
+    elif "scope" not in spark.read.format("delta").load(where).columns:
+        spark.sql(f"ALTER TABLE delta.{delta.quoted(where)} ADD COLUMNS (scope STRING)")
+
+
+def _identity() -> Column:
+    place = [F.col(name) for name in ("topic", "partition", "offset", "file", "row")]
+    body = [F.sha2(name, 256).alias(name) for name in ("key", "value")]
+    return F.sha2(F.to_json(F.struct(*place, *body)), 256)

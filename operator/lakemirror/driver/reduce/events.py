@@ -1,0 +1,167 @@
+"""Change events of one table -> one state a key: the newest event, with the values that it did not carry
+itself.
+
+Everything here is a pure function from frames to frames. An *event* frame has the columns
+
+    key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, digest, row STRUCT, gaps
+    ARRAY<STRING>, texts MAP<STRING, STRING>, new_key STRUCT, old_key STRUCT, records INT
+
+and a *state* frame
+
+    key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, row STRUCT, seqs MAP<STRING,
+    BINARY>, texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq, born
+
+``records`` is 1 for an event that a record stands for and 0 for one that was derived from it; in a state it
+is their number, of which ``own`` (1 or 0) are the newest event itself and ``duplicates`` deliveries of one
+event again. A state with op ``x`` and a null key stands for events that a truncate made needless: in the
+batch (``own`` is 0), or before it (``own`` is their number, too).
+
+``row_seq`` is the sequence of the event that ``row`` comes from: the state's own, but for a soft delete,
+which keeps the last row before it (null if there is none). ``born`` says that the first of the key's events
+is a create or a snapshot row.
+
+``seqs`` has the sequence of each column whose value is older than the event (see
+`lakemirror.driver.sequence`); a column that is not in it is as new as the event. Columns merge one by one,
+the newest sequence wins, and a delete or truncate counts as a null for all of them: so the result does not
+depend on the order of delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
+from lakemirror.driver.tables.delta import quoted
+
+ARRIVAL = ("topic", "partition", "offset")
+
+
+def anchor(events: DataFrame) -> DataFrame:
+    """Place unanchored changes after the snapshot row of their key that precedes them in their partition.
+
+    A transaction that was open while the snapshot was taken has an LSN below the snapshot's, and yet is
+    newer.
+    """
+    before = Window.partitionBy("key", "topic", "partition").orderBy("offset")
+    base = F.max(F.when(is_snapshot(F.col("seq")), F.col("seq"))).over(before)
+    lifted = F.when(F.col("unanchored") & (base > F.col("seq")), anchored_at(F.col("seq"), base))
+    return events.withColumn("seq", F.coalesce(lifted, F.col("seq")))
+
+
+def reduce_events(
+    events: DataFrame,
+    *,
+    tracked: Sequence[str] = (),
+    floor: bytes | None = None,
+    former_floor: bytes | None = None,
+    soft: bool = False,
+) -> DataFrame:
+    """Event frame -> state frame.
+
+    ``tracked`` are the columns that may hold a gap; without any, every value is as new as its event.
+    ``floor`` is the sequence of the newest truncate: older events are left out, and no value is filled from
+    below it. ``former_floor`` is the newest one before the batch. ``soft`` keeps the last row of a deleted
+    key.
+    """
+    below, stale = _below(floor), _below(former_floor)
+    parts = ("key", "below", "stale")
+    marked = events.withColumns({"below": below, "stale": stale})
+    by_key = Window.partitionBy(*parts).orderBy("seq", *ARRIVAL)
+    repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
+    marked = marked.withColumn("repeated", F.coalesce(repeated, F.lit(False)))
+    so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    values = {name: F.last(_carried(name, soft), ignorenulls=True).over(so_far) for name in tracked}
+    live = F.last(F.when(F.col("op") != "d", F.struct("row", "seq")), ignorenulls=True).over(so_far)
+    again = F.when(F.col("repeated") & ~F.col("below"), F.col("records")).otherwise(0)
+    folded = marked.select(
+        *parts,
+        "op",
+        "seq",
+        "unanchored",
+        "event_time",
+        *ARRIVAL,
+        "texts",
+        (F.coalesce(live["row"], F.col("row")) if soft else F.col("row")).alias("row"),
+        (live["seq"] if soft else F.col("seq")).alias("row_seq"),
+        *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
+        F.sum("records").over(so_far).alias("records"),
+        F.col("records").alias("own"),
+        F.first("op").over(so_far).isin("c", "r").alias("born"),
+        F.sum(again).over(so_far).alias("duplicates"),
+        F.lead("seq").over(by_key).isNull().alias("newest"),
+    ).where("newest")
+    found = {name: F.col(f"_{i}") for i, name in enumerate(values)}
+    least = F.lit(MISSING) if floor is None else own(F.lit(floor))
+    gone = F.col("below")
+    return folded.select(
+        F.when(~gone, F.col("key")).alias("key"),
+        F.when(gone, "x").otherwise(F.col("op")).alias("op"),
+        "seq",
+        "unanchored",
+        "event_time",
+        *ARRIVAL,
+        with_values("row", {name: reg["value"] for name, reg in found.items()}),
+        older_seqs({name: F.coalesce(reg["seq"], least) for name, reg in found.items()}, F.col("seq")).alias(
+            "seqs"
+        ),
+        "texts",
+        F.col("records").cast("bigint"),
+        F.when(~gone, F.col("own"))
+        .when(F.col("stale"), F.col("records"))
+        .otherwise(0)
+        .cast("bigint")
+        .alias("own"),
+        F.col("duplicates").cast("bigint"),
+        "row_seq",
+        "born",
+    )
+
+
+def _below(floor: bytes | None) -> Column:
+    """BOOLEAN: a good event does not come after the truncate at ``floor``."""
+    if floor is None:
+        return F.lit(False)
+    return F.col("key").isNotNull() & (F.col("seq") <= F.lit(floor))
+
+
+def _carried(name: str, soft: bool) -> Column:
+    """What an event says of a column: STRUCT<value, seq>, or null if nothing.
+
+    An update with a gap says nothing, so that older events are asked; a create with a gap begins a new life
+    of the key: nothing older may fill it, and its sequence without suffix lets values moved from the former
+    key in. A soft delete leaves the values where they are.
+    """
+    gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
+    value = F.col("row")[name]
+    nothing = F.lit(None)
+    deleted = F.struct(nothing.alias("value"), own(F.col("seq")).alias("seq"))
+    return (
+        F.when(F.col("op") == "d", F.lit(None) if soft else deleted)
+        .when(gap & (F.col("op") == "c"), F.struct(nothing.alias("value"), F.col("seq").alias("seq")))
+        .when(~gap, F.struct(value.alias("value"), own(F.col("seq")).alias("seq")))
+    )
+
+
+def with_values(row: str, values: dict[str, Column]) -> Column:
+    """The struct ``row`` with some fields replaced."""
+    column = F.col(row)
+    for name, value in values.items():
+        column = column.withField(quoted(name), value)
+    return column.alias("row")
+
+
+def older_seqs(seqs: dict[str, Column], seq: Column) -> Column:
+    """MAP of the sequences that are not the row's own; null when there is none."""
+    if not seqs:
+        return F.lit(None).cast("map<string, binary>")
+    all_seqs = F.map_from_arrays(F.array(*map(F.lit, seqs)), F.array(*seqs.values()))
+    older = F.map_filter(all_seqs, lambda _, value: value != own(seq))
+    return F.when(F.size(older) > 0, older)
+
+
+def column_seq(name: str, seqs: Column, seq: Column) -> Column:
+    """The sequence of one column of a state or stored row."""
+    return F.coalesce(seqs[F.lit(name)], own(seq))

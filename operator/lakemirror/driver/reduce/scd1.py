@@ -1,0 +1,307 @@
+"""State of keys -> what becomes of the current rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from lakemirror.driver.parse.values.expressions import same_value
+from lakemirror.driver.reduce.bounds import Bound
+from lakemirror.driver.reduce.changes import Changes, Clause, S, T
+from lakemirror.driver.sequence import OWN, WIDTH, anchored_at, is_snapshot, minor, own
+from lakemirror.driver.tables.delta import quoted
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A column that begins a new life: stored values up to the sequence ``until`` become ``value``."""
+
+    value: Column
+    until: bytes
+    kind: DataType
+
+
+@dataclass(frozen=True)
+class Scd1:
+    """How one table's state is merged.
+
+    ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are
+    those that may hold values older than their row (none: the plain case). ``soft`` names the column of a
+    soft delete. ``floor`` is the sequence of a truncate in the batch, ``fills`` are columns that begin a
+    new life. ``snapshot`` and ``unanchored`` say whether the batch holds such events; ``bounds``
+    limit key columns to the batch's range.
+    """
+
+    columns: Mapping[str, DataType]
+    key: Sequence[str]
+    tracked: Sequence[str] = ()
+    soft: str | None = None
+    floor: bytes | None = None
+    fills: Mapping[str, Fill] = field(default_factory=dict)
+    snapshot: bool = False
+    unanchored: bool = False
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+
+
+def changes(plan: Scd1, keys: int, deletes: int) -> Changes:
+    """What a state frame of so many ``keys``, of which some are ``deletes``, does to a mirror."""
+    newer = _newer(plan)
+    return Changes(
+        key=plan.key,
+        matched=tuple(_matched(plan, newer)),
+        unmatched=tuple(_unmatched(plan)),
+        untouched=tuple(_untouched(plan)),
+        keys=keys,
+        rows=keys - deletes,
+        bounds=plan.bounds,
+        plain=not (plan.tracked or plan.soft or plan.floor or plan.fills or plan.snapshot or plan.unanchored),
+    )
+
+
+def _newer(plan: Scd1) -> Column:
+    """Whether the state is newer than the stored row (design 5).
+
+    Sequences decide, but for two things: an unanchored change is placed by its LSN alone, and follows a
+    snapshot row that stands before it in its partition; and of two different events with one sequence the
+    later arrival wins.
+    """
+    mine, stored = F.col("s.seq"), T("__seq")
+    here = (F.col("s.topic") == T("__origin")["topic"]) & (F.col("s.partition") == T("__origin")["partition"])
+    later = here & (F.col("s.offset") > T("__origin")["offset"])
+    differs = (mine == stored) & later & (_values_differ(plan) | (F.col("s.op") == "d") | (T("__op") == "d"))
+    newer = (mine > stored) | differs
+    if plan.unanchored:
+        follows = is_snapshot(stored) & later
+        outruns = (
+            ~is_snapshot(stored)
+            & (minor(mine) > minor(stored))
+            & (F.substring(mine, 1, 2) == F.substring(stored, 1, 2))
+        )
+        newer = newer | (F.col("s.unanchored") & (follows | outruns))
+    if plan.snapshot:
+        overtaken = (
+            is_snapshot(mine) & ~is_snapshot(stored) & here & (T("__origin")["offset"] > F.col("s.offset"))
+        )
+        newer = newer & ~overtaken
+    return newer & (F.col("s.op") != "p")
+
+
+def _values_differ(plan: Scd1) -> Column:
+    same = [same_value(S(name), T(name), kind) for name, kind in plan.columns.items() if name != plan.soft]
+    return ~reduce(Column.__and__, same)
+
+
+def _seq(plan: Scd1) -> Column:
+    """The sequence of the row after an update."""
+    mine, stored = F.col("s.seq"), T("__seq")
+    if not plan.unanchored:
+        return mine
+    lifted = F.when(is_snapshot(stored) | (mine < stored), anchored_at(mine, stored))
+    return F.when(F.col("s.unanchored") & (mine < stored), lifted).otherwise(mine)
+
+
+def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
+    if plan.floor is not None:
+        yield _truncated(plan, newer)
+    delete = newer & (F.col("s.op") == "d")
+    if plan.soft is None:
+        yield Clause(delete)
+    else:
+        gone = {**_last_row(plan), plan.soft: F.col("s.event_time"), "__op": F.lit("d"), **_stamp(plan)}
+        gone["__column_seq"] = F.lit(None)
+        yield Clause(delete & (T("__op") != "d"), gone)
+        yield Clause(delete, _stamp(plan))
+    yield Clause(newer, _update(plan))
+    if plan.tracked:
+        usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), T("__seq")) for name in plan.tracked])
+        yield Clause(~newer & (T("__op") != "d") & usable, _fill(plan))
+    if plan.fills:
+        yield Clause(~newer & aged(plan.fills), _filled(plan))
+
+
+def _truncated(plan: Scd1, newer: Column) -> Clause:
+    """A truncate takes a row also when the batch has something older, or only a value, for its key."""
+    gone = ~newer & (T("__seq") < F.lit(plan.floor))
+    return Clause(gone) if plan.soft is None else Clause(gone & (T("__op") != "d"), _softly_truncated(plan))
+
+
+def _softly_truncated(plan: Scd1) -> dict[str, Column]:
+    assert plan.soft is not None
+    return {
+        plan.soft: F.coalesce(T(plan.soft), F.current_timestamp()),
+        "__op": F.lit("d"),
+        "__seq": F.lit(plan.floor),
+        "__column_seq": F.lit(None),
+    }
+
+
+def _last_row(plan: Scd1) -> dict[str, Column]:
+    """What a soft delete leaves of a row: the last one before it, from the batch or as it is stored."""
+    carried = F.col("s.row_seq") > T("__seq")
+    return {
+        name: F.when(carried, S(name)).otherwise(_kept(plan, name))
+        for name in plan.columns
+        if name != plan.soft
+    }
+
+
+def _stamp(plan: Scd1) -> dict[str, Column]:
+    """Metadata of the row that an event leaves."""
+    origin = F.struct(
+        F.col("s.topic").alias("topic"),
+        F.col("s.partition").alias("partition"),
+        F.col("s.offset").alias("offset"),
+    )
+    return {"__seq": _seq(plan), "__event_time": F.col("s.event_time"), "__origin": origin}
+
+
+def _update(plan: Scd1) -> dict[str, Column]:
+    values = {name: S(name) for name in plan.columns if name != plan.soft}
+    seq = _seq(plan)
+    for name in plan.tracked:
+        values[name] = F.when(_wins(name, seq, seq, place=plan.unanchored), S(name)).otherwise(
+            _stored(plan, name)
+        )
+    if plan.soft is not None:
+        values[plan.soft] = F.lit(None)
+    return {
+        **values,
+        **_stamp(plan),
+        "__op": F.col("s.op"),
+        "__column_seq": _column_seqs(plan, seq, seq, place=plan.unanchored),
+        "__unrepresentable": F.col("s.texts"),
+    }
+
+
+def _fill(plan: Scd1) -> dict[str, Column]:
+    """What an older event changes: columns that wait for a value, and nothing else."""
+    values = {
+        name: F.when(_wins(name, F.col("s.seq"), T("__seq")), S(name)).otherwise(_kept(plan, name))
+        for name in plan.tracked
+    }
+    return {**_filled(plan), **values, "__column_seq": _column_seqs(plan, F.col("s.seq"), T("__seq"))}
+
+
+def aged(fills: Mapping[str, Fill]) -> Column:
+    """Whether a stored row has a value of a former life of one of the columns."""
+    old = [
+        _of_before(name, each) & ~same_value(T(name), each.value, each.kind) for name, each in fills.items()
+    ]
+    return reduce(Column.__or__, old)
+
+
+def _of_before(name: str, fill: Fill) -> Column:
+    return _theirs(name) <= F.lit(fill.until + OWN)
+
+
+def _filled(plan: Scd1) -> dict[str, Column]:
+    return {name: _kept(plan, name) for name in plan.fills}
+
+
+def _kept(plan: Scd1, name: str) -> Column:
+    """A stored value, or what a new life of its column makes of it."""
+    fill = plan.fills.get(name)
+    return T(name) if fill is None else F.when(_of_before(name, fill), fill.value).otherwise(T(name))
+
+
+def _mine(name: str, seq: Column) -> Column:
+    """The sequence of a column of the state, whose own sequence is ``seq``."""
+    return F.coalesce(F.col("s.seqs")[F.lit(name)], own(seq))
+
+
+def _placed(value: Column) -> Column:
+    """A column's sequence from an unanchored change, placed after the stored row as the change itself is."""
+    stored = T("__seq")
+    above = is_snapshot(stored) | (minor(value) > minor(stored))
+    carried = (F.length(value) >= WIDTH) & ~is_snapshot(value) & (value < own(stored))
+    placed = F.concat(F.substring(stored, 1, 12), F.substring(value, 13, 1_000_000))
+    return F.when(F.col("s.unanchored") & carried & above, placed).otherwise(value)
+
+
+def _theirs(name: str) -> Column:
+    return F.coalesce(T("__column_seq")[F.lit(name)], own(T("__seq")))
+
+
+def _stored(plan: Scd1, name: str) -> Column:
+    """A stored value; that of a soft-deleted row belongs to a former life."""
+    kept = _kept(plan, name)
+    return kept if plan.soft is None else F.when(T("__op") != "d", kept)
+
+
+def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Column:
+    """Whether the state's value of a column is newer than the stored one, and no newer than the row.
+
+    ``mine`` is the state's sequence, ``row`` the one that the row has afterwards.
+    """
+    value = _placed(_mine(name, mine)) if place else _mine(name, mine)
+    return (value > _theirs(name)) & (F.substring(value, 1, WIDTH) <= row)
+
+
+def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) -> Column:
+    if not plan.tracked:
+        return F.lit(None).cast("map<string, binary>")
+    newest = []
+    for name in plan.tracked:
+        value = _placed(_mine(name, mine)) if place else _mine(name, mine)
+        newest.append(F.when(_wins(name, mine, seq, place=place), value).otherwise(_theirs(name)))
+    entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
+    older = F.map_filter(entries, lambda _, value: value != own(seq))
+    return F.when(F.size(older) > 0, older)
+
+
+def _unmatched(plan: Scd1) -> Iterator[Clause]:
+    values = {name: S(name) for name in plan.columns if name != plan.soft}
+    for name in plan.tracked:
+        values[name] = F.when(F.substring(_mine(name, F.col("s.seq")), 1, WIDTH) <= F.col("s.seq"), S(name))
+    meta = {
+        "__seq": F.col("s.seq"),
+        "__op": F.col("s.op"),
+        "__event_time": F.col("s.event_time"),
+        "__origin": _stamp(plan)["__origin"],
+        "__column_seq": F.col("s.seqs"),
+        "__unrepresentable": F.col("s.texts"),
+    }
+    live = F.col("s.op").isin("c", "u", "r")
+    if plan.soft is None:
+        yield Clause(live, {**values, **meta})
+        return
+    yield Clause(live, {**values, plan.soft: F.lit(None), **meta})
+    keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
+    gone = {**values, **keys, plan.soft: F.col("s.event_time"), **meta}
+    yield Clause(F.col("s.op") == "d", gone)
+
+
+def _untouched(plan: Scd1) -> Iterator[Clause]:
+    """Rows whose key is not in the batch: a truncate takes them, a new life of a column reaches them."""
+    if plan.floor is not None:
+        gone = T("__seq") < F.lit(plan.floor)
+        if plan.soft is None:
+            yield Clause(gone)
+        else:
+            yield Clause(gone & (T("__op") != "d"), _softly_truncated(plan))
+        if plan.tracked:
+            base = own(F.lit(plan.floor))
+            old = [(_theirs(name) < base) for name in plan.tracked]
+            values = {
+                name: F.when(~is_old, _kept(plan, name))
+                for name, is_old in zip(plan.tracked, old, strict=True)
+            }
+            kept = [
+                F.when(is_old, base).otherwise(_theirs(name))
+                for name, is_old in zip(plan.tracked, old, strict=True)
+            ]
+            entries = F.map_filter(
+                F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)),
+                lambda _, v: v != own(T("__seq")),
+            )
+            yield Clause(
+                reduce(Column.__or__, old),
+                {**_filled(plan), **values, "__column_seq": F.when(F.size(entries) > 0, entries)},
+            )
+    if plan.fills:
+        yield Clause(aged(plan.fills), _filled(plan))

@@ -1,0 +1,66 @@
+"""Deletes the data of a pipeline that is no longer wanted, as its ``deletionPolicy`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import file_system, open_storage
+from lakemirror.driver.record import audit
+from lakemirror.driver.runtime.paths import with_absolute_paths
+from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Location, Mirror, owner_of
+
+
+def delete_data(pipeline: CdcPipeline, spark: SparkSession | None = None) -> list[str]:
+    """Delete what the policy names and return the places: with DeleteAll the mirrors, then the checkpoint.
+
+    Nothing happens under the policy Retain. Raises CheckpointInUse while a driver lives. Interrupted, it can
+    be run again: the checkpoint, which knows the mirrors, goes last.
+    """
+    policy = pipeline.spec.deletion_policy
+    if policy == "Retain":
+        return []
+    pipeline = with_absolute_paths(pipeline)
+    checkpoint = pipeline.spec.checkpoint
+    session = spark or create_session(f"lakemirror-cleanup-{pipeline.name}", pipeline.spec.spark.conf)
+    try:
+        with Owner(open_storage(checkpoint, session)):
+            mirrors = _mirrors(session, pipeline) if policy == "DeleteAll" else ()
+            gone = [_drop(session, mirror) for mirror in mirrors]
+        _delete_folder(session, checkpoint)
+        return [*gone, checkpoint]
+    finally:
+        if spark is None:
+            session.stop()
+
+
+def _mirrors(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[Mirror]:
+    """The mirrors that the audit knows and that say themselves that they are this pipeline's."""
+    batches = audit.read(spark, pipeline.spec.checkpoint)
+    if batches is None:
+        return
+    written = batches.where("source IS NOT NULL AND target IS NOT NULL")
+    for row in written.select("source", "target").distinct().collect():
+        target = str(row["target"])
+        location = Location(path=target) if "/" in target else Location(name=target)
+        mirror = Mirror(spark, location)
+        if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner_of(pipeline.name, row["source"]):
+            yield mirror
+
+
+def _drop(spark: SparkSession, mirror: Mirror) -> str:
+    """Delete a mirror with its files; a table of the catalog is taken out of it besides."""
+    if mirror.location.name is not None:
+        spark.sql(f"DROP TABLE IF EXISTS {mirror.location.sql}")
+    if mirror.path is not None:
+        _delete_folder(spark, mirror.path)
+    return str(mirror.location)
+
+
+def _delete_folder(spark: SparkSession, uri: str) -> None:
+    files, path = file_system(spark, uri)
+    files.delete(path, True)

@@ -1,0 +1,185 @@
+"""What a run shows a person: progress while it works, a table of tables at its end.
+
+On a terminal one block is redrawn in place; elsewhere plain lines are written, so that a log stays readable.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lakemirror.api.report import COUNTERS, Counts
+from lakemirror.driver.read.base import Lag
+from lakemirror.driver.results import Drift, TableResult, add
+from lakemirror.driver.runtime.progress import drift_report
+from lakemirror.driver.runtime.runner import (
+    BatchDone,
+    BatchStarted,
+    Event,
+    Finished,
+    Reported,
+    Resync,
+    RunSummary,
+    Started,
+    Warned,
+)
+
+_LINES = 20
+"""Tables shown while a run works; all are in the summary."""
+
+
+class Display:
+    """Takes the events of a run: ``run(pipeline, on_event=display)`` inside ``with Display() as display``."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=False, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        self._tables: dict[str, TableResult] = {}
+        self._batches = 0
+        self._counts = Counts()
+        self._working: int | None = None
+        self._lag = "?"
+
+    def __enter__(self) -> Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._print(f"{event.pipeline}: checkpoint {event.checkpoint}")
+            case BatchStarted():
+                self._working = event.batch.batch_id
+            case BatchDone():
+                self._batch_done(event)
+            case Reported():
+                self._lag = lag_text(Lag(event.report.lag_records, bool(event.report.caught_up)))
+            case Resync():
+                told = "were read again" if event.done else "are read again from the beginning"
+                self._print(f"{told}: {event.tables}")
+            case Warned():
+                self._print(f"warning: {event.message}")
+            case Finished():
+                self._finish(event.summary)
+                return
+        self._draw()
+
+    def _batch_done(self, event: BatchDone) -> None:
+        result = event.result
+        self._working = None
+        self._batches += 1
+        self._counts += result.counts
+        for source, table in result.tables.items():
+            self._tables[source] = add(self._tables.get(source), table)
+        if self._live is None:
+            self._print(f"batch {result.batch_id}: {counts_text(result.counts)}, {event.seconds:.1f} s")
+            for table in result.tables.values():
+                self._print(f"  {table_line(table)}")
+
+    def _draw(self) -> None:
+        if self._live is None:
+            return
+        working = f", batch {self._working} is being applied" if self._working is not None else ""
+        head = f"{self._batches} batches, {self._counts.records} records, lag {self._lag}{working}"
+        shown = sorted(self._tables.items())[:_LINES]
+        lines = [Text(f"  {table_line(table)}") for _, table in shown]
+        more = len(self._tables) - len(shown)
+        rest = [Text(f"  and {more} more tables")] if more > 0 else []
+        self._live.update(Group(Text(head), *lines, *rest), refresh=True)
+
+    def _finish(self, summary: RunSummary) -> None:
+        if self._live is not None:
+            self._live.update(Text(""), refresh=True)
+            self._live.stop()
+        for line in drift_lines(summary):
+            self._print(line)
+        if summary.tables:
+            self._print(summary_table(summary))
+        self._print(summary_line(summary))
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+def table_line(table: TableResult) -> str:
+    """A table's counts in one line; zeros are left out."""
+    error = f"; error: {table.error}" if table.error else ""
+    return f"{table.source}: {counts_text(table.counts)}{error}"
+
+
+def counts_text(counts: Counts) -> str:
+    """Counts in one line: the records first, then what is not zero."""
+    return ", ".join([f"{counts.records} records", *_nonzero(counts)])
+
+
+def _nonzero(counts: Counts) -> list[str]:
+    """What became of the records."""
+    return [f"{n} {_words(name)}" for name, n in counts.values().items() if n and name != "records"]
+
+
+def _words(name: str) -> str:
+    """``tombstone_records`` -> ``tombstone records``."""
+    return name.replace("_", " ")
+
+
+def summary_table(summary: RunSummary) -> str:
+    """All tables with the counters that are not zero everywhere, however long the lines get: a number that is
+    cut is worse than a wrap.
+    """
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("table", no_wrap=True)
+    tables = list(summary.tables.values())
+    counters = [name for name in COUNTERS if any(getattr(table.counts, name) for table in tables)]
+    for name in ("rows", *counters, "tombstones_retained", "drift"):
+        shown.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
+    for source, table in summary.tables.items():
+        numbers = [
+            table.rows,
+            *(getattr(table.counts, name) for name in counters),
+            table.tombstones_retained,
+            len(table.drift),
+        ]
+        shown.add_row(source, *("-" if number is None else str(number) for number in numbers))
+    wide = Console(width=10_000, force_terminal=False)
+    with wide.capture() as text:
+        wide.print(shown)
+    return "\n".join(line.rstrip() for line in text.get().splitlines())
+
+
+def summary_line(summary: RunSummary) -> str:
+    """The run in one line."""
+    word = {"completed": "all applied", "stopped": "stopped"}[summary.status]
+    head = f"{word}: {summary.counts.records} records in {summary.batches} batches"
+    rest = [*_nonzero(summary.counts), f"lag {lag_text(summary.lag)}", f"{summary.seconds:.1f} s"]
+    return f"{head}, {', '.join(rest)}"
+
+
+def drift_lines(summary: RunSummary) -> list[str]:
+    """One line for each changed column."""
+    return [
+        f"drift: {source}.{drift_text(drift)}" for source, t in summary.tables.items() for drift in t.drift
+    ]
+
+
+def lag_text(lag: Lag) -> str:
+    """The lag as a word: a number of records, none, or unknown."""
+    if lag.caught_up:
+        return "none"
+    return "unknown" if lag.records is None else f"{lag.records} records"
+
+
+def drift_text(drift: Drift) -> str:
+    """A changed column in one line."""
+    types = " -> ".join(text for text in (drift.from_type, drift.to_type) if text)
+    return f"{drift.column} {drift.change}{f' ({types})' if types else ''}: {drift_report(drift).done}"

@@ -1,0 +1,133 @@
+"""Held records, tried again by the driver itself: those of tables that were refused, failed or suspended, and
+those whose place in the source's order was undecided.
+
+A table is tried again at the start of a run, once it takes batches again, and otherwise after a growing
+delay. Merging is commutative, so records that are applied late end in the same rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakemirror.api import AmbiguousTable
+from lakemirror.api.spec import PipelineSpec
+from lakemirror.driver.errors import CheckpointInUse, cause_of
+from lakemirror.driver.record.quarantine import HELD, OpenRecords
+from lakemirror.driver.results import BatchResult
+from lakemirror.driver.runtime.backoff import Backoff
+from lakemirror.driver.runtime.replay import Gate
+
+FIRST_DELAY, LONGEST_DELAY = 15.0, 900.0
+_log = logging.getLogger(__name__)
+
+
+class HeldRecords:
+    """Decides when held records of which tables are tried again, and has the gate do it.
+
+    `batch_done` may be called from another thread than `serve`. ``warn`` is told what failed as a whole.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        gate: Gate,
+        warn: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spec, self._gate, self._warn = spec, gate, warn
+        self._delays: Backoff[str] = Backoff(FIRST_DELAY, LONGEST_DELAY, clock)
+        self._results: SimpleQueue[BatchResult] = SimpleQueue()
+        self._held: set[str] | None = None
+        self._refused: set[str] = set()
+        self._outdated = True
+        self.open: OpenRecords = {}
+        """Open records of the quarantine, as they were counted last: {source table: {scope: number}}."""
+
+    def batch_done(self, result: BatchResult) -> None:
+        """Take in what a batch of the source did."""
+        self._results.put(result)
+
+    def recount(self) -> None:
+        """The quarantine has changed."""
+        self._outdated = True
+
+    def serve(self) -> None:
+        """Try again what is due."""
+        self._take_in()
+        if self._outdated:
+            self._count()
+        due = sorted(source for source in self._held or () if self._delays.is_due(source))
+        if due:
+            self._try(due)
+
+    def _take_in(self) -> None:
+        while True:
+            try:
+                result = self._results.get_nowait()
+            except Empty:
+                return
+            self._outdated |= bool(result.counts.refused or result.counts.quarantined)
+            for source, table in result.tables.items():
+                if table.error is not None or table.counts.refused:
+                    self._refused.add(source)
+                elif source in self._refused:  # it takes batches again
+                    self._refused.discard(source)
+                    self._delays.forget(source)
+
+    def _count(self) -> None:
+        """See what is held. What comes while the driver runs waits; what it started with does not."""
+        self.open = self._gate.open_counts()
+        held = {source for source, scopes in self.open.items() if any(scopes.get(each) for each in HELD)}
+        found = {source for source in held if self._is_wanted(source)}
+        if self._held is not None:
+            for source in found - self._held:
+                self._delays.failed(source)
+        self._held, self._outdated = found, False
+
+    def _try(self, sources: Sequence[str]) -> None:
+        """All tables at once; each for itself if that fails."""
+        _log.info("held records are tried again: %s", ", ".join(sources))
+        try:
+            self._gate.apply(_held(sources))
+        except CheckpointInUse:
+            raise
+        except Exception as error:
+            if len(sources) > 1:
+                for source in sources:
+                    self._try([source])
+                return
+            self._explain(sources[0], error)
+        self._count()
+        for source in sources:
+            if self._held and source in self._held:
+                self._delays.failed(source)
+            else:
+                self._delays.forget(source)
+                self._refused.discard(source)
+
+    def _explain(self, source: str, error: Exception) -> None:
+        message = cause_of(error)
+        self._warn(f"held records of {source or 'unknown tables'} could not be applied: {message}")
+        try:
+            self._gate.explain(_held([source]), message)
+        except Exception as failure:
+            self._warn(f"the quarantine could not be written: {failure}")
+
+    def _is_wanted(self, source: str) -> bool:
+        """Whether the manifest has the table mirrored, and not suspended."""
+        try:
+            settings = self._spec.table_settings(source) if source else None
+        except AmbiguousTable:  # the gate says so
+            return True
+        return not source or (settings is not None and not settings.suspend)
+
+
+def _held(sources: Sequence[str]) -> Column:
+    """The condition on the quarantine's open rows."""
+    return F.col("scope").isin(*HELD) & F.coalesce("source", F.lit("")).isin(*sources)

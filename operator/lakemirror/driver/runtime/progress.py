@@ -1,0 +1,281 @@
+"""What a run says of itself (`lakemirror.api.report`), added up from its batches, and where it says it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from lakemirror.api.report import (
+    NONE,
+    Counts,
+    DriftReport,
+    DriverPhase,
+    Report,
+    SourceReport,
+    TableReport,
+    Totals,
+)
+from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.document import iso, to_json
+from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
+from lakemirror.driver.read.base import Committed, Lag
+from lakemirror.driver.record.quarantine import OpenRecords
+from lakemirror.driver.results import BatchResult, Drift, TableResult, add
+
+
+@dataclass(frozen=True)
+class History:
+    """What earlier batches did: all together, and by source table."""
+
+    whole: Counts = NONE
+    tables: Mapping[str, TableResult] = field(default_factory=dict)
+
+
+_NOTHING_OPEN: OpenRecords = MappingProxyType({})
+_WARNINGS_KEPT = 20
+_log = logging.getLogger(__name__)
+
+
+def table_report(table: TableResult, open_records: Mapping[str, int]) -> TableReport:
+    """A table of the report."""
+    return TableReport(
+        source=table.source,
+        target=table.target,
+        version=table.version,
+        last_event_time=_text(table.last_event_time),
+        drift=[drift_report(each) for each in sorted(table.drift, key=lambda d: d.seen, reverse=True)],
+        error=table.error,
+        tombstones_retained=table.tombstones_retained,
+        **_open(open_records),
+        **table.counts.values(),
+    )
+
+
+def drift_report(drift: Drift) -> DriftReport:
+    """A changed column of the report."""
+    return DriftReport(
+        column=drift.column,
+        change=drift.change,
+        from_=drift.from_type,
+        to=drift.to_type,
+        action=drift.action,
+        feature=drift.feature,
+        since=_text(drift.since),
+        seen=iso(drift.seen),
+    )
+
+
+def _open(records: Mapping[str, int]) -> dict[str, int]:
+    bad = records.get("record", 0)
+    return {"quarantined_open": bad, "held": sum(records.values()) - bad}
+
+
+class Progress:
+    """Adds up what batches did: in this run (``tables``), and since the checkpoint began (in reports).
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, pipeline: str) -> None:
+        self.run_id = uuid.uuid4().hex
+        self.tables: dict[str, TableResult] = {}
+        self.batches = 0
+        self.counts = Counts()
+        self._whole = Counts()
+        self._all: dict[str, TableResult] = {}
+        self._lock = threading.Lock()
+        now = iso(_now())
+        self._report = Report(
+            pipeline=pipeline, run_id=self.run_id, started_at=now, phase="Starting", observed_at=now
+        )
+
+    def begin_with(self, history: History) -> None:
+        """Take ``history`` for what was done so far."""
+        with self._lock:
+            self._whole = history.whole
+            self._all = {**self._all, **history.tables}
+
+    def stands_at(self, last: Committed | None) -> None:
+        """Take in the last batch of the checkpoint, before there is one of this run."""
+        if last is not None:
+            with self._lock:
+                self._say(batch_id=last.batch_id, committed_at=iso(last.at))
+
+    def batch_done(self, result: BatchResult, history: History | None = None, *, again: bool = False) -> None:
+        """Take in a batch's result; ``again`` tells that it is none of the source's own count.
+
+        ``history`` has to be given for a batch that is repeated after a crash: the totals with it, for it
+        may be in the totals of before already.
+        """
+        with self._lock:
+            self.batches += 1
+            self.counts += result.counts
+            self._whole += result.counts
+            for source, table in result.tables.items():
+                self.tables[source] = add(self.tables.get(source), table)
+                self._all[source] = add(self._all.get(source), table)
+            batch_id = self._report.batch_id if again else result.batch_id
+            self._say(batch_id=batch_id, committed_at=iso(_now()))
+        if history is not None:
+            self.begin_with(history)
+
+    def resyncing(self, sources: Iterable[str]) -> None:
+        """Take in which tables are being read again from now on."""
+        with self._lock:
+            self._say(resyncing=sorted(sources))
+
+    def warn(self, message: str) -> None:
+        """Take in what a person should see."""
+        with self._lock:
+            self._say(warnings=[*self._report.warnings, message][-_WARNINGS_KEPT:])
+
+    def failed(self, error: BaseException) -> None:
+        """Take in what ended the run."""
+        message = cause_of(error)
+        with self._lock:
+            self._say(
+                failure=message,
+                source_restarted=message if isinstance(error, SourceRestarted) else None,
+                table_failed=message if isinstance(error, TableFailed) else None,
+            )
+
+    def report(
+        self,
+        phase: DriverPhase,
+        lag: Lag,
+        open_records: OpenRecords = _NOTHING_OPEN,
+        source: SourceReport | None = None,
+    ) -> Report:
+        """The state now."""
+        with self._lock:
+            tables = [self._all[source] for source in sorted(self._all)]
+            times = [t.last_event_time for t in tables if t.last_event_time is not None]
+            newest = max(map(_utc, times), default=None)
+            self._say(
+                phase=phase,
+                observed_at=iso(_now()),
+                lag_records=lag.records,
+                lag_seconds=_lag_seconds(newest, lag),
+                event_time=_text(newest),
+                caught_up=lag.caught_up,
+                source=source,
+                totals=self._totals(tables, open_records),
+                tables_total=len(tables),
+                tables=[table_report(table, open_records.get(table.source, {})) for table in tables],
+            )
+            return self._report
+
+    def _totals(self, tables: Iterable[TableResult], open_records: OpenRecords) -> Totals:
+        scopes = [_open(records) for records in open_records.values()]
+        return Totals(
+            tombstones_retained=sum(table.tombstones_retained for table in tables),
+            quarantined_open=sum(each["quarantined_open"] for each in scopes),
+            held=sum(each["held"] for each in scopes),
+            **self._whole.values(),
+        )
+
+    def _say(self, **news: Any) -> None:
+        self._report = Report.model_validate({**dict(self._report), **news})
+
+
+class ProgressSink(Protocol):
+    """Where reports go."""
+
+    def publish(self, report: Report) -> None: ...
+
+
+class FileSink:
+    """The newest report as a JSON file beside the checkpoint."""
+
+    def __init__(self, storage: Storage, name: str = "progress.json") -> None:
+        self._storage = storage
+        self._name = name
+
+    def publish(self, report: Report) -> None:
+        self._storage.write_text(self._name, to_json(report.document()))
+
+
+class Reporter:
+    """Publishes reports from a thread: soon after news, but not often, and now and then without news.
+
+    ``make`` gives the report of this moment. A sink that fails is logged and tried again with the next one.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[DriverPhase], Report],
+        sinks: Iterable[ProgressSink],
+        *,
+        at_most_every: float = 10.0,
+        at_least_every: float = 30.0,
+    ) -> None:
+        self._make = make
+        self._sinks = list(sinks)
+        self._soon, self._late = at_most_every, at_least_every
+        self._news = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="lakemirror-progress", daemon=True)
+
+    def start(self) -> None:
+        """Publish now, and from now on."""
+        self._publish("Starting")
+        self._thread.start()
+
+    def news(self) -> None:
+        """Something has happened that the next report should tell."""
+        self._news.set()
+
+    def stop(self, phase: DriverPhase) -> Report:
+        """The last report, published at once."""
+        self._stop.set()
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        return self._publish(phase)
+
+    def _loop(self) -> None:
+        while True:
+            began = time.monotonic()
+            if self._stop.wait(self._soon):
+                return
+            self._news.wait(max(0.0, self._late - (time.monotonic() - began)))
+            if self._stop.is_set():
+                return
+            self._news.clear()
+            self._publish("Running")
+
+    def _publish(self, phase: DriverPhase) -> Report:
+        report = self._make(phase)
+        for sink in self._sinks:
+            try:
+                sink.publish(report)
+            except Exception as error:
+                _log.warning("progress could not be reported by %s: %s", type(sink).__name__, cause_of(error))
+        return report
+
+
+def _lag_seconds(newest: datetime | None, lag: Lag) -> float | None:
+    if lag.caught_up:
+        return 0.0
+    if newest is None:
+        return None
+    return round(max(0.0, (_now() - newest).total_seconds()), 3)
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else iso(moment)
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,132 @@
+"""One SparkSession: Java, jars, configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.runtime import jars
+
+JAVA_NEEDED = 17
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+class JavaMissing(LakemirrorError):
+    """No Java, or one that is too old for Spark."""
+
+
+def create_session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session that reads Kafka and writes Delta; ``conf`` (Spark's settings) wins over our defaults.
+
+    Where nothing names a master it runs here, in local mode. Raises JavaMissing and JarsUnavailable.
+    """
+    check_java()
+    settings = {**_defaults(conf or {}), **(conf or {})}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        settings |= _java_options(conf or {})
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, str(value))
+    return builder.getOrCreate()
+
+
+def check_java() -> int:
+    """The major version of the Java that Spark is going to start; JavaMissing when it won't do."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin")) if home else None)
+    remedy = f"Spark needs Java {JAVA_NEEDED} or newer: apt-get install openjdk-{JAVA_NEEDED}-jre-headless"
+    if java is None:
+        where = f"JAVA_HOME={home} holds no bin/java" if home else "java is not on the PATH"
+        raise JavaMissing(f"{where}. {remedy}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    if match is None:
+        raise JavaMissing(f"{java} does not tell its version ({said.strip()[:100]!r}). {remedy}")
+    version = int(match[1])
+    if version < JAVA_NEEDED:
+        raise JavaMissing(f"{java} is Java {version}. {remedy}")
+    return version
+
+
+def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
+    defaults = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        # A column may be called ${env:HOME}.
+        "spark.sql.variable.substitute": "false",
+        "spark.sql.adaptive.enabled": "true",
+        # Plans are drawn as text for every query; ours are large and nobody looks at them.
+        "spark.sql.ui.explainMode": "simple",
+        "spark.sql.maxPlanStringLength": "4096",
+        # Notes where each column was built, in every call to the JVM.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # A batch of a few tables has hundreds of generated classes, the same in each batch: the default of
+        # 100 would compile them all anew every time.
+        "spark.sql.codegen.cache.maxEntries": "10000",
+        # The log of one mirror is small, and its state is computed anew with every commit.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        # Spark's own default is the INT96 of old, which costs a seventh of the time of rewriting a file.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # No two rows have the same sequence or offset: a dictionary of them is written only to be given up.
+        "spark.hadoop.parquet.enable.dictionary#__seq": "false",
+        "spark.hadoop.parquet.enable.dictionary#__origin.offset": "false",
+    }
+    # spark-submit (Kubernetes) brings master, memory, log settings and jars of its own.
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return defaults
+    return defaults | jars.spark_conf() | (_local_defaults(conf) if _is_local(conf) else {})
+
+
+def _java_options(conf: Mapping[str, str]) -> dict[str, str]:
+    """Options of the JVMs that we start: ours, then those of ``conf``."""
+    # Elsewhere than in UTC, Delta checks with every commit that its checksum file agrees with the whole log.
+    ours = {
+        "driver": f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "executor": "-Duser.timezone=UTC",
+    }
+    found = {}
+    for role, options in ours.items():
+        name = f"spark.{role}.extraJavaOptions"
+        found[name] = f"{options} {conf.get(name, '')}".strip()
+    return found
+
+
+def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "spark.master": "local[*]",
+        "spark.driver.memory": f"{_driver_memory_mb()}m",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        # A few cores share one machine: planning each stage anew costs more than it brings.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.shuffle.partitions": str(_cores(conf.get("spark.master", "local[*]"))),
+    }
+
+
+def _is_local(conf: Mapping[str, str]) -> bool:
+    return conf.get("spark.master", "local").startswith("local")
+
+
+def _cores(master: str) -> int:
+    """Threads of a local master: ``local``, ``local[4]``, ``local[*]``, ``local[4, 2]``."""
+    match = re.match(r"local\[\s*(\d+)", master)
+    if match:
+        return int(match[1])
+    return len(os.sched_getaffinity(0)) if "[" in master else 1
+
+
+def _driver_memory_mb() -> int:
+    """A quarter of the machine's memory, between 1 and 4 GiB."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return max(1024, min(4096, machine // 4))

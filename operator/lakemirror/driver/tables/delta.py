@@ -1,0 +1,123 @@
+"""Delta tables, by their path, and names and texts as SQL wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from delta import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from lakemirror.driver.checkpoint.storage import file_system
+
+_LOG = "_delta_log"
+
+
+def snapshot(spark: SparkSession, path: str) -> Any:
+    """Delta's own snapshot object of the newest version (org.apache.spark.sql.delta.Snapshot)."""
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    nothing = jvm.scala.Option.empty()
+    return log.update(False, nothing, nothing)
+
+
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether there is a Delta table at exactly this path; Delta's own check accepts folders inside of one,
+    too.
+    """
+    return int(snapshot(spark, path).version()) >= 0
+
+
+def read(spark: SparkSession, path: str) -> DataFrame | None:
+    """The rows of the table at this path, None where there is none."""
+    return spark.read.format("delta").load(path) if is_table(spark, path) else None
+
+
+def applied(spark: SparkSession, path: str, app_id: str) -> int | None:
+    """The newest transaction version in the log at ``path`` for ``app_id``; None if there is none."""
+    return applied_at(snapshot(spark, path), app_id)
+
+
+def applied_at(newest: Any, app_id: str) -> int | None:
+    """The newest transaction version that a snapshot holds for ``app_id``.
+
+    Delta's checksum file of the version lists them, as long as they are not many; otherwise Delta computes
+    the state of the log, which takes a job.
+    """
+    checksum = newest.checksumOpt()
+    listed = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    if listed.isDefined():
+        every = listed.get()
+        transactions = (every.apply(i) for i in range(every.size()))
+        return max((int(each.version()) for each in transactions if each.appId() == app_id), default=None)
+    found = newest.transactions().get(app_id)
+    return int(found.get()) if found.isDefined() else None
+
+
+def append(rows: DataFrame, path: str, properties: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Append rows as one commit and one file, with new columns where the table lacks them. A table that is
+    not there is made with the same commit, with ``properties``.
+    """
+    writer = rows.coalesce(1).write.format("delta").mode("append").option("mergeSchema", "true")
+    if not is_table(rows.sparkSession, path):
+        clear_unfinished(rows.sparkSession, path)
+        writer = writer.options(**properties)
+    writer.save(path)
+
+
+def ensure(
+    spark: SparkSession, path: str, columns: str, properties: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Create an empty table with ``columns`` (DDL) and ``properties``, unless there is one at the path."""
+    if is_table(spark, path):
+        return
+    clear_unfinished(spark, path)
+    builder = DeltaTable.createIfNotExists(spark).location(path)
+    for field in spark.createDataFrame([], columns).schema.fields:
+        builder = builder.addColumn(field.name, field.dataType)
+    for name, value in properties.items():
+        builder = builder.property(name, value)
+    builder.execute()
+
+
+def clear_unfinished(spark: SparkSession, path: str) -> None:
+    """Take away what a crash left of a table at ``path`` while its first commit was written.
+
+    A log's folder in which nothing is but a temporary file is no table when Delta reads, and yet one that is
+    there already when Delta creates it.
+    """
+    files, log = file_system(spark, f"{path}/{_LOG}")
+    left = list(files.listStatus(log)) if files.exists(log) else []
+    if not all(_is_temporary(entry.getPath().getName()) for entry in left):
+        return
+    for entry in left:
+        files.delete(entry.getPath(), False)
+    files.delete(log, False)
+
+
+def _is_temporary(name: str) -> bool:
+    return (name.startswith(".") and name.endswith(".tmp")) or name == "_staged_commits"
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL wants it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def ddl(kind: DataType) -> str:
+    """A type as SQL wants it; ``simpleString`` leaves the names of a struct's fields as they are."""
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{ddl(kind.keyType)}, {ddl(kind.valueType)}>"
+    if isinstance(kind, StructType):
+        members = ", ".join(f"{quoted(field.name)}: {ddl(field.dataType)}" for field in kind.fields)
+        return f"STRUCT<{members}>"
+    return kind.simpleString()
+
+
+def sql_text(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

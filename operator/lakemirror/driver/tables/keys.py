@@ -1,0 +1,220 @@
+"""Keys and rows as text: exact, and for keys canonical.
+
+Tombstones and moved rows keep keys as text, so that a widened key column changes nothing in what is
+stored already. Two keys have the same text exactly when ``=`` holds between them in the mirror, before and
+after every widening of `lakemirror.driver.plan.drift`. The text is a JSON array with one text for each key
+column, in the order of their names:
+
+==================  =====================================================================================
+type                text
+==================  =====================================================================================
+integers            ``42``
+DECIMAL             ``1.1``, without zeros at the end of the fraction; ``42`` where there is none
+FLOAT, DOUBLE       an integer as such (``-0.0`` is ``0``), else hexadecimal as C's ``%a``, ``NaN``,
+                    ``Infinity``; a FLOAT as the DOUBLE that it equals
+STRING              itself
+BINARY              hexadecimal digits
+BOOLEAN             ``true`` or ``false``
+DATE, TIMESTAMP_NTZ ``2026-01-02 03:04:05.000006``, a DATE at midnight, no zeros at the end of the fraction
+TIMESTAMP           microseconds since 1970-01-01 UTC
+ARRAY, STRUCT       JSON of the texts of their members
+==================  =====================================================================================
+
+Rows (`encode_row`) are written in the same way as one JSON object, but with the sign of zero, and maps as
+arrays of their entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+_TEXTS: Final = (StringType, CharType, VarcharType)
+_ORDERED: Final = (
+    IntegralType,
+    DecimalType,
+    FloatType,
+    DoubleType,
+    *_TEXTS,
+    BinaryType,
+    BooleanType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+)
+_LARGEST: Final = str(2**31 - 1)
+_OPTIONS: Final = {"mode": "FAILFAST", "maxStringLen": _LARGEST, "maxNestingDepth": _LARGEST}
+
+Leaf = Callable[[Column, DataType], Column]
+
+
+def can_be_key(kind: DataType) -> bool:
+    """Whether values of a type can tell rows apart: those that ``=`` compares; not maps or variants."""
+    if isinstance(kind, ArrayType):
+        return can_be_key(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(can_be_key(field.dataType) for field in kind.fields)
+    return isinstance(kind, _ORDERED)
+
+
+def encode(key: Column, kind: StructType) -> Column:
+    """STRING: the canonical text of a struct of key columns; null for a null struct.
+
+    Raises TypeError for a type that no key can have (see `can_be_key`).
+    """
+    for field in kind.fields:
+        if not can_be_key(field.dataType):
+            raise TypeError(f"column {field.name} of type {field.dataType.simpleString()} cannot be a key")
+    parts = [_part(key.getField(field.name), field.dataType) for field in _in_order(kind)]
+    return F.when(key.isNotNull(), F.to_json(F.array(*parts)))
+
+
+def decode(text: Column, kind: StructType) -> Column:
+    """The struct of key columns that `encode` wrote, from a text that is not null; its types may have been
+    widened since.
+    """
+    parts = F.from_json(text, ArrayType(StringType()), _OPTIONS)
+    found = {field.name: _of_part(parts[i], field.dataType) for i, field in enumerate(_in_order(kind))}
+    return F.when(text.isNotNull(), F.struct(*[found[field.name].alias(field.name) for field in kind.fields]))
+
+
+def encode_row(row: Column, kind: StructType) -> Column:
+    """STRING: a row of any types as JSON, from which `decode_row` makes the same row."""
+    return F.to_json(F.struct(*_members(row, kind, _exact)))
+
+
+def decode_row(text: Column, kind: StructType) -> Column:
+    """The row that `encode_row` wrote, from a text that is not null; null is what it did not have."""
+    # A field with the name of the "corrupt record" would never be read.
+    corrupt = "_" + "".join(kind.fieldNames())
+    wire = F.from_json(text, _wire(kind), {**_OPTIONS, "columnNameOfCorruptRecord": corrupt})  # type: ignore[arg-type]
+    members = [_values(wire.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
+    return F.struct(*members)
+
+
+def _in_order(kind: StructType) -> list[StructField]:
+    return sorted(kind.fields, key=lambda field: field.name)
+
+
+def _part(value: Column, kind: DataType) -> Column:
+    texts = _texts(value, kind, _canonical)
+    return F.to_json(texts) if isinstance(kind, (ArrayType, StructType)) else texts
+
+
+def _of_part(text: Column, kind: DataType) -> Column:
+    if isinstance(kind, (ArrayType, StructType)):
+        text = F.from_json(text, _wire(kind), _OPTIONS)  # type: ignore[arg-type]
+    return _values(text, kind)
+
+
+# -- values as texts, with the shape of their type --------------------------------------------------------
+
+
+def _wire(kind: DataType) -> DataType:
+    """The type of what `_texts` makes of a value."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(_wire(kind.elementType))
+    if isinstance(kind, MapType):
+        entry = [StructField("k", _wire(kind.keyType)), StructField("v", _wire(kind.valueType))]
+        return ArrayType(StructType(entry))
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _wire(field.dataType)) for field in kind.fields])
+    return StringType()
+
+
+def _texts(value: Column, kind: DataType, leaf: Leaf) -> Column:
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda each: _texts(each, kind.elementType, leaf))
+    if isinstance(kind, MapType):
+        return F.transform(
+            F.map_entries(value),
+            lambda each: F.struct(
+                _texts(each["key"], kind.keyType, leaf).alias("k"),
+                _texts(each["value"], kind.valueType, leaf).alias("v"),
+            ),
+        )
+    if isinstance(kind, StructType):
+        return F.when(value.isNotNull(), F.struct(*_members(value, kind, leaf)))
+    return leaf(value, kind)
+
+
+def _members(value: Column, kind: StructType, leaf: Leaf) -> list[Column]:
+    return [_texts(value.getField(f.name), f.dataType, leaf).alias(f.name) for f in kind.fields]
+
+
+def _values(wire: Column, kind: DataType) -> Column:
+    if isinstance(kind, ArrayType):
+        return F.transform(wire, lambda each: _values(each, kind.elementType))
+    if isinstance(kind, MapType):
+        return F.map_from_entries(
+            F.transform(
+                wire,
+                lambda each: F.struct(_values(each["k"], kind.keyType), _values(each["v"], kind.valueType)),
+            )
+        )
+    if isinstance(kind, StructType):
+        members = [_values(wire.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
+        return F.when(wire.isNotNull(), F.struct(*members))
+    return _value(wire, kind)
+
+
+def _canonical(value: Column, kind: DataType) -> Column:
+    """A value as the text that all values have which equal it, of this type and of those it is widened to."""
+    if isinstance(kind, DecimalType) and kind.scale:
+        return F.rtrim(F.rtrim(value.cast("string"), F.lit("0")), F.lit("."))
+    if isinstance(kind, (FloatType, DoubleType)):
+        whole = value.try_cast("bigint")
+        return F.when(whole.cast("double") == value.cast("double"), whole.cast("string")).otherwise(
+            _exact(value, kind)
+        )
+    return _exact(value, kind)
+
+
+def _exact(value: Column, kind: DataType) -> Column:
+    if isinstance(kind, _TEXTS):
+        return value
+    if isinstance(kind, BinaryType):
+        return F.hex(value)
+    if isinstance(kind, (FloatType, DoubleType)):
+        return F.when(value.isNotNull(), F.format_string("%a", value.cast("double")))
+    if isinstance(kind, DateType):
+        return value.cast("timestamp_ntz").cast("string")
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(value).cast("string")
+    return value.cast("string")
+
+
+def _value(text: Column, kind: DataType) -> Column:
+    if isinstance(kind, _TEXTS):
+        return text
+    if isinstance(kind, BinaryType):
+        return F.unhex(text)
+    if isinstance(kind, FloatType):
+        return text.cast("double").cast("float")
+    if isinstance(kind, DateType):
+        return text.cast("timestamp_ntz").cast("date")
+    if isinstance(kind, TimestampType):
+        return F.timestamp_micros(text.cast("bigint"))
+    return text.cast(kind)

@@ -1,0 +1,370 @@
+"""One mirror: a Delta table that holds the current rows of one source table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from delta import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from lakemirror.api.tables import Target
+from lakemirror.driver.tables.delta import (
+    applied,
+    clear_unfinished,
+    ddl,
+    is_table,
+    quoted,
+    snapshot,
+    sql_text,
+)
+
+METADATA = {
+    "__seq": "binary",
+    "__op": "string",
+    "__event_time": "timestamp",
+    "__origin": "struct<topic: string, partition: int, offset: bigint>",
+    "__column_seq": "map<string, binary>",
+    "__unrepresentable": "map<string, string>",
+}
+"""Metadata columns of a mirror.
+
+``__column_seq`` names the columns whose value is older than the row: a value that the source did not send,
+filled from an older image, with the sequence of that image (empty: nothing is known yet).
+``__unrepresentable`` holds the source's text of values for which Spark has none, under ``onUnrepresentable:
+text``.
+"""
+
+_NEEDS_QUOTES = re.compile(r'[."]')
+_NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
+_RANGED = (NumericType, DateType, TimestampType, TimestampNTZType)
+_MOST_STATISTICS = 32
+_TAKEN = (".", "..", "_delta_log", "_samples", "_tombstones")
+"""Folders that file systems, Delta (`DeltaTableUtils.findDeltaTableRoot`) or mirrors give a meaning."""
+
+SOURCE_PROPERTY = "lakemirror.source"
+KEY_PROPERTY = "lakemirror.key"
+MODE_PROPERTY = "lakemirror.mode"
+COLUMNS_PROPERTY = "lakemirror.columns"
+NULLS_PROPERTY = "lakemirror.nulls"
+GAPS_PROPERTY = "lakemirror.gaps"
+
+MAPPING_PROPERTY = "delta.columnMapping.mode"
+WIDENING_PROPERTY = "delta.enableTypeWidening"
+VECTORS_PROPERTY = "delta.enableDeletionVectors"
+CHANGE_FEED_PROPERTY = "delta.enableChangeDataFeed"
+MAPPING, WIDENING, VECTORS = "columnMapping", "typeWidening", "deletionVectors"
+"""Reader features of Delta that a mirror may have (Delta's PROTOCOL.md)."""
+_MAPPED = {MAPPING_PROPERTY: "name", "delta.feature.timestampNtz": "supported"}
+"""Column mapping, and a feature that every program reads: with it the protocol lists features, so that
+programs without column mapping refuse the table. Alone it is version 2, and delta-rs reads only nulls.
+"""
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A source table as its envelope names it; ``schema`` is None where the source has none."""
+
+    database: str | None
+    schema: str | None
+    table: str
+
+    def __str__(self) -> str:
+        """Its parts with dots between them; a part that has a dot itself is in double quotes."""
+        return ".".join(_shown(part) for part in (self.database, self.schema, self.table) if part)
+
+
+def _shown(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"' if _NEEDS_QUOTES.search(part) else part
+
+
+def name_of(database: Column, schema: Column, table: Column) -> Column:
+    """STRING: what `TableName` shows, of columns; null where nothing is known."""
+    parts = [
+        F.when(
+            each.rlike(_NEEDS_QUOTES.pattern),
+            F.concat(F.lit('"'), F.replace(each, F.lit('"'), F.lit('""')), F.lit('"')),
+        ).when(each != "", each)
+        for each in (database, schema, table)
+    ]
+    return F.nullif(F.concat_ws(".", *parts), F.lit(""))
+
+
+def owner_of(pipeline: str, table: TableName | str) -> str:
+    """What a mirror's `SOURCE_PROPERTY` says: whose it is, and of which source table."""
+    return f"{pipeline}/{table}"
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a mirror stands: a path, or the name of a table in the catalog."""
+
+    path: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.path or self.name or ""
+
+    @property
+    def sql(self) -> str:
+        """The table as SQL names it."""
+        if self.path is not None:
+            return f"delta.`{self.path.replace('`', '``')}`"
+        return ".".join(f"`{part}`" for part in (self.name or "").split("."))
+
+
+def locate(target: Target, table: TableName) -> Location:
+    """Fill a target's placeholders; in a path, names from events are percent-encoded."""
+    parts = {
+        "db": table.database or "default",
+        "schema": table.schema or table.database or "default",
+        "table": table.table,
+    }
+    if target.path is not None:
+        encoded = {name: quote(value, safe="") for name, value in parts.items()}
+        return Location(path="/".join(_folder(part, encoded) for part in target.path.split("/")))
+    filled = re.sub(r"\{(\w+)\}", lambda placeholder: parts[placeholder[1]], target.table or "")
+    return Location(name=filled)
+
+
+def _folder(part: str, names: Mapping[str, str]) -> str:
+    """One part of a target's path, filled with encoded ``names``, and no folder with a meaning of its own."""
+    filled = part
+    for name, value in names.items():
+        filled = filled.replace(f"{{{name}}}", value)
+    if filled == part:
+        return part
+    if not filled:
+        return "%"  # stands for no other name: encoded names have two digits after it
+    return f"%{ord(filled[0]):02X}{filled[1:]}" if filled in _TAKEN else filled
+
+
+class Mirror:
+    """The Delta table at a location. Reads its schema and properties once; a single driver writes it."""
+
+    def __init__(self, spark: SparkSession, location: Location) -> None:
+        self._spark = spark
+        self.location = location
+        self.path = location.path or (self._catalog_path() if self._in_catalog() else None)
+        self.columns: dict[str, DataType] | None = None
+        self.properties: dict[str, str] = {}
+        self.features: frozenset[str] = frozenset()
+        self.writer_features: frozenset[str] = frozenset()
+        self.partitioned = False
+        self.refresh()
+
+    @property
+    def exists(self) -> bool:
+        return self.columns is not None
+
+    def refresh(self) -> None:
+        """Read schema and properties again."""
+        if self.path is None or not is_table(self._spark, self.path):
+            self.columns = None
+            return
+        newest = self._snapshot()
+        metadata = newest.metadata()
+        schema = StructType.fromJson(json.loads(metadata.schemaString()))
+        self.columns = {field.name: field.dataType for field in schema.fields if field.name not in METADATA}
+        self._metadata = {field.name for field in schema.fields if field.name in METADATA}
+        pairs = metadata.configuration().iterator()
+        self.properties = {}
+        while pairs.hasNext():
+            pair = pairs.next()
+            self.properties[pair._1()] = pair._2()
+        self.partitioned = not metadata.partitionColumns().isEmpty()
+        protocol = newest.protocol()
+        self.features = _reader_features(protocol, self.properties)
+        self.writer_features = frozenset(_listed(protocol.writerFeatures()))
+
+    def create(
+        self,
+        columns: Mapping[str, DataType],
+        properties: Mapping[str, str],
+        key: Sequence[str] = (),
+        *,
+        avoided: Collection[str] = (),
+    ) -> None:
+        """Create the table, unless it is there; without the features that are to be ``avoided``."""
+        place = self.location.path or self._default_path()
+        if place is not None:
+            clear_unfinished(self._spark, place)
+        builder = DeltaTable.createIfNotExists(self._spark)
+        builder = (
+            builder.location(self.location.path)
+            if self.location.path
+            else builder.tableName(self.location.sql)
+        )
+        for name, kind in columns.items():
+            builder = builder.addColumn(name, kind)
+        for name, kind_name in METADATA.items():
+            builder = builder.addColumn(name, kind_name)
+        mapping = _MAPPED if needs_mapping(columns) else {}
+        vectors = {VECTORS_PROPERTY: "false"} if VECTORS in avoided else {}
+        settings = {**mapping, **vectors, **_statistics(columns, key), **properties}
+        for name, value in settings.items():
+            builder = builder.property(name, value)
+        builder.execute()
+        if self.path is None:
+            self.path = self._catalog_path()
+        self.refresh()
+
+    def alter(
+        self,
+        add: Mapping[str, DataType],
+        widen: Mapping[str, DataType],
+        properties: Mapping[str, str],
+        *,
+        avoided: Collection[str] = (),
+    ) -> None:
+        """Add and widen columns and set properties; doing it again changes nothing.
+
+        Features of Delta that not every reader knows are switched on when they are needed first. Without type
+        widening, if that is to be ``avoided``, the whole table is written anew.
+        """
+        present = self.columns or {}
+        new = {name: kind for name, kind in add.items() if name not in present}
+        wider = {name: kind for name, kind in widen.items() if present.get(name) != kind}
+        features: dict[str, str] = {}
+        if needs_mapping(new) and self.properties.get(MAPPING_PROPERTY, "none") == "none":
+            features |= _MAPPED
+        if wider and WIDENING not in avoided:
+            features[WIDENING_PROPERTY] = "true"
+        self._set(features)
+        if new:
+            listed = ", ".join(f"{quoted(name)} {ddl(kind)}" for name, kind in new.items())
+            self._spark.sql(f"ALTER TABLE {self.location.sql} ADD COLUMNS ({listed})")
+        if wider and WIDENING in avoided:
+            self._rewrite(wider)
+        else:
+            for name, kind in wider.items():
+                altered = f"ALTER COLUMN {quoted(name)} TYPE {ddl(kind)}"
+                self._spark.sql(f"ALTER TABLE {self.location.sql} {altered}")
+        changed = self._set(properties)
+        if features or new or wider or changed:
+            self.refresh()
+
+    def _rewrite(self, kinds: Mapping[str, DataType]) -> None:
+        """Write all rows anew, with columns of other types; one commit."""
+        frame = self.frame()
+        wider = [
+            F.col(quoted(name)).cast(kinds[name]).alias(name) if name in kinds else F.col(quoted(name))
+            for name in frame.columns
+        ]
+        writer = frame.select(wider).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer.save(self.required_path)
+
+    def _set(self, properties: Mapping[str, str]) -> bool:
+        """Whether anything had to be set."""
+        changed = {key: value for key, value in properties.items() if self.properties.get(key) != value}
+        if changed:
+            listed = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in changed.items())
+            self._spark.sql(f"ALTER TABLE {self.location.sql} SET TBLPROPERTIES ({listed})")
+        return bool(changed)
+
+    def delta(self, spark: SparkSession | None = None) -> DeltaTable:
+        return DeltaTable.forPath(spark or self._spark, self.required_path)
+
+    def frame(self, version: int | None = None) -> DataFrame:
+        """The table's rows with metadata columns, now or at a version."""
+        reader = self._spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(self.required_path)
+
+    @property
+    def version(self) -> int | None:
+        """The newest version; None without a table."""
+        return int(self._snapshot().version()) if self.exists else None
+
+    def applied(self, app_id: str) -> int | None:
+        """The newest transaction version that the log holds for ``app_id``."""
+        return applied(self._spark, self.required_path, app_id)
+
+    def side(self, name: str) -> str:
+        """Path of a table that belongs to this one; vacuum leaves folders with an underscore alone."""
+        return f"{self.required_path}/_{name}"
+
+    @property
+    def required_path(self) -> str:
+        """Where the table is; ValueError before it is there."""
+        if self.path is None:
+            raise ValueError(f"table {self.location} does not exist")
+        return self.path
+
+    def _snapshot(self) -> Any:
+        return snapshot(self._spark, self.required_path)
+
+    def _in_catalog(self) -> bool:
+        return self.location.name is not None and self._spark.catalog.tableExists(self.location.sql)
+
+    def _default_path(self) -> str | None:
+        """Where the session's own catalog puts a new table; others keep such places to themselves."""
+        state: Any = self._spark._jsparkSession.sessionState()
+        identifier = state.sqlParser().parseTableIdentifier(self.location.sql)
+        named = identifier.catalog()
+        catalog = named.get() if named.isDefined() else self._spark.catalog.currentCatalog()
+        return str(state.catalog().defaultTablePath(identifier)) if catalog == "spark_catalog" else None
+
+    def _catalog_path(self) -> str:
+        detail = self._spark.sql(f"DESCRIBE DETAIL {self.location.sql}").select("location").first()
+        assert detail is not None
+        return str(detail[0])
+
+
+def _reader_features(protocol: Any, properties: Mapping[str, str]) -> frozenset[str]:
+    """What a reader of the table has to know; reader version 2 stands for column mapping."""
+    mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
+    return frozenset([*_listed(protocol.readerFeatures()), *([MAPPING] if mapped else [])])
+
+
+def _listed(features: Any) -> list[str]:
+    """The names in an Option of Scala's Set."""
+    text = str(features.get().mkString(",")) if features.isDefined() else ""
+    return text.split(",") if text else []
+
+
+def needs_mapping(columns: Mapping[str, DataType]) -> bool:
+    """Whether a name is one that Delta has only with column mapping: those that Parquet once refused."""
+    return any(_NEEDS_MAPPING.search(name) or _nested(kind) for name, kind in columns.items())
+
+
+def _nested(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _nested(kind.elementType)
+    if isinstance(kind, MapType):
+        return _nested(kind.keyType) or _nested(kind.valueType)
+    if isinstance(kind, StructType):
+        return needs_mapping({field.name: field.dataType for field in kind.fields})
+    return False
+
+
+def _statistics(columns: Mapping[str, DataType], key: Sequence[str]) -> dict[str, str]:
+    """The property that says of which columns Delta keeps the least and greatest value in each file.
+
+    Of the key, by which batches skip files, and of numbers and times, by which people do. Not of other texts
+    and of metadata: their statistics took a fifth of the time of writing.
+    """
+    texts = [name for name in key if isinstance(columns.get(name), StringType)]
+    plain = [name for name, kind in columns.items() if isinstance(kind, _RANGED)]
+    ordered = sorted(plain, key=lambda name: name not in key)
+    listed = (texts + ordered)[:_MOST_STATISTICS]
+    if not listed:
+        return {"delta.dataSkippingNumIndexedCols": "0"}
+    return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, listed))}

@@ -1,0 +1,233 @@
+"""What remains of keys that are gone: tombstones, floors and the images of moved rows.
+
+They stand in a Delta table of their own beside the mirror (`_tombstones`), one row a fact, only appended:
+
+=========  =========================================================================================
+kind       meaning
+=========  =========================================================================================
+deleted    ``key`` was deleted at ``seq``: older events do not write it again
+truncated  all keys were, at ``seq`` (no key)
+moved      ``key`` became ``new_key`` at ``seq``; ``image`` are the values that the row had under its
+           former key, and ``seqs`` their sequences: the create half may need them
+collected  deletes up to ``seq`` were collected: an older event that comes now is late
+=========  =========================================================================================
+
+Keys and images are texts (`lakemirror.driver.tables.keys`): a widened key column changes nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from delta import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakemirror.driver.sequence import as_bytes, is_snapshot, minor, own
+from lakemirror.driver.tables import keys
+from lakemirror.driver.tables.delta import append, is_table, quoted
+from lakemirror.driver.tables.mirror import Mirror
+
+_TYPES = {
+    "kind": "string",
+    "key": "string",
+    "seq": "binary",
+    "at": "timestamp",
+    "event_time": "timestamp",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "new_key": "string",
+    "image": "string",
+    "seqs": "map<string, binary>",
+    "batch": "bigint",
+}
+COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is known of a mirror's tombstones without reading them. ``newest`` is the highest sequence of a
+    tombstone, ``oldest`` when the first one was recorded.
+    """
+
+    retained: int = 0
+    newest: bytes | None = None
+    floor: bytes | None = None
+    moved: int = 0
+    collected: bytes | None = None
+    oldest: datetime | None = None
+
+
+class Tombstones:
+    """The tombstones of one mirror."""
+
+    def __init__(self, spark: SparkSession, mirror: Mirror) -> None:
+        self._spark = spark
+        self.path = mirror.side("tombstones")
+        self.summary = self._summarise()
+
+    def frame(self) -> DataFrame:
+        """All facts, with the columns of `COLUMNS`."""
+        return self._spark.read.format("delta").load(self.path)
+
+    def deleted(self) -> DataFrame | None:
+        """The newest tombstone a key: key STRING, seq, topic, partition, offset; None when there are none."""
+        if not self.summary.retained:
+            return None
+        newest = F.max_by(F.struct("seq", "topic", "partition", "offset"), "seq")
+        found = self.frame().where("kind IN ('deleted', 'moved')").groupBy("key").agg(newest.alias("t"))
+        return found.select("key", "t.*")
+
+    def moved(self) -> DataFrame | None:
+        """The newest image of each move: key, seq, new_key, image, seqs; None when there are none."""
+        if not self.summary.moved:
+            return None
+        newest = F.max_by(F.struct("new_key", "image", "seqs"), "batch")
+        found = self.frame().where("kind = 'moved'").groupBy("key", "seq").agg(newest.alias("t"))
+        return found.select("key", "seq", "t.*")
+
+    def append(self, facts: DataFrame, summary: Summary) -> None:
+        """Write facts as one commit; ``summary`` is what holds afterwards."""
+        append(facts, self.path)
+        self.summary = summary
+
+    def collect(self, before: datetime, below: bytes | None) -> int:
+        """Forget deletes that were recorded before a time and lie below a sequence (None: any); returns how
+        many.
+        """
+        if self.summary.oldest is None or self.summary.oldest >= before:
+            return 0
+        old = (F.col("kind").isin("deleted", "moved")) & (F.col("at") < F.lit(before))
+        if below is not None:
+            old = old & (F.col("seq") < F.lit(below))
+        found = self.frame().where(old).agg(F.count("*"), F.max("seq")).first()
+        if found is None or not found[0]:
+            return 0
+        highest = bytes(found[1])
+        if self.summary.collected is not None:
+            highest = max(highest, self.summary.collected)
+        record = fact(self._spark.range(1), "collected", seq=F.lit(highest), batch=-1)
+        record.write.format("delta").mode("append").save(self.path)
+        DeltaTable.forPath(self._spark, self.path).delete(old)
+        self.summary = self._summarise()
+        return int(found[0])
+
+    def _summarise(self) -> Summary:
+        if not is_table(self._spark, self.path):
+            return Summary()
+        kind = F.col("kind")
+        row = (
+            self.frame()
+            .agg(
+                F.countDistinct(F.when(kind.isin("deleted", "moved"), F.col("key"))),
+                F.max(F.when(kind.isin("deleted", "moved"), F.col("seq"))),
+                F.max(F.when(kind == "truncated", F.col("seq"))),
+                F.count_if(kind == "moved"),
+                F.max(F.when(kind == "collected", F.col("seq"))),
+                F.unix_micros(F.min(F.when(kind.isin("deleted", "moved"), F.col("at")))),
+            )
+            .first()
+        )
+        assert row is not None
+        oldest = datetime.fromtimestamp(row[5] / 1e6, UTC) if row[5] is not None else None
+        return Summary(row[0], as_bytes(row[1]), as_bytes(row[2]), row[3], as_bytes(row[4]), oldest)
+
+
+def encoded_key(rows: DataFrame, column: str = "key") -> Column:
+    """A frame's struct of key columns as the text that tombstones have."""
+    kind = rows.schema[column].dataType
+    assert isinstance(kind, StructType)
+    return keys.encode(F.col(column), kind)
+
+
+def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
+    """Rows of `COLUMNS`; columns that are not given are null."""
+    given = {"kind": F.lit(kind), "at": F.current_timestamp(), "batch": F.lit(batch), **columns}
+    return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in _TYPES.items()])
+
+
+def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> DataFrame:
+    """Turn state that a tombstone forbids to write into op ``p``, which writes no row.
+
+    Adds ``stale``: whether the tombstone was newer (not the same delete again). Values from before the
+    tombstone are forgotten. Deletes pass, for they are gated by the stored row alone.
+    """
+    tomb = deleted.select(
+        F.col("key").alias("_key"),
+        F.struct("seq", "topic", "partition", "offset").alias("_tomb"),
+    )
+    joined = state.join(tomb, encoded_key(state) == F.col("_key"), "left")
+    seq, newest = F.col("seq"), F.col("_tomb.seq")
+    follows = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
+    precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
+    # Within a batch a change of an open transaction was placed after its snapshot row; its LSN still tells.
+    outrun = (
+        F.col("unanchored")
+        & (minor(seq) <= minor(newest))
+        & (F.substring(seq, 1, 2) == F.substring(newest, 1, 2))
+    )
+    stale = newest.isNotNull() & (((seq <= newest) & ~follows) | precedes | outrun)
+    stale = F.coalesce(stale, F.lit(False))
+    columns: dict[str, Column] = {
+        "known": F.coalesce((F.col("op") == "d") & stale, F.lit(False)),
+        "stale": stale & (F.col("op") != "d"),
+        "op": F.when(stale & (F.col("op") != "d"), "p").otherwise(F.col("op")),
+    }
+    gated = joined.withColumns(columns)
+    for name in tracked:
+        gated = _forget(gated, name)
+    return gated.drop("_key", "_tomb")
+
+
+def _forget(state: DataFrame, name: str) -> DataFrame:
+    """Values of a column that are older than the key's tombstone become unknown."""
+    base = own(F.col("_tomb.seq"))
+    held = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+    older = F.col("_tomb.seq").isNotNull() & (held < base)
+    entries = F.map_concat(
+        F.map_filter(
+            F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>")), lambda k, _: k != name
+        ),
+        F.create_map(F.lit(name), base),
+    )
+    row = state.schema["row"].dataType
+    assert isinstance(row, StructType)
+    blank = F.lit(None).cast(row[name].dataType)
+    return state.withColumns(
+        {
+            "row": F.when(older, F.col("row").withField(quoted(name), blank)).otherwise(F.col("row")),
+            "seqs": F.when(older, entries).otherwise(F.col("seqs")),
+        }
+    )
+
+
+def same_partition(other: Column) -> Column:
+    """BOOLEAN: the state's event and ``other`` (a struct) came through one partition of one topic."""
+    return (F.col("topic") == other["topic"]) & (F.col("partition") == other["partition"])
+
+
+def raised(
+    summary: Summary,
+    *,
+    deletes: int = 0,
+    last_delete: bytes | None = None,
+    moved: int = 0,
+    floor: bytes | None = None,
+) -> Summary:
+    """The summary after more facts."""
+    return replace(
+        summary,
+        retained=summary.retained + deletes,
+        newest=_highest(summary.newest, last_delete),
+        moved=summary.moved + moved,
+        floor=_highest(summary.floor, floor),
+        oldest=summary.oldest or (datetime.now(UTC) if deletes or moved else None),
+    )
+
+
+def _highest(*seqs: bytes | None) -> bytes | None:
+    return max((each for each in seqs if each is not None), default=None)

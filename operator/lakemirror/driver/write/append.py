@@ -1,0 +1,73 @@
+"""Change events -> rows of an append-only mirror: every event once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from lakemirror.driver.parse.values.expressions import same_value
+from lakemirror.driver.reduce.changes import S, T, Written
+from lakemirror.driver.sequence import is_snapshot
+from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.mirror import Mirror
+
+
+def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -> Written:
+    """Add an event frame's rows that are not there yet, as one commit.
+
+    A change that was sent again has the position of the first one and its payload, or its origin. Changes
+    of one position may differ: PostgreSQL gives all rows of a COPY one LSN, Oracle those of one SCN. All rows
+    of a snapshot share one position and may be alike, so that only their origin tells them apart.
+    """
+    origin = F.struct("topic", "partition", "offset")
+    place = F.when(is_snapshot(F.col("seq")), origin)
+    once = events.withColumns({"origin": origin, "place": place}).dropDuplicates(
+        ["seq", "op", "digest", "place"]
+    )
+    alike = reduce(Column.__and__, [same_value(T(name), S(name), kind) for name, kind in columns.items()])
+    same = (
+        (T("__seq") == F.col("s.seq"))
+        & (T("__op") == F.col("s.op"))
+        & (T("__origin").eqNullSafe(F.col("s.origin")) | (F.col("s.place").isNull() & alike))
+    )
+    values = {name: S(name) for name in columns}
+    meta = {
+        "__seq": F.col("s.seq"),
+        "__op": F.col("s.op"),
+        "__event_time": F.col("s.event_time"),
+        "__origin": F.col("s.origin"),
+        "__unrepresentable": F.col("s.texts"),
+    }
+    inserts: dict[str, str | Column] = {quoted(name): value for name, value in {**values, **meta}.items()}
+    result = (
+        mirror.delta(events.sparkSession)
+        .alias("t")
+        .merge(once.alias("s"), same)
+        .whenNotMatchedInsert(values=inserts)
+    )
+    counts = result.execute().first()
+    assert counts is not None
+    return Written(counts["num_inserted_rows"], 0, 0)
+
+
+def with_truncates(events: DataFrame, truncates: DataFrame) -> DataFrame:
+    """An event frame and the truncates of its table, as events without a row: a trace of their own."""
+    given = {
+        "op": F.lit("t"),
+        "digest": F.lit(0).cast("bigint"),
+        "line": F.col("row"),
+        "records": F.lit(1),
+        **{
+            name: F.col(name)
+            for name in ("seq", "unanchored", "event_time", "topic", "partition", "offset", "file")
+        },
+    }
+    rows = [
+        given.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+        for field in events.schema.fields
+    ]
+    return events.unionByName(truncates.select(*rows))
