@@ -115,7 +115,7 @@ class Driver:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, module: str, driver: Driver) -> Driver:
-    name = f"lakemirror.driver.{module}"
+    name = f"lakemirror.driver.runtime.{module}"
     fake = ModuleType(name)
     setattr(fake, "run" if module == "runner" else module, driver)
     monkeypatch.setitem(sys.modules, name, fake)
