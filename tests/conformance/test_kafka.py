@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.runtime.runner import BatchDone, Event, RunSummary, run
+from lakemirror.driver.runtime.events import BatchDone, Event
+from lakemirror.driver.runtime.runner import run
+from lakemirror.driver.runtime.summary import RunSummary
 from tests.conformance.captures import Capture, wrong
 from tests.support.kafka_broker import Broker
 from tests.support.mirroring import Mirroring

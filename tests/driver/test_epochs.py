@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.errors import SourceRestarted
-from lakemirror.driver.runtime.runner import RunSummary
+from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import BinlogPosition, Column, Message, PostgresPosition, Record, Row, Table
 

@@ -10,8 +10,8 @@ import pytest
 
 from lakemirror.api.report import Counts
 from lakemirror.driver.results import BatchResult, Drift, TableResult, without_open
+from lakemirror.driver.runtime.events import BatchDone
 from lakemirror.driver.runtime.log import LogLines, batch_line, configure
-from lakemirror.driver.runtime.runner import BatchDone
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ORDERS = TableResult(

@@ -15,7 +15,7 @@ from lakemirror.api.report import Report, SourceReport
 from lakemirror.driver.errors import SourceUnreachable
 from lakemirror.driver.read import kafka, watch
 from lakemirror.driver.read.watch import SourceWatch
-from lakemirror.driver.runtime import runner
+from lakemirror.driver.runtime import announcer, retry
 from lakemirror.driver.runtime.runner import run
 from tests.driver.test_runner import Counter, make, record
 
@@ -76,11 +76,11 @@ class Reports:
 
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     Counter.made = []
-    monkeypatch.setattr(runner, "_RETRY_SECONDS", (0.1, 0.1, 0.1))
-    monkeypatch.setattr(runner, "_AWAY_RETRY_SECONDS", 0.1)
-    reporter = runner.Reporter
+    monkeypatch.setattr(retry, "RETRY_SECONDS", (0.1, 0.1, 0.1))
+    monkeypatch.setattr(retry, "AWAY_RETRY_SECONDS", 0.1)
+    reporter = announcer.Reporter
     fast: Callable[..., Any] = lambda *given: reporter(*given, at_most_every=0.1, at_least_every=0.3)  # noqa: E731
-    monkeypatch.setattr(runner, "Reporter", fast)
+    monkeypatch.setattr(announcer, "Reporter", fast)
 
 
 def test_files_that_are_not_there_are_waited_for(

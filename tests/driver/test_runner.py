@@ -24,17 +24,12 @@ from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, TableFailed
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.read.secrets import read_secret
 from lakemirror.driver.results import BatchResult, Drift, TableResult
 from lakemirror.driver.runtime.display import Display
+from lakemirror.driver.runtime.events import BatchDone, Event, Finished, Started
 from lakemirror.driver.runtime.paths import with_absolute_paths
-from lakemirror.driver.runtime.runner import (
-    BatchDone,
-    Event,
-    Finished,
-    Started,
-    read_secret,
-    run,
-)
+from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.supported import NotSupportedYet
 from tests.support.kafka_broker import Broker
 

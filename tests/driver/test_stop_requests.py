@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from lakemirror.driver.runtime.runner import _stop_requests
+from lakemirror.driver.runtime.signals import stop_requests
 
 
 def test_a_first_signal_asks_and_a_second_one_interrupts() -> None:
-    with _stop_requests(None, None) as requests:
+    with stop_requests(None, None) as requests:
         assert not requests.requested()
         os.kill(os.getpid(), signal.SIGTERM)
         assert requests.requested()
@@ -21,7 +21,7 @@ def test_a_first_signal_asks_and_a_second_one_interrupts() -> None:
 
 
 def test_when_the_grace_is_over_the_batch_is_interrupted() -> None:
-    with _stop_requests(None, 0.05) as requests:
+    with stop_requests(None, 0.05) as requests:
         os.kill(os.getpid(), signal.SIGTERM)
         assert requests.requested()
         with pytest.raises(KeyboardInterrupt):
@@ -30,7 +30,7 @@ def test_when_the_grace_is_over_the_batch_is_interrupted() -> None:
 
 def test_nothing_of_it_is_left_afterwards() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with _stop_requests(None, 0.05):
+    with stop_requests(None, 0.05):
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.1)
     assert signal.getsignal(signal.SIGTERM) == before

@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
 from lakemirror.driver.record import quarantine
-from lakemirror.driver.runtime.runner import Event, Reported, Resync, RunSummary, run
+from lakemirror.driver.runtime.events import Event, Reported, Resync
+from lakemirror.driver.runtime.runner import run
+from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table

@@ -19,7 +19,7 @@ from lakemirror.driver.read import files
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.read.kafka import KafkaFeed, SourceLost
 from lakemirror.driver.results import BatchResult
-from lakemirror.driver.runtime import runner
+from lakemirror.driver.runtime import retry
 from lakemirror.driver.runtime.runner import run
 from tests.support.kafka_broker import Broker
 
@@ -52,7 +52,7 @@ class Flaky:
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CdcPipeline:
     """Two files, a batch each; delays are short."""
-    monkeypatch.setattr(runner, "_RETRY_SECONDS", (0.05, 0.05, 0.05))
+    monkeypatch.setattr(retry, "RETRY_SECONDS", (0.05, 0.05, 0.05))
     Flaky.calls = []
     (tmp_path / "in").mkdir()
     for number in range(2):

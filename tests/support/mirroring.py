@@ -12,7 +12,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline
-from lakemirror.driver.runtime.runner import RunSummary, run
+from lakemirror.driver.runtime.runner import run
+from lakemirror.driver.runtime.summary import RunSummary
 from lakemirror.driver.tables.delta import quoted
 from tests.support import delivery
 

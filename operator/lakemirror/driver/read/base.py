@@ -64,7 +64,10 @@ class Feed(Protocol):
 
     A batch is recorded durably before ``apply`` sees it and marked done after ``apply`` returned;
     a batch that was recorded and not marked done is handed over again, with the same extent.
+    ``query_id`` stands for the checkpoint in what its batches write; see ``checkpoint.identity``.
     """
+
+    query_id: str
 
     def run(
         self,
@@ -85,3 +88,6 @@ class Feed(Protocol):
 
     def pending(self) -> Iterator[Batch]:
         """Batches recorded and not marked done."""
+
+    def close(self) -> None:
+        """Give back what the feed holds, such as connections."""

@@ -183,6 +183,9 @@ class FilesFeed:
     def pending(self) -> Iterator[Batch]:
         return (self._batch(batch_id, files) for batch_id, files in self._ledger.pending())
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _apply(
         self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
     ) -> None:

@@ -15,18 +15,18 @@ from rich.text import Text
 from lakemirror.api.report import COUNTERS, Counts
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import Drift, TableResult, add
-from lakemirror.driver.runtime.progress import drift_report
-from lakemirror.driver.runtime.runner import (
+from lakemirror.driver.runtime.events import (
     BatchDone,
     BatchStarted,
     Event,
     Finished,
     Reported,
     Resync,
-    RunSummary,
     Started,
     Warned,
 )
+from lakemirror.driver.runtime.progress import drift_report
+from lakemirror.driver.runtime.summary import RunSummary
 
 _LINES = 20
 """Tables shown while a run works; all are in the summary."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from lakemirror.driver.document import iso
 from lakemirror.driver.runtime.display import counts_text, drift_text
-from lakemirror.driver.runtime.runner import BatchDone, Event, Resync, Started
+from lakemirror.driver.runtime.events import BatchDone, Event, Resync, Started
 
 LEVEL_VARIABLE = "LAKEMIRROR_LOG_LEVEL"
 _log = logging.getLogger("lakemirror")

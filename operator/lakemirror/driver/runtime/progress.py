@@ -131,6 +131,11 @@ class Progress:
         with self._lock:
             self._say(resyncing=sorted(sources))
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The newest of what a person should see."""
+        return tuple(self._report.warnings)
+
     def warn(self, message: str) -> None:
         """Take in what a person should see."""
         with self._lock:

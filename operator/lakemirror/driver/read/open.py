@@ -1,0 +1,70 @@
+"""Which feed reads a source: the one place that knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from lakemirror.api import duration_seconds
+from lakemirror.api.source import FilesSource, KafkaSource, Source
+from lakemirror.api.spec import PipelineSpec
+from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.read.base import Feed
+from lakemirror.driver.read.files import FilesFeed
+from lakemirror.driver.read.kafka import KafkaFeed
+from lakemirror.driver.read.secrets import Secrets, read_secret
+from lakemirror.driver.read.watch import SourceWatch
+
+_DEFAULT_INTERVAL = "10s"
+
+
+class FeedOpener:
+    """Opens feeds of a pipeline's source: `open` for the source itself, or for a part of it.
+
+    ``warn`` is told what a person should see; ``watch`` takes in whether the source can be reached.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: PipelineSpec,
+        secrets: Secrets,
+        warn: Callable[[str], None],
+        watch: SourceWatch,
+    ) -> None:
+        self._spark, self._secrets, self._warn, self._watch = spark, secrets, warn, watch
+        self._base64 = spec.envelope.encoding == "avro"
+        self._interval = duration_seconds(spec.trigger.interval or _DEFAULT_INTERVAL)
+
+    def open(self, source: Source, storage: Storage) -> Feed:
+        """The feed of ``source`` that keeps how far it is read in ``storage``; the caller closes it."""
+        if source.files is not None:
+            return self._files(source.files, storage)
+        if source.kafka is not None:
+            return self._kafka(source.kafka, storage)
+        raise LakemirrorError("spec.source: exactly one of kafka and files is needed")
+
+    def _files(self, source: FilesSource, storage: Storage) -> FilesFeed:
+        return FilesFeed(
+            self._spark,
+            source,
+            storage,
+            base64=self._base64,
+            interval_seconds=self._interval,
+            warn=self._warn,
+            watch=self._watch,
+        )
+
+    def _kafka(self, source: KafkaSource, storage: Storage) -> KafkaFeed:
+        secret = source.security.secret if source.security is not None else None
+        return KafkaFeed(
+            self._spark,
+            source,
+            storage,
+            interval_seconds=self._interval,
+            secrets=read_secret(secret, self._secrets) if secret is not None else {},
+            warn=self._warn,
+            watch=self._watch,
+        )

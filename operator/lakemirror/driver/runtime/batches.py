@@ -1,0 +1,74 @@
+"""The batches of a run: applied in turn, tried again where that helps, and taken in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record import audit
+from lakemirror.driver.runtime.context import RunContext
+from lakemirror.driver.runtime.events import BatchDone, BatchStarted
+from lakemirror.driver.runtime.held import HeldRecords
+from lakemirror.driver.runtime.progress import History
+from lakemirror.driver.runtime.retry import Retries
+from lakemirror.driver.runtime.turns import Applier, Turns
+
+_COLLECT_EVERY_SECONDS = 600.0
+
+
+class Batches:
+    """Applies batches, of the source or of a resync, when it is their turn.
+
+    ``repeated``: the source's batches that a run before this one may have applied already.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        turns: Turns,
+        retries: Retries,
+        held: HeldRecords,
+        repeated: Collection[int],
+    ) -> None:
+        self.turns = turns
+        self._run, self._retries, self._held, self._repeated = run, retries, held, repeated
+        self._collected = time.monotonic()
+
+    def apply(self, raw: DataFrame, batch: Batch, applier: Applier | None = None) -> None:
+        """Apply a batch of the source, or one that another ``applier`` reads again."""
+        chosen = applier or self.turns.first
+        self._retries.batch(
+            batch.batch_id,
+            partial(self._apply, raw, batch, chosen),
+            partial(self.turns.forget, chosen),
+        )
+
+    def _apply(self, raw: DataFrame, batch: Batch, applier: Applier) -> None:
+        announcer = self._run.announcer
+        with self.turns.turn(applier):
+            announcer.tell(BatchStarted(batch))
+            began = time.monotonic()
+            result = applier.apply(raw, batch)
+            again = applier is not self.turns.first
+            repeated = again or batch.batch_id in self._repeated
+            history = self._history(raw.sparkSession) if repeated else None
+            announcer.progress.batch_done(result, history, again=again)
+            self._held.batch_done(result)
+            announcer.tell(BatchDone(result, time.monotonic() - began))
+            announcer.news()
+            if time.monotonic() - self._collected > _COLLECT_EVERY_SECONDS:
+                self.collect_tombstones(caught_up=False)
+
+    def collect_tombstones(self, *, caught_up: bool) -> None:
+        """Delete tombstones that no event can need any more; ``caught_up``: the source has no more events."""
+        # Not while old events are read again: these would come after their tombstones.
+        if self._run.announcer.progress.batches and self.turns.alone:
+            self.turns.first.collect_tombstones(caught_up=caught_up)
+        self._collected = time.monotonic()
+
+    def _history(self, session: SparkSession) -> History:
+        return audit.history(session, self._run.pipeline.spec.checkpoint)

@@ -1,0 +1,47 @@
+"""What a run does about its quarantine while no batch is under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from lakemirror.driver.errors import cause_of
+from lakemirror.driver.runtime.backoff import Backoff
+from lakemirror.driver.runtime.held import HeldRecords
+from lakemirror.driver.runtime.replay import Requests
+
+_EVERY_SECONDS = 5.0
+_LONGEST_DELAY_SECONDS = 300.0
+
+
+class BetweenBatches:
+    """Serves requests for a replay, and tries held records again. ``warn`` is told what failed as a whole."""
+
+    def __init__(self, requests: Requests, held: HeldRecords, warn: Callable[[str], None]) -> None:
+        self._requests, self._held, self._warn = requests, held, warn
+        self._delays: Backoff[str] = Backoff(_EVERY_SECONDS, _LONGEST_DELAY_SECONDS)
+
+    def serve_until(self, over: threading.Event) -> None:
+        """Do what is due at once, then every few seconds."""
+        self.serve()
+        while not over.wait(_EVERY_SECONDS):
+            self.serve()
+
+    def serve(self) -> None:
+        """Do what is due."""
+        self._attempt("requests for a replay", self._serve_requests)
+        self._attempt("held records", self._held.serve)
+
+    def _serve_requests(self) -> None:
+        if self._requests.serve():
+            self._held.recount()
+
+    def _attempt(self, what: str, serve: Callable[[], None]) -> None:
+        if not self._delays.is_due(what):
+            return
+        try:
+            serve()
+            self._delays.forget(what)
+        except Exception as error:
+            self._delays.failed(what)
+            self._warn(f"{what} could not be applied: {cause_of(error)}")

@@ -1,0 +1,33 @@
+"""What the parts of a run have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline
+from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.read.open import FeedOpener
+from lakemirror.driver.runtime.announcer import Announcer
+from lakemirror.driver.runtime.threads import Threads
+from lakemirror.driver.runtime.turns import Applier
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run that has its checkpoint.
+
+    ``storage`` is the checkpoint, ``feeds`` opens what is read, ``make_applier`` makes who applies the
+    batches of a pipeline and a query id. A run ``once`` ends by itself when all is applied.
+    """
+
+    pipeline: CdcPipeline
+    session: SparkSession
+    storage: Storage
+    feeds: FeedOpener
+    make_applier: Callable[[CdcPipeline, str], Applier]
+    announcer: Announcer
+    threads: Threads
+    once: bool

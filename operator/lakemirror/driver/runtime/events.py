@@ -1,0 +1,66 @@
+"""What a run tells ``on_event``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakemirror.api.report import Report
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.results import BatchResult
+from lakemirror.driver.runtime.summary import RunSummary
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run owns its checkpoint and is about to read."""
+
+    pipeline: str
+    run_id: str
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class BatchStarted:
+    """A batch is about to be applied, or to be tried again."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A batch was applied, in so many seconds."""
+
+    result: BatchResult
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A progress report was published."""
+
+    report: Report
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something happened that a person should see."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Resync:
+    """Tables are read again, as their resyncToken asks; or that is done."""
+
+    tables: str
+    done: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run has ended well."""
+
+    summary: RunSummary
+
+
+Event = Started | BatchStarted | BatchDone | Reported | Warned | Resync | Finished

@@ -1,0 +1,109 @@
+"""Failures that may pass: what is tried again, for how long, and after which delays."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.errors import LakemirrorError, SourceUnreachable, cause_of, stops_pipeline
+from lakemirror.driver.runtime.context import RunContext
+
+RETRY_SECONDS = (1.0, 5.0, 25.0)
+"""Delays after which a batch that failed is tried again, before the driver gives up."""
+AWAY_SECONDS, AWAY_RETRY_SECONDS = 600.0, 30.0
+"""For how long a store that is away is waited for, and how often it or the source is asked again after the
+delays above.
+"""
+LOOK_SECONDS = 0.2
+"""How often whoever waits looks if it is to stop."""
+_AWAY = re.compile(
+    r"TimeoutException|DisconnectException|ConnectException|NetworkException|UnknownHostException|NotAvailable|"
+    r"NotLeaderOrFollower|Connection (refused|reset)|timed out",
+    re.IGNORECASE,
+)
+Got = TypeVar("Got")
+
+
+class Retries:
+    """Tries again what failed for a reason that may pass; to start a driver anew takes much longer.
+
+    Each failure is a warning. A run once gives up where another one waits.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._source, self._progress = run.announcer.source, run.announcer.progress
+        self._warn = run.announcer.warn
+        self._gave_up: BaseException | None = None
+
+    def batch(self, batch_id: int, apply: Callable[[], None], before_again: Callable[[], None]) -> None:
+        """Have a batch applied, a few times if need be, with ``before_again`` in between."""
+        for delay in (*RETRY_SECONDS, None):
+            try:
+                apply()
+                return
+            except Exception as error:
+                if delay is None or not _may_pass(error, self._run.session) or self._run.threads.stopping():
+                    self._gave_up = error
+                    raise
+                self._warn(f"batch {batch_id} failed and is tried again in {delay:g} s: {cause_of(error)}")
+            _pause(delay, self._run.threads.stopping)
+            before_again()
+
+    def reading(self, read: Callable[[], Got], stopping: Callable[[], bool]) -> Got | None:
+        """What ``read`` gives; once more where the source or a store is away. None when it is to stop.
+
+        A source that cannot be reached is waited for as long as that lasts, for a driver that is started
+        anew would not reach it either. A run once gives up: SourceUnreachable.
+        """
+        failures, since = 0, time.monotonic()
+        while True:
+            done = self._progress.batches
+            try:
+                return read()
+            except Exception as error:
+                if self._progress.batches > done:
+                    failures, since = 0, time.monotonic()
+                delay = self._delay(error, failures, time.monotonic() - since)
+                failures += 1
+            _pause(delay, stopping)
+            if stopping():
+                return None
+
+    def _delay(self, error: Exception, failures: int, lasting: float) -> float:
+        """After how many seconds to read again, so many ``failures`` before this one and so many seconds of
+        them ``lasting``; raises the error where that would not help.
+        """
+        if error is self._gave_up or not _may_pass(error, self._run.session):
+            raise error
+        lost = self._source.lost
+        away = lost or (_is_away(error) and lasting < AWAY_SECONDS)
+        if failures >= len(RETRY_SECONDS) and (self._run.once or not away):
+            if lost:
+                raise SourceUnreachable(f"the source cannot be reached: {lost}") from error
+            raise error
+        delay = RETRY_SECONDS[failures] if failures < len(RETRY_SECONDS) else AWAY_RETRY_SECONDS
+        if not lost:  # that was told when it was lost
+            self._warn(f"the source could not be read, and is read again in {delay:g} s: {cause_of(error)}")
+        return delay
+
+
+def _may_pass(error: Exception, session: SparkSession) -> bool:
+    """Whether time may heal what an error says: it is none of our own, and the session is still there."""
+    return not isinstance(error, LakemirrorError) and not stops_pipeline(error, session)
+
+
+def _pause(seconds: float, stopping: Callable[[], bool]) -> None:
+    """Wait so long, or until it is time to stop."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not stopping():
+        time.sleep(LOOK_SECONDS)
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether an error says that something cannot be reached."""
+    return _AWAY.search(str(error)) is not None

@@ -1,0 +1,53 @@
+"""What a run did, when it is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lakemirror.api.report import NONE, Counts
+from lakemirror.driver.errors import cause_of
+from lakemirror.driver.read.base import Lag
+from lakemirror.driver.results import TableResult
+
+Status = Literal["completed", "stopped"]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did: its own counts, by source table in ``tables``, with the rows that stand there now.
+
+    ``status`` is "completed" when all that was there is applied, "stopped" when it was asked to stop.
+    """
+
+    pipeline: str
+    status: Status
+    tables: dict[str, TableResult] = field(default_factory=dict)
+    counts: Counts = NONE
+    batches: int = 0
+    seconds: float = 0.0
+    lag: Lag = field(default_factory=lambda: Lag(None, False))
+    warnings: tuple[str, ...] = ()
+
+
+def with_rows(session: SparkSession, tables: Mapping[str, TableResult]) -> dict[str, TableResult]:
+    """Results by source table, in order, with the rows that the Delta tables have now."""
+    return {name: _with_rows(session, table) for name, table in sorted(tables.items())}
+
+
+def _with_rows(session: SparkSession, table: TableResult) -> TableResult:
+    if table.rows is not None or table.target is None:
+        return table
+    try:
+        stored = "/" in table.target
+        frame = session.read.format("delta").load(table.target) if stored else session.table(table.target)
+        return replace(table, rows=frame.count())
+    except PySparkException as error:
+        _log.warning("the rows of %s cannot be counted: %s", table.target, cause_of(error))
+        return table
