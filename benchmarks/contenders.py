@@ -1,10 +1,11 @@
-"""What is measured: ours, the floor below any apply, and the textbook's way. All read the same files."""
+"""What is measured on Spark: ours, the textbook's way, and the floor below any apply."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Protocol
 
@@ -12,21 +13,19 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from benchmarks.events import SPARK_TYPES
+from benchmarks.columns import names_of, types_of
+from benchmarks.events import FILES_A_BATCH, Load
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.runtime.runner import BatchDone, Event, run
 
-COLUMNS = ("id", *SPARK_TYPES)
-"""The table's columns, without what a contender adds."""
 _LINE = "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, key STRING, value STRING"
-_IMAGE = "struct<id: int, owner: string, balance: bigint, tier: string, updated_at: timestamp>"
-_ENVELOPE = f"op string, before {_IMAGE}, after {_IMAGE}, source struct<lsn: bigint, snapshot: string>"
 
 
 class Contender(Protocol):
-    """Keeps a table in its own folder."""
+    """Keeps tables in its own folder."""
 
-    name: str
+    right_when_late: bool
+    """Whether its tables are right although events come late or twice."""
 
     def load(self, snapshot: Sequence[Path]) -> None:
         """Mirror the first rows; not measured."""
@@ -34,26 +33,32 @@ class Contender(Protocol):
     def apply(self, batch: Path) -> None:
         """Apply one batch; measured."""
 
-    def table(self) -> DataFrame:
-        """The rows as they are now."""
+    def table(self, spark: SparkSession) -> DataFrame | None:
+        """The rows as they are now; None if they are not meant to be the source's."""
 
     def close(self) -> None:
         """Stop what still runs."""
 
 
 class Ours:
-    """Lakemirror, whole: `runner.run` goes on in a thread and takes each file as it comes.
+    """Lakemirror, whole: `run` goes on in a thread and takes each file as it comes.
 
-    Checkpoint, ownership, quarantine and audit are part of what is measured.
+    Checkpoint, ownership, quarantine and audit are part of what is measured. `settings` are Spark's, of a
+    session of its own.
     """
 
-    name = "lakemirror"
+    right_when_late = True
 
-    def __init__(self, spark: SparkSession, folder: Path, schemas: bool) -> None:
-        self._spark, self._folder = spark, folder
+    def __init__(
+        self, spark: SparkSession, folder: Path, load: Load, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._session, self._folder, self._load = spark.newSession(), folder, load
+        for name, value in (settings or {}).items():
+            self._session.conf.set(name, value)
         self._input = folder / "input"
         self._input.mkdir(parents=True)
-        self._pipeline = CdcPipeline.from_yaml(_manifest(folder))
+        self._offered = 0
+        self._pipeline = CdcPipeline.from_yaml(manifest(folder, load))
         self._batches: queue.Queue[BatchDone | BaseException] = queue.Queue()
         self._stop = threading.Event()
         self._runner = threading.Thread(target=self._run, name="lakemirror-run")
@@ -62,14 +67,17 @@ class Ours:
         for path in snapshot:
             self._offer(path)
         self._runner.start()
-        self._wait()
+        for _ in range(0, len(snapshot), FILES_A_BATCH):
+            self._wait()
 
     def apply(self, batch: Path) -> None:
         self._offer(batch)
         self._wait()
 
-    def table(self) -> DataFrame:
-        return self._spark.read.format("delta").load(f"{self._folder}/lake/accounts").select(*COLUMNS)
+    def table(self, spark: SparkSession) -> DataFrame:
+        tables = [spark.read.format("delta").load(f"{self._folder}/lake/{name}") for name in self._load.names]
+        columns = names_of(self._load.columns)
+        return reduce(DataFrame.unionAll, [table.select(*columns) for table in tables])
 
     def close(self) -> None:
         self._stop.set()
@@ -78,7 +86,7 @@ class Ours:
 
     def _run(self) -> None:
         try:
-            run(self._pipeline, spark=self._spark, stopping=self._stop.is_set, on_event=self._told)
+            run(self._pipeline, spark=self._session, stopping=self._stop.is_set, on_event=self._told)
         except BaseException as error:
             self._batches.put(error)
 
@@ -92,48 +100,53 @@ class Ours:
             raise done
 
     def _offer(self, path: Path) -> None:
-        number = sum(1 for _ in self._input.iterdir())
-        (self._input / f"{number:06d}.jsonl").hardlink_to(path)
+        (self._input / f"{self._offered:06d}.jsonl").hardlink_to(path)
+        self._offered += 1
 
 
-def _manifest(folder: Path) -> str:
-    types = ", ".join(f"{name}: {kind}" for name, kind in {"id": "int", **SPARK_TYPES}.items())
+def manifest(folder: Path, load: Load) -> str:
+    """The pipeline that mirrors a load's tables from the files in `folder`/input."""
+    types = ", ".join(f"{name}: {kind}" for name, kind in {"id": "int", **types_of(load.columns)}.items())
+    columns = f"columns: {{types: {{{types}}}}}"
+    tables = "\n".join(f"    - {{source: public.{name}, {columns}}}" for name in load.names)
     return f"""
 apiVersion: lakemirror.io/v1alpha1
 kind: CdcPipeline
 metadata: {{name: bench}}
 spec:
-  source: {{files: {{path: "{folder}/input", format: records, maxFilesPerBatch: 1000}}}}
+  source: {{files: {{path: "{folder}/input", format: records, maxFilesPerBatch: {FILES_A_BATCH}}}}}
   envelope: {{format: debezium, encoding: json}}
   target: {{path: "{folder}/lake/{{table}}"}}
-  tables: [{{source: public.accounts, columns: {{types: {{{types}}}}}}}]
   checkpoint: "{folder}/checkpoint"
   trigger: {{interval: 50ms}}
+  tables:
+{tables}
 """
 
 
 class Textbook:
     """What Delta's documentation shows for change data: parse, keep the newest event of a key, MERGE."""
 
-    name = "textbook"
+    right_when_late = False
 
-    def __init__(self, spark: SparkSession, folder: Path, schemas: bool) -> None:
-        self._spark, self._path, self._schemas = spark, str(folder / "table"), schemas
+    def __init__(self, spark: SparkSession, folder: Path, load: Load) -> None:
+        self._spark, self._path, self._load = spark, str(folder / "table"), load
 
     def load(self, snapshot: Sequence[Path]) -> None:
-        rows = _changes(self._spark, snapshot, schemas=False).select("after.*")
-        rows.repartition(4).write.format("delta").save(self._path)
+        for start in range(0, len(snapshot), FILES_A_BATCH):
+            events = _changes(self._spark, snapshot[start : start + FILES_A_BATCH], self._load.columns)
+            rows = events.select("after.*").repartition(4)
+            rows.write.format("delta").mode("append").save(self._path)
 
     def apply(self, batch: Path) -> None:
+        events = _changes(self._spark, [batch], self._load.columns, self._load.schemas)
         newest = Window.partitionBy("key.id").orderBy(F.desc("source.lsn"))
         latest = (
-            _changes(self._spark, [batch], self._schemas)
-            .withColumn("nth", F.row_number().over(newest))
+            events.withColumn("nth", F.row_number().over(newest))
             .where("nth = 1")
-            .select("op", "key.id", F.struct(*(f"after.{name}" for name in SPARK_TYPES)).alias("row"))
-            .select("op", "id", "row.*")
+            .select("op", "key.id", *(f"after.{name}" for name in types_of(self._load.columns)))
         )
-        values: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in COLUMNS}
+        values: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in names_of(self._load.columns)}
         (
             DeltaTable.forPath(self._spark, self._path)
             .alias("t")
@@ -144,43 +157,47 @@ class Textbook:
             .execute()
         )
 
-    def table(self) -> DataFrame:
-        return self._spark.read.format("delta").load(self._path)
+    def table(self, spark: SparkSession) -> DataFrame:
+        return spark.read.format("delta").load(self._path).select(*names_of(self._load.columns))
 
     def close(self) -> None:
         """Nothing runs between batches."""
 
 
 class Floor:
-    """No apply at all: parse the events and append them. Nothing that stores them can be faster."""
+    """No apply at all: parse the events and append them. Nothing on Spark that stores them can be faster."""
 
-    name = "floor"
+    right_when_late = False
 
-    def __init__(self, spark: SparkSession, folder: Path, schemas: bool) -> None:
-        self._spark, self._path, self._schemas = spark, str(folder / "table"), schemas
+    def __init__(self, spark: SparkSession, folder: Path, load: Load) -> None:
+        self._spark, self._path, self._load = spark, str(folder / "table"), load
 
     def load(self, snapshot: Sequence[Path]) -> None:
         self._append(snapshot[0], schemas=False)
 
     def apply(self, batch: Path) -> None:
-        self._append(batch, self._schemas)
+        self._append(batch, self._load.schemas)
 
     def _append(self, batch: Path, schemas: bool) -> None:
-        _changes(self._spark, [batch], schemas).write.format("delta").mode("append").save(self._path)
+        events = _changes(self._spark, [batch], self._load.columns, schemas)
+        events.write.format("delta").mode("append").save(self._path)
 
-    def table(self) -> DataFrame:
-        return self._spark.read.format("delta").load(self._path)
+    def table(self, spark: SparkSession) -> None:
+        return None
 
     def close(self) -> None:
         """Nothing runs between batches."""
 
 
-def _changes(spark: SparkSession, files: Sequence[Path], schemas: bool) -> DataFrame:
+def _changes(spark: SparkSession, files: Sequence[Path], columns: int, schemas: bool = False) -> DataFrame:
     """The change events of saved records, whose values embed their schema or don't."""
+    fields = ", ".join(f"{name}: {kind}" for name, kind in types_of(columns).items())
+    image = f"struct<id: int, {fields}>"
+    envelope = f"op string, before {image}, after {image}, source struct<lsn: bigint, snapshot: string>"
     lines = spark.read.schema(_LINE).json([str(path) for path in files]).where("value IS NOT NULL")
     if schemas:
-        value = F.from_json("value", f"payload struct<{_ENVELOPE}>")["payload"]
+        value = F.from_json("value", f"payload struct<{envelope}>")["payload"]
         key = F.from_json("key", "payload struct<id: int>")["payload"]
     else:
-        value, key = F.from_json("value", _ENVELOPE), F.from_json("key", "id int")
+        value, key = F.from_json("value", envelope), F.from_json("key", "id int")
     return lines.select(value.alias("v"), key.alias("key")).select("key", "v.*")

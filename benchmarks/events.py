@@ -1,50 +1,65 @@
-"""Makes the load: a mirrored table and a stream of changes to it, as saved Kafka records.
+"""Makes a load: tables as they are at first, and a stream of changes to them, as files of Kafka records.
 
-PostgreSQL-shaped Debezium events (replica identity DEFAULT: updates carry no before image, a delete is
-followed by a tombstone), lsn growing strictly, several changes a transaction, three partitions.
+Debezium's events of PostgreSQL with replica identity DEFAULT: updates carry no image from before, a delete is
+followed by a tombstone. The lsn grows strictly, transactions have several changes, topics three partitions.
+All tables share one count of keys: table n has those that leave n when divided by the number of tables.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import random
-import time
-import zlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import polars as pl
 
-TOPIC = "bench.public.accounts"
-PARTITIONS = 3
-SPARK_TYPES = {"owner": "string", "balance": "bigint", "tier": "string", "updated_at": "timestamp"}
-Row = tuple[str, int, str | None, int]
-"""owner, balance, tier, updated_at in microseconds."""
+from benchmarks import records, rows
+from benchmarks.columns import FEWEST
+from benchmarks.records import PARTITIONS, Change
+from benchmarks.rows import Row
+
+ROWS_A_FILE = 100_000
+FILES_A_BATCH = 10
+"""Of the snapshot: a million rows."""
+_NEWEST = 0.05
+_HOT = 0.001
+_TRIES = 50
 
 
 @dataclass(frozen=True)
 class Load:
-    """How much of what. Shares are of the events; `late` ones come up to 3 batches later than in order."""
+    """How much of what. Shares are of a batch's events.
+
+    Late events come up to 3 batches later than they should. `hot` is the share of updates that go to one key
+    in a thousand; the first `recent` batches change only the newest twentieth of the keys.
+    """
 
     rows: int = 1_000_000
-    events: int = 300_000
     batch: int = 10_000
+    batches: int = 18
+    tables: int = 1
+    columns: int = len(FEWEST)
     schemas: bool = False
     inserts: float = 0.25
     deletes: float = 0.10
     reinserts: float = 0.05
     late: float = 0.0
-    duplicates: float = 0.0
+    repeated: float = 0.0
+    hot: float = 0.0
+    recent: int = 0
     seed: int = 1
+
+    @property
+    def names(self) -> list[str]:
+        """The tables."""
+        return ["accounts"] if self.tables == 1 else [f"accounts_{n:03d}" for n in range(self.tables)]
 
 
 @dataclass
 class Files:
-    """Where a load lies: the snapshot, one file a batch, and the rows of the source at the end (Parquet)."""
+    """Where a load lies: the snapshot, one file a batch, and the source's rows at the end (Parquet)."""
 
     snapshot: list[Path] = field(default_factory=list)
     batches: list[Path] = field(default_factory=list)
@@ -54,42 +69,58 @@ class Files:
 def make(load: Load, folder: Path) -> Files:
     """Write the load to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    source = _Source(load)
     files = Files(truth=folder / "truth.parquet")
-    for number, ids in enumerate(_chunks(load.rows, 100_000)):
+    for number, start in enumerate(range(0, load.rows, ROWS_A_FILE)):
         files.snapshot.append(folder / f"snapshot-{number:05d}.jsonl")
-        _write(files.snapshot[-1], (source.read(i) for i in ids))
-    held: list[tuple[int, str]] = []
-    for number, chunk in enumerate(_chunks(load.events, load.batch)):
+        _write_snapshot(files.snapshot[-1], load, range(start, min(start + ROWS_A_FILE, load.rows)))
+    source = _Source(load)
+    for number in range(load.batches):
         files.batches.append(folder / f"batch-{number:05d}.jsonl")
-        last = (number + 1) * load.batch >= load.events
-        _write(files.batches[-1], source.batch(number, len(chunk), held, last))
-    _write_truth(files.truth, source.rows)
+        with files.batches[-1].open("w", encoding="utf-8") as out:
+            out.writelines(source.batch(number))
+    _write_truth(files.truth, source)
     return files
 
 
-def _chunks(total: int, size: int) -> Iterator[range]:
-    for start in range(0, total, size):
-        yield range(start, min(start + size, total))
+# The snapshot: written by Polars from the line that Python writes for a row of placeholders
 
 
-def _write(path: Path, lines: Iterator[str]) -> None:
-    out: TextIO
-    with path.open("w", encoding="utf-8") as out:
-        out.writelines(lines)
+def _write_snapshot(path: Path, load: Load, keys: range) -> None:
+    number = pl.int_range(keys.start, keys.stop, eager=True).alias("id").to_frame()
+    parts = [
+        rows.firsts(number.filter(pl.col("id") % load.tables == n)).select(
+            "id", pl.concat_str(_pieces(load, table)).alias("line")
+        )
+        for n, table in enumerate(load.names)
+    ]
+    lines = pl.concat(parts).sort("id").select("line")
+    lines.write_csv(path, include_header=False, quote_style="never")
 
 
-def _write_truth(path: Path, rows: dict[int, Row]) -> None:
-    ids = sorted(rows)
-    owners, balances, tiers, times = zip(*(rows[i] for i in ids), strict=True)
-    columns = {
-        "id": pa.array(ids, pa.int32()),
-        "owner": pa.array(owners, pa.string()),
-        "balance": pa.array(balances, pa.int64()),
-        "tier": pa.array(tiers, pa.string()),
-        "updated_at": pa.array(times, pa.timestamp("us", tz="UTC")),
-    }
-    pq.write_table(pa.table(columns), path)
+def _pieces(load: Load, table: str) -> list[pl.Expr]:
+    """A snapshot record's text, in pieces: as they are, and from a row's columns."""
+    tier = pl.when(pl.col("tier") == 0).then(pl.lit("null"))
+    for n, name in enumerate(rows.TIERS[1:], start=1):
+        tier = tier.when(pl.col("tier") == n).then(pl.lit(f'\\"{name}\\"'))
+    count = pl.col("id") // load.tables
+    values = {"id": pl.col("id"), "partition": count % PARTITIONS, "offset": count // PARTITIONS}
+    values |= {"owner": pl.col("owner"), "balance": pl.col("balance"), "tier": tier}
+    values |= {f"plus{n}": pl.col("balance") + n for n in range(load.columns - len(FEWEST))}
+    pieces = re.split(r"@(\w+)@", _template(load, table).rstrip("\n"))
+    return [values[piece] if n % 2 else pl.lit(piece) for n, piece in enumerate(pieces)]
+
+
+def _template(load: Load, table: str) -> str:
+    values = ['"owner @owner@ ż"', "@balance@", "@tier@", f'"{records.iso(rows.START)}"']
+    more = range(load.columns - len(FEWEST))
+    values += [f'"note @plus{n}@"' if n % 2 else f"@plus{n}@" for n in more]
+    change = Change(table, "r", _FIRST_LSN, 700, rows.START, f'[null,"{_FIRST_LSN}"]', snapshot=True)
+    value = records.value(change, "null", records.image("@id@", values), None)
+    key = records.key_text(table, "@id@", load.schemas)
+    return records.line(table, ("@partition@", "@offset@"), rows.START, key, value)
+
+
+_FIRST_LSN = 24_000_000
 
 
 class _Source:
@@ -97,79 +128,92 @@ class _Source:
 
     def __init__(self, load: Load) -> None:
         self.load = load
-        self.rows: dict[int, Row] = {}
-        self._new = itertools.count(load.rows)
-        self._rnd = random.Random(load.seed)
-        self._ids: list[int] = []
-        self._place: dict[int, int] = {}
+        self.next = load.rows
+        self.changed: dict[int, Row] = {}
+        self.gone: set[int] = set()
         self._gone: list[int] = []
-        self._offsets = [0] * PARTITIONS
-        self._lsn, self._commit, self._tx, self._left = 24_000_000, 24_000_000, 700, 0
-        self._us = 1_790_000_000_000_000
+        self._names = load.names
+        self._rnd = random.Random(load.seed)
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._held: list[tuple[int, str]] = []
+        self._number = 0
+        self._lsn = self._commit = _FIRST_LSN
+        self._tx, self._left, self._us = 700, 0, rows.START
 
-    def read(self, key: int) -> str:
-        """The snapshot's record of a new row."""
-        self._add(key)
-        sequence = f'[null,\\"{self._lsn}\\"]'
-        return self._record(key, self._value("r", "null", self._image(key), sequence, "true", False))
-
-    def batch(self, number: int, events: int, held: list[tuple[int, str]], last: bool) -> Iterator[str]:
-        """One batch: late records of earlier ones first, then `events` changes, some of them held back."""
-        due = [line for when, line in held if when <= number or last]
-        held[:] = [(when, line) for when, line in held if when > number and not last]
-        yield from due
-        for _ in range(events):
+    def batch(self, number: int) -> Iterator[str]:
+        """One batch: late records of earlier ones first, then its own, of which some are held back."""
+        self._number = number
+        load, last = self.load, number + 1 == self.load.batches
+        yield from [line for due, line in self._held if due <= number or last]
+        self._held = [(due, line) for due, line in self._held if due > number and not last]
+        for _ in range(load.batch):
             for line in self._change():
-                if self.load.late and not last and self._rnd.random() < self.load.late:
-                    held.append((number + self._rnd.randint(1, 3), line))
+                if load.late and not last and self._rnd.random() < load.late:
+                    self._held.append((number + self._rnd.randint(1, 3), line))
                 else:
                     yield line
-                if self.load.duplicates and self._rnd.random() < self.load.duplicates:
+                if load.repeated and self._rnd.random() < load.repeated:
                     yield line
 
     def _change(self) -> Iterator[str]:
         load, x = self.load, self._rnd.random()
-        if x < load.inserts or not self._ids:
-            yield self._created(next(self._new))
-        elif x < load.inserts + load.reinserts and self._gone:
-            yield self._created(self._gone.pop(self._rnd.randrange(len(self._gone))))
-        elif x < load.inserts + load.reinserts + load.deletes:
-            yield from self._deleted(self._ids[self._rnd.randrange(len(self._ids))])
+        if load.inserts <= x < load.inserts + load.reinserts and self._gone:
+            yield self._created(self._again())
+            return
+        deletes = load.inserts + load.reinserts <= x < load.inserts + load.reinserts + load.deletes
+        key = None if x < load.inserts else self._pick(hot=not deletes)
+        if key is None:
+            self.next += 1
+            yield self._created(self.next - 1)
+        elif deletes:
+            yield from self._deleted(key)
         else:
-            key = self._ids[self._rnd.randrange(len(self._ids))]
-            self.rows[key] = self._row()
+            self.changed[key] = self._row()
             yield self._event("u", key, "null", self._image(key))
 
+    def _pick(self, hot: bool) -> int | None:
+        """A key that has a row; None where they are too few."""
+        low, high = 0, self.next
+        if self._number < self.load.recent:
+            low = int(high * (1 - _NEWEST))
+        elif hot and self._rnd.random() < self.load.hot:
+            high = max(1, int(self.load.rows * _HOT))
+        for _ in range(_TRIES):
+            key = self._rnd.randrange(low, high) if high > low else low
+            if key not in self.gone and key < self.next:
+                return key
+        return None
+
+    def _again(self) -> int:
+        """A key that had a row once; it is no longer gone."""
+        place = self._rnd.randrange(len(self._gone))
+        self._gone[place], self._gone[-1] = self._gone[-1], self._gone[place]
+        key = self._gone.pop()
+        self.gone.remove(key)
+        return key
+
     def _created(self, key: int) -> str:
-        self._add(key)
+        self.changed[key] = self._row()
         return self._event("c", key, "null", self._image(key))
 
     def _deleted(self, key: int) -> Iterator[str]:
-        before = f'{{"id":{key},"owner":"","balance":0,"tier":null,"updated_at":"1970-01-01T00:00:00Z"}}'
-        last, place = self._ids.pop(), self._place.pop(key)
-        if last != key:
-            self._ids[place], self._place[last] = last, place
-        del self.rows[key]
+        empty = ['""', "0", "null", '"1970-01-01T00:00:00Z"']
+        before = records.image(key, empty + ["null"] * (self.load.columns - len(FEWEST)))
+        self.changed.pop(key, None)
+        self.gone.add(key)
         self._gone.append(key)
         yield self._event("d", key, before, "null")
         yield self._record(key, None)
 
-    def _add(self, key: int) -> None:
-        self.rows[key] = self._row()
-        self._place[key] = len(self._ids)
-        self._ids.append(key)
+    def _table(self, key: int) -> str:
+        return self._names[key % self.load.tables]
 
     def _row(self) -> Row:
         rnd = self._rnd
-        tier = (None, "basic", "gold")[rnd.randrange(3)]
-        return f"owner {rnd.randrange(10**6)} ż", rnd.randrange(-(10**9), 10**12), tier, self._us
+        return rnd.randrange(10**6), rnd.randrange(-(10**9), 10**12), rnd.randrange(3), self._us
 
     def _image(self, key: int) -> str:
-        owner, balance, tier, us = self.rows[key]
-        return (
-            f'{{"id":{key},"owner":"{owner}","balance":{balance},'
-            f'"tier":{"null" if tier is None else chr(34) + tier + chr(34)},"updated_at":"{_iso(us)}"}}'
-        )
+        return records.image(key, rows.as_json(self.changed[key], self.load.columns))
 
     def _event(self, op: str, key: int, before: str, after: str) -> str:
         if self._left == 0:
@@ -178,97 +222,27 @@ class _Source:
             self._us += self._rnd.choice((0, 40, 300, 2000))
         self._left -= 1
         self._lsn += self._rnd.randrange(64, 400, 8)
-        sequence = f'[\\"{self._commit}\\",\\"{self._lsn}\\"]'
-        return self._record(key, self._value(op, before, after, sequence, "false", self.load.schemas))
-
-    def _value(self, op: str, before: str, after: str, sequence: str, snapshot: str, schemas: bool) -> str:
-        us, ms = self._us, self._us // 1000
-        value = (
-            f'{{"before":{before},"after":{after},"source":{{"version":"3.7.0.Final","connector":"postgresql",'
-            f'"name":"bench","ts_ms":{ms},"snapshot":"{snapshot}","db":"bench","sequence":"{sequence}",'
-            f'"ts_us":{us},"ts_ns":{us}000,"schema":"public","table":"accounts","txId":{self._tx},'
-            f'"lsn":{self._lsn},"xmin":null,"origin":null,"origin_lsn":null}},"transaction":null,"op":"{op}",'
-            f'"ts_ms":{ms + 90},"ts_us":{us + 90_123},"ts_ns":{us + 90_123}456}}'
-        )
-        return f'{{"schema":{_SCHEMA},"payload":{value}}}' if schemas else value
+        sequence = f'["{self._commit}","{self._lsn}"]'
+        change = Change(self._table(key), op, self._lsn, self._tx, self._us, sequence)
+        columns = self.load.columns if self.load.schemas else None
+        return self._record(key, records.value(change, before, after, columns))
 
     def _record(self, key: int, value: str | None) -> str:
-        text = f'{{"id":{key}}}'
-        partition = zlib.crc32(text.encode()) % PARTITIONS
-        offset = self._offsets[partition]
-        self._offsets[partition] = offset + 1
-        if self.load.schemas:
-            text = f'{{"schema":{_KEY_SCHEMA},"payload":{text}}}'
-        written = "null" if value is None else json.dumps(value)
-        return (
-            f'{{"topic":"{TOPIC}","partition":{partition},"offset":{offset},"timestamp":{self._us // 1000},'
-            f'"key":{json.dumps(text)},"value":{written},"headers":[]}}\n'
-        )
+        table, partition = self._table(key), key // self.load.tables % PARTITIONS
+        begin = self.load.rows // self.load.tables // PARTITIONS + 1
+        offset = self._offsets.get((table, partition), begin)
+        self._offsets[table, partition] = offset + 1
+        text = records.key_text(table, key, self.load.schemas)
+        return records.line(table, (partition, offset), self._us, text, value)
 
 
-def _iso(us: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(us // 1_000_000)) + f".{us % 1_000_000:06d}Z"
-
-
-def _field(column: str, kind: str, optional: bool = True, **more: object) -> dict[str, object]:
-    return {"type": kind, "optional": optional, **more, "field": column}
-
-
-_COLUMNS = [
-    _field("id", "int32", False),
-    _field("owner", "string", False),
-    _field("balance", "int64", False),
-    _field("tier", "string"),
-    _field("updated_at", "string", False, name="io.debezium.time.ZonedTimestamp", version=1),
-]
-_IMAGE = {"type": "struct", "fields": _COLUMNS, "optional": True, "name": f"{TOPIC}.Value"}
-_SOURCE = [
-    *(_field(name, "string", False) for name in ("version", "connector", "name")),
-    _field("ts_ms", "int64", False),
-    _field("snapshot", "string"),
-    _field("db", "string", False),
-    _field("sequence", "string"),
-    *(_field(name, "int64") for name in ("ts_us", "ts_ns")),
-    *(_field(name, "string", False) for name in ("schema", "table")),
-    *(_field(name, "int64") for name in ("txId", "lsn", "xmin")),
-    _field("origin", "string"),
-    _field("origin_lsn", "int64"),
-]
-_TRANSACTION = [
-    _field("id", "string", False),
-    _field("total_order", "int64", False),
-    _field("data_collection_order", "int64", False),
-]
-_ENVELOPE = {
-    "type": "struct",
-    "fields": [
-        {**_IMAGE, "field": "before"},
-        {**_IMAGE, "field": "after"},
-        {
-            "type": "struct",
-            "fields": _SOURCE,
-            "optional": False,
-            "name": "io.debezium.connector.postgresql.Source",
-            "version": 1,
-            "field": "source",
-        },
-        {
-            "type": "struct",
-            "fields": _TRANSACTION,
-            "optional": True,
-            "name": "event.block",
-            "version": 1,
-            "field": "transaction",
-        },
-        _field("op", "string", False),
-        *(_field(name, "int64") for name in ("ts_ms", "ts_us", "ts_ns")),
-    ],
-    "optional": False,
-    "name": f"{TOPIC}.Envelope",
-    "version": 2,
-}
-_SCHEMA = json.dumps(_ENVELOPE, separators=(",", ":"))
-_KEY_SCHEMA = json.dumps(
-    {"type": "struct", "fields": [_COLUMNS[0]], "optional": False, "name": f"{TOPIC}.Key"},
-    separators=(",", ":"),
-)
+def _write_truth(path: Path, source: _Source) -> None:
+    """The rows of all tables."""
+    touched = pl.Series("id", [*source.changed, *source.gone], dtype=pl.Int64).to_frame()
+    keys = pl.int_range(0, source.load.rows, eager=True).alias("id").to_frame()
+    parts = [rows.firsts(keys.join(touched, on="id", how="anti"))]
+    if source.changed:
+        names = ("id", "owner", "balance", "tier", "at")
+        changed = [(key, *row) for key, row in source.changed.items()]
+        parts.append(pl.DataFrame(changed, schema=dict.fromkeys(names, pl.Int64), orient="row"))
+    rows.as_table(pl.concat(parts), source.load.columns).write_parquet(path)

@@ -1,0 +1,39 @@
+"""Tables of Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.race import OURS, median, warm
+from benchmarks.stats import percentile, ratio
+
+_EQUAL = {True: "yes", False: "no", None: "-"}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    marks = ["---", *("---:" for _ in header[1:])]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, marks, *rows))
+
+
+def lane_table(lanes: Sequence[Mapping[str, Any]], reference: str = OURS) -> str:
+    """Lanes of one race, beside one of them."""
+    header = ("", "s a batch", "quartiles", "events/s", "CPU s", f"{reference} by this", "equal")
+    beside = next(lane for lane in lanes if lane["name"] == reference)
+    return table(header, [_lane_row(lane, beside) for lane in lanes])
+
+
+def _lane_row(lane: Mapping[str, Any], beside: Mapping[str, Any]) -> list[str]:
+    seconds = warm(lane)
+    middle = statistics.median(seconds)
+    return [
+        lane["name"],
+        f"{middle:.2f}",
+        f"{percentile(seconds, 0.25):.2f} to {percentile(seconds, 0.75):.2f}",
+        f"{lane['load']['batch'] / middle:,.0f}",
+        f"{median(lane, 'cpu'):.2f}",
+        "" if lane is beside else f"{ratio(warm(beside), seconds):.2f}",
+        _EQUAL[lane["equal"]],
+    ]

@@ -1,0 +1,39 @@
+"""What each lever brings: the same run with one of them off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.events import Load
+from benchmarks.markdown import lane_table
+from benchmarks.options import Options
+from benchmarks.race import MERGE, OURS, Make, lanes, ours, race
+
+TITLE = "Ablation"
+LEVERS: tuple[tuple[str, dict[str, str]], ...] = (("writer=merge", MERGE),)
+"""Name, and Spark's settings that switch a lever off."""
+
+
+def run(options: Options) -> dict[str, Any]:
+    """The default and each lever, side by side."""
+    load = Load(options.rows_or(1_000_000), options.batch_or(10_000), options.batches_or())
+    made: dict[str, Make] = {OURS: ours({})} | {name: ours(settings) for name, settings in LEVERS}
+    with options.session() as spark, options.folder("ablation") as folder:
+        starters = lanes(spark, folder, load, made, options.cold_batches)
+        return {"settings": dict(LEVERS), "lanes": race(spark, starters)}
+
+
+def text(figures: dict[str, Any]) -> str:
+    """The levers beside the default."""
+    load = figures["lanes"][0]["load"]
+    settings = {
+        name: f"{key}={value}" for name, kept in figures["settings"].items() for key, value in kept.items()
+    }
+    named = "; ".join(f"{name}: `{setting}`" for name, setting in settings.items())
+    about = f"{load['batch']:,} events a batch on {load['rows']:,} rows. Settings: {named}."
+    return f"{about}\n\n{lane_table(figures['lanes'])}"
+
+
+def plots(figures: dict[str, Any]) -> dict[str, str]:
+    """None."""
+    return {}

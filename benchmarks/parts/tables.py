@@ -1,0 +1,42 @@
+"""What it costs that a batch is of many tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.contenders import Ours
+from benchmarks.events import Load
+from benchmarks.markdown import lane_table
+from benchmarks.options import Options
+from benchmarks.race import OURS, lanes, race
+
+TITLE = "Many tables"
+_ONE = f"{OURS}, 1 table"
+
+
+def run(options: Options) -> dict[str, Any]:
+    """As many events and rows, in many tables and in one, side by side."""
+    many = 10 if options.quick else 100
+    load = Load(options.rows_or(1_000_000), options.batch_or(100_000), options.batches_or(10))
+    starters = []
+    with options.session() as spark, options.folder("tables") as folder:
+        for tables, name in ((1, _ONE), (many, f"{OURS}, {many} tables")):
+            same, place = replace(load, tables=tables), folder / f"{tables}"
+            starters += lanes(spark, place, same, {name: Ours}, options.cold_batches)
+        return {"lanes": race(spark, starters)}
+
+
+def text(figures: dict[str, Any]) -> str:
+    """Both beside each other."""
+    load = figures["lanes"][0]["load"]
+    about = (
+        f"{load['batch']:,} events a batch on {load['rows']:,} rows in all, in one table and spread evenly "
+        "over many."
+    )
+    return f"{about}\n\n{lane_table(figures['lanes'], _ONE)}"
+
+
+def plots(figures: dict[str, Any]) -> dict[str, str]:
+    """None."""
+    return {}

@@ -1,0 +1,39 @@
+"""What processes use, as Linux tells, and Spark's JVM as it tells itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+
+def jvm(spark: SparkSession) -> int:
+    """The id of the session's JVM."""
+    assert spark._jvm is not None
+    return int(spark._jvm.java.lang.ProcessHandle.current().pid())
+
+
+def cpu_seconds(pid: int) -> float:
+    """Seconds that cores have worked for a process."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid: int) -> float:
+    """A process's resident memory."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+def collect_garbage(spark: SparkSession) -> None:
+    """Have the JVM collect all of its garbage."""
+    assert spark._jvm is not None
+    spark._jvm.java.lang.System.gc()
+
+
+def heap_mib(spark: SparkSession) -> float:
+    """What the JVM's heap has in use."""
+    assert spark._jvm is not None
+    memory = spark._jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+    return float(memory.getHeapMemoryUsage().getUsed()) / 2**20

@@ -1,0 +1,159 @@
+"""Several contenders side by side: each batch in turn by all of them, in an order that rotates.
+
+So what else the machine does hits them alike. At the end their tables are compared with the source's rows.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks import processes
+from benchmarks.columns import names_of
+from benchmarks.contenders import Contender, Floor, Ours, Textbook
+from benchmarks.events import Files, Load
+from benchmarks.events import make as make_load
+from benchmarks.rival import Polars
+
+OURS = "lakemirror"
+_QUIET_SECONDS = 0.1
+
+Make = Callable[[SparkSession, Path, Load], Contender]
+MERGE = {"spark.lakemirror.writer": "merge"}
+
+
+def ours(settings: Mapping[str, str]) -> Make:
+    """Lakemirror with Spark's settings."""
+    return lambda spark, folder, load: Ours(spark, folder, load, settings)
+
+
+CONTENDERS: dict[str, Make] = {
+    OURS: Ours,
+    f"{OURS}, MERGE": ours(MERGE),
+    "textbook": Textbook,
+    "deltalake + polars": Polars,
+    "floor": Floor,
+}
+
+
+class WrongResult(Exception):
+    """A contender's table is not the source's: its speed means nothing."""
+
+
+@dataclass
+class Lane:
+    """A contender, the load it gets, and its seconds and CPU seconds by batch, the first of them cold."""
+
+    name: str
+    load: Load
+    files: Files
+    contender: Contender
+    cold: int
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    equal: bool | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """What the report needs."""
+        return {
+            "name": self.name,
+            "load": asdict(self.load),
+            "cold": self.cold,
+            "seconds": [round(each, 4) for each in self.seconds],
+            "cpu": [round(each, 3) for each in self.cpu],
+            "equal": self.equal,
+        }
+
+
+def lanes(spark: SparkSession, folder: Path, load: Load, made: Mapping[str, Make], cold: int) -> list[Lane]:
+    """A lane for each contender, all with the same load, which is made here and not loaded yet."""
+    files = make_load(load, folder / "load")
+    folders = [folder / f"contender-{number}" for number in range(len(made))]
+    return [
+        Lane(name, load, files, make(spark, place, load), cold)
+        for (name, make), place in zip(made.items(), folders, strict=True)
+    ]
+
+
+def race(spark: SparkSession, starters: Sequence[Lane]) -> list[dict[str, Any]]:
+    """Load all, apply all batches, check and close. Gives the lanes' figures. Raises WrongResult."""
+    try:
+        for lane in starters:
+            lane.contender.load(lane.files.snapshot)
+        for number in range(len(starters[0].files.batches)):
+            for turn in range(len(starters)):
+                _take_turn(spark, starters[(number + turn) % len(starters)], number)
+        for lane in starters:
+            _check(spark, lane)
+    finally:
+        for lane in starters:
+            lane.contender.close()
+    return [lane.figures() for lane in starters]
+
+
+def _take_turn(spark: SparkSession, lane: Lane, number: int) -> None:
+    batch = lane.files.batches[number]
+    processes.collect_garbage(spark)  # nobody pays for what others left
+    cpu, began = _cpu_seconds(spark), time.perf_counter()
+    lane.contender.apply(batch)
+    done = time.perf_counter()
+    lane.seconds.append(done - began + _work_afterwards(spark, done))
+    lane.cpu.append(_cpu_seconds(spark) - cpu)
+
+
+def _work_afterwards(spark: SparkSession, done: float) -> float:
+    """Waits until Spark has had no job for a while; seconds for which it still had some.
+
+    What a contender does between batches belongs to its time.
+    """
+    busy, tracker = done, spark.sparkContext.statusTracker()
+    while time.perf_counter() - busy < _QUIET_SECONDS:
+        if tracker.getActiveJobsIds():
+            busy = time.perf_counter()
+        time.sleep(0.01)
+    return busy - done
+
+
+def _cpu_seconds(spark: SparkSession) -> float:
+    """Seconds that cores have worked so far, for this process and its JVM."""
+    return time.process_time() + processes.cpu_seconds(processes.jvm(spark))
+
+
+def _check(spark: SparkSession, lane: Lane) -> None:
+    table = lane.contender.table(spark)
+    if table is None:
+        return
+    lane.equal = is_source(spark, table, lane.load, lane.files.truth)
+    if not lane.equal and (lane.contender.right_when_late or not lane.load.late):
+        raise WrongResult(f"{lane.name} does not have the source's rows")
+
+
+def is_source(spark: SparkSession, table: DataFrame, load: Load, truth: Path) -> bool:
+    """Whether a table has the source's rows at the end, by count and checksum."""
+    columns = names_of(load.columns)
+    return checksum(table, columns) == checksum(spark.read.parquet(str(truth)), columns)
+
+
+def checksum(table: DataFrame, columns: Sequence[str]) -> tuple[int, int]:
+    """Count of rows, and the sum of their hashes, whatever their order."""
+    hashed = table.select(F.xxhash64(*columns).cast("decimal(38,0)").alias("hash"))
+    row = hashed.agg(F.count("*"), F.sum("hash")).first()
+    assert row is not None
+    return int(row[0]), int(row[1] or 0)
+
+
+def warm(lane: Mapping[str, Any], what: str = "seconds") -> list[float]:
+    """What a lane's figures say of the batches that count."""
+    return list(lane[what][lane["cold"] :])
+
+
+def median(lane: Mapping[str, Any], what: str = "seconds") -> float:
+    """The median of the batches that count."""
+    return statistics.median(warm(lane, what))

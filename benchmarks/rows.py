@@ -1,0 +1,64 @@
+"""The rows of the source: those of the beginning follow from their keys, by Python and by Polars alike."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from benchmarks.columns import FEWEST, types_of
+from benchmarks.records import iso
+
+Row = tuple[int, int, int, int]
+"""Number of the owner, balance, number of the tier, time of the change in microseconds."""
+
+START = 1_790_000_000_000_000
+TIERS = (None, "basic", "gold")
+_OWNERS = 1_000_000
+_MULTIPLIER = 2_654_435_761
+
+
+def first(key: int) -> Row:
+    """The row with which a key begins."""
+    mixed = key * _MULTIPLIER % 2**32
+    return mixed % _OWNERS, mixed * 200 - 10**9, mixed % 3, START
+
+
+def as_json(row: Row, columns: int) -> list[str]:
+    """The row's values as JSON."""
+    owner, balance, tier, at = row
+    tier_text = "null" if TIERS[tier] is None else f'"{TIERS[tier]}"'
+    values = [f'"owner {owner} ż"', str(balance), tier_text, f'"{iso(at)}"']
+    more = range(columns - len(FEWEST))
+    return values + [f'"note {balance + n}"' if n % 2 else str(balance + n) for n in more]
+
+
+def firsts(keys: pl.DataFrame) -> pl.DataFrame:
+    """The rows with which the keys of a column `id` begin, as `Row` has them."""
+    mixed = pl.col("id").cast(pl.UInt64) * _MULTIPLIER % 2**32
+    return keys.select(
+        "id",
+        (mixed % _OWNERS).cast(pl.Int64).alias("owner"),
+        (mixed.cast(pl.Int64) * 200 - 10**9).alias("balance"),
+        (mixed % 3).cast(pl.Int64).alias("tier"),
+        pl.lit(START).alias("at"),
+    )
+
+
+def as_table(rows: pl.DataFrame, columns: int) -> pl.DataFrame:
+    """The table's columns, from rows as `Row` has them."""
+    tier = pl.col("tier").replace_strict(dict(enumerate(TIERS)), return_dtype=pl.String)
+    return rows.select(
+        pl.col("id").cast(pl.Int32),
+        pl.format("owner {} ż", "owner").alias("owner"),
+        "balance",
+        tier.alias("tier"),
+        pl.col("at").cast(pl.Datetime("us", "UTC")).alias("updated_at"),
+        *_further(columns),
+    )
+
+
+def _further(columns: int) -> list[pl.Expr]:
+    shown = []
+    for n, (name, kind) in enumerate(list(types_of(columns).items())[len(FEWEST) :]):
+        number = pl.col("balance") + n
+        shown.append((number if kind == "bigint" else pl.format("note {}", number)).alias(name))
+    return shown

@@ -1,0 +1,37 @@
+"""Small runs of the parts: they end, and what they compare is equal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import PARTS
+
+
+def measure(part: str, folder: Path) -> dict[str, Any]:
+    where = ("--work", str(folder / "work"), "--results", str(folder))
+    command = [sys.executable, "-m", "benchmarks", part, "--quick", "--memory", "2g", *where]
+    subprocess.run(command, check=True)
+    return json.loads((folder / "RESULTS.json").read_text())[part]["figures"]
+
+
+@pytest.mark.bench
+@pytest.mark.parametrize("part", [name for name in PARTS if name not in ("latency", "apply")])
+def test_a_small_run_of_a_part(tmp_path: Path, part: str) -> None:
+    assert measure(part, tmp_path)
+    assert f"## {PARTS[part].TITLE}" in (tmp_path / "RESULTS.md").read_text()
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.bench
+def test_all_contenders_end_with_the_rows_of_the_source(tmp_path: Path) -> None:
+    (group,) = measure("apply", tmp_path)["groups"]
+    equal = {lane["name"]: lane["equal"] for lane in group["lanes"]}
+    assert equal.pop("floor") is None
+    assert len(equal) == 4
+    assert all(equal.values())

@@ -1,0 +1,148 @@
+"""What is made of figures: medians, ratios, tables, plots and the report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import report, svg
+from benchmarks.__main__ import PARTS, main
+from benchmarks.events import Load
+from benchmarks.markdown import lane_table
+from benchmarks.options import options_of, parser
+from benchmarks.parts import ablation, apply, executors, memory, mixes, scale, start
+from benchmarks.race import median
+from benchmarks.stats import percentile, ratio, slope
+
+
+def lane(name: str, seconds: list[float], **more: Any) -> dict[str, Any]:
+    load = asdict(Load(rows=1000, batch=100, **more))
+    return {"name": name, "load": load, "cold": 1, "seconds": seconds, "cpu": seconds, "equal": True}
+
+
+def test_ratio_is_the_median_of_the_turns() -> None:
+    assert ratio([1, 2, 9], [2, 4, 3]) == 0.5
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0, 1), (0.5, 2.5), (0.95, 3.85), (1, 4)])
+def test_percentile(share: float, expected: float) -> None:
+    assert percentile([4, 2, 3, 1], share) == pytest.approx(expected)
+
+
+def test_slope_is_that_of_the_nearest_line() -> None:
+    assert slope([0, 1, 2, 3], [5, 7, 9, 11]) == pytest.approx(2)
+
+
+def test_cold_batches_do_not_count() -> None:
+    assert median(lane("x", [100.0, 1.0, 3.0])) == 2
+
+
+def test_a_table_of_lanes_compares_with_the_reference() -> None:
+    shown = lane_table([lane("lakemirror", [9.0, 1.0, 1.0]), lane("floor", [9.0, 0.5, 0.5])])
+    assert "| lakemirror | 1.00 | 1.00 to 1.00 | 100 | 1.00 |  | yes |" in shown
+    assert "| floor | 0.50 | 0.50 to 0.50 | 200 | 0.50 | 2.00 | yes |" in shown
+
+
+def test_scale_compares_the_tables_by_choice_of_keys() -> None:
+    small = lane("lakemirror", [9.0, 1.0, 9.0, 2.0], recent=2)
+    large = lane("lakemirror", [9.0, 1.5, 9.0, 8.0], recent=2)
+    figures = {"rows": 1000, "lanes": [small, large]}
+    assert scale.compared(figures) == [
+        ("lakemirror", "recent", [1.0], [1.5]),
+        ("lakemirror", "random", [2.0], [8.0]),
+    ]
+    assert "| lakemirror | random | 2.00 | 8.00 | 4.00 |" in scale.text(figures)
+
+
+def test_growth_is_that_of_the_second_half() -> None:
+    batches = [float(n) for n in range(50, 550, 50)]
+    rising_at_first = [100.0, 200, 300, 400, 500, 500, 500, 500, 500, 500]
+    assert memory.growth(batches, rising_at_first) == (0, True)
+    rate, flat = memory.growth(batches, batches)
+    assert rate == pytest.approx(100)
+    assert not flat
+
+
+def test_executors_are_compared_with_one() -> None:
+    figures = {"load": asdict(Load()), "events": 1000, "seconds": {"1": [10.0, 12.0], "2": [5.0, 6.0]}}
+    assert "| 2 x 1 core | 5.5 | 182 | 0.50 |" in executors.text(figures)
+
+
+def test_sizes_are_a_parts_own_unless_others_are_asked_for() -> None:
+    def options(*words: str) -> Any:
+        return options_of(parser([]).parse_args(words))
+
+    plain, asked = options(), options("--rows", "7", "--warm", "2", "--cold", "0")
+    assert (plain.rows_or(100), plain.batches_or(), plain.batches_or(5)) == (100, 18, 8)
+    assert (asked.rows_or(100), asked.batches_or()) == (7, 2)
+
+
+FIGURES: dict[str, Any] = {
+    "apply": {"groups": [{"batch": 100, "rows": 1000, "lanes": [lane("lakemirror", [9.0, 1.0])]}]},
+    "ablation": {"settings": dict(ablation.LEVERS), "lanes": [lane("lakemirror", [9.0, 1.0])]},
+    "mixes": {
+        "mixes": [{"name": "x", "lanes": [lane(n, [9.0, 1.0]) for n in ("lakemirror", "textbook", "floor")]}]
+    },
+    "start": {"seconds": {"a": [1.0, 2.0]}, "ends": {"a": [3.0, 4.0]}},
+    "memory": {
+        "rows": 1,
+        "batch": 1,
+        "samples": [[50, 1, 2, 3], [100, 1, 2, 3], [150, 1, 2, 3], [200, 1, 2, 3]],
+    },
+    "latency": {"skipped": "there is no PostgreSQL"},
+}
+
+
+def measured(part: str) -> dict[str, Any]:
+    return {"date": "a day", "minutes": 1.0, "environment": {"heap": "4g"}, "figures": FIGURES[part]}
+
+
+def test_the_report_has_a_section_a_part_and_its_plots(tmp_path: Path) -> None:
+    for part in FIGURES:
+        parts = report.store(tmp_path, part, measured(part))
+    report.write(tmp_path, PARTS, parts)
+    text = (tmp_path / "RESULTS.md").read_text()
+    for module in (apply, ablation, mixes, start, memory):
+        assert f"## {module.TITLE}" in text
+    assert "Skipped: there is no PostgreSQL" in text
+    assert "Not measured: scale, tables, executors." in text
+    assert text.count("- heap: 4g") == 1
+    for plot in ("apply-100", "mixes", "memory"):
+        assert f"(plots/{plot}.svg)" in text
+        ElementTree.parse(tmp_path / "plots" / f"{plot}.svg")
+    assert json.loads((tmp_path / "RESULTS.json").read_text())["start"]["figures"] == FIGURES["start"]
+
+
+def test_environments_are_told_apart_where_they_differ() -> None:
+    parts = {"a": {"environment": {"heap": "1g"}}, "b": {"environment": {"heap": "2g"}}}
+    assert report.environments(parts) == "a:\n\n- heap: 1g\n\nb:\n\n- heap: 2g"
+
+
+def test_a_part_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nothing"])
+    assert "no such part: nothing" in capsys.readouterr().err
+
+
+def test_several_parts_run_each_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def call(command: list[str]) -> int:
+        started.append(command[3:])
+        return int("memory" in command)
+
+    monkeypatch.setattr("benchmarks.__main__.subprocess", SimpleNamespace(call=call))
+    assert main(["start", "memory", "--quick", "--rows", "5"]) == 1
+    assert started == [["start", "--quick", "--rows", "5"], ["memory", "--quick", "--rows", "5"]]
+
+
+def test_names_in_plots_are_escaped() -> None:
+    drawn = svg.bars("a < b", {"x & y": 1.0}, "s")
+    assert "a &lt; b" in drawn
+    assert "x &amp; y" in drawn
