@@ -24,6 +24,8 @@ def store(folder: Path, part: str, measured: Mapping[str, Any]) -> dict[str, Any
 def write(folder: Path, modules: Mapping[str, ModuleType], parts: Mapping[str, Any]) -> None:
     """Write RESULTS.md and the plots."""
     for name in parts:
+        if "skipped" in parts[name]["figures"]:
+            continue
         for plot, drawn in modules[name].plots(parts[name]["figures"]).items():
             (folder / "plots").mkdir(exist_ok=True)
             (folder / "plots" / f"{plot}.svg").write_text(drawn, "utf-8")

@@ -2,20 +2,174 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import table
 from benchmarks.options import Options
+from benchmarks.postgres import NAME, TOPIC, Source, SourceMissing
+from benchmarks.stats import percentile
 
 TITLE = "Latency"
+_A_SECOND = 100
+_UPDATES = 3
+"""Each third commit changes a row that is there; the others insert one."""
+_LOOK_SECONDS = 0.005
+_QUIET_SECONDS = 15.0
+_START_SECONDS = 120.0
+"""How long the first version may take."""
 
 
 def run(options: Options) -> dict[str, Any]:
-    return {"skipped": "not written yet."}
+    """Commits at an even pace beside a run of ours; the warm-up does not count."""
+    source = Source(options.postgres, options.kafka, options.connect)
+    try:
+        source.require()
+    except SourceMissing as error:
+        return {"skipped": f"{error}; --postgres, --kafka and --connect say where they are."}
+    warm_up, counted = (5, 5) if options.quick else (60, 120)
+    with options.folder("latency") as folder, source.table():
+        watch = Watch(folder / "lake" / "orders")
+        with _mirror(options, folder), watch:
+            committed = _commit(source, _A_SECOND * (warm_up + counted))
+            watch.until_quiet()
+        seen = _seen(options, watch)
+    seconds = latencies(committed, seen)
+    if len(seconds) < len(committed):
+        raise RuntimeError(f"only {len(seconds)} of {len(committed)} changes reached the mirror")
+    seconds = seconds[_A_SECOND * warm_up :]
+    return {"rate": _A_SECOND, "interval": "1s", "seconds": [round(each, 3) for each in seconds]}
+
+
+class Watch:
+    """Notes when each version of a Delta table becomes visible: when its file is in the log."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+        self.times: dict[int, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def until_quiet(self) -> None:
+        """Wait until no version has come for a while."""
+        began = time.time()
+        while time.time() - max(self.times.values(), default=began + _START_SECONDS) < _QUIET_SECONDS:
+            time.sleep(0.5)
+
+    def _look(self) -> None:
+        while not self._stop.wait(_LOOK_SECONDS):
+            while (self.table / "_delta_log" / f"{len(self.times):020d}.json").exists():
+                self.times[len(self.times)] = time.time()
+
+
+@contextmanager
+def _mirror(options: Options, folder: Path) -> Iterator[None]:
+    """`lakemirror run` meanwhile."""
+    manifest = folder / "pipeline.json"
+    manifest.write_text(json.dumps(_manifest(options, folder)))
+    command = [sys.executable, "-m", "lakemirror.cli.main", "run", "-f", str(manifest)]
+    with (folder / "run.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield
+            if process.poll() is not None:
+                raise RuntimeError(f"lakemirror ended: {(folder / 'run.log').read_text()[-2000:]}")
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _manifest(options: Options, folder: Path) -> dict[str, Any]:
+    spec = {
+        "source": {
+            "kafka": {
+                "bootstrapServers": options.kafka,
+                "topics": [TOPIC],
+                "startingOffsets": "earliest",
+            }
+        },
+        "target": {"path": f"{folder}/lake/{{table}}"},
+        "checkpoint": f"{folder}/checkpoint",
+        "trigger": {"interval": "1s"},
+        "spark": {"conf": options.spark_settings},
+    }
+    head = {"apiVersion": "lakemirror.io/v1alpha1", "kind": "CdcPipeline"}
+    return {**head, "metadata": {"name": NAME.replace("_", "-")}, "spec": spec}
+
+
+def _commit(source: Source, count: int) -> list[float]:
+    """Commit so many changes, numbered by `n`, at an even pace; when each was known to be committed."""
+    times: list[float] = []
+    with source.client() as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        began = time.time()
+        for n in range(count):
+            time.sleep(max(0.0, began + n / _A_SECOND - time.time()))
+            client.stdin.write(_statement(n) + "\n")
+            client.stdout.readline()
+            times.append(time.time())
+        client.stdin.close()
+    return times
+
+
+def _statement(n: int) -> str:
+    """One change, which returns its number."""
+    if n % _UPDATES == _UPDATES - 1:
+        return f"UPDATE orders SET n = {n} WHERE id = {n - 1} RETURNING n;"
+    return f"INSERT INTO orders VALUES ({n}, {n}, 'note {n}') RETURNING n;"
+
+
+def _seen(options: Options, watch: Watch) -> list[tuple[float, int]]:
+    """When each version came, and the highest number in it."""
+    with options.session() as spark:
+        reader = spark.read.format("delta")
+        found = []
+        for version, at in watch.times.items():
+            rows = reader.option("versionAsOf", version).load(str(watch.table)).agg({"n": "max"}).collect()
+            found.append((at, -1 if rows[0][0] is None else int(rows[0][0])))
+    return found
+
+
+def latencies(committed: Sequence[float], seen: Sequence[tuple[float, int]]) -> list[float]:
+    """Seconds from each commit until it is seen. `seen`: when a version came, and the highest number in it.
+
+    Numbers come in order, for there is one partition; a version with one has all before it.
+    """
+    found: list[float] = []
+    for at, highest in seen:
+        found += [at - moment for moment in committed[len(found) : highest + 1]]
+    return found
 
 
 def text(figures: dict[str, Any]) -> str:
-    return ""
+    """Median and the slowest."""
+    seconds = figures["seconds"]
+    shares = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "longest": 1.0}
+    row = [f"{percentile(seconds, share):.2f} s" for share in shares.values()]
+    about = (
+        f"{figures['rate']} commits a second in PostgreSQL, two inserts and an update in turn, through Debezium "
+        f"and Kafka to a mirror with `trigger.interval: {figures['interval']}`; all on one machine. From the "
+        f"moment when psql says that a commit is done until the mirror has a version with it; {len(seconds):,} "
+        "commits."
+    )
+    return f"{about}\n\n{table(('', *shares), [('commit to mirror', *row)])}"
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
+    """None."""
     return {}
