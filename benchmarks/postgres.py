@@ -1,4 +1,4 @@
-"""A table in PostgreSQL, watched by Debezium, by the programs that everyone has: psql, and Connect's REST API."""
+"""A table in PostgreSQL that Debezium watches: by way of psql and of Connect's REST API."""
 
 from __future__ import annotations
 

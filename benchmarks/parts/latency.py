@@ -162,10 +162,10 @@ def text(figures: dict[str, Any]) -> str:
     shares = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "longest": 1.0}
     row = [f"{percentile(seconds, share):.2f} s" for share in shares.values()]
     about = (
-        f"{figures['rate']} commits a second in PostgreSQL, two inserts and an update in turn, through Debezium "
-        f"and Kafka to a mirror with `trigger.interval: {figures['interval']}`; all on one machine. From the "
-        f"moment when psql says that a commit is done until the mirror has a version with it; {len(seconds):,} "
-        "commits."
+        f"{figures['rate']} commits a second in PostgreSQL, two inserts and an update in turn, through "
+        "Debezium and Kafka to a mirror with `trigger.interval: "
+        f"{figures['interval']}`; all on one machine. From the moment when psql says that a commit is done "
+        f"until the mirror has a version with it; {len(seconds):,} commits."
     )
     return f"{about}\n\n{table(('', *shares), [('commit to mirror', *row)])}"
 

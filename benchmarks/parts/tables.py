@@ -17,7 +17,7 @@ _ONE = f"{OURS}, 1 table"
 
 def run(options: Options) -> dict[str, Any]:
     """As many events and rows, in many tables and in one, side by side."""
-    many = 10 if options.quick else 100
+    many = 4 if options.quick else 100
     load = Load(options.rows_or(1_000_000), options.batch_or(100_000), options.batches_or(10))
     starters = []
     with options.session() as spark, options.folder("tables") as folder:
