@@ -12,8 +12,8 @@ from lakemirror.api.report import Counts, DriverPhase, Report
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import SourceRestarted, TableFailed
 from lakemirror.driver.read.base import Lag
-from lakemirror.driver.results import BatchResult, Drift, TableResult, add
-from lakemirror.driver.runtime.progress import FileSink, History, Progress, Reporter
+from lakemirror.driver.results import BatchResult, Drift, History, TableResult, add
+from lakemirror.driver.runtime.progress import FileSink, Progress, Reporter
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ADDED = Drift("note", "added", None, "string", "added", NOON, NOON)

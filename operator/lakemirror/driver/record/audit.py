@@ -15,8 +15,7 @@ from lakemirror.driver.document import aware
 from lakemirror.driver.profile import restarts
 from lakemirror.driver.profile.restarts import Place, Stream
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.results import BatchResult, Drift, TableResult
-from lakemirror.driver.runtime.progress import History
+from lakemirror.driver.results import BatchResult, Drift, History, TableResult
 from lakemirror.driver.tables import delta
 
 COLUMNS = (

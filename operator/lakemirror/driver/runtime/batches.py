@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit
+from lakemirror.driver.results import History
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import BatchDone, BatchStarted
 from lakemirror.driver.runtime.held import HeldRecords
-from lakemirror.driver.runtime.progress import History
 from lakemirror.driver.runtime.retry import Retries
 from lakemirror.driver.runtime.turns import Applier, Turns
 

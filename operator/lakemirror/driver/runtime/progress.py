@@ -7,13 +7,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from lakemirror.api.report import (
-    NONE,
     Counts,
     DriftReport,
     DriverPhase,
@@ -27,16 +25,7 @@ from lakemirror.driver.document import iso, to_json
 from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
 from lakemirror.driver.read.base import Committed, Lag
 from lakemirror.driver.record.quarantine import OpenRecords
-from lakemirror.driver.results import BatchResult, Drift, TableResult, add
-
-
-@dataclass(frozen=True)
-class History:
-    """What earlier batches did: all together, and by source table."""
-
-    whole: Counts = NONE
-    tables: Mapping[str, TableResult] = field(default_factory=dict)
-
+from lakemirror.driver.results import BatchResult, Drift, History, TableResult, add
 
 _NOTHING_OPEN: OpenRecords = MappingProxyType({})
 _WARNINGS_KEPT = 20
