@@ -87,6 +87,30 @@ def test_after_crashes_the_tables_and_totals_are_as_without_them(
         assert mirroring.versions() == crashed, "a replayed batch makes no new version"
 
 
+@pytest.mark.timeout(600)
+def test_crashes_of_what_writes_the_audit_behind_the_batches_lose_and_double_no_row(
+    spark: SparkSession, tmp_path: Path, undisturbed: Mirroring
+) -> None:
+    """A run ends before its first commit, between that one and the deletion of the file, and there again."""
+    batches = parts(CAPTURE.records, 2)
+    mirroring = Mirroring(tmp_path)
+    audit, pending = mirroring.checkpoint / "audit", mirroring.checkpoint / "audit-pending"
+    points: list[faults.AnyPoint] = ["after-audit", "after-audit-commit", "after-audit-commit"]
+    for number, (point, delivered) in enumerate(zip(points, (batches[:1], [], batches[1:]), strict=True)):
+        mirroring.deliver(delivered)
+        faults.arm(point)
+        with pytest.raises(faults.InjectedCrash):
+            mirroring.run(spark)
+        assert len(list(pending.glob("*.json"))) == 1
+        assert audit.exists() == bool(number)
+        if number:
+            assert at(spark, str(audit)).where("source IS NULL").count() == number
+    mirroring.run(spark)
+    assert not list(pending.glob("*.json"))
+    assert not wrong(CAPTURE.differences(spark, mirroring))
+    assert audited(spark, mirroring) == audited(spark, undisturbed)
+
+
 def test_everything_read_again_changes_no_row(spark: SparkSession, tmp_path: Path) -> None:
     """The checkpoint is deleted: every record comes again, under a new query."""
     mirroring = Mirroring(tmp_path).deliver(whole(CAPTURE.records))

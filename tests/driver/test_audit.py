@@ -1,15 +1,27 @@
-"""The audit remembers what the report tells: counts, the drift that was seen, why a table is refused."""
+"""The audit remembers what the report tells: counts, the drift that was seen, why a table is refused. No
+batch waits for its table, and no crash or failure loses or doubles a row.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.api.report import COUNTERS, Counts
+from lakemirror.driver import faults
+from lakemirror.driver.checkpoint.storage import HadoopStorage, LocalStorage
+from lakemirror.driver.errors import CheckpointInUse
+from lakemirror.driver.profile.restarts import At, Memory, Place, Stream
 from lakemirror.driver.read.base import Batch, Lag
-from lakemirror.driver.record import audit
+from lakemirror.driver.record import audit, pending
+from lakemirror.driver.record.pending import Pending
+from lakemirror.driver.record.write_behind import AT_ONCE, WriteBehind
 from lakemirror.driver.results import BatchResult, Drift, TableResult
 from lakemirror.driver.runtime.progress import Progress
 
@@ -20,6 +32,7 @@ DRIFT = (
     '[{"column": "n", "change": "added", "from_type": null, "to_type": "int", "action": "added", '
     '"since": null}]'
 )
+PATIENCE_SECONDS = 60
 EVERY = Counts(**{name: n for n, name in enumerate(COUNTERS, 1)})
 
 
@@ -35,8 +48,10 @@ def test_a_new_run_reports_what_the_one_before_did(spark: SparkSession, tmp_path
     before = Progress("shop")
     for result in results:
         batch = Batch("query", result.batch_id, {"files": 1})
-        audit.append(spark, str(tmp_path), batch, result, {}, replay=False)
+        audit.keep(spark, str(tmp_path), batch, result, {})
         before.batch_done(result)
+        if result.batch_id == 0:  # the other one stays pending
+            WriteBehind(spark, str(tmp_path)).flush()
     after = Progress("shop")
     after.begin_with(audit.history(spark, str(tmp_path)))
     said, once = after.report("Starting", Lag(0, True)), before.report("Running", Lag(0, True))
@@ -60,8 +75,251 @@ def test_an_audit_of_an_earlier_version_is_read_and_continued(spark: SparkSessio
     )
     spark.sql(old).write.format("delta").save(audit.path(str(tmp_path)))
     result = BatchResult(1, tables={"s.a": TableResult("s.a", counts=Counts(records=2, applied=2))})
-    audit.append(spark, str(tmp_path), Batch("q", 1, {}), result, {}, replay=True)
-    history = audit.history(spark, str(tmp_path))
-    table = history.tables["s.a"]
-    assert (table.counts.inserted, table.counts.applied, history.whole.records) == (4, 2, 7)
-    assert [each.seen.isoformat() for each in table.drift] == ["2026-03-01T12:00:00+00:00"]
+    for batch_id in (0, 1):  # the former driver had not marked the first one done
+        audit.keep(spark, str(tmp_path), Batch("q", batch_id, {}), result, {})
+    for flush in (False, True):
+        if flush:
+            WriteBehind(spark, str(tmp_path)).flush()
+        history = audit.history(spark, str(tmp_path))
+        table = history.tables["s.a"]
+        assert (table.counts.inserted, table.counts.applied, history.whole.records) == (4, 2, 7)
+        assert [each.seen.isoformat() for each in table.drift] == ["2026-03-01T12:00:00+00:00"]
+    assert not files(tmp_path)
+
+
+def keep(spark: SparkSession, folder: Path, *batches: int, query: str = "q", records: int = 1) -> None:
+    """What a driver keeps of some batches of one table."""
+    for batch_id in batches:
+        table = TableResult("s.a", "/lake/a", batch_id, Counts(records=records, applied=records))
+        result = BatchResult(batch_id, tables={"s.a": table})
+        audit.keep(spark, str(folder), Batch(query, batch_id, {}), result, {})
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.glob(f"{pending.FOLDER}/*"))
+
+
+def written(spark: SparkSession, folder: Path) -> list[tuple[str, int, int]]:
+    """What the table has of each batch as a whole, as anyone may read it."""
+    rows = spark.read.format("delta").load(audit.path(str(folder))).where("source IS NULL")
+    return sorted((row["query_id"], row["batch_id"], row["records"]) for row in rows.collect())
+
+
+def records(spark: SparkSession, folder: Path) -> int:
+    """The records of all batches, as our own readers have them."""
+    history = audit.history(spark, str(folder))
+    assert history.whole == history.tables["s.a"].counts
+    return history.whole.records
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not happened():
+        assert time.monotonic() < until, "did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def nothing_armed() -> Iterator[None]:
+    """A test that failed leaves no crash behind for the next one."""
+    yield
+    faults._armed.clear()
+
+
+def test_readers_see_what_is_pending_beside_what_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    assert audit.read(spark, str(tmp_path)) is None
+    keep(spark, tmp_path, 0, 1)
+    assert records(spark, tmp_path) == 2
+    with WriteBehind(spark, str(tmp_path)):
+        pass
+    keep(spark, tmp_path, 2)
+    keep(spark, tmp_path, 0, query="replay-1")
+    assert len(written(spark, tmp_path)) == 2
+    assert records(spark, tmp_path) == 4
+
+
+def test_positions_are_those_of_the_newest_batch_though_it_is_pending(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def batch(number: int, query: str, memory: Memory | None) -> None:
+        result = BatchResult(number, Counts(records=1, no_row_change=1))
+        audit.keep(spark, str(tmp_path), Batch(query, number), result, memory)
+
+    before, now = ({Stream("t", 0, "shop"): Place(At(seq, 5))} for seq in ("01", "02"))
+    batch(9, "q", before)
+    WriteBehind(spark, str(tmp_path)).flush()
+    assert audit.positions(spark, str(tmp_path), "q") == before
+    batch(10, "q", now)
+    batch(0, "replay-1", None)
+    assert audit.positions(spark, str(tmp_path), "q") == now
+    assert audit.positions(spark, str(tmp_path)) == now
+
+
+@pytest.mark.parametrize("kind", ["local", "hadoop"])
+def test_a_batch_is_kept_once_on_any_file_system(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path) if kind == "local" else HadoopStorage(f"file://{tmp_path}", spark)
+    for batch_id, text in ((10, "x"), (9, "x"), (10, "said again")):
+        pending.keep(storage, [{"query_id": "q", "batch_id": batch_id, "error": text}])
+    kept, damaged = pending.read(storage)
+    assert [(each.query_id, each.batch_id, each.rows[0]["error"]) for each in kept] == [
+        ("q", 9, "x"),
+        ("q", 10, "x"),
+    ]
+    assert not damaged
+    assert pending.count(storage) == 2
+
+
+def test_what_a_crash_left_is_completed_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    keep(spark, tmp_path, 9, 10)
+    keep(spark, tmp_path, 0, query="replay-1")
+    (tmp_path / pending.FOLDER / ".q-11.json.80f810ad").write_text('[{"query_id"')  # cut off while written
+    with WriteBehind(spark, str(tmp_path)):
+        wait_for(lambda: files(tmp_path) == [".q-11.json.80f810ad"])
+        assert written(spark, tmp_path) == [("q", 9, 1), ("q", 10, 1), ("replay-1", 0, 1)]
+
+
+def test_a_crash_between_commit_and_deletion_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    keep(spark, tmp_path, 0, 1)
+    faults.arm("after-audit-commit")
+    with pytest.raises(faults.InjectedCrash), WriteBehind(spark, str(tmp_path)):
+        pass
+    assert len(files(tmp_path)) == 2
+    assert records(spark, tmp_path) == len(written(spark, tmp_path)) == 2
+    keep(spark, tmp_path, 2)
+    with WriteBehind(spark, str(tmp_path)):
+        pass
+    assert written(spark, tmp_path) == [("q", 0, 1), ("q", 1, 1), ("q", 2, 1)]
+    assert not files(tmp_path)
+
+
+def test_a_batch_that_is_done_again_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
+    """While its file is there, after it was written by this object, and by one of an earlier run."""
+    behind = WriteBehind(spark, str(tmp_path))
+    for _ in range(2):
+        keep(spark, tmp_path, 3)
+        keep(spark, tmp_path, 3, records=7)
+        assert records(spark, tmp_path) == 1
+        behind.flush()
+    keep(spark, tmp_path, 3, 4)
+    WriteBehind(spark, str(tmp_path)).flush()
+    assert written(spark, tmp_path) == [("q", 3, 1), ("q", 4, 1)]
+    assert not files(tmp_path)
+
+
+def test_several_batches_make_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+    with WriteBehind(spark, str(tmp_path), look_seconds=0.01, at_latest_seconds=PATIENCE_SECONDS):
+        keep(spark, tmp_path, *range(AT_ONCE - 1))
+        time.sleep(0.5)
+        assert len(files(tmp_path)) == AT_ONCE - 1, "fewer wait for some time"
+        keep(spark, tmp_path, AT_ONCE - 1)
+        wait_for(lambda: not files(tmp_path))
+        keep(spark, tmp_path, *range(AT_ONCE, 2 * AT_ONCE - 1))
+    assert [batch for _, batch, _ in written(spark, tmp_path)] == list(range(2 * AT_ONCE - 1))
+    assert len(list((tmp_path / "audit" / "_delta_log").glob("*.json"))) == 2
+
+
+def test_a_damaged_file_is_named_and_nothing_else_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    keep(spark, tmp_path, *range(5))
+    for batch_id, text in ((1, '[{"query_id"'), (2, ""), (3, '{"query_id": "q", "batch_id": 3}')):
+        (tmp_path / pending.FOLDER / f"q-{batch_id}.json").write_text(text)
+    warnings: list[str] = []
+    with WriteBehind(spark, str(tmp_path), warnings.append) as behind:
+        wait_for(lambda: len(files(tmp_path)) == 3)
+    behind.flush()
+    assert len(warnings) == 3, "each is told once"
+    assert f"{tmp_path}/{pending.FOLDER}/q-1.json" in warnings[0]
+    assert "delete it" in warnings[0]
+    assert written(spark, tmp_path) == [("q", 0, 1), ("q", 4, 1)]
+    assert records(spark, tmp_path) == 2
+    keep(spark, tmp_path, 1, 2, 3)  # as a batch that was not marked done, or from a copy
+    behind.flush()
+    assert [batch for _, batch, _ in written(spark, tmp_path)] == [0, 1, 2, 3, 4]
+    assert not files(tmp_path)
+
+
+def test_a_failure_is_told_once_and_tried_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    tries = 0
+    append = audit.append
+
+    def fail(*args: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError("the store does not answer")
+
+    monkeypatch.setattr(audit, "append", fail)
+    with WriteBehind(spark, str(tmp_path), warnings.append, look_seconds=0.01, at_latest_seconds=0):
+        keep(spark, tmp_path, 0)
+        wait_for(lambda: tries > 1)
+        keep(spark, tmp_path, 1)  # batches go on
+        assert records(spark, tmp_path) == 2
+        monkeypatch.setattr(audit, "append", append)
+        wait_for(lambda: not files(tmp_path))
+        monkeypatch.setattr(audit, "append", fail)
+        keep(spark, tmp_path, 2)
+    told, at_the_end = warnings
+    assert "the store does not answer" in told
+    assert f"{tmp_path}/{pending.FOLDER}" in at_the_end
+    assert written(spark, tmp_path) == [("q", 0, 1), ("q", 1, 1)]
+    assert files(tmp_path) == ["q-2.json"]
+
+
+def test_a_batch_does_not_wait_for_the_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    append = audit.append
+
+    def slow(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        append(spark, checkpoint, batches)
+
+    monkeypatch.setattr(audit, "append", slow)
+    keep(spark, tmp_path, 0)
+    with WriteBehind(spark, str(tmp_path)):
+        assert begun.wait(PATIENCE_SECONDS)
+        keep(spark, tmp_path, 1, 2)
+        assert records(spark, tmp_path) == 3
+        go_on.set()
+    assert [batch for _, batch, _ in written(spark, tmp_path)] == [0, 1, 2]
+
+
+def test_a_driver_that_lost_the_checkpoint_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    def lost() -> None:
+        raise CheckpointInUse("the checkpoint is another driver's")
+
+    keep(spark, tmp_path, 0)
+    warnings: list[str] = []
+    with WriteBehind(spark, str(tmp_path), warnings.append, lost):
+        pass
+    assert len(warnings) == 1
+    assert "another driver's" in warnings[0]
+    assert not (tmp_path / "audit").exists()
+    assert len(files(tmp_path)) == 1
+
+
+def test_the_settings_of_a_batch_have_no_effect_on_the_commit(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch sets them for its own commits, and the audit's commit may fall into that time."""
+    keep(spark, tmp_path, 0)
+    settings = {
+        "spark.databricks.delta.write.txnAppId": "lakemirror/shop/q",
+        "spark.databricks.delta.write.txnVersion": "7",
+        "spark.databricks.delta.commitInfo.userMetadata": "the batch's",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        with WriteBehind(spark, str(tmp_path)):
+            wait_for(lambda: not files(tmp_path))
+            keep(spark, tmp_path, 1)
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    assert len(written(spark, tmp_path)) == 2
+    log = "".join(file.read_text() for file in (tmp_path / "audit" / "_delta_log").glob("*.json"))
+    assert '"commitInfo"' in log
+    assert '"txn"' not in log
+    assert "the batch's" not in log

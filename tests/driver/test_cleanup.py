@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import CheckpointInUse
@@ -47,6 +48,18 @@ def test_everything_but_what_others_made(spark: SparkSession, tmp_path: Path) ->
     assert not mirroring.checkpoint.exists()
     assert other.exists()
     assert delete_data(mirroring.pipeline, spark) == [str(mirroring.checkpoint)], "it can be run again"
+
+
+def test_everything_after_a_crash_in_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """The mirror is known by the batch's pending audit alone."""
+    faults.arm("after-audit")
+    with pytest.raises(faults.InjectedCrash):
+        mirrored(spark, tmp_path, "DeleteAll")
+    mirroring = Mirroring(tmp_path, {"deletionPolicy": "DeleteAll"})
+    assert not (mirroring.checkpoint / "audit").exists()
+    mirror = mirroring.path("demo", "public", "orders")
+    assert delete_data(mirroring.pipeline, spark) == [mirror, str(mirroring.checkpoint)]
+    assert not Path(mirror).exists()
 
 
 def test_a_mirror_that_another_pipeline_has_taken_over_stays(spark: SparkSession, tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ class BatchApplier:
                 result = without_open(result)
             if told:
                 memory = None if self._again else given.memory
-                audit.append(self._session, self._checkpoint, batch, result, memory, replay=self._first)
+                audit.keep(self._session, self._checkpoint, batch, result, memory)
             faults.reach("after-audit")
         self._memory = given.memory
         self._every = 1 + seen.records // _SORTED

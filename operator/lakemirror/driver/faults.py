@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Literal
 
 Point = Literal["after-tombstones", "after-rows", "after-audit", "before-checkpoint-commit"]
+AuditPoint = Literal["after-audit-commit"]
 ReplayPoint = Literal["after-replay-applied", "after-replay-settled"]
+AnyPoint = Point | AuditPoint | ReplayPoint
 
 
 class InjectedCrash(BaseException):
     """Raised at an armed point. A BaseException, so that no retry or handler swallows it."""
 
 
-_armed: dict[Point | ReplayPoint, int] = {}
+_armed: dict[AnyPoint, int] = {}
 
 
-def arm(point: Point | ReplayPoint, *, after: int = 0) -> None:
+def arm(point: AnyPoint, *, after: int = 0) -> None:
     """Crash at ``point``, once, after it was passed ``after`` times."""
     _armed[point] = after
 
 
-def reach(point: Point | ReplayPoint) -> None:
+def reach(point: AnyPoint) -> None:
     """Called by the driver when it reaches ``point``."""
     left = _armed.get(point)
     if left is None:

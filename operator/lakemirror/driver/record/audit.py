@@ -1,9 +1,14 @@
-"""The audit: what each batch did, in a Delta table beside the checkpoint."""
+"""The audit: what each batch did, in a Delta table beside the checkpoint.
+
+A batch does not wait for the table. It keeps its rows as a small file (`record.pending`), several of which
+are brought into the table at once behind it (`record.write_behind`). Who reads gets both.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -11,10 +16,13 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import COUNTERS, Counts
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.document import aware
 from lakemirror.driver.profile import restarts
 from lakemirror.driver.profile.restarts import Place, Stream
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record import pending
+from lakemirror.driver.record.pending import Pending
 from lakemirror.driver.results import BatchResult, Drift, History, TableResult
 from lakemirror.driver.tables import delta
 
@@ -27,7 +35,10 @@ COLUMNS = (
 
 _STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
 _PROPERTIES = {"delta.checkpointInterval": "100"}
-"""Each batch is a commit and only a start reads them; a checkpoint takes Delta as long as three commits."""
+"""Only a start reads the table; a checkpoint takes Delta as long as three commits."""
+_BATCH = ("query_id", "batch_id")
+
+_log = logging.getLogger(__name__)
 
 
 def path(checkpoint: str) -> str:
@@ -36,27 +47,53 @@ def path(checkpoint: str) -> str:
 
 
 def read(spark: SparkSession, checkpoint: str) -> DataFrame | None:
-    """The audit; None before the first batch."""
-    return delta.read(spark, path(checkpoint))
+    """The audit, with what is pending; None before the first batch."""
+    # In this order: what is brought into the table meanwhile is found in both, and never in neither.
+    waiting, damaged = pending.read(open_storage(checkpoint, spark))
+    table = delta.read(spark, path(checkpoint))
+    for message in damaged:
+        _log.warning("%s", message)
+    if not waiting:
+        return table
+    rows = _frame(spark, waiting)
+    if table is None:
+        return rows
+    return table.unionByName(rows.join(_of(table, waiting), [*_BATCH], "left_anti"), allowMissingColumns=True)
 
 
-def append(
-    spark: SparkSession,
-    checkpoint: str,
-    batch: Batch,
-    result: BatchResult,
-    memory: restarts.Memory | None,
-    *,
-    replay: bool,
+def keep(
+    spark: SparkSession, checkpoint: str, batch: Batch, result: BatchResult, memory: restarts.Memory | None
 ) -> None:
-    """Say what a batch did, and which positions to remember. With ``replay`` it may be there already, and is
-    left as it is.
+    """Make durable what a batch did, and which positions to remember. Of a batch that is done again, what was
+    said first stands.
     """
-    if replay and _has(spark, checkpoint, batch):
-        return
-    text = json.dumps(_rows(batch, result, memory), default=str)
-    frame = spark.range(1).select(F.inline(F.from_json(F.lit(text), f"ARRAY<STRUCT<{COLUMNS}>>")))
-    delta.append(frame, path(checkpoint), _PROPERTIES)
+    pending.keep(open_storage(checkpoint, spark), _rows(batch, result, memory))
+
+
+def stored(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> set[tuple[str, int]]:
+    """Those of the ``batches`` that the table has, as query and number."""
+    table = delta.read(spark, path(checkpoint)) if batches else None
+    if table is None:
+        return set()
+    return {(row["query_id"], row["batch_id"]) for row in _of(table, batches).distinct().collect()}
+
+
+def append(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> None:
+    """Bring the ``batches`` into the table, with one commit."""
+    delta.append(_frame(spark, batches), path(checkpoint), _PROPERTIES)
+
+
+def _frame(spark: SparkSession, batches: Sequence[Pending]) -> DataFrame:
+    """The rows of the ``batches``, as the table has them."""
+    text = json.dumps([row for each in batches for row in each.rows])
+    return spark.range(1).select(F.inline(F.from_json(F.lit(text), f"ARRAY<STRUCT<{COLUMNS}>>")))
+
+
+def _of(table: DataFrame, batches: Sequence[Pending]) -> DataFrame:
+    """Query and number of the table's rows, at least of those that are of the ``batches``."""
+    queries, numbers = {each.query_id for each in batches}, [each.batch_id for each in batches]
+    near = F.col("query_id").isin(queries) & F.col("batch_id").between(min(numbers), max(numbers))
+    return table.where(near).select(*_BATCH)
 
 
 def _rows(batch: Batch, result: BatchResult, memory: restarts.Memory | None) -> list[dict[str, object]]:
@@ -76,12 +113,6 @@ def _rows(batch: Batch, result: BatchResult, memory: restarts.Memory | None) -> 
         states = {name: getattr(table, name) for name in _STATES}
         rows.append({**common, "source": table.source, "drift": drift, **states, **table.counts.values()})
     return rows
-
-
-def _has(spark: SparkSession, checkpoint: str, batch: Batch) -> bool:
-    rows = read(spark, checkpoint)
-    same = (F.col("query_id") == batch.query_id) & (F.col("batch_id") == batch.batch_id)
-    return rows is not None and not rows.where(same).isEmpty()
 
 
 def positions(spark: SparkSession, checkpoint: str, query_id: str | None = None) -> dict[Stream, Place]:

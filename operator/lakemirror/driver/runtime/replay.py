@@ -34,6 +34,7 @@ from lakemirror.driver.document import iso
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, cause_of
 from lakemirror.driver.read.base import RAW, Batch
 from lakemirror.driver.record import quarantine
+from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.backoff import Backoff
 from lakemirror.driver.runtime.paths import with_absolute_paths
@@ -160,7 +161,8 @@ def replay(
         try:
             with Owner(storage, run_id=f"replay-{request.id}") as owner:
                 owner.hold_jvm(session)
-                return carry_out(Gate(session, pipeline), request)
+                with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
+                    return carry_out(Gate(session, pipeline), request)
         except CheckpointInUse:
             file(storage, request)
             return _awaited(storage, request, timeout)

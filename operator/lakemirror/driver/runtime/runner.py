@@ -20,6 +20,7 @@ from lakemirror.driver.read.base import Lag
 from lakemirror.driver.read.open import FeedOpener
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
+from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.runtime.announcer import Announcer
 from lakemirror.driver.runtime.batches import Batches
 from lakemirror.driver.runtime.between_batches import BetweenBatches
@@ -123,11 +124,12 @@ def _mirror(
     announcer.tell(Started(run.pipeline.name, announcer.progress.run_id, run.storage.uri))
     announcer.start(feed, held, all_sinks)
     try:
-        with _beside(run, between, Rereading(run, wanted, feed, batches, retries) if wanted else None):
-            stopping = run.threads.stopping
-            retries.reading(lambda: feed.run(batches.apply, once=run.once, stopping=stopping), stopping)
-        if run.once and not run.threads.stopping():
-            between.serve()
+        with WriteBehind(run.session, spec.checkpoint, announcer.warn, owner.check):
+            with _beside(run, between, Rereading(run, wanted, feed, batches, retries) if wanted else None):
+                stopping = run.threads.stopping
+                retries.reading(lambda: feed.run(batches.apply, once=run.once, stopping=stopping), stopping)
+            if run.once and not run.threads.stopping():
+                between.serve()
         lag = announcer.lag(feed)
         batches.collect_tombstones(caught_up=lag.caught_up)
     except BaseException as error:

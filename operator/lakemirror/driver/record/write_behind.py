@@ -1,0 +1,138 @@
+"""Brings pending audit rows into the audit's table, behind the batches: none waits for that commit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from lakemirror.driver import faults
+from lakemirror.driver.checkpoint.storage import open_storage
+from lakemirror.driver.errors import cause_of
+from lakemirror.driver.record import audit, pending
+from lakemirror.driver.record.pending import Pending
+
+AT_ONCE = 20
+"""Pending batches that are enough for a commit, and the most that one has."""
+AT_LATEST_SECONDS = 30.0
+"""For how long a batch is pending where fewer come."""
+LOOK_SECONDS = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class WriteBehind:
+    """For the owner of a checkpoint, around its run: a thread that writes several batches with one commit and
+    then deletes their files. It begins with what an earlier run left, and at the end of a run that did not
+    fail the rest is written.
+
+    What fails is told to ``warn`` and tried again; meanwhile, and after a crash at any moment, the rows stay
+    pending. ``check`` is asked before each commit and raises when the checkpoint is another's.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: str,
+        warn: Callable[[str], None] = _log.warning,
+        check: Callable[[], None] = lambda: None,
+        *,
+        look_seconds: float = LOOK_SECONDS,
+        at_latest_seconds: float = AT_LATEST_SECONDS,
+    ) -> None:
+        self._session = spark.newSession()  # the others have settings for the commits of their batches
+        self._checkpoint = checkpoint
+        self._storage = open_storage(checkpoint, self._session)
+        self._warn, self._check = warn, check
+        self._look_seconds, self._at_latest_seconds = look_seconds, at_latest_seconds
+        self._written: dict[str, int] = {}  # the last batch of each query that this object has written
+        self._since: float | None = None  # when something pending was seen first
+        self._failure: str | None = None
+        self._damaged: set[str] = set()
+        self._crash: BaseException | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="lakemirror-audit", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._crash is not None:
+            raise self._crash
+        if error is None:
+            self._attempt(self.flush)
+
+    def flush(self) -> None:
+        """Write all that is pending. Not for use while the thread runs."""
+        waiting, damaged = pending.read(self._storage)
+        for message in damaged:
+            if message not in self._damaged:
+                self._warn(message)
+        self._damaged = set(damaged)
+        for first in range(0, len(waiting), AT_ONCE):
+            self._write(waiting[first : first + AT_ONCE])
+        self._since = None
+
+    def _work(self) -> None:
+        try:
+            self._attempt(self.flush)
+            while not self._over.wait(self._look_seconds):
+                self._attempt(self._flush_if_due)
+        except BaseException as crash:  # one that a test injects
+            self._crash = crash
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+            self._failure = None
+        except Exception as error:
+            self._written.clear()  # the commit may have been made
+            message = (
+                f"the audit could not be written and is tried again: {cause_of(error)}. No row is lost: what "
+                f"is missing in {audit.path(self._checkpoint)} stands in {self._storage.uri}/{pending.FOLDER}"
+            )
+            if message != self._failure:
+                self._warn(message)
+            self._failure = message
+
+    def _flush_if_due(self) -> None:
+        number, now = pending.count(self._storage), time.monotonic()
+        if not number:
+            self._since = None
+            return
+        if self._since is None:
+            self._since = now
+        if number >= AT_ONCE or now - self._since >= self._at_latest_seconds:
+            self.flush()
+
+    def _write(self, waiting: Sequence[Pending]) -> None:
+        self._check()
+        new = self._new(waiting)
+        if new:
+            audit.append(self._session, self._checkpoint, new)
+            faults.reach("after-audit-commit")
+        for each in waiting:
+            self._storage.delete(each.name)
+        self._written.update({each.query_id: each.batch_id for each in waiting})
+
+    def _new(self, waiting: Sequence[Pending]) -> list[Pending]:
+        """Those that are not in the table. Only what comes after a batch that was written here is known to be
+        new; for the others the table is asked.
+        """
+
+        def is_known(each: Pending) -> bool:
+            return each.query_id in self._written and each.batch_id > self._written[each.query_id]
+
+        unknown = [each for each in waiting if not is_known(each)]
+        stored = audit.stored(self._session, self._checkpoint, unknown)
+        return [each for each in waiting if (each.query_id, each.batch_id) not in stored]
