@@ -13,26 +13,26 @@ from click.testing import CliRunner, Result
 
 from lakemirror.api import CdcPipeline
 from lakemirror.cli.main import main
-from lakemirror.driver.runtime.replay import Outcome, StillBad
+from lakemirror.driver.runtime.replay_requests import ReplayOutcome, StillBad
 from tests.api.manifests import SMALL
 
 
 class Replayer:
     """Stands in for the driver: gives an outcome, and remembers how it was called."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: ReplayOutcome) -> None:
         self.outcome = outcome
         self.calls: list[tuple[CdcPipeline, dict[str, Any]]] = []
 
-    def __call__(self, pipeline: CdcPipeline, **options: Any) -> Outcome:
+    def __call__(self, pipeline: CdcPipeline, **options: Any) -> ReplayOutcome:
         self.calls.append((pipeline, options))
         return self.outcome
 
 
 def invoke(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, outcome: Outcome, *arguments: str
+    monkeypatch: pytest.MonkeyPatch, folder: Path, outcome: ReplayOutcome, *arguments: str
 ) -> tuple[Result, Replayer]:
-    replayer, fake = Replayer(outcome), ModuleType("lakemirror.driver.runtime.replay")
+    replayer, fake = Replayer(outcome), ModuleType("lakemirror.driver.runtime.replayer")
     fake.replay = replayer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
     manifest = folder / "pipeline.yaml"
@@ -42,7 +42,7 @@ def invoke(
 
 def test_it_passes_on_what_to_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options = ("--table", "public.a", "--reason", "bad-json", "--timeout", "7")
-    result, replayer = invoke(monkeypatch, tmp_path, Outcome("r"), *options)
+    result, replayer = invoke(monkeypatch, tmp_path, ReplayOutcome("r"), *options)
     assert (result.exit_code, result.stdout) == (0, "no open records in quarantine match\n")
     [(pipeline, given)] = replayer.calls
     assert pipeline == CdcPipeline.from_dict(SMALL)
@@ -53,7 +53,7 @@ def test_it_passes_on_what_to_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ("outcome", "code", "told"),
     [
         (
-            Outcome("r", 3, taken={"db.public.a": 2, "": 1}),
+            ReplayOutcome("r", 3, taken={"db.public.a": 2, "": 1}),
             0,
             [
                 "3 records taken from quarantine: 3 applied, 0 still bad",
@@ -62,7 +62,7 @@ def test_it_passes_on_what_to_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             ],
         ),
         (
-            Outcome(
+            ReplayOutcome(
                 "r",
                 9,
                 4,
@@ -82,19 +82,19 @@ def test_it_passes_on_what_to_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             ],
         ),
         (
-            Outcome("r", filed=True),
+            ReplayOutcome("r", filed=True),
             1,
             ["request r is filed, but the running driver did not finish it within 300 s"],
         ),
         (
-            Outcome("r", error="disk full"),
+            ReplayOutcome("r", error="disk full"),
             1,
             ["request r failed: disk full", "tries it again", "replay/outcomes/r"],
         ),
     ],
 )
 def test_it_tells_what_came_of_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Outcome, code: int, told: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: ReplayOutcome, code: int, told: list[str]
 ) -> None:
     result, _ = invoke(monkeypatch, tmp_path, outcome)
     assert result.exit_code == code

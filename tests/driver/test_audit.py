@@ -17,7 +17,7 @@ from lakemirror.api.report import COUNTERS, Counts
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import HadoopStorage, LocalStorage
 from lakemirror.driver.errors import CheckpointInUse
-from lakemirror.driver.profile.restarts import At, Memory, Place, Stream
+from lakemirror.driver.profile.positions import At, Memory, Place, Stream
 from lakemirror.driver.read.base import Batch, Lag
 from lakemirror.driver.record import audit, pending
 from lakemirror.driver.record.pending import Pending

@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType
 from lakemirror.driver.errors import SchemaDriftRefused
 from lakemirror.driver.plan.drift import Policy, SchemaVersion, fits, plan_drift, widened
 from lakemirror.driver.results import Drift
-from lakemirror.driver.runtime.replay import replay
+from lakemirror.driver.runtime.replayer import replay
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record, Table
 from tests.support.shop import Shop, decimal, table

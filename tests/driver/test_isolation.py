@@ -14,7 +14,7 @@ from lakemirror.driver.applier import TableApplier
 from lakemirror.driver.errors import RecordsUnaccounted
 from lakemirror.driver.plan import decide
 from lakemirror.driver.plan.targets import canonical
-from lakemirror.driver.runtime.replay import replay
+from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column

@@ -13,7 +13,8 @@ from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import SourceRestarted, TableFailed
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import BatchResult, Drift, History, TableResult, add
-from lakemirror.driver.runtime.progress import FileSink, Progress, Reporter
+from lakemirror.driver.runtime.progress import Progress
+from lakemirror.driver.runtime.reporter import FileSink, Reporter
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ADDED = Drift("note", "added", None, "string", "added", NOON, NOON)

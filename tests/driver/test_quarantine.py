@@ -16,7 +16,7 @@ from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import BadRecordRefused
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import quarantine
-from lakemirror.driver.runtime.replay import replay
+from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.tables import delta
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record

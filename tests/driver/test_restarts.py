@@ -15,22 +15,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakemirror.api.spec import Ordering
-from lakemirror.driver.profile.restarts import (
+from lakemirror.driver.profile.epochs import declared, extended
+from lakemirror.driver.profile.evidence import is_evidence, is_unclear, settle, starts
+from lakemirror.driver.profile.positions import (
     At,
     Former,
     Memory,
     Place,
-    Run,
-    Seen,
     Stream,
-    declared,
-    extended,
+    StreamSeen,
+    Stretch,
     from_json,
-    is_evidence,
-    is_unclear,
     newest,
-    settle,
-    starts,
     to_json,
 )
 
@@ -68,7 +64,7 @@ class Reader:
         top = max(At(seq, offset) for offset, seq, _ in events)
         ordered = [seq for _, seq, _ in events] == sorted(seq for _, seq, _ in events)
         low = min(seq for _, seq, _ in events)
-        seen = Seen(top, top, ordered, events[-1][0], tables={"t": (low, None)})
+        seen = StreamSeen(top, top, ordered, events[-1][0], tables={"t": (low, None)})
         stood = self.place and declared(self.place, list(enumerate(self.epochs, 1)))
         before = stood or Place(top)
         found = list(runs(stood, events))
@@ -83,7 +79,7 @@ class Reader:
         return begun
 
 
-def runs(place: Place | None, events: Sequence[tuple[int, str, Change]]) -> Iterable[Run]:
+def runs(place: Place | None, events: Sequence[tuple[int, str, Change]]) -> Iterable[Stretch]:
     """Cut where a position falls back, passes the highest, or comes from another server."""
     highest, run, above = place.top.seq if place else "", list(events[:0]), True
     for each in events:
@@ -97,10 +93,12 @@ def runs(place: Place | None, events: Sequence[tuple[int, str, Change]]) -> Iter
     yield _run(run, above)
 
 
-def _run(run: Sequence[tuple[int, str, Change]], above: bool) -> Run:
+def _run(run: Sequence[tuple[int, str, Change]], above: bool) -> Stretch:
     seqs = [seq for _, seq, _ in run]
     servers = tuple(sorted({change.server for _, _, change in run if change.server}))
-    return Run(run[0][0], run[-1][0], min(seqs), max(seqs), max(c.time for _, _, c in run), servers, above)
+    return Stretch(
+        run[0][0], run[-1][0], min(seqs), max(seqs), max(c.time for _, _, c in run), servers, above
+    )
 
 
 @st.composite
@@ -213,17 +211,17 @@ def test_where_an_epoch_begins(log: list[tuple[int, int, str | None]], begins: i
         assert found == ({} if begins is None else {("t", 0): begins})
 
 
-def place(seq: int, offset: int, time: int, *tail: Run) -> Place:
+def place(seq: int, offset: int, time: int, *tail: Stretch) -> Place:
     return Place(At(digits(seq), offset), time=time, tail=tail)
 
 
 def test_undecided_tails_of_other_partitions_begin_the_epoch_too() -> None:
-    sure = Run(8, 9, digits(10), digits(14), 200)
+    sure = Stretch(8, 9, digits(10), digits(14), 200)
     memory = {
         STREAM: place(1000, 7, 100, sure),
-        Stream("t", 1, "shop"): place(1100, 3, 100, Run(4, 4, digits(12), digits(12), 90)),
-        Stream("t", 2, "shop"): place(1050, 5, 100, Run(6, 7, digits(990), digits(1010), 90)),
-        Stream("u", 0, "other"): place(1000, 1, 100, Run(2, 2, digits(11), digits(11), 90)),
+        Stream("t", 1, "shop"): place(1100, 3, 100, Stretch(4, 4, digits(12), digits(12), 90)),
+        Stream("t", 2, "shop"): place(1050, 5, 100, Stretch(6, 7, digits(990), digits(1010), 90)),
+        Stream("u", 0, "other"): place(1000, 1, 100, Stretch(2, 2, digits(11), digits(11), 90)),
     }
     assert is_evidence(sure, memory[STREAM])
     assert starts(memory, {}, 0) == {("t", 0): 8, ("t", 1): 4}
@@ -231,7 +229,7 @@ def test_undecided_tails_of_other_partitions_begin_the_epoch_too() -> None:
 
 def test_without_memory_the_mirror_tells() -> None:
     former, memory = Former(digits(1000), 100), {STREAM: place(20, 9, 110)}
-    later = {STREAM: [(former, Run(3, 9, digits(10), digits(20), 110))]}
+    later = {STREAM: [(former, Stretch(3, 9, digits(10), digits(20), 110))]}
     assert starts(memory, later, 10) == {}
     assert starts(memory, later, 9) == {("t", 0): 3}
     memory[STREAM] = replace(memory[STREAM], former={"t": replace(former, first=1)})
@@ -264,7 +262,7 @@ def test_the_remedy_is_the_whole_new_value(
 
 def test_the_memory_survives_as_text() -> None:
     whole = Place(
-        At("0a", 7), At("09", 6), 5, ("1",), (Run(8, 9, "01", "02", 4, ("2",)),), {"t": Former("0b", 3)}
+        At("0a", 7), At("09", 6), 5, ("1",), (Stretch(8, 9, "01", "02", 4, ("2",)),), {"t": Former("0b", 3)}
     )
     memory: Memory = {STREAM: whole, Stream("u", 1, ""): Place(At("0c", 1))}
     assert from_json(to_json(memory)) == memory

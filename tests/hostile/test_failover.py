@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.parse.envelopes.debezium import Classifier
-from lakemirror.driver.profile import restarts
+from lakemirror.driver.profile import rewinds
 from lakemirror.driver.profile.overview import overview
-from lakemirror.driver.profile.restarts import Memory
+from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.files import read_records
 from tests.conformance.captures import SCENARIOS, Capture
 from tests.support.delivery import Batches, doubled, parts, restarted, shuffled
@@ -31,7 +31,7 @@ def verdicts(spark: SparkSession, folder: Path, batches: Batches) -> tuple[Memor
     for number, batch in enumerate(batches):
         write(folder / f"{number}.jsonl", batch)
         events = classifier.classify(read_records(spark, [str(folder / f"{number}.jsonl")])).persist()
-        verdict = restarts.judge(events, overview(events).streams, memory, Ordering())
+        verdict = rewinds.judge(events, overview(events).streams, memory, Ordering())
         waited += 0 if verdict.held is None else events.where(verdict.held).count()
         memory = dict(verdict.memory)
         events.unpersist()

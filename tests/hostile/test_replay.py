@@ -21,9 +21,10 @@ from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import LocalStorage, open_storage
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.results import BatchResult, TableResult
-from lakemirror.driver.runtime import replay
 from lakemirror.driver.runtime.backoff import Backoff
 from lakemirror.driver.runtime.held import FIRST_DELAY, HeldRecords
+from lakemirror.driver.runtime.replay_requests import ReplayRequest, await_outcome, file_request
+from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.runner import run
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
@@ -85,7 +86,7 @@ def counts(spark: SparkSession, mirroring: Mirroring) -> dict[str, int]:
 def test_a_replay_that_is_killed_anywhere_is_done_again(spark: SparkSession, narrow: Mirroring) -> None:
     wide = Mirroring(narrow.folder, settings("int"))
     storage = open_storage(str(wide.checkpoint), spark)
-    replay.file(storage, replay.Request("one", table="items"))
+    file_request(storage, ReplayRequest("one", table="items"))
     point: faults.Point | faults.ReplayPoint
     for point in ("after-rows", "after-replay-applied"):
         faults.arm(point)
@@ -111,7 +112,7 @@ def test_a_request_that_fails_or_is_damaged_blocks_no_other(spark: SparkSession,
     storage = open_storage(str(wide.checkpoint), spark)
     for name, text in (("0", "{"), ("1", "[]"), ("2", '{"id": "2", "table": 5, "reason": null}'), ("3", "")):
         storage.write_text(f"replay/{name}.json", text)
-    replay.file(storage, replay.Request("4"))
+    file_request(storage, ReplayRequest("4"))
     summary = wide.run(spark)
     assert items(spark, wide) == [1, 2, 3]
     assert [entry.name for entry in storage.list("replay")] == [f"{n}.json" for n in range(4)]
@@ -134,7 +135,7 @@ def test_held_records_come_back_by_themselves(spark: SparkSession, narrow: Mirro
     left_out = Mirroring(narrow.folder, {"unlisted": "ignore", "tables": [{"source": "public.other"}]})
     left_out.run(spark)
     assert counts(spark, left_out) == {"table": 2}
-    outcome = replay.replay(left_out.pipeline, table="items", spark=spark)
+    outcome = replay(left_out.pipeline, table="items", spark=spark)
     assert (outcome.records, outcome.still_bad, outcome.done) == (2, 2, False)
     assert [bad.reason for bad in outcome.bad] == ["the manifest leaves this table out"]
     again = Mirroring(narrow.folder, settings("smallint"))
@@ -150,7 +151,7 @@ def test_held_records_come_back_by_themselves(spark: SparkSession, narrow: Mirro
     assert summary.tables[SOURCE].counts.inserted == 2
 
 
-class FakeGate:
+class FakeReplayer:
     """Holds so many records of each table, and notes what is asked for."""
 
     def __init__(self, **held: int) -> None:
@@ -172,7 +173,7 @@ class FakeGate:
 def test_when_held_records_are_tried_again(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start, after a batch that the table took again, and otherwise after a growing delay."""
     now = 0.0
-    gate = FakeGate(a=1, b=1, parked=1)
+    replayer = FakeReplayer(a=1, b=1, parked=1)
     spec = CdcPipeline.from_dict(
         {
             "apiVersion": "lakemirror.io/v1alpha1",
@@ -187,7 +188,7 @@ def test_when_held_records_are_tried_again(spark: SparkSession, monkeypatch: pyt
         }
     ).spec
     warnings: list[str] = []
-    held = HeldRecords(spec, gate, warnings.append, clock=lambda: now)  # type: ignore[arg-type]
+    held = HeldRecords(spec, replayer, warnings.append, clock=lambda: now)  # type: ignore[arg-type]
     tried: list[list[str]] = []
 
     def apply(sources: list[str]) -> list[str]:
@@ -198,15 +199,15 @@ def test_when_held_records_are_tried_again(spark: SparkSession, monkeypatch: pyt
 
     failing = {"b"}
     monkeypatch.setattr("lakemirror.driver.runtime.held._held", list)
-    gate.apply = apply  # type: ignore[assignment,method-assign]
+    replayer.apply = apply  # type: ignore[assignment,method-assign]
     held.serve()
     assert tried == [["a", "b"], ["a"], ["b"]]
-    assert gate.explained == ["OSError: the store is away"]
+    assert replayer.explained == ["OSError: the store is away"]
     assert len(warnings) == 1
     tried.clear()
     held.serve()
     now = FIRST_DELAY + 0.1
-    gate.held = {"a": 1}
+    replayer.held = {"a": 1}
     held.serve()
     assert tried == [["a", "b"], ["a"], ["b"]]
     tried.clear()
@@ -243,7 +244,7 @@ def test_the_command_waits_for_the_driver_that_has_the_checkpoint(
 ) -> None:
     wide = Mirroring(narrow.folder, {**settings("int"), "trigger": {"interval": "1s"}})
     with Owner(LocalStorage(wide.checkpoint)):
-        outcome = replay.replay(wide.pipeline, table="items", spark=spark, timeout=0.1)
+        outcome = replay(wide.pipeline, table="items", spark=spark, timeout=0.1)
     assert (outcome.filed, outcome.done) == (True, False)
     stop, failures = threading.Event(), list[BaseException]()
 
@@ -256,10 +257,10 @@ def test_the_command_waits_for_the_driver_that_has_the_checkpoint(
     driver = threading.Thread(target=drive)
     driver.start()
     try:
-        earlier = replay._awaited(LocalStorage(wide.checkpoint), replay.Request(outcome.request), 60)
+        earlier = await_outcome(LocalStorage(wide.checkpoint), ReplayRequest(outcome.request), 60)
         assert (earlier.records, earlier.done) == (2, True)
         assert items(spark, wide) == [1, 2, 3]
-        outcome = replay.replay(wide.pipeline, spark=spark, timeout=60)
+        outcome = replay(wide.pipeline, spark=spark, timeout=60)
         assert (outcome.records, outcome.still_bad, outcome.filed) == (1, 1, False)
     finally:
         stop.set()

@@ -46,7 +46,7 @@ def replay(
     runs, this command does it. The exit code is 0 if none of the records are left in quarantine, else 1.
     """
     pipeline = read_pipeline(file, settings)
-    replayer = driver_module("replay")
+    replayer = driver_module("replayer")
     outcome = call(replayer.replay, pipeline, table=table, reason=reason, timeout=timeout, debug=debug)
     for text in told(outcome, pipeline.spec.checkpoint, timeout):
         click.echo(text)
@@ -55,7 +55,7 @@ def replay(
 
 
 def told(outcome: Any, checkpoint: str, timeout: float) -> list[str]:
-    """What came of a replay (`lakemirror.driver.runtime.replay.Outcome`), a line each."""
+    """What came of a replay (`lakemirror.driver.runtime.replay_requests.ReplayOutcome`), a line each."""
     where = f"{checkpoint.rstrip('/')}/replay/outcomes/{outcome.request}.json"
     if outcome.filed:
         return [

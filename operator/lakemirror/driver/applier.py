@@ -14,8 +14,9 @@ from lakemirror.driver.plan import decide
 from lakemirror.driver.plan.decision import Decision, Held, Refused, Waiting
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.schemas import Schemas
-from lakemirror.driver.profile import restarts
+from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.overview import TableOverview
+from lakemirror.driver.profile.positions import Standing
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.changes import Transaction
 from lakemirror.driver.results import TableResult
@@ -80,7 +81,7 @@ class TableApplier:
             return commit.already(table, work, batch, result)
         return commit.commit(table, work, result, Transaction(app_id, batch))
 
-    def standing(self) -> list[restarts.Stored] | None:
+    def standing(self) -> list[Standing] | None:
         """The highest positions that stand in the mirror and its tombstones; None without a mirror."""
         table = self._table
         if table is None or not table.mirror.exists:
@@ -94,7 +95,7 @@ class TableApplier:
         if table.tombstone_summary.newest is not None:
             gone = table.tombstones.frame().where("kind <> 'collected'")
             rows = rows.unionByName(gone.select(*rows.columns))
-        return restarts.stored(rows)
+        return stretches.standing(rows)
 
     def read_log(self) -> None:
         """Have Delta compute the state of the mirror's log, in which MERGE looks up its transaction id."""

@@ -35,8 +35,9 @@ from lakemirror.driver.parse.envelopes.debezium import Classifier
 from lakemirror.driver.plan.decision import Decision, Held, Refused
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.targets import Targets
-from lakemirror.driver.profile import restarts
+from lakemirror.driver.profile import epochs, rewinds, stretches
 from lakemirror.driver.profile.overview import Overview, overview
+from lakemirror.driver.profile.positions import Memory, Standing
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.conservation import require_accounted, require_stored
@@ -68,7 +69,7 @@ class _Input:
     events: DataFrame
     seen: Overview
     batch: Batch
-    memory: restarts.Memory
+    memory: Memory
 
 
 class BatchApplier:
@@ -91,7 +92,7 @@ class BatchApplier:
         self._session = spark
         self._again = query_id.startswith("replay-")
         remembered = audit.positions(spark, self._checkpoint, None if self._again else query_id)
-        self._memory = restarts.with_epochs(remembered, self._spec.ordering)
+        self._memory = epochs.with_epochs(remembered, self._spec.ordering)
         self._every = 1
         self._fresh: set[str] = set()  # tables whose mirror this query makes
         former = audit.history(spark, self._checkpoint).tables
@@ -138,26 +139,26 @@ class BatchApplier:
         bad = isolate.as_bad(raw, poison)
         return _overviewed(readable.unionByName(bad, allowMissingColumns=True), self._every)
 
-    def _in_order(self, events: DataFrame, seen: Overview) -> tuple[DataFrame, Overview, restarts.Memory]:
+    def _in_order(self, events: DataFrame, seen: Overview) -> tuple[DataFrame, Overview, Memory]:
         """The events, of which those are set apart (kind ``held``) whose place in the order is undecided,
         their overview, and what to remember of the source's positions.
         """
         if self._again:
             known = {stream: self._memory[stream] for stream in seen.streams if stream in self._memory}
-            verdict = restarts.Verdict(self._memory, restarts.held_by(known))
+            verdict = rewinds.Verdict(self._memory, stretches.held_by(known))
         else:
-            verdict = restarts.judge(events, seen.streams, self._memory, self._spec.ordering, self._standing)
+            verdict = rewinds.judge(events, seen.streams, self._memory, self._spec.ordering, self._standing)
         if verdict.held is None:
             return events, seen, verdict.memory
         left_out = [str(name) for name in seen.tables if self._table(name).left_out]
         held = verdict.held & ~F.coalesce(_source(), F.lit("")).isin(left_out)
-        kind, reason = F.when(held, "held"), F.when(held, restarts.REASON)
+        kind, reason = F.when(held, "held"), F.when(held, rewinds.REASON)
         marked = events.withColumns(
             {"kind": F.coalesce(kind, "kind"), "reason": F.coalesce(reason, "reason")}
         )
         return marked, overview(marked), verdict.memory
 
-    def _standing(self, source: str) -> Sequence[restarts.Stored]:
+    def _standing(self, source: str) -> Sequence[Standing]:
         """What the mirror of a source table has from before this query; nothing if that cannot be read, for
         then the table is going to be refused.
         """

@@ -38,7 +38,7 @@ _KEPT = 3
 
 
 @dataclass(frozen=True)
-class Record:
+class OwnerRecord:
     """What stands in an owner record. Times are UTC, ISO 8601, for people to read."""
 
     holder: str
@@ -51,7 +51,7 @@ class Record:
     released_at: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Record | None:
+    def parse(cls, text: str) -> OwnerRecord | None:
         """The record of a file's text; None while it is being written."""
         try:
             document = json.loads(text)
@@ -75,7 +75,7 @@ class Owner:
         self._lock = _ProcessLock(storage) if isinstance(storage, LocalStorage) else None
         now = _now()
         run_id = run_id or uuid.uuid4().hex
-        self._record = Record(
+        self._record = OwnerRecord(
             uuid.uuid4().hex, socket.gethostname(), os.getpid(), run_id, now, now, lease_seconds
         )
         self._stop = threading.Event()
@@ -149,7 +149,7 @@ class Owner:
             if incarnation <= self.incarnation - _KEPT:
                 self._storage.delete(_name(incarnation))
 
-    def _is_over(self, record: Record | None) -> bool:
+    def _is_over(self, record: OwnerRecord | None) -> bool:
         """Whether it is sure, without waiting, that the record's owner no longer runs."""
         if record is None:
             return False
@@ -159,7 +159,7 @@ class Owner:
     def _watch(self, incarnation: int) -> None:
         """Return when the record has not changed for its lease; CheckpointInUse as soon as it has."""
         seen = self._read_text(incarnation)
-        record = Record.parse(seen)
+        record = OwnerRecord.parse(seen)
         lease = record.lease_seconds if record else self._lease
         until = time.monotonic() + lease
         while time.monotonic() < until:
@@ -189,12 +189,12 @@ class Owner:
         )
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
-    def _latest(self) -> tuple[int, Record | None]:
+    def _latest(self) -> tuple[int, OwnerRecord | None]:
         """The highest incarnation (0 for none) and its record (None while it is being written)."""
         incarnations = self._incarnations()
         if not incarnations:
             return 0, None
-        return incarnations[-1], Record.parse(self._read_text(incarnations[-1]))
+        return incarnations[-1], OwnerRecord.parse(self._read_text(incarnations[-1]))
 
     def _read_text(self, incarnation: int) -> str:
         try:
@@ -209,7 +209,7 @@ class Owner:
         if self._lock is not None:
             self._lock.give_back()
 
-    def _in_use(self, record: Record | None) -> CheckpointInUse:
+    def _in_use(self, record: OwnerRecord | None) -> CheckpointInUse:
         who = "a driver that is just starting"
         if record is not None:
             who = (

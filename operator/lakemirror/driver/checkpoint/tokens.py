@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lakemirror.api.spec import PipelineSpec
-from lakemirror.driver.checkpoint import identity as checkpoint
+from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.errors import LakemirrorError
 
@@ -43,13 +43,13 @@ def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
     nothing else: mirrors and tombstones stay, so that what is read again finds its place.
     """
     asked, handled = Tokens.of(spec), _handled(storage)
-    if not checkpoint.exists(storage):
+    if not identity.exists(storage):
         _write(storage, asked)
         return {}
     if asked.reset not in ("", handled.reset):
         for folder in _FEEDS:
             storage.delete_folder(folder)
-        checkpoint.forget(storage)
+        identity.forget(storage)
         _write(storage, asked)
         return {}
     return {source: token for source, token in asked.resync.items() if handled.resync.get(source) != token}

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from lakemirror.driver.document import aware
 from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
-from lakemirror.driver.profile import restarts
-from lakemirror.driver.profile.restarts import Seen, Stream
+from lakemirror.driver.profile import stretches
+from lakemirror.driver.profile.positions import Stream, StreamSeen
 from lakemirror.driver.tables.mirror import TableName
 
 
@@ -51,7 +51,7 @@ class TableOverview:
 @dataclass
 class Overview:
     """All of a batch. ``documents`` are schema documents seen for the first time, by id. ``streams`` are the
-    positions, ``held`` the events whose order is undecided (see `lakemirror.driver.profile.restarts`).
+    positions, ``held`` the events whose order is undecided (see `lakemirror.driver.profile.rewinds`).
     """
 
     records: int = 0
@@ -60,7 +60,7 @@ class Overview:
     bad_reason: str | None = None
     tables: dict[TableName, TableOverview] = field(default_factory=dict)
     documents: dict[int, str] = field(default_factory=dict)
-    streams: dict[Stream, Seen] = field(default_factory=dict)
+    streams: dict[Stream, StreamSeen] = field(default_factory=dict)
     held: int = 0
 
     def unreadable_schemas(self) -> dict[tuple[str, int], str]:
@@ -108,7 +108,7 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
         F.max("seq").alias("last_seq"),
         F.min("event_time").alias("since"),
         F.max("event_time").alias("last_event_time"),
-        *restarts.aggregates(every),
+        *stretches.aggregates(every),
     )
     result = Overview()
     tombstones: dict[str, int] = {}
@@ -132,7 +132,7 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
 
 def _count(result: Overview, row: Row) -> None:
     name = TableName(row["database"], row["schema"], row["table"])
-    restarts.note(result.streams, row, str(name))
+    stretches.note(result.streams, row, str(name))
     table = result.tables.setdefault(name, TableOverview(name))
     table.topics.add(row["topic"])
     table.last_event_time = _later(table.last_event_time, row["last_event_time"])

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.source import FilesSource, Source
 from lakemirror.driver import faults
-from lakemirror.driver.checkpoint import identity as checkpoint
+from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import Entry, Storage, open_storage
 from lakemirror.driver.document import from_millis, iso
 from lakemirror.driver.errors import BatchMismatch, CheckpointInUse, LakemirrorError
@@ -71,7 +71,7 @@ class InputIncomplete(LakemirrorError):
 
 
 @dataclass
-class _Waiting:
+class _IncompleteFile:
     """A file that is not taken yet, and why; ``since`` when it is as it is (monotonic seconds)."""
 
     stamp: tuple[int, int]
@@ -121,12 +121,12 @@ class FilesFeed:
         self._warn = warn
         self._ledger = _Ledger.load(storage)
         self._looked_at: dict[str, tuple[int, int]] = {}
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _IncompleteFile] = {}
         self._patience = _PATIENCE_SECONDS
         self._caught_up = False
         self.changed = 0
         self.skipped = 0
-        self.query_id = checkpoint.query_id(storage, "files", started=self._ledger.next_id > 0)
+        self.query_id = identity.query_id(storage, "files", started=self._ledger.next_id > 0)
 
     def run(
         self,
@@ -258,7 +258,7 @@ class FilesFeed:
         if waiting is None or waiting.stamp != stamp:
             reason = self._why_not(entry.name)
             if reason is not None:
-                self._waiting[entry.name] = _Waiting(stamp, reason, now)
+                self._waiting[entry.name] = _IncompleteFile(stamp, reason, now)
                 return False
         elif waiting.reason != _NO_END or now - waiting.since < _SETTLE_SECONDS:
             if now - waiting.since >= self._patience and not waiting.told:

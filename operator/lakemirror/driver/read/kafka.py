@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Source
 from lakemirror.driver import faults
-from lakemirror.driver.checkpoint import identity as checkpoint
+from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.document import from_millis
 from lakemirror.driver.errors import LakemirrorError, PipelineStopped, cause_of
@@ -87,7 +87,7 @@ class KafkaFeed:
         self._failure: BaseException | None = None
         self._position = self._log.position()
         self._applied: int | None = None
-        self.query_id = checkpoint.query_id(storage, "kafka", started=bool(self._log.recorded()))
+        self.query_id = identity.query_id(storage, "kafka", started=bool(self._log.recorded()))
 
     def run(
         self,

@@ -18,8 +18,7 @@ from pyspark.sql import functions as F
 from lakemirror.api.report import COUNTERS, Counts
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.document import aware
-from lakemirror.driver.profile import restarts
-from lakemirror.driver.profile.restarts import Place, Stream
+from lakemirror.driver.profile.positions import Memory, Place, Stream, from_json, newest, to_json
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import pending
 from lakemirror.driver.record.pending import Pending
@@ -62,7 +61,7 @@ def read(spark: SparkSession, checkpoint: str) -> DataFrame | None:
 
 
 def keep(
-    spark: SparkSession, checkpoint: str, batch: Batch, result: BatchResult, memory: restarts.Memory | None
+    spark: SparkSession, checkpoint: str, batch: Batch, result: BatchResult, memory: Memory | None
 ) -> None:
     """Make durable what a batch did, and which positions to remember. Of a batch that is done again, what was
     said first stands.
@@ -96,7 +95,7 @@ def _of(table: DataFrame, batches: Sequence[Pending]) -> DataFrame:
     return table.where(near).select(*_BATCH)
 
 
-def _rows(batch: Batch, result: BatchResult, memory: restarts.Memory | None) -> list[dict[str, object]]:
+def _rows(batch: Batch, result: BatchResult, memory: Memory | None) -> list[dict[str, object]]:
     common = {
         "committed_at": datetime.now(UTC).isoformat(),
         "query_id": batch.query_id,
@@ -105,7 +104,7 @@ def _rows(batch: Batch, result: BatchResult, memory: restarts.Memory | None) -> 
     whole = {
         "extent": json.dumps(batch.extent, sort_keys=True),
         **result.counts.values(),
-        "positions": None if memory is None else restarts.to_json(memory),
+        "positions": None if memory is None else to_json(memory),
     }
     rows: list[dict[str, object]] = [{**common, **whole}]
     for table in result.tables.values():
@@ -123,8 +122,8 @@ def positions(spark: SparkSession, checkpoint: str, query_id: str | None = None)
     batches = rows.where("source IS NULL AND positions IS NOT NULL")
     if query_id is not None:
         batches = batches.where(F.col("query_id") == query_id)
-    newest = batches.groupBy("query_id").agg(F.max_by("positions", "batch_id").alias("positions"))
-    return restarts.newest(restarts.from_json(row["positions"]) for row in newest.collect())
+    last = batches.groupBy("query_id").agg(F.max_by("positions", "batch_id").alias("positions"))
+    return newest(from_json(row["positions"]) for row in last.collect())
 
 
 def history(spark: SparkSession, checkpoint: str) -> History:

@@ -12,7 +12,8 @@ from lakemirror.driver.read.base import Feed, Lag
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.runtime.events import Event, Reported, Warned
 from lakemirror.driver.runtime.held import HeldRecords
-from lakemirror.driver.runtime.progress import Progress, ProgressSink, Reporter
+from lakemirror.driver.runtime.progress import Progress
+from lakemirror.driver.runtime.reporter import ProgressSink, Reporter
 
 _UNKNOWN = Lag(None, False)
 _log = logging.getLogger(__name__)

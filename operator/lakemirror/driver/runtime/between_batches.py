@@ -8,7 +8,7 @@ from collections.abc import Callable
 from lakemirror.driver.errors import cause_of
 from lakemirror.driver.runtime.backoff import Backoff
 from lakemirror.driver.runtime.held import HeldRecords
-from lakemirror.driver.runtime.replay import Requests
+from lakemirror.driver.runtime.replay_requests import ReplayRequests
 
 _EVERY_SECONDS = 5.0
 _LONGEST_DELAY_SECONDS = 300.0
@@ -17,7 +17,7 @@ _LONGEST_DELAY_SECONDS = 300.0
 class BetweenBatches:
     """Serves requests for a replay, and tries held records again. ``warn`` is told what failed as a whole."""
 
-    def __init__(self, requests: Requests, held: HeldRecords, warn: Callable[[str], None]) -> None:
+    def __init__(self, requests: ReplayRequests, held: HeldRecords, warn: Callable[[str], None]) -> None:
         self._requests, self._held, self._warn = requests, held, warn
         self._delays: Backoff[str] = Backoff(_EVERY_SECONDS, _LONGEST_DELAY_SECONDS)
 

@@ -21,14 +21,14 @@ from lakemirror.driver.errors import CheckpointInUse, cause_of
 from lakemirror.driver.record.quarantine import HELD, OpenRecords
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.backoff import Backoff
-from lakemirror.driver.runtime.replay import Gate
+from lakemirror.driver.runtime.replayer import Replayer
 
 FIRST_DELAY, LONGEST_DELAY = 15.0, 900.0
 _log = logging.getLogger(__name__)
 
 
 class HeldRecords:
-    """Decides when held records of which tables are tried again, and has the gate do it.
+    """Decides when held records of which tables are tried again, and has the ``replayer`` do it.
 
     `batch_done` may be called from another thread than `serve`. ``warn`` is told what failed as a whole.
     """
@@ -36,11 +36,11 @@ class HeldRecords:
     def __init__(
         self,
         spec: PipelineSpec,
-        gate: Gate,
+        replayer: Replayer,
         warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spec, self._gate, self._warn = spec, gate, warn
+        self._spec, self._replayer, self._warn = spec, replayer, warn
         self._delays: Backoff[str] = Backoff(FIRST_DELAY, LONGEST_DELAY, clock)
         self._results: SimpleQueue[BatchResult] = SimpleQueue()
         self._held: set[str] | None = None
@@ -82,7 +82,7 @@ class HeldRecords:
 
     def _count(self) -> None:
         """See what is held. What comes while the driver runs waits; what it started with does not."""
-        self.open = self._gate.open_counts()
+        self.open = self._replayer.open_counts()
         held = {source for source, scopes in self.open.items() if any(scopes.get(each) for each in HELD)}
         found = {source for source in held if self._is_wanted(source)}
         if self._held is not None:
@@ -94,7 +94,7 @@ class HeldRecords:
         """All tables at once; each for itself if that fails."""
         _log.info("held records are tried again: %s", ", ".join(sources))
         try:
-            self._gate.apply(_held(sources))
+            self._replayer.apply(_held(sources))
         except CheckpointInUse:
             raise
         except Exception as error:
@@ -115,7 +115,7 @@ class HeldRecords:
         message = cause_of(error)
         self._warn(f"held records of {source or 'unknown tables'} could not be applied: {message}")
         try:
-            self._gate.explain(_held([source]), message)
+            self._replayer.explain(_held([source]), message)
         except Exception as failure:
             self._warn(f"the quarantine could not be written: {failure}")
 
@@ -123,7 +123,7 @@ class HeldRecords:
         """Whether the manifest has the table mirrored, and not suspended."""
         try:
             settings = self._spec.table_settings(source) if source else None
-        except AmbiguousTable:  # the gate says so
+        except AmbiguousTable:  # applying says so
             return True
         return not source or (settings is not None and not settings.suspend)
 

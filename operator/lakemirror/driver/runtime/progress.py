@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from lakemirror.api.report import (
     Counts,
@@ -20,8 +19,7 @@ from lakemirror.api.report import (
     TableReport,
     Totals,
 )
-from lakemirror.driver.checkpoint.storage import Storage
-from lakemirror.driver.document import iso, to_json
+from lakemirror.driver.document import iso
 from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
 from lakemirror.driver.read.base import Committed, Lag
 from lakemirror.driver.record.quarantine import OpenRecords
@@ -177,82 +175,6 @@ class Progress:
 
     def _say(self, **news: Any) -> None:
         self._report = Report.model_validate({**dict(self._report), **news})
-
-
-class ProgressSink(Protocol):
-    """Where reports go."""
-
-    def publish(self, report: Report) -> None: ...
-
-
-class FileSink:
-    """The newest report as a JSON file beside the checkpoint."""
-
-    def __init__(self, storage: Storage, name: str = "progress.json") -> None:
-        self._storage = storage
-        self._name = name
-
-    def publish(self, report: Report) -> None:
-        self._storage.write_text(self._name, to_json(report.document()))
-
-
-class Reporter:
-    """Publishes reports from a thread: soon after news, but not often, and now and then without news.
-
-    ``make`` gives the report of this moment. A sink that fails is logged and tried again with the next one.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[DriverPhase], Report],
-        sinks: Iterable[ProgressSink],
-        *,
-        at_most_every: float = 10.0,
-        at_least_every: float = 30.0,
-    ) -> None:
-        self._make = make
-        self._sinks = list(sinks)
-        self._soon, self._late = at_most_every, at_least_every
-        self._news = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="lakemirror-progress", daemon=True)
-
-    def start(self) -> None:
-        """Publish now, and from now on."""
-        self._publish("Starting")
-        self._thread.start()
-
-    def news(self) -> None:
-        """Something has happened that the next report should tell."""
-        self._news.set()
-
-    def stop(self, phase: DriverPhase) -> Report:
-        """The last report, published at once."""
-        self._stop.set()
-        self._news.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        return self._publish(phase)
-
-    def _loop(self) -> None:
-        while True:
-            began = time.monotonic()
-            if self._stop.wait(self._soon):
-                return
-            self._news.wait(max(0.0, self._late - (time.monotonic() - began)))
-            if self._stop.is_set():
-                return
-            self._news.clear()
-            self._publish("Running")
-
-    def _publish(self, phase: DriverPhase) -> Report:
-        report = self._make(phase)
-        for sink in self._sinks:
-            try:
-                sink.publish(report)
-            except Exception as error:
-                _log.warning("progress could not be reported by %s: %s", type(sink).__name__, cause_of(error))
-        return report
 
 
 def _lag_seconds(newest: datetime | None, lag: Lag) -> float | None:

@@ -29,8 +29,9 @@ from lakemirror.driver.runtime.events import BatchDone, Event, Finished, Started
 from lakemirror.driver.runtime.held import HeldRecords
 from lakemirror.driver.runtime.metrics import Metrics, port_from_environment
 from lakemirror.driver.runtime.paths import with_absolute_paths
-from lakemirror.driver.runtime.progress import FileSink, ProgressSink
-from lakemirror.driver.runtime.replay import Gate, Requests
+from lakemirror.driver.runtime.replay_requests import ReplayRequests
+from lakemirror.driver.runtime.replayer import Replayer
+from lakemirror.driver.runtime.reporter import FileSink, ProgressSink
 from lakemirror.driver.runtime.resync import Rereading
 from lakemirror.driver.runtime.retry import Retries
 from lakemirror.driver.runtime.session import create_session
@@ -115,9 +116,11 @@ def _mirror(
     feed = stack.enter_context(closing(run.feeds.open(spec.source, run.storage)))
     turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id))
     announcer.progress.stands_at(feed.committed())
-    gate = Gate(run.session, run.pipeline, turns.turn, partial(announcer.progress.batch_done, again=True))
-    held = HeldRecords(spec, gate, announcer.warn)
-    between = BetweenBatches(Requests(run.storage, gate, announcer.warn), held, announcer.warn)
+    told = partial(announcer.progress.batch_done, again=True)
+    replayer = Replayer(run.session, run.pipeline, turns.turn, told)
+    held = HeldRecords(spec, replayer, announcer.warn)
+    requests = ReplayRequests(run.storage, replayer.carry_out, announcer.warn)
+    between = BetweenBatches(requests, held, announcer.warn)
     retries = Retries(run)
     batches = Batches(run, turns, retries, held, {batch.batch_id for batch in feed.pending()})
     all_sinks = _sinks(stack, run, sinks)

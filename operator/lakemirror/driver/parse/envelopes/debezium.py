@@ -40,7 +40,7 @@ JSON objects; ``schema_text`` is the embedded schema document, null without one 
 among the known. ``gaps`` says that a value may be the placeholder of one that the source did not send,
 ``full_before`` that a before image has all columns whatever the table's replica identity.
 ``stream``, ``server`` and ``source_time`` (microseconds) tell where positions start again
-(`lakemirror.driver.profile.restarts`); without ``stream`` the event says nothing of that.
+(`lakemirror.driver.profile.rewinds`); without ``stream`` the event says nothing of that.
 ``raw_*`` are set for bad records only.
 """
 

@@ -1,0 +1,96 @@
+"""Epochs of positions: what a declared one decides, and which one has to be declared. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lakemirror.api.spec import Ordering
+from lakemirror.driver.profile.evidence import Later
+from lakemirror.driver.profile.positions import At, Memory, Place, Stream, highest, latest, with_servers
+
+
+def with_epochs(memory: Memory, ordering: Ordering) -> Memory:
+    """What was remembered, with the epochs that were declared since."""
+    return {
+        stream: declared(place, _starts_of(stream, ordering)) if place.tail else place
+        for stream, place in memory.items()
+    }
+
+
+def declared(place: Place, epochs: Sequence[tuple[int, int]]) -> Place:
+    """A place whose undecided tail is decided where an epoch was declared for it: then it is what came last,
+    and what follows may be below it. ``epochs`` are numbers and first offsets.
+    """
+    tail = []
+    for stretch in place.tail:
+        number = max((number for number, first in epochs if first <= stretch.first), default=0)
+        low, high = (f"{number:04x}{each[4:]}" for each in (stretch.low, stretch.high))
+        if low <= place.top.seq:
+            tail.append(stretch)
+            continue
+        top = At(high, stretch.last)
+        place = replace(
+            place,
+            top=top,
+            streamed=highest(place.streamed, top),
+            time=latest(place.time, stretch.time),
+            servers=with_servers(place, stretch),
+        )
+    return replace(place, tail=tuple(tail))
+
+
+def _starts_of(stream: Stream, ordering: Ordering) -> list[tuple[int, int]]:
+    """Where the declared epochs begin in a stream's partition."""
+    found = ((each.epoch, each.from_.get(stream.topic, {})) for each in ordering.epochs)
+    return [(number, firsts[stream.partition]) for number, firsts in found if stream.partition in firsts]
+
+
+def remedy(begun: Mapping[tuple[str, int], int], memory: Memory, later: Later, ordering: Ordering) -> str:
+    """What happened and what to do, with the whole new value of ``ordering.epochs``."""
+    (topic, partition), offset = min(begun.items())
+    stretches = [
+        stretch
+        for stream, place in memory.items()
+        if (stream.topic, stream.partition) == (topic, partition)
+        for stretch in (*place.tail, *(stretch for _, stretch in later.get(stream, ())))
+        if stretch.first >= offset
+    ]
+    time = max((stretch.time for stretch in stretches if stretch.time is not None), default=None)
+    servers = sorted({server for stretch in stretches for server in stretch.servers})
+    details = "; ".join(
+        ([f"up to {_shown(time)} UTC"] if time is not None else [])
+        + ([f"server {', '.join(servers)}"] if servers else [])
+    )
+    epochs = json.dumps(extended(ordering, begun))
+    return (
+        f"positions of the source start again: topic {topic}, partition {partition}, offset {offset} and "
+        f"later{f' ({details})' if details else ''}: these records were made after those that were read "
+        "before them, but stand before them in the source's log. Nothing of this batch was written. If "
+        f"the source failed over or was restored, declare a new epoch: ordering.epochs: {epochs}; if these "
+        "are old records that were sent again, correct the topic."
+    )
+
+
+def extended(ordering: Ordering, begun: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+    """The declared epochs and the one that begins there: a new one, unless the highest has none of these
+    partitions yet.
+    """
+    epochs: list[dict[str, Any]] = [
+        {"epoch": each.epoch, "from": {t: {str(p): o for p, o in starts.items()} for t, starts in froms}}
+        for each in ordering.epochs
+        for froms in [each.from_.items()]
+    ]
+    newest = epochs[-1]["from"] if epochs else {}
+    if not epochs or any(str(partition) in newest.get(topic, {}) for topic, partition in begun):
+        epochs.append({"epoch": epochs[-1]["epoch"] + 1 if epochs else 1, "from": {}})
+    for (topic, partition), offset in sorted(begun.items()):
+        epochs[-1]["from"].setdefault(topic, {})[str(partition)] = offset
+    return epochs
+
+
+def _shown(micros: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).strftime("%Y-%m-%d %H:%M:%S")

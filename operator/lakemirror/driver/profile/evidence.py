@@ -1,0 +1,192 @@
+"""Whether positions of the source have started again: what a stream's stretches say of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from lakemirror.driver.profile.positions import (
+    MOST,
+    Former,
+    Memory,
+    Place,
+    Standing,
+    Stream,
+    StreamSeen,
+    Stretch,
+    highest,
+    latest,
+    with_servers,
+)
+
+Later = Mapping[Stream, Sequence[tuple[Former, Stretch]]]
+"""By stream, what it has below and later than what mirrors have, one stretch for each table."""
+
+
+def is_unclear(place: Place, seen: StreamSeen, *, known: bool = True) -> bool:
+    """Whether something may lie below what came before it, so that a closer look is needed.
+
+    ``place`` is what was remembered before the batch, if the stream was ``known``.
+    """
+    after = advanced(place, seen)
+    low = min(low for low, _ in seen.tables.values())
+    fell = known and low < place.top.seq and max(seen.last, seen.last_unanchored) > place.top.offset
+    unanchored = after.streamed is not None and seen.last_unanchored > after.streamed.offset
+    return fell or unanchored or not seen.ordered or seen.last > after.top.offset
+
+
+def settle(place: Place, stretches: Sequence[Stretch]) -> Place:
+    """What is remembered of a stream after the ``stretches`` of a batch, by offset. What is below what came
+    before is undecided, until something is above again; but evidence stays.
+    """
+    for stretch in stretches:
+        if not stretch.above:
+            place = replace(place, tail=tuple(_joined(place.tail, stretch)[:MOST]))
+        elif any(is_evidence(each, place) for each in place.tail):
+            break
+        else:
+            place = replace(
+                place,
+                time=latest(place.time, stretch.time),
+                servers=with_servers(place, stretch),
+                tail=tuple(each for each in place.tail if each.last > stretch.last),
+            )
+    return place
+
+
+def is_evidence(stretch: Stretch, place: Place) -> bool:
+    """Whether a stretch cannot be sent again: it is later than everything before it, or of a new server."""
+    later = stretch.time is not None and place.time is not None and stretch.time > place.time
+    moved = bool(place.servers) and not set(stretch.servers) <= set(place.servers)
+    return later or moved
+
+
+def starts(memory: Memory, later: Later, tolerance: int) -> dict[tuple[str, int], int]:
+    """Where a new epoch begins, by topic and partition; empty without evidence.
+
+    Where one partition has evidence, the undecided tails of the same connector's other partitions are taken
+    along, unless they are nearer to where their partition stood: then they were sent again. ``later`` has
+    what is later than a mirror; ``tolerance`` is in microseconds.
+    """
+    found = _evidence(memory, later, tolerance)
+    begun: dict[tuple[str, int], int] = {}
+    for stream, place in memory.items():
+        evidence = found.get(stream.name)
+        offsets = _begins(place, later.get(stream, ()), evidence) if evidence else []
+        if offsets:
+            where = stream.topic, stream.partition
+            begun[where] = min([*offsets, *([begun[where]] if where in begun else [])])
+    return begun
+
+
+def _evidence(memory: Memory, later: Later, tolerance: int) -> dict[str, list[Stretch]]:
+    """What cannot have been sent again, by connector."""
+    found: dict[str, list[Stretch]] = {}
+    for stream, place in memory.items():
+        found.setdefault(stream.name, []).extend(each for each in place.tail if is_evidence(each, place))
+    for stream, stretches in later.items():
+        found.setdefault(stream.name, []).extend(
+            each
+            for former, each in stretches
+            if each.time is not None and each.time > former.time + tolerance
+        )
+    return found
+
+
+def _begins(place: Place, later: Sequence[tuple[Former, Stretch]], evidence: Sequence[Stretch]) -> list[int]:
+    """The offsets from which on a stream's changes belong to the new positions."""
+    undecided = [(each, place.top.seq) for each in place.tail if not _is_known(each, place, evidence)]
+    undecided += [(each, former.seq) for former, each in later]
+    offsets = [
+        each.first for each, stood in undecided if each in evidence or _is_nearer(each, evidence, stood)
+    ]
+    return offsets + [former.first for former in place.former.values() if former.first is not None]
+
+
+def _is_known(stretch: Stretch, place: Place, evidence: Sequence[Stretch]) -> bool:
+    """Whether a stretch is of a server that was there before, and no evidence itself."""
+    return bool(stretch.servers) and set(stretch.servers) <= set(place.servers) and stretch not in evidence
+
+
+def _is_nearer(stretch: Stretch, evidence: Sequence[Stretch], stood: str) -> bool:
+    """Whether a stretch lies nearer to the new positions than to where its partition stood."""
+    low, here, before = (int(each, 16) for each in (min(each.low for each in evidence), stretch.low, stood))
+    high = int(max(each.high for each in evidence), 16)
+    away = max(low - here, here - high, 0)
+    return away < before - here
+
+
+def first_place(
+    stream: Stream, seen: StreamSeen, memory: Memory, standing: Callable[[str], Sequence[Standing]]
+) -> Place:
+    """A stream that is read for the first time."""
+    known = {(each.topic, each.partition) for each in memory}
+    former = {}
+    for table in seen.tables:
+        groups = [group for group in standing(table) if (group.topic, group.partition) not in known]
+        same = [g for g in groups if (g.topic, g.partition) == (stream.topic, stream.partition)]
+        found = same or [g for g in groups if g.topic == stream.topic] or groups
+        times = [group.time for group in found if group.time is not None]
+        if times:
+            former[table] = Former(max(group.seq for group in found), max(times))
+    return Place(seen.top, former=former)
+
+
+def unbroken(seen: StreamSeen) -> Stretch:
+    """A batch in which nothing falls back."""
+    low = min(low for low, _ in seen.tables.values())
+    return Stretch(-1, seen.top.offset, low, seen.top.seq, seen.time, tuple(seen.servers), above=True)
+
+
+def advanced(place: Place, seen: StreamSeen) -> Place:
+    """A place with the highest positions that a batch has."""
+    return replace(place, top=max(place.top, seen.top), streamed=highest(place.streamed, seen.streamed))
+
+
+def _joined(stretches: Sequence[Stretch], stretch: Stretch) -> list[Stretch]:
+    """Add a stretch to those before it; one that goes on is one with the last, one that is known stays
+    one.
+    """
+    for i, other in enumerate(stretches):
+        overlaps = stretch.first <= other.last and other.first <= stretch.last
+        last = i == len(stretches) - 1
+        goes_on = last and stretch.first > other.last and stretch.low >= other.high
+        moved = stretch.servers and other.servers and not set(stretch.servers) & set(other.servers)
+        if overlaps or (goes_on and not moved):
+            both = Stretch(
+                min(stretch.first, other.first),
+                max(stretch.last, other.last),
+                min(stretch.low, other.low),
+                max(stretch.high, other.high),
+                latest(stretch.time, other.time),
+                tuple(sorted({*stretch.servers, *other.servers})),
+            )
+            return [*stretches[:i], both, *stretches[i + 1 :]]
+    return sorted([*stretches, stretch], key=lambda each: each.first)
+
+
+def formers(places: Memory, seen: Mapping[Stream, StreamSeen]) -> Iterable[tuple[Stream, dict[str, Former]]]:
+    """Streams that have something below and later than what a mirror has."""
+    for stream, each in seen.items():
+        found = {}
+        for table, former in places[stream].former.items():
+            low, time = each.tables.get(table, ("", None))
+            if time is not None and low < former.seq and time > former.time:
+                found[table] = former
+        if found:
+            yield stream, found
+
+
+def without_reached(place: Place, later: Sequence[tuple[Former, Stretch]]) -> Place:
+    """A place without what the stream has reached, with where begins what waits."""
+    firsts = {former: stretch.first for former, stretch in later}
+    left = {}
+    for table, former in unreached(place):
+        known = [each for each in (former.first, firsts.get(former)) if each is not None]
+        left[table] = replace(former, first=min(known, default=None))
+    return replace(place, former=left) if place.former else place
+
+
+def unreached(place: Place) -> list[tuple[str, Former]]:
+    """The tables whose mirrors stand higher than their stream has come since, and where."""
+    return [(table, each) for table, each in place.former.items() if place.top.seq < each.seq]

@@ -1,0 +1,150 @@
+"""Positions of a source: what is remembered of each stream of changes, and what a batch has of it. Values
+alone, and their JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+MOST: Final = 100
+"""Stretches and servers that are remembered of a partition."""
+
+
+class Stream(NamedTuple):
+    """The changes that one connector sends to one partition."""
+
+    topic: str
+    partition: int
+    name: str
+
+
+class At(NamedTuple):
+    """A sequence as hexadecimal digits, and the last offset at which it stood."""
+
+    seq: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Changes at growing positions, from offset ``first`` to ``last``; ``time`` is the latest source time, in
+    microseconds. ``above`` all that came before them, or below.
+    """
+
+    first: int
+    last: int
+    low: str
+    high: str
+    time: int | None = None
+    servers: tuple[str, ...] = ()
+    above: bool = False
+
+
+@dataclass(frozen=True)
+class Former:
+    """What a mirror holds of a table from before this reading: highest sequence, latest time; and the first
+    offset of what is below and later than that.
+    """
+
+    seq: str
+    time: int
+    first: int | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is remembered of a stream.
+
+    ``top`` is its highest change, ``streamed`` the highest that is no snapshot row; ``time`` and ``servers``
+    are the latest source time (microseconds) and the servers up to there, ``tail`` what is undecided since.
+    ``former``, by table, is there until the stream has reached it.
+    """
+
+    top: At
+    streamed: At | None = None
+    time: int | None = None
+    servers: tuple[str, ...] = ()
+    tail: tuple[Stretch, ...] = ()
+    former: Mapping[str, Former] = field(default_factory=dict)
+
+
+Memory = Mapping[Stream, Place]
+
+
+@dataclass
+class StreamSeen:
+    """What a batch has of a stream. ``last`` is the last offset of a change that is anchored (see
+    `lakemirror.driver.sequence`), ``last_unanchored`` of one that is not; ``ordered`` says whether the
+    positions of each table grow; ``tables`` has the lowest sequence and the latest time of each.
+    """
+
+    top: At
+    streamed: At | None = None
+    ordered: bool = True
+    last: int = -1
+    last_unanchored: int = -1
+    time: int | None = None
+    servers: set[str] = field(default_factory=set)
+    tables: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+
+
+class Standing(NamedTuple):
+    """What a mirror has of a partition."""
+
+    topic: str | None
+    partition: int | None
+    seq: str
+    time: int | None
+
+
+def newest(memories: Iterable[Memory]) -> dict[Stream, Place]:
+    """Of several queries' memories, the one of each stream that is furthest."""
+    merged: dict[Stream, Place] = {}
+    for memory in memories:
+        for stream, place in memory.items():
+            if stream not in merged or merged[stream].top < place.top:
+                merged[stream] = place
+    return merged
+
+
+def to_json(memory: Memory) -> str:
+    """As the audit keeps it."""
+    return json.dumps([[list(stream), asdict(place)] for stream, place in sorted(memory.items())])
+
+
+def from_json(text: str) -> dict[Stream, Place]:
+    """What `to_json` wrote; nothing of what earlier versions did, which knew less."""
+    document = json.loads(text)
+    if not isinstance(document, list):
+        return {}
+    return {Stream(*stream): _place(place) for stream, place in document}
+
+
+def _place(document: Mapping[str, Any]) -> Place:
+    streamed = document["streamed"]
+    return Place(
+        At(*document["top"]),
+        streamed and At(*streamed),
+        document["time"],
+        tuple(document["servers"]),
+        tuple(Stretch(**{**stretch, "servers": tuple(stretch["servers"])}) for stretch in document["tail"]),
+        {table: Former(**former) for table, former in document["former"].items()},
+    )
+
+
+def highest(one: At | None, other: At | None) -> At | None:
+    """The higher of two positions; None where there is none."""
+    return max(one, other) if one and other else one or other
+
+
+def latest(one: int | None, other: int | None) -> int | None:
+    """The later of two times; None where there is none."""
+    return other if one is None else one if other is None else max(one, other)
+
+
+def with_servers(place: Place, stretch: Stretch) -> tuple[str, ...]:
+    """The servers that are remembered of a place, and those of a stretch that comes after it."""
+    return tuple(sorted({*place.servers, *stretch.servers}))[:MOST]

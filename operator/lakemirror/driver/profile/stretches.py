@@ -1,0 +1,215 @@
+"""What the events of a batch say of the source's positions, as Spark finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from lakemirror.driver.profile.evidence import unreached
+from lakemirror.driver.profile.positions import (
+    At,
+    Former,
+    Memory,
+    Place,
+    Standing,
+    Stream,
+    StreamSeen,
+    Stretch,
+    highest,
+    latest,
+)
+from lakemirror.driver.tables.mirror import name_of
+
+_STREAM: Final = ("topic", "partition", "stream")
+_TOPS: Final = "_topic STRING, _partition INT, _stream STRING, _offset BIGINT, _seq STRING, _streamed STRING"
+
+
+def aggregates(every: int = 1) -> list[Column]:
+    """For a group of one stream and table: what `note` wants of it. Whether its positions grow is seen from
+    those at offsets that ``every`` divides.
+    """
+    at = F.struct("seq", "offset")
+    placed = F.col("stream").isNotNull()
+    compared = placed & (F.col("op") != "r") & (F.pmod("offset", F.lit(every)) == 0)
+    by_offset = F.sort_array(F.collect_list(F.when(compared, F.struct("offset", "seq"))))
+    by_seq = F.sort_array(F.collect_list(F.when(compared, F.col("seq"))))
+    return [
+        (by_offset["seq"] == by_seq).alias("ordered"),
+        F.max(F.when(placed, at)).alias("top"),
+        F.max(F.when(placed & (F.col("op") != "r"), at)).alias("streamed_top"),
+        F.max(F.when(placed & ~F.col("unanchored"), F.col("offset"))).alias("last"),
+        F.max(F.when(placed & F.col("unanchored"), F.col("offset"))).alias("last_unanchored"),
+        F.min(F.when(placed, F.col("seq"))).alias("low"),
+        F.max(F.when(placed, _time())).alias("time"),
+        F.collect_set(F.when(placed, F.col("server"))).alias("servers"),
+    ]
+
+
+def note(found: dict[Stream, StreamSeen], row: Row, table: str) -> None:
+    """Add a group's row to what a batch has."""
+    if row["stream"] is None:
+        return
+    stream = Stream(row["topic"], row["partition"], row["stream"])
+    top, streamed = _at(row["top"]), row["streamed_top"] and _at(row["streamed_top"])
+    seen = found.setdefault(stream, StreamSeen(top))
+    seen.top = max(seen.top, top)
+    seen.streamed = highest(seen.streamed, streamed)
+    seen.ordered = seen.ordered and row["ordered"]
+    seen.last = max(seen.last, _or(row["last"]))
+    seen.last_unanchored = max(seen.last_unanchored, _or(row["last_unanchored"]))
+    seen.time = latest(seen.time, row["time"])
+    seen.servers.update(row["servers"])
+    low, time = seen.tables.get(table, (bytes(row["low"]).hex(), None))
+    seen.tables[table] = min(low, bytes(row["low"]).hex()), latest(time, row["time"])
+
+
+def standing(rows: DataFrame) -> list[Standing]:
+    """What a mirror has, by the partition that it came from; ``rows``: topic, partition, seq, event_time."""
+    found = rows.groupBy("topic", "partition").agg(
+        F.max("seq").alias("seq"), F.max(F.unix_micros("event_time")).alias("time")
+    )
+    return [
+        Standing(row["topic"], row["partition"], bytes(row["seq"]).hex(), row["time"])
+        for row in found.collect()
+        if row["seq"] is not None
+    ]
+
+
+def cut(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> dict[Stream, list[Stretch]]:
+    """The closer look: the stretches of these streams, cut where a position falls back, passes the highest,
+    or comes from another server. What stands where the stream was read before is one stretch above.
+    """
+    stretches = (
+        _numbered(_beside_tops(events, unclear))
+        .groupBy(*_STREAM, "old", "stretch")
+        .agg(*_of_stretch(), F.first("above").alias("above"))
+    )
+    found: dict[Stream, list[Stretch]] = {}
+    for row in sorted(stretches.collect(), key=lambda row: (not row["old"], row["first"])):
+        found.setdefault(Stream(row["topic"], row["partition"], row["stream"]), []).append(_stretch(row))
+    return found
+
+
+def _beside_tops(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> DataFrame:
+    """The events of these streams, each beside the highest position that was there before the batch."""
+    none = Place(At("", -1))
+    tops = [
+        (*stream, place.top.offset, place.top.seq, place.streamed.seq if place.streamed else "")
+        for stream, place in ((stream, place or none) for stream, place in unclear.items())
+    ]
+    known = F.broadcast(events.sparkSession.createDataFrame(tops, _TOPS))
+    same = reduce(Column.__and__, [F.col(name) == F.col(f"_{name}") for name in _STREAM])
+    return events.join(known, same).select(
+        *_STREAM,
+        "offset",
+        F.lower(F.hex("seq")).alias("seq"),
+        "server",
+        _time().alias("time"),
+        (F.col("offset") <= F.col("_offset")).alias("old"),
+        F.when(F.col("unanchored"), F.col("_streamed")).otherwise(F.col("_seq")).alias("stood"),
+        "unanchored",
+        F.when(F.col("op") != "r", F.lower(F.hex("seq"))).alias("streamed"),
+    )
+
+
+def _numbered(events: DataFrame) -> DataFrame:
+    """Events with the number of their ``stretch``, and if it lies ``above`` all that came before."""
+    order = Window.partitionBy(*_STREAM, "old").orderBy("offset", "seq")
+    past = order.rowsBetween(Window.unboundedPreceding, -1)
+    top = F.when(F.col("unanchored"), F.max("streamed").over(past)).otherwise(F.max("seq").over(past))
+    above = F.col("old") | (F.col("seq") >= F.greatest(F.coalesce(top, F.lit("")), "stood"))
+    steps = events.withColumns({"above": above, "before": F.last("server", ignorenulls=True).over(past)})
+    begins = (
+        (F.col("above") != F.lag("above").over(order))
+        | (~F.col("above") & (F.col("seq") < F.lag("seq").over(order)))
+        | (~F.col("above") & (F.col("server") != F.col("before")))
+    )
+    marked = steps.withColumn("begins", F.coalesce(begins, F.lit(False)).cast("int"))
+    return marked.withColumn("stretch", F.sum("begins").over(order))
+
+
+def _of_stretch() -> list[Column]:
+    return [
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        F.min("seq").alias("low"),
+        F.max("seq").alias("high"),
+        F.max("time").alias("time"),
+        F.collect_set("server").alias("servers"),
+    ]
+
+
+def later_than_mirrors(
+    events: DataFrame, waiting: Mapping[Stream, Mapping[str, Former]]
+) -> dict[Stream, list[tuple[Former, Stretch]]]:
+    """What these streams have below and later than what the mirrors have, one stretch for each table."""
+    found: dict[Stream, list[tuple[Former, Stretch]]] = {}
+    for stream, formers in waiting.items():
+        for table, former in formers.items():
+            mine = events.where(_of(stream) & _is_later(table, former))
+            columns = ("offset", F.lower(F.hex("seq")).alias("seq"), _time().alias("time"), "server")
+            row = mine.select(*columns).agg(*_of_stretch(), F.lit(False).alias("above")).first()
+            if row is not None and row["first"] is not None:
+                found.setdefault(stream, []).append((former, _stretch(row)))
+    return found
+
+
+def held_by(memory: Memory) -> Column | None:
+    """BOOLEAN: the events that wait, by what is remembered; None when none can."""
+    conditions = [_undecided(stream, place) for stream, place in memory.items() if place.tail]
+    conditions += [
+        _of(stream) & _is_later(table, former)
+        for stream, place in memory.items()
+        for table, former in unreached(place)
+    ]
+    return F.coalesce(reduce(Column.__or__, conditions), F.lit(False)) if conditions else None
+
+
+def _undecided(stream: Stream, place: Place) -> Column:
+    streamed = place.streamed or At("", 2**63 - 1)
+    return _of(stream) & _is_tail(
+        *(F.lit(each) for each in (place.top.offset, place.top.seq, streamed.offset, streamed.seq))
+    )
+
+
+def _is_tail(offset: Column, seq: Column, streamed_offset: Column, streamed_seq: Column) -> Column:
+    """BOOLEAN: after the highest position and below it; an unanchored change is no snapshot row's equal."""
+    digits = F.lower(F.hex("seq"))
+    plain = (F.col("offset") > offset) & (digits < seq)
+    anchored_no_more = (F.col("offset") > streamed_offset) & (digits < streamed_seq)
+    return F.when(F.col("unanchored"), anchored_no_more).otherwise(plain)
+
+
+def _of(stream: Stream) -> Column:
+    """BOOLEAN, never null: an event of the stream."""
+    parts = zip(("topic", "partition", "stream"), stream, strict=True)
+    return reduce(Column.__and__, [F.col(name).eqNullSafe(F.lit(value)) for name, value in parts])
+
+
+def _is_later(table: str, former: Former) -> Column:
+    """BOOLEAN: a change of a table below and later than what its mirror has."""
+    name = name_of(F.col("database"), F.col("schema"), F.col("table"))
+    return (name == table) & (F.lower(F.hex("seq")) < former.seq) & (_time() > former.time)
+
+
+def _time() -> Column:
+    """The source's time, unless it lies more than a day after the record's own: such a clock says nothing."""
+    too_late = F.col("source_time") > F.unix_micros("timestamp") + F.lit(86_400_000_000)
+    return F.when(~F.coalesce(too_late, F.lit(False)), F.col("source_time"))
+
+
+def _stretch(row: Row) -> Stretch:
+    first, last, low, high = (row[name] for name in ("first", "last", "low", "high"))
+    return Stretch(first, last, low, high, row["time"], tuple(sorted(row["servers"])), row["above"])
+
+
+def _at(row: Row) -> At:
+    return At(bytes(row["seq"]).hex(), row["offset"])
+
+
+def _or(offset: int | None) -> int:
+    return -1 if offset is None else offset

@@ -1,0 +1,200 @@
+"""Requests for a replay, and what came of them: files beside the checkpoint.
+
+Only the driver writes mirrors. So a replay is a request: a file ``replay/<id>.json``, which the driver
+carries out between two batches; what came of it is told in ``replay/outcomes/<id>.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakemirror.driver import faults
+from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
+from lakemirror.driver.document import iso
+from lakemirror.driver.errors import LakemirrorError, cause_of
+from lakemirror.driver.runtime.backoff import Backoff
+
+FOLDER = "replay"
+OUTCOMES = f"{FOLDER}/outcomes"
+_POLL_SECONDS = 0.5
+_FIRST_DELAY, _LONGEST_DELAY = 5.0, 900.0
+_OUTCOMES_KEPT = 100
+
+
+class DamagedRequest(LakemirrorError):
+    """A request file cannot be read."""
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """Which open records to replay: of a table, whose reason contains a text, or all."""
+
+    id: str
+    table: str | None = None
+    reason: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> ReplayRequest:
+        """The request in the file ``where``; raises DamagedRequest."""
+        try:
+            document = json.loads(text)
+            request = cls(document["id"], document["table"], document["reason"])
+            if not all(value is None or isinstance(value, str) for value in asdict(request).values()):
+                raise TypeError("a text is expected for id, table and reason")
+            return request
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedRequest(
+                f"{where} is not a replay request ({type(error).__name__}: {error}): delete it, and run "
+                "`lakemirror replay` again if the replay is still wanted"
+            ) from None
+
+    def chosen(self) -> Column:
+        """The condition on the quarantine's open rows."""
+        wanted = F.lit(True)
+        if self.table is not None:
+            wanted = (F.col("source") == self.table) | F.endswith(F.col("source"), F.lit("." + self.table))
+        if self.reason is not None:
+            wanted = wanted & F.col("reason").contains(self.reason)
+        return wanted
+
+
+@dataclass(frozen=True)
+class StillBad:
+    """Records that stay in quarantine: their table ("" where it is not known), how many, why, and where some
+    of them stood in the source.
+    """
+
+    source: str
+    reason: str
+    records: int
+    places: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """What came of a replay.
+
+    ``records`` were taken up, by table in ``taken``; of them ``still_bad`` stay in quarantine, for the
+    reasons in ``bad``. ``error``: why the last of ``attempts`` came to no end; the driver tries again.
+    ``filed``: a running driver is to do it and has not told yet.
+    """
+
+    request: str
+    records: int = 0
+    still_bad: int = 0
+    filed: bool = False
+    taken: dict[str, int] = field(default_factory=dict)
+    bad: tuple[StillBad, ...] = ()
+    error: str | None = None
+    attempts: int = 1
+    at: str | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing of it is left in quarantine."""
+        return not (self.filed or self.error or self.still_bad)
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> ReplayOutcome:
+        """From JSON; ValueError while it is being written."""
+        document = json.loads(text)
+        bad = tuple(StillBad(**{**each, "places": tuple(each["places"])}) for each in document.pop("bad"))
+        return cls(**document, bad=bad)
+
+
+def file_request(storage: Storage, request: ReplayRequest) -> None:
+    """Ask the driver for a replay."""
+    storage.write_text_new(f"{FOLDER}/{request.id}.json", json.dumps(asdict(request)) + "\n")
+
+
+def await_outcome(storage: Storage, request: ReplayRequest, timeout: float) -> ReplayOutcome:
+    """What the driver told of a request, or that it has not told anything in time."""
+    until = time.monotonic() + timeout
+    while True:
+        outcome = _told(storage, request.id)
+        if outcome is not None:
+            return outcome
+        if time.monotonic() >= until:
+            return ReplayOutcome(request.id, filed=True)
+        time.sleep(_POLL_SECONDS)
+
+
+def _told(storage: Storage, identity: str) -> ReplayOutcome | None:
+    """What the driver has told of a request; None before, and while it is telling."""
+    try:
+        return ReplayOutcome.parse(storage.read_text(f"{OUTCOMES}/{identity}.json"))
+    except (FileNotFoundError, ValueError, TypeError, KeyError, LakemirrorError):
+        return None
+
+
+class ReplayRequests:
+    """The requests that were filed; for the owner of the checkpoint.
+
+    ``carry_out`` does what one asks for. One that fails is tried again after a growing delay, and none waits
+    for another. ``warn`` is told of failures.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        carry_out: Callable[[ReplayRequest], ReplayOutcome],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._storage, self._carry_out, self._warn = storage, carry_out, warn
+        self._delays: Backoff[str] = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+
+    def serve(self) -> list[ReplayOutcome]:
+        """Carry out what is due."""
+        names = [entry.name for entry in self._storage.list(FOLDER) if entry.name.endswith(".json")]
+        return [self._serve(name) for name in names if self._delays.is_due(name)]
+
+    def _request(self, name: str) -> ReplayRequest:
+        try:
+            text = self._storage.read_text(name)
+        except FileCutOff:
+            text = ""
+        return ReplayRequest.parse(text, f"{self._storage.uri}/{name}")
+
+    def _serve(self, name: str) -> ReplayOutcome:
+        where, identity = f"{FOLDER}/{name}", name.removesuffix(".json")
+        attempts = self._delays.failures(name) + 1
+        try:
+            outcome = _told(self._storage, identity)  # done already, if only its file is left
+            if outcome is None or outcome.error is not None:
+                request = self._request(where)
+                outcome = replace(self._carry_out(request), request=identity, attempts=attempts)
+                self._tell(outcome)
+            faults.reach("after-replay-settled")
+            self._storage.delete(where)
+            self._delays.forget(name)
+            return outcome
+        except Exception as error:
+            delay = self._delays.failed(name)
+            message = cause_of(error)
+            self._warn(f"the replay {identity} failed and is tried again in {delay:.0f} s: {message}")
+            outcome = ReplayOutcome(identity, error=message, attempts=attempts)
+            self._tell_anyway(outcome)
+            return outcome
+
+    def _tell(self, outcome: ReplayOutcome) -> None:
+        text = replace(outcome, at=iso(datetime.now(UTC))).text()
+        self._storage.write_text(f"{OUTCOMES}/{outcome.request}.json", text)
+        for old in sorted(self._storage.list(OUTCOMES), key=lambda entry: entry.mtime)[:-_OUTCOMES_KEPT]:
+            self._storage.delete(f"{OUTCOMES}/{old.name}")
+
+    def _tell_anyway(self, outcome: ReplayOutcome) -> None:
+        try:
+            self._tell(outcome)
+        except Exception as error:
+            self._warn(f"the outcome of the replay {outcome.request} could not be written: {error}")

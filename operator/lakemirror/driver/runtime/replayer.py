@@ -1,0 +1,218 @@
+"""Quarantined records, once more through the same gate as any other.
+
+Where no driver owns the checkpoint, `replay` takes it and does the work itself; otherwise it files a request
+(`runtime.replay_requests`). The driver takes up held records (`quarantine.HELD`) by itself in the same way;
+see `runtime.held`.
+
+A replay may be cut off at any point and done again. Each attempt is a query of its own, so that no batch is
+taken for another one, and what it had written already is met again as duplicates.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+from delta import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.api import AmbiguousTable, CdcPipeline
+from lakemirror.driver import faults
+from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import open_storage
+from lakemirror.driver.errors import CheckpointInUse
+from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.record import quarantine
+from lakemirror.driver.record.write_behind import WriteBehind
+from lakemirror.driver.results import BatchResult
+from lakemirror.driver.runtime.paths import with_absolute_paths
+from lakemirror.driver.runtime.replay_requests import (
+    ReplayOutcome,
+    ReplayRequest,
+    StillBad,
+    await_outcome,
+    file_request,
+)
+from lakemirror.driver.runtime.session import create_session
+
+MOST_RECORDS = 500_000
+"""Records that are applied at once; batches of the source come in between."""
+MOST_BYTES = 1 << 30
+WAIT_SECONDS = 300.0
+_PLACES_SHOWN = 3
+_REASONS_SHOWN = 20
+
+Alone = Callable[[], AbstractContextManager[object]]
+"""Keeps batches away while it is entered."""
+
+
+def replay(
+    pipeline: CdcPipeline,
+    *,
+    table: str | None = None,
+    reason: str | None = None,
+    spark: SparkSession | None = None,
+    timeout: float = WAIT_SECONDS,
+) -> ReplayOutcome:
+    """Replay open quarantined records of ``pipeline``, here or by the driver that owns its checkpoint.
+
+    In the second case this waits for ``timeout`` seconds until the driver has done it.
+    """
+    pipeline = with_absolute_paths(pipeline)
+    session = spark or create_session(f"lakemirror-replay-{pipeline.name}", pipeline.spec.spark.conf)
+    try:
+        storage = open_storage(pipeline.spec.checkpoint, session)
+        request = ReplayRequest(uuid.uuid4().hex[:12], table, reason)
+        try:
+            with Owner(storage, run_id=f"replay-{request.id}") as owner:
+                owner.hold_jvm(session)
+                with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
+                    return Replayer(session, pipeline).carry_out(request)
+        except CheckpointInUse:
+            file_request(storage, request)
+            return await_outcome(storage, request, timeout)
+    finally:
+        if spark is None:
+            session.stop()
+
+
+class Replayer:
+    """Applies records of the quarantine, as a batch of their own.
+
+    ``alone`` keeps batches away meanwhile; ``told`` gets the results.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: CdcPipeline,
+        alone: Alone = nullcontext,
+        told: Callable[[BatchResult], None] = lambda result: None,
+    ) -> None:
+        self._session = spark.newSession()  # its settings are not those of the streaming query
+        self._alone, self._told = alone, told
+        self._checkpoint = pipeline.spec.checkpoint
+        # Here a bad record stays where it is: there is nothing to be stopped.
+        spec = pipeline.spec.model_copy(update={"on_bad_record": "quarantine"})
+        self._pipeline = pipeline.model_copy(update={"spec": spec})
+
+    def carry_out(self, request: ReplayRequest) -> ReplayOutcome:
+        """Do what a request asks for."""
+        sources = self.count(request.chosen())
+        left_out = self.left_out(sources)
+        taken = {source: number for source, number in sources.items() if source not in left_out}
+        queries = self.apply(request.chosen() & _source().isin(list(taken))) if taken else []
+        again = F.col("query_id").isin(queries)
+        open_still = sum(self.count(again).values()) if queries else 0
+        bad = self.still_bad(again) if open_still else ()
+        bad += tuple(StillBad(each, "the manifest leaves this table out", sources[each]) for each in left_out)
+        open_still += sum(sources[each] for each in left_out)
+        return ReplayOutcome(request.id, sum(sources.values()), open_still, taken=sources, bad=bad)
+
+    def apply(self, chosen: Column) -> list[str]:
+        """Apply open records that meet a condition, some at a time; returns the ids of the queries."""
+        rounds = self._rounds(chosen)
+        queries = []
+        for number in range(rounds):
+            query = f"replay-{uuid.uuid4().hex}"
+            # The same rows however often Spark computes them again, unlike those of a LIMIT.
+            part = F.pmod(F.xxhash64("id"), F.lit(rounds)) == number
+            with self._alone():
+                self._apply(chosen & part, query)
+            queries.append(query)
+        return queries
+
+    def left_out(self, sources: Iterable[str]) -> list[str]:
+        """Those of these source tables that the manifest leaves out: for them, nothing can be applied."""
+        return [each for each in sources if each and not self._is_mirrored(each)]
+
+    def open_counts(self) -> quarantine.OpenRecords:
+        """How many records are open, by table and scope."""
+        return quarantine.open_counts(self._session, self._checkpoint)
+
+    def count(self, chosen: Column) -> dict[str, int]:
+        """How many open records meet a condition, by table."""
+        rows = self._open(chosen)
+        if rows is None:
+            return {}
+        return {row[0]: row[1] for row in rows.groupBy(_source()).agg(F.count("*")).collect()}
+
+    def still_bad(self, chosen: Column) -> tuple[StillBad, ...]:
+        """Open records that meet a condition, by table and reason, the most frequent first."""
+        rows = self._open(chosen)
+        if rows is None:
+            return ()
+        origin = F.concat_ws("/", "topic", "partition", "offset")
+        place = F.coalesce(F.nullif(origin, F.lit("")), F.concat_ws(", line ", "file", "row"))
+        places = F.slice(F.sort_array(F.collect_set(place)), 1, _PLACES_SHOWN)
+        reason = F.coalesce("reason", F.lit("")).alias("reason")
+        groups = rows.groupBy(_source(), reason).agg(F.count("*").alias("records"), places.alias("places"))
+        most = groups.orderBy(F.desc("records"), "source", "reason").limit(_REASONS_SHOWN).collect()
+        return tuple(StillBad(row[0], row[1], row[2], tuple(row[3])) for row in most)
+
+    def explain(self, chosen: Column, reason: str) -> None:
+        """Say why open records that meet a condition could not be applied."""
+        with self._alone():
+            target = DeltaTable.forPath(self._session, quarantine.path(self._checkpoint))
+            differs = ~F.col("reason").eqNullSafe(F.lit(reason))
+            target.update((F.col("state") == "open") & chosen & differs, {"reason": F.lit(reason)})
+
+    def _open(self, chosen: Column) -> DataFrame | None:
+        rows = quarantine.read(self._session, self._checkpoint)
+        return None if rows is None else rows.where(F.col("state") == "open").where(chosen)
+
+    def _rounds(self, chosen: Column) -> int:
+        rows = self._open(chosen)
+        size = None if rows is None else rows.agg(F.count("*"), F.sum(F.length("value"))).first()
+        if size is None:
+            return 0
+        records, volume = int(size[0]), int(size[1] or 0)
+        return math.ceil(max(records / MOST_RECORDS, volume / MOST_BYTES))
+
+    def _apply(self, chosen: Column, query: str) -> None:
+        target = DeltaTable.forPath(self._session, quarantine.path(self._checkpoint))
+        newest = target.history(1).select("version").first()
+        assert newest is not None
+        stored = quarantine.read(self._session, self._checkpoint, int(newest[0]))
+        assert stored is not None
+        rows = stored.where(F.col("state") == "open").where(chosen).persist()
+        try:
+            if rows.isEmpty():
+                return
+            applier = BatchApplier(self._session, self._pipeline, query)
+            self._told(applier.apply(_raw(rows), Batch(query, 0, {"quarantine": int(newest[0])})))
+            faults.reach("after-replay-applied")
+            # What is still bad was stored again by this query, perhaps for another reason.
+            applied = F.expr(f"t.state = 'open' AND NOT t.query_id <=> '{query}'")
+            (
+                target.alias("t")
+                .merge(rows.select("id").alias("s"), "t.id = s.id")
+                .whenMatchedUpdate(applied, {"state": F.lit("replayed")})
+                .execute()
+            )
+        finally:
+            rows.unpersist()
+
+    def _is_mirrored(self, source: str) -> bool:
+        try:
+            return self._pipeline.spec.table_settings(source) is not None
+        except AmbiguousTable:  # two entries fit: applying says so
+            return True
+
+
+def _source() -> Column:
+    """A row's table, "" where it is not known."""
+    return F.coalesce("source", F.lit("")).alias("source")
+
+
+def _raw(rows: DataFrame) -> DataFrame:
+    """Quarantined rows as RAW records; a line that was no record still is none."""
+    names = [
+        part.split(" ")[0]
+        for part in RAW.replace("ARRAY<STRUCT<key: STRING, value: BINARY>>", "X").split(", ")
+    ]
+    return rows.select(*names)
