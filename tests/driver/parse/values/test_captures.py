@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, StringType, TimestampNTZType, TimestampType
 
 from lakemirror.driver.parse.values import RowDecoder, infer, parse_envelope, resolve, schemaless
-from tests.driver.values import images
+from tests.driver.parse.values import images
 from tests.support import records, truth
 
 TYPES = images.CAPTURES / "types"

@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType
 from lakemirror.driver.parse.values import Field, RowDecoder
 from tests.support import records
 
-CAPTURES = Path(__file__).parents[2] / "fixtures" / "debezium"
+CAPTURES = Path(__file__).parents[3] / "fixtures" / "debezium"
 
 
 @dataclass

@@ -17,7 +17,7 @@ from lakemirror.driver.read import kafka, watch
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.runtime import announcer, retry
 from lakemirror.driver.runtime.runner import run
-from tests.driver.test_runner import Counter, make, record
+from tests.support.counting import Counter, make, record
 
 
 def asked(of: SourceWatch, error: Exception | None = None) -> None:

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from lakemirror.driver.parse.values import RowDecoder, infer, resolve, schemaless
 from lakemirror.driver.parse.values.decimals import twos_complement
-from tests.driver.values.images import CORRUPT, GAP, MISFIT, fine, lost, outcomes
+from tests.driver.parse.values.images import CORRUPT, GAP, MISFIT, fine, lost, outcomes
 
 MARK = "__debezium_unavailable_value"
 

@@ -17,59 +17,24 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 import lakemirror.driver
-from lakemirror.api import CdcPipeline, Pipeline
-from lakemirror.api.report import Counts
+from lakemirror.api import CdcPipeline
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import LocalStorage
-from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, TableFailed
+from lakemirror.driver.errors import CheckpointInUse, TableFailed
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.read.secrets import read_secret
-from lakemirror.driver.results import BatchResult, Drift, TableResult
+from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.display import Display
 from lakemirror.driver.runtime.events import BatchDone, Event, Finished, Started
-from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.supported import NotSupportedYet
+from tests.support.counting import Counter, make, record
 from tests.support.kafka_broker import Broker
-
-
-class Counter:
-    """An applier that counts records by topic."""
-
-    made: list[Counter]
-
-    def __init__(self, spark: SparkSession, pipeline: CdcPipeline, query_id: str) -> None:
-        self.query_id = query_id
-        self.batches: list[Batch] = []
-        self.collected: list[bool] = []
-        Counter.made.append(self)
-
-    def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
-        self.batches.append(batch)
-        counts = {row["topic"]: row["count"] for row in raw.groupBy("topic").count().collect()}
-        drift = (Drift("note", "added", None, "string", "added"),)
-        results = {
-            topic: TableResult(
-                topic, counts=Counts(records=n, applied=n, inserted=n), tombstones_retained=1, drift=drift
-            )
-            for topic, n in counts.items()
-        }
-        return BatchResult(batch.batch_id, Counts(records=1, no_row_change=1), results)
-
-    def collect_tombstones(self, *, caught_up: bool) -> int:
-        self.collected.append(caught_up)
-        return 0
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     Counter.made = []
-
-
-def record(topic: str, offset: int) -> str:
-    given = {"topic": topic, "partition": 0, "offset": offset, "timestamp": 0, "key": None, "value": "v"}
-    return json.dumps(given) + "\n"
 
 
 @pytest.fixture
@@ -79,11 +44,6 @@ def pipeline(tmp_path: Path) -> CdcPipeline:
         lines = record("a", i) + record("b", i) * i
         (tmp_path / "in" / f"{i}.jsonl").write_text(lines)
     return make(tmp_path, source={"files": {"path": str(tmp_path / "in"), "maxFilesPerBatch": 2}})
-
-
-def make(path: Path, **spec: Any) -> CdcPipeline:
-    given = {"target": {"path": f"{path}/out/{{table}}"}, "checkpoint": f"{path}/state"}
-    return Pipeline("shop", **{**given, "trigger": {"interval": "100ms"}, **spec})
 
 
 def state(path: Path) -> dict[str, Any]:
@@ -261,33 +221,6 @@ def test_what_is_not_built_yet_is_refused_by_name(tmp_path: Path, spec: dict[str
     with pytest.raises(NotSupportedYet, match=field):
         run(make(tmp_path, **{"source": KAFKA, **spec}), make_applier=Counter)
     assert not (tmp_path / "state").exists()
-
-
-def test_relative_paths_are_relative_to_the_current_directory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    given = make(
-        tmp_path,
-        source={"files": {"path": "in/*.jsonl"}},
-        checkpoint="./state",
-        target={"path": "out/{table}"},
-        tables=[{"source": "a", "target": {"path": "s3a://lake/a"}}, {"source": "b"}],
-    )
-    spec = with_absolute_paths(given).spec
-    assert spec.source.files is not None
-    assert spec.source.files.path == f"{tmp_path}/in/*.jsonl"
-    assert (spec.checkpoint, spec.target.path) == (f"{tmp_path}/state", f"{tmp_path}/out/{{table}}")
-    assert [table.target and table.target.path for table in spec.tables] == ["s3a://lake/a", None]
-
-
-def test_a_secret_is_read_from_its_directory(tmp_path: Path) -> None:
-    (tmp_path / "ca.crt").write_text("PEM")
-    assert read_secret("tls", {"tls": tmp_path}) == {"ca.crt": "PEM"}
-    with pytest.raises(LakemirrorError, match="--secret tls=DIR"):
-        read_secret("tls", {})
-    with pytest.raises(LakemirrorError, match="cannot be read"):
-        read_secret("tls", {"tls": tmp_path / "nothing"})
 
 
 @pytest.mark.parametrize("terminal", [False, True])

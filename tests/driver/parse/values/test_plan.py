@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.parse.values import RowDecoder, parse_envelope, schemaless
-from tests.driver.values import images
+from tests.driver.parse.values import images
 
 TABLE = "public.types_full"
 
