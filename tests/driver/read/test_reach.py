@@ -43,6 +43,7 @@ def test_what_is_told() -> None:
     assert (source.said.lost_since, source.lost) == (None, None)
     first = source.said.reached_at
     assert first is not None
+    time.sleep(0.002)  # times are told in milliseconds
     asked(source, OSError(111, "refused"))
     assert source.said.reached_at == first
     assert [each.error for each in told] == ["refused", "unknown host", None, "refused"]
