@@ -8,12 +8,13 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from confluent_kafka.admin import AdminClient
 
 NAME = "lakemirror_bench"
-TOPIC = f"{NAME}.public.orders"
 _SECONDS = 120.0
 _SETUP = "CREATE TABLE orders (id int PRIMARY KEY, n int NOT NULL, note text)"
 _STREAMING = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{NAME}' AND active"
@@ -32,6 +33,13 @@ class Source:
     postgres: str
     kafka: str
     connect: str
+    prefix: str = field(default_factory=lambda: f"{NAME}_{int(time.time())}")
+    """Of the topics: no run reads what is left of another."""
+
+    @property
+    def topic(self) -> str:
+        """Where the changes of the table come."""
+        return f"{self.prefix}.public.orders"
 
     def require(self) -> None:
         """Raise SourceMissing unless all of it can be reached."""
@@ -44,7 +52,7 @@ class Source:
 
     @contextmanager
     def table(self) -> Iterator[None]:
-        """A database with an empty table `orders`, streamed to one partition of TOPIC; dropped at the end."""
+        """A database with an empty table `orders`, streamed to one partition; dropped at the end."""
         self._drop()
         self._sql(f"CREATE DATABASE {NAME}", "postgres")
         try:
@@ -54,6 +62,7 @@ class Source:
             yield
         finally:
             self._drop()
+            self._delete_topic()
 
     def client(self) -> subprocess.Popen[str]:
         """A psql that takes statements, each a transaction, and prints what they return."""
@@ -67,7 +76,7 @@ class Source:
         plain = {f"{part}.converter.schemas.enable": "false" for part in ("key", "value")}
         return {
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "topic.prefix": NAME,
+            "topic.prefix": self.prefix,
             "database.hostname": host,
             "database.port": port,
             "database.user": "cdc",
@@ -77,6 +86,9 @@ class Source:
             "slot.name": NAME,
             "publication.name": NAME,
             "publication.autocreate.mode": "filtered",
+            "topic.creation.enable": "true",
+            "topic.creation.default.partitions": "1",
+            "topic.creation.default.replication.factor": "1",
             "table.include.list": "public.orders",
             "poll.interval.ms": "50",
             **converters,
@@ -98,13 +110,17 @@ class Source:
         self._sql(f"SELECT pg_drop_replication_slot(slot_name) {slots}", "postgres")
         self._sql(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)", "postgres")
 
+    def _delete_topic(self) -> None:
+        for deleted in AdminClient({"bootstrap.servers": self.kafka}).delete_topics([self.topic]).values():
+            deleted.exception(30)
+
     def _is_stopped(self) -> bool:
         status = self._call("GET", f"/connectors/{NAME}/status")
         return status is None or (status["connector"]["state"] == "STOPPED" and not status["tasks"])
 
-    def _until(self, condition: object, otherwise: str) -> None:
+    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         began = time.monotonic()
-        while not condition():  # type: ignore[operator]
+        while not condition():
             if time.monotonic() - began > _SECONDS:
                 raise TimeoutError(otherwise)
             time.sleep(0.3)

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.markdown import table
 from benchmarks.options import Options
-from benchmarks.postgres import NAME, TOPIC, Source, SourceMissing
+from benchmarks.postgres import NAME, Source, SourceMissing
 from benchmarks.stats import percentile
 
 TITLE = "Latency"
@@ -23,7 +23,7 @@ _UPDATES = 3
 """Each third commit changes a row that is there; the others insert one."""
 _LOOK_SECONDS = 0.005
 _QUIET_SECONDS = 15.0
-_START_SECONDS = 120.0
+_START_SECONDS = 300.0
 """How long the first version may take."""
 
 
@@ -37,8 +37,10 @@ def run(options: Options) -> dict[str, Any]:
     warm_up, counted = (5, 5) if options.quick else (60, 120)
     with options.folder("latency") as folder, source.table():
         watch = Watch(folder / "lake" / "orders")
-        with _mirror(options, folder), watch:
-            committed = _commit(source, _A_SECOND * (warm_up + counted))
+        with _mirror(options, source, folder), watch:
+            committed = _commit(source, range(1))
+            watch.until_it_is_there()
+            committed += _commit(source, range(1, _A_SECOND * (warm_up + counted)))
             watch.until_quiet()
         seen = _seen(options, watch)
     seconds = latencies(committed, seen)
@@ -64,10 +66,18 @@ class Watch:
         self._stop.set()
         self._thread.join()
 
+    def until_it_is_there(self) -> None:
+        """Wait for the first version."""
+        began = time.time()
+        while not self.times:
+            if time.time() - began > _START_SECONDS:
+                raise TimeoutError(f"there is no mirror after {_START_SECONDS:.0f} s")
+            time.sleep(0.5)
+
     def until_quiet(self) -> None:
         """Wait until no version has come for a while."""
         began = time.time()
-        while time.time() - max(self.times.values(), default=began + _START_SECONDS) < _QUIET_SECONDS:
+        while time.time() - max(began, *self.times.values()) < _QUIET_SECONDS:
             time.sleep(0.5)
 
     def _look(self) -> None:
@@ -77,10 +87,10 @@ class Watch:
 
 
 @contextmanager
-def _mirror(options: Options, folder: Path) -> Iterator[None]:
+def _mirror(options: Options, source: Source, folder: Path) -> Iterator[None]:
     """`lakemirror run` meanwhile."""
     manifest = folder / "pipeline.json"
-    manifest.write_text(json.dumps(_manifest(options, folder)))
+    manifest.write_text(json.dumps(_manifest(options, source, folder)))
     command = [sys.executable, "-m", "lakemirror.cli.main", "run", "-f", str(manifest)]
     with (folder / "run.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -93,12 +103,12 @@ def _mirror(options: Options, folder: Path) -> Iterator[None]:
             process.wait()
 
 
-def _manifest(options: Options, folder: Path) -> dict[str, Any]:
+def _manifest(options: Options, source: Source, folder: Path) -> dict[str, Any]:
     spec = {
         "source": {
             "kafka": {
                 "bootstrapServers": options.kafka,
-                "topics": [TOPIC],
+                "topics": [source.topic],
                 "startingOffsets": "earliest",
             }
         },
@@ -111,20 +121,27 @@ def _manifest(options: Options, folder: Path) -> dict[str, Any]:
     return {**head, "metadata": {"name": NAME.replace("_", "-")}, "spec": spec}
 
 
-def _commit(source: Source, count: int) -> list[float]:
-    """Commit so many changes, numbered by `n`, at an even pace; when each was known to be committed."""
+def _commit(source: Source, numbers: range) -> list[float]:
+    """Commit changes with these numbers at an even pace; when each was known to be committed."""
     times: list[float] = []
     with source.client() as client:
         assert client.stdin is not None
-        assert client.stdout is not None
+        _ask(client, "SELECT 'ready';")
         began = time.time()
-        for n in range(count):
-            time.sleep(max(0.0, began + n / _A_SECOND - time.time()))
-            client.stdin.write(_statement(n) + "\n")
-            client.stdout.readline()
+        for place, n in enumerate(numbers):
+            time.sleep(max(0.0, began + place / _A_SECOND - time.time()))
+            _ask(client, _statement(n))
             times.append(time.time())
         client.stdin.close()
     return times
+
+
+def _ask(client: subprocess.Popen[str], statement: str) -> None:
+    assert client.stdin is not None
+    assert client.stdout is not None
+    client.stdin.write(f"{statement}\n")
+    if not client.stdout.readline():
+        raise RuntimeError(f"psql ended at {statement}")
 
 
 def _statement(n: int) -> str:

@@ -16,7 +16,7 @@ from benchmarks.__main__ import PARTS, main
 from benchmarks.events import Load
 from benchmarks.markdown import lane_table
 from benchmarks.options import options_of, parser
-from benchmarks.parts import ablation, apply, executors, memory, mixes, scale, start
+from benchmarks.parts import ablation, apply, executors, latency, memory, mixes, scale, start
 from benchmarks.race import median
 from benchmarks.stats import percentile, ratio, slope
 
@@ -146,3 +146,15 @@ def test_names_in_plots_are_escaped() -> None:
     drawn = svg.bars("a < b", {"x & y": 1.0}, "s")
     assert "a &lt; b" in drawn
     assert "x &amp; y" in drawn
+
+
+def test_a_commit_is_seen_with_the_first_version_that_has_it() -> None:
+    committed = [10.0, 10.1, 10.2, 10.3]
+    seen = [(9.0, -1), (10.5, 1), (11.0, 1), (11.5, 3)]
+    assert latency.latencies(committed, seen) == pytest.approx([0.5, 0.4, 1.3, 1.2])
+    assert latency.latencies(committed, seen[:2]) == pytest.approx([0.5, 0.4])
+
+
+def test_latency_tells_the_median_and_the_slowest() -> None:
+    text = latency.text({"rate": 100, "interval": "1s", "seconds": [1.0, 2.0, 3.0]})
+    assert "| commit to mirror | 2.00 s | 2.90 s | 2.98 s | 3.00 s |" in text
