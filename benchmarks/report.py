@@ -8,7 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_NOT_RUN = "Spark's AutoCDC, Apache Hudi and ematix-flow were not run."
+_NOT_RUN = (
+    "Not run beside them: Spark's AutoCDC, which asks for targets with row-level operations, which Delta's "
+    "tables do not offer; Apache Hudi and ematix-flow, which were not set up."
+)
 
 
 def store(folder: Path, part: str, measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ _FLAT = 0.05
 
 def run(options: Options) -> dict[str, Any]:
     """One run over many small batches; what it uses every tenth of the way."""
-    load = Load(options.rows_or(50_000), options.batch_or(1_000), 10 if options.quick else 500)
-    every = load.batches // _SAMPLES
+    load = Load(options.rows_or(50_000), options.batch_or(1_000), 4 if options.quick else 500)
+    every = max(1, load.batches // _SAMPLES)
     samples: list[list[float]] = []
     with options.session() as spark, options.folder("memory") as folder:
         files, contender = make(load, folder / "load"), Ours(spark, folder / "ours", load)
