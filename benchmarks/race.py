@@ -104,11 +104,11 @@ def _take_turn(spark: SparkSession, lane: Lane, number: int) -> None:
     cpu, began = _cpu_seconds(spark), time.perf_counter()
     lane.contender.apply(batch)
     done = time.perf_counter()
-    lane.seconds.append(done - began + _work_afterwards(spark, done))
+    lane.seconds.append(done - began + work_afterwards(spark, done))
     lane.cpu.append(_cpu_seconds(spark) - cpu)
 
 
-def _work_afterwards(spark: SparkSession, done: float) -> float:
+def work_afterwards(spark: SparkSession, done: float) -> float:
     """Waits until Spark has had no job for a while; seconds for which it still had some.
 
     What a contender does between batches belongs to its time.

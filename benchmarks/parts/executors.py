@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pyspark.find_spark_home import _find_spark_home
+
 from benchmarks.contenders import Ours
 from benchmarks.events import Load, make
 from benchmarks.markdown import table
 from benchmarks.options import Options, create_session
-from benchmarks.race import WrongResult, is_source
+from benchmarks.race import WrongResult, is_source, work_afterwards
 
 TITLE = "Executors"
 _MIB = 1024
@@ -60,12 +63,16 @@ def measure(load: Load, files: Path, place: Path, executors: int, settings: dict
         began = time.perf_counter()
         for batch in batches[_WARM_UP:]:
             contender.apply(batch)
-        seconds = time.perf_counter() - began
+        done = time.perf_counter()
+        seconds = done - began + work_afterwards(spark, done)
         if not is_source(spark, contender.table(spark), load, files / "truth.parquet"):
             raise WrongResult("lakemirror does not have the source's rows")
     finally:
         contender.close()
+        application = spark.sparkContext.applicationId
         spark.stop()
+        # Workers of a local cluster copy the jars to where Spark is, and leave them there.
+        shutil.rmtree(Path(_find_spark_home(), "work", application), ignore_errors=True)
     return seconds
 
 
