@@ -99,9 +99,8 @@ def _write_snapshot(path: Path, load: Load, keys: range) -> None:
 
 def _pieces(load: Load, table: str) -> list[pl.Expr]:
     """A snapshot record's text, in pieces: as they are, and from a row's columns."""
-    tier = pl.when(pl.col("tier") == 0).then(pl.lit("null"))
-    for n, name in enumerate(rows.TIERS[1:], start=1):
-        tier = tier.when(pl.col("tier") == n).then(pl.lit(f'\\"{name}\\"'))
+    tiers = {n: f'\\"{name}\\"' if name else "null" for n, name in enumerate(rows.TIERS)}
+    tier = pl.col("tier").replace_strict(tiers, return_dtype=pl.String)
     count = pl.col("id") // load.tables
     values = {"id": pl.col("id"), "partition": count % PARTITIONS, "offset": count // PARTITIONS}
     values |= {"owner": pl.col("owner"), "balance": pl.col("balance"), "tier": tier}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.session import create_session as create_session
 
 _QUICK_ROWS, _QUICK_BATCH, _QUICK_WARM, _QUICK_COLD = 2_000, 200, 2, 1
 _COLD = 3

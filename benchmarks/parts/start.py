@@ -19,7 +19,7 @@ _MANIFEST = "examples/inventory/pipeline.yaml"
 _EMPTY = """
 import sys
 from benchmarks.options import create_session
-spark = create_session("empty", {"spark.driver.memory": sys.argv[2]})
+spark = create_session("empty")
 spark.range(1).write.format("delta").mode("append").save(sys.argv[1])
 print("completed", flush=True)
 spark.stop()
@@ -32,18 +32,16 @@ def run(options: Options) -> dict[str, Any]:
     ends: dict[str, list[float]] = {name: [] for name in seconds}
     for number in range(1 if options.quick else 5):
         with options.folder("start") as folder:
-            commands = (
-                _ours(folder, options.memory),
-                [sys.executable, "-c", _EMPTY, f"{folder}/empty", options.memory],
-            )
-            for name, command in list(zip(seconds, commands, strict=True))[:: 1 if number % 2 == 0 else -1]:
+            commands = (_ours(folder), [sys.executable, "-c", _EMPTY, f"{folder}/empty"])
+            turns = list(zip(seconds, commands, strict=True))
+            for name, command in turns if number % 2 == 0 else reversed(turns):
                 summary, end = _timed(command)
                 seconds[name].append(summary)
                 ends[name].append(end)
     return {"seconds": seconds, "ends": ends}
 
 
-def _ours(folder: Path, memory: str) -> list[str]:
+def _ours(folder: Path) -> list[str]:
     settings = {
         "target.path": f"{folder}/{{schema}}/{{table}}",
         "checkpoint": f"{folder}/checkpoint",
