@@ -128,7 +128,7 @@ def environment(memory: str) -> dict[str, str]:
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     about = {
         "machine": f"{len(os.sched_getaffinity(0))} cores ({_processor()}), {pages / 2**30:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}, {_java()}",
+        "system": f"{platform.system()}, Python {platform.python_version()}, {_java()}",
         "heap": memory,
         "commit": _commit(),
     }

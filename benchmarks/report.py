@@ -64,8 +64,8 @@ def environments(parts: Mapping[str, Any]) -> str:
     """What the figures depend on, once for all parts that share it."""
     found: dict[str, list[str]] = {}
     for name, part in parts.items():
-        about = "\n".join(f"- {key}: {value}" for key, value in part["environment"].items())
+        about = "; ".join(f"{key}: {value}" for key, value in part["environment"].items())
         found.setdefault(about, []).append(name)
     if len(found) == 1:
-        return next(iter(found))
-    return "\n\n".join(f"{', '.join(names)}:\n\n{about}" for about, names in found.items())
+        return f"{next(iter(found))}."
+    return "\n".join(f"- {', '.join(names)}: {about}." for about, names in found.items())

@@ -112,7 +112,7 @@ def test_the_report_has_a_section_a_part_and_its_plots(tmp_path: Path) -> None:
         assert f"## {module.TITLE}" in text
     assert "Skipped: there is no PostgreSQL" in text
     assert "Not measured: scale, tables, executors." in text
-    assert text.count("- heap: 4g") == 1
+    assert text.count("heap: 4g") == 1
     for plot in ("apply-100", "mixes", "memory"):
         assert f"(plots/{plot}.svg)" in text
         ElementTree.parse(tmp_path / "plots" / f"{plot}.svg")
@@ -121,7 +121,7 @@ def test_the_report_has_a_section_a_part_and_its_plots(tmp_path: Path) -> None:
 
 def test_environments_are_told_apart_where_they_differ() -> None:
     parts = {"a": {"environment": {"heap": "1g"}}, "b": {"environment": {"heap": "2g"}}}
-    assert report.environments(parts) == "a:\n\n- heap: 1g\n\nb:\n\n- heap: 2g"
+    assert report.environments(parts) == "- a: heap: 1g.\n- b: heap: 2g."
 
 
 def test_a_part_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
