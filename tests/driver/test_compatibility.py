@@ -11,9 +11,9 @@ from pyspark.sql.types import IntegerType, StringType
 
 from lakemirror.api import ManifestError
 from lakemirror.api.tables import LACKING, Target
-from lakemirror.driver.plan.decision import Refused
 from lakemirror.driver.plan.names import check_features
-from lakemirror.driver.tables.mirror import Location
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.tables.names import Location
 from tests.support import readers
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.driver.applier import TableApplier
 from lakemirror.driver.errors import RecordsUnaccounted
-from lakemirror.driver.plan import decide
+from lakemirror.driver.parse.decode import EventDecoder
 from lakemirror.driver.plan.targets import canonical
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
@@ -46,7 +46,7 @@ def failing(step: Callable[..., Any], times: int, of: str = "bad") -> Callable[.
     return attempt
 
 
-@pytest.mark.parametrize("step", ["decide", "prepare", "commit"])
+@pytest.mark.parametrize("step", ["decide", "prepare", "write"])
 def test_a_table_that_fails_once_is_written_in_the_same_run(
     step: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +65,7 @@ def test_what_was_materialised_is_lost_with_an_executor(
 
     def lose(self: TableApplier, decision: Any, *args: Any, **options: Any) -> None:
         if not lost:
-            state = decision.work.state.frame
+            state = decision.reduced.state.frame
             state._jdf.queryExecution().toRdd().cache()
             for each in spark.sparkContext._jsc.getPersistentRDDs().values():
                 each.unpersist(True)
@@ -83,7 +83,7 @@ def test_a_table_that_fails_twice_is_held_and_applied_later(
 ) -> None:
     mirroring = delivered(tmp_path)
     with monkeypatch.context() as broken:
-        broken.setattr(TableApplier, "commit", failing(TableApplier.commit, 99))
+        broken.setattr(TableApplier, "write", failing(TableApplier.write, 99))
         tables = mirroring.run(spark).tables
     assert values(spark, mirroring, "good") == [(1, 1)]
     error = tables["demo.public.bad"].error or ""
@@ -99,14 +99,14 @@ def test_a_record_that_makes_spark_throw_is_quarantined_alone(
 ) -> None:
     shop = Shop()
     records = [record for n in range(8) for record in shop.create(BAD, id=n, v=n)]
-    whole = decide.decode
+    whole = EventDecoder.decode
 
-    def throwing(events: DataFrame, *args: Any) -> DataFrame:
-        decoded = whole(events, *args)
+    def throwing(decoder: EventDecoder, events: DataFrame) -> DataFrame:
+        decoded = whole(decoder, events)
         thrown = F.when(F.col("offset") == 5, F.raise_error(F.lit("a codec's mistake")))
         return decoded.withColumn("op", F.coalesce(thrown.cast("string"), F.col("op")))
 
-    monkeypatch.setattr(decide, "decode", throwing)
+    monkeypatch.setattr(EventDecoder, "decode", throwing)
     mirroring = Mirroring(tmp_path).deliver([records])
     counts = mirroring.run(spark).tables["demo.public.bad"].counts
     assert (counts.records, counts.applied, counts.quarantined) == (8, 7, 1)
@@ -119,8 +119,8 @@ def test_a_record_that_makes_spark_throw_is_quarantined_alone(
 def test_a_batch_whose_records_are_not_accounted_for_is_not_done(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = decide.decode
-    monkeypatch.setattr(decide, "decode", lambda *args: whole(*args).where("row.id <> 1 OR row.v <> 1"))
+    whole = EventDecoder.decode
+    monkeypatch.setattr(EventDecoder, "decode", lambda *args: whole(*args).where("row.id <> 1 OR row.v <> 1"))
     mirroring = delivered(tmp_path)
     with pytest.raises(RecordsUnaccounted, match=r"table demo\.public\.bad: .*1 records .*applied: 0"):
         mirroring.run(spark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Event
 
-from lakemirror.driver.batch import LookAhead
+from lakemirror.driver.parallel import LookAhead
 
 PATIENCE_SECONDS = 30
 

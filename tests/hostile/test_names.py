@@ -16,10 +16,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from lakemirror.driver.plan.decision import Refused
 from lakemirror.driver.plan.names import RESERVED, check_columns
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.tables.columns import METADATA
 from lakemirror.driver.tables.delta import snapshot
-from lakemirror.driver.tables.mirror import METADATA, TableName, locate, name_of, needs_mapping
+from lakemirror.driver.tables.mirror import needs_mapping
+from lakemirror.driver.tables.names import TableName, locate, name_of
 from tests.support.mirroring import Mirroring, rows
 from tests.support.records import UNAVAILABLE, Column, Record, Row, Table
 from tests.support.shop import Shop, decimal, table

@@ -10,24 +10,30 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import Counts
-from lakemirror.driver.plan import decide
-from lakemirror.driver.plan.decision import Decision, Held, Refused, Waiting
+from lakemirror.driver.decision import Decision, Held
+from lakemirror.driver.parse.decode import EventDecoder
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.refusal import Refused, Waiting
 from lakemirror.driver.plan.schemas import Schemas
+from lakemirror.driver.plan.table import TablePlan, plan_table
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.profile.positions import Standing
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.reduce.changes import Transaction
+from lakemirror.driver.reduce.table import reduce_table
 from lakemirror.driver.results import TableResult
-from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY, TableName
-from lakemirror.driver.write import commit
+from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY
+from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.write.commit import already, write_table
+from lakemirror.driver.write.form import form
+from lakemirror.driver.write.writer import Transaction
+from lakemirror.driver.write.writers import Writers
 
 
 class TableApplier:
     """One source table; keeps what it knows of its mirror between batches.
 
-    A batch is decided, prepared and committed, in this order.
+    A batch is decided, prepared and written, in this order.
     """
 
     def __init__(self, name: TableName, table: MirroredTable | None, held: Held | None = None) -> None:
@@ -35,8 +41,10 @@ class TableApplier:
         self.name = name
         self._table = table
         self._held = held
+        self._decoder: EventDecoder | None = None
         if table is not None:
             self._schemas = Schemas(table)
+            self._writers = Writers(table)
 
     @property
     def left_out(self) -> bool:
@@ -55,31 +63,39 @@ class TableApplier:
         mine = of_table(events, self.name)
         changes, truncates = mine.where("kind = 'change'"), mine.where("kind = 'truncate'")
         try:
-            versions = self._schemas.of(changes, seen, documents)
-            work = decide.decide(self._table, changes, truncates, seen, versions)
-            return Decision(self.name, seen, work=work)
+            plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
+            decoder = self._decoder_for(plan)
+            return Decision(
+                self.name, seen, plan, reduce_table(self._table, plan, decoder, changes, truncates)
+            )
         except (Refused, Waiting) as reason:
             return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
 
+    def _decoder_for(self, plan: TablePlan) -> EventDecoder:
+        """The one of the batch before, if this one is read alike."""
+        if self._decoder is None or self._decoder.reading != plan.reading:
+            self._decoder = EventDecoder(plan.reading)
+        return self._decoder
+
     def prepare(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> None:
-        """Write what has to stand before the rows do: the mirror itself, and its tombstones.
+        """Bring the mirror into the form that is planned.
 
         ``replay``: the batch may have been written before; then nothing is written again.
         """
-        table, work = self._table, decision.work
-        if table is None or work is None or (replay and _has(table, batch, app_id)):
+        table, plan = self._table, decision.plan
+        if table is None or plan is None or (replay and _has(table, batch, app_id)):
             return
-        commit.prepare(table, work, batch)
+        form(table, plan)
 
-    def commit(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
-        """Write the rows; a table that has this batch already is left as it is."""
-        table, work = self._table, decision.work
+    def write(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
+        """Write tombstones and rows; a table that has this batch already is left as it is."""
+        table, plan, reduced = self._table, decision.plan, decision.reduced
         assert table is not None
-        assert work is not None
-        result = replace(described(decision), target=str(table.location), drift=work.drift)
+        assert plan is not None
+        result = replace(described(decision), target=str(table.location), drift=plan.drift)
         if replay and _has(table, batch, app_id):
-            return commit.already(table, work, batch, result)
-        return commit.commit(table, work, result, Transaction(app_id, batch))
+            return already(table, plan, reduced, batch, result)
+        return write_table(table, plan, reduced, result, Transaction(app_id, batch), self._writers)
 
     def standing(self) -> list[Standing] | None:
         """The highest positions that stand in the mirror and its tombstones; None without a mirror."""
@@ -100,7 +116,7 @@ class TableApplier:
     def read_log(self) -> None:
         """Have Delta compute the state of the mirror's log, in which MERGE looks up its transaction id."""
         table = self._table
-        if table is not None and table.merged and table.mirror.exists:
+        if table is not None and self._writers.merged and table.mirror.exists:
             table.mirror.applied("")
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:

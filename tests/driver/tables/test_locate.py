@@ -7,7 +7,7 @@ import posixpath
 import pytest
 
 from lakemirror.api.tables import Target
-from lakemirror.driver.tables.mirror import TableName, locate
+from lakemirror.driver.tables.names import TableName, locate
 
 NAMES = (
     "t",

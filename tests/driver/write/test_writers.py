@@ -13,13 +13,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.reduce.changes import Transaction, Writer, Written
 from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.sequence import WIDTH
-from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Location, Mirror
+from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
+from lakemirror.driver.tables.names import Location
 from lakemirror.driver.write import direct
 from lakemirror.driver.write.direct import DirectWriter
 from lakemirror.driver.write.merge import MergeWriter
+from lakemirror.driver.write.writer import Transaction, Writer, Written
 
 COLUMNS: dict[str, DataType] = {
     "id": LongType(),
@@ -72,6 +73,10 @@ def history(seed: int, tracked: bool, unanchored: bool) -> Iterator[list[State]]
         yield found
 
 
+def nothing() -> None:
+    """There is nothing that has to stand before the commit."""
+
+
 def frame(spark: SparkSession, states: list[State]) -> DataFrame:
     rows = [{**each, "number": i * 7} for i, each in enumerate(states)]
     return spark.createDataFrame(rows, STATE).localCheckpoint()
@@ -88,7 +93,8 @@ def apply(spark: SparkSession, writer: Writer, plan: Scd1, batches: list[list[St
     for number, states in enumerate(batches):
         deletes = sum(each["op"] == "d" for each in states)
         wanted = changes(plan, len(states), deletes)
-        found.append(writer.write(frame(spark, states), wanted, Transaction("app", Batch("query", number))))
+        transaction = Transaction("app", Batch("query", number))
+        found.append(writer.write(frame(spark, states), wanted, transaction, nothing))
     return found
 
 
@@ -166,8 +172,8 @@ def test_whoever_changes_the_table_meanwhile_is_noticed(
     with monkeypatch.context() as patch:
         patch.setattr(direct, "_lookup", slow)
         with pytest.raises(Exception, match=r"(?i)concurrent"):
-            writer.write(frame(spark, later), wanted, Transaction("app", Batch("query", 2)))
-    again = writer.write(frame(spark, later), wanted, Transaction("app", Batch("query", 2)))
+            writer.write(frame(spark, later), wanted, Transaction("app", Batch("query", 2)), nothing)
+    again = writer.write(frame(spark, later), wanted, Transaction("app", Batch("query", 2)), nothing)
     assert again == Written(inserted=1)
     assert sorted(row["id"] for row in mirror.frame().collect()) == [0, 1, 2, 3]
 
@@ -182,7 +188,9 @@ def test_vectors_that_are_switched_off_meanwhile(
     apply(spark, writer, plan, [[state(key, "c", 1, "x") for key in range(3)], [state(2, "u", 2, "y")]])
     spark.sql(f"ALTER TABLE {mirror.location.sql} SET TBLPROPERTIES ('{VECTORS_PROPERTY}' = 'false')")
     wanted = changes(plan, 1, 0)
-    writer.write(frame(spark, [state(1, "u", 2, "y")]), wanted, Transaction("app", Batch("query", 2)))
+    writer.write(
+        frame(spark, [state(1, "u", 2, "y")]), wanted, Transaction("app", Batch("query", 2)), nothing
+    )
     assert sorted((row["id"], row["c"]) for row in mirror.frame().collect()) == [(0, "x"), (1, "y"), (2, "y")]
 
 

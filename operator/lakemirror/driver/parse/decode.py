@@ -55,15 +55,15 @@ class Reading:
     left out), ``key`` the mirror's key columns (empty: the table has none). ``from_rows`` are those that
     the manifest declares and the records' own keys do not hold, so that the key is taken from the rows;
     ``images`` says that the before image of a delete is wanted (append).
-    ``defaults`` are the values of columns that an event was too early to have. ``other_key`` is what is
-    wrong with records whose key has other columns; None where there are none.
+    ``defaults`` are the fields whose defaults columns have that an event was too early to have.
+    ``other_key`` is what is wrong with records whose key has other columns; None where there are none.
     """
 
     columns: Mapping[str, DataType]
     names: Mapping[str, str]
     key: Sequence[str]
     versions: Sequence[Version]
-    defaults: Mapping[str, Column] = field(default_factory=dict)
+    defaults: Mapping[str, Field] = field(default_factory=dict)
     from_rows: Sequence[str] = ()
     other_key: str | None = None
     images: bool = False
@@ -77,27 +77,47 @@ class Reading:
         return [source_names[name] for name in self.key]
 
 
-def decode(events: DataFrame, reading: Reading) -> DataFrame:
+class EventDecoder:
     """Classified changes of one table -> event frame (`lakemirror.driver.reduce.events`) plus ``problem``.
 
-    A record with a ``problem`` has a null key. All versions are brought to the mirror's columns and types.
+    Its expressions are a thousand calls to the JVM and more: it is made once for a reading.
     """
-    frames = []
-    for version in reading.versions or [Version(None, ())]:
-        mine = (
-            F.col("schema_id").isNull()
-            if version.schema_id is None
-            else F.col("schema_id") == version.schema_id
-        )
-        if version.after is not None:
-            mine = mine & (F.col("seq") > F.lit(version.after))
-        if version.until is not None:
-            mine = mine & (F.col("seq") <= F.lit(version.until))
-        frames.append(_decode(events.where(mine), reading, version))
-    return reduce(DataFrame.unionByName, frames)
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        versions = reading.versions or [Version(None, ())]
+        self._versions = [(_of(version), _steps(reading, version)) for version in versions]
+
+    def decode(self, events: DataFrame) -> DataFrame:
+        """The events, each read with its own schema and brought to the mirror's columns and types. A record
+        with a ``problem`` has a null key.
+        """
+        frames = [
+            reduce(lambda frame, columns: frame.select(*columns), steps, events.where(mine))
+            for mine, steps in self._versions
+        ]
+        decoded = reduce(DataFrame.unionByName, frames)
+        return _with_deletes(decoded) if self.reading.from_rows else decoded
 
 
-def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
+def default_of(field: Field, kind: DataType) -> Column:
+    """A field's default as a constant of a type."""
+    return RowDecoder([field], {field.name: kind}).default(field.name)
+
+
+def _of(version: Version) -> Column:
+    """BOOLEAN: an event is read so."""
+    identity = F.col("schema_id")
+    mine = identity.isNull() if version.schema_id is None else identity == version.schema_id
+    if version.after is not None:
+        mine = mine & (F.col("seq") > F.lit(version.after))
+    if version.until is not None:
+        mine = mine & (F.col("seq") <= F.lit(version.until))
+    return mine
+
+
+def _steps(reading: Reading, version: Version) -> list[list[Column]]:
+    """What is selected, one list after the other."""
     columns = {
         field.name: reading.columns[reading.names[field.name]]
         for field in version.fields
@@ -108,37 +128,35 @@ def _decode(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
     image = F.when(F.col("op") != "d", F.col("row_text"))
     if reading.images:
         image = F.coalesce(image, F.col("before_text"))
-    wired = events.withColumn("_image", image).withColumn("_wire", decoder.parse(F.col("_image")))
     decoded = decoder.project(F.col("_wire"))
-    keyed = _with_keys(wired, reading, version)
     problem = _problem(decoder, decoded, reading, version)
     by_mirror_name = {reading.names[name]: each for name, each in decoded.items()}
-    framed = keyed.select(
-        F.when(problem.isNull(), F.col("_key")).alias("key") if reading.key else F.lit("").alias("key"),
-        _op(reading).alias("op"),
-        "seq",
-        "unanchored",
-        "event_time",
-        "topic",
-        "partition",
-        "offset",
-        "file",
-        "row",
-        F.xxhash64("op", "row_text", "before_text").alias("digest"),
-        F.struct(
-            *[
-                _value(name, kind, by_mirror_name, reading).alias(name)
-                for name, kind in reading.columns.items()
-            ]
-        ).alias("values"),
-        _gaps(by_mirror_name).alias("gaps"),
-        _texts(by_mirror_name, reading).alias("texts"),
-        F.col("_new_key").alias("new_key"),
-        F.col("_old_key").alias("old_key"),
-        problem.alias("problem"),
-        F.lit(1).alias("records"),
-    ).withColumnsRenamed({"row": "line", "values": "row"})
-    return _with_deletes(framed) if reading.from_rows else framed
+    values = [
+        _value(name, kind, by_mirror_name, reading).alias(name) for name, kind in reading.columns.items()
+    ]
+    key_texts, keys = _keys(reading, version)
+    return [
+        [F.col("*"), image.alias("_image")],
+        [F.col("*"), decoder.parse(F.col("_image")).alias("_wire"), *key_texts],
+        [F.col("*"), *keys],
+        [F.col("*"), problem.alias("problem")],
+        [
+            F.when(F.col("problem").isNull(), F.col("_key")).alias("key")
+            if reading.key
+            else F.lit("").alias("key"),
+            _op(reading).alias("op"),
+            *map(F.col, ("seq", "unanchored", "event_time", "topic", "partition", "offset", "file")),
+            F.col("row").alias("line"),
+            F.xxhash64("op", "row_text", "before_text").alias("digest"),
+            F.struct(*values).alias("row"),
+            _gaps(by_mirror_name).alias("gaps"),
+            _texts(by_mirror_name, reading).alias("texts"),
+            F.col("_new_key").alias("new_key"),
+            F.col("_old_key").alias("old_key"),
+            F.col("problem"),
+            F.lit(1).alias("records"),
+        ],
+    ]
 
 
 def _with_deletes(events: DataFrame) -> DataFrame:
@@ -169,13 +187,15 @@ def _op(reading: Reading) -> Column:
     return F.when(F.col("_old_key").isNotNull(), "c").otherwise(F.col("op"))
 
 
-def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFrame:
-    """Adds ``_key``, ``_new_key`` and ``_old_key``, structs of the mirror's key columns; null where a part
-    is missing. A key that is taken from the rows has a former one only where an update changes it.
+def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column]]:
+    """What to select first, and then: ``_key``, ``_new_key`` and ``_old_key``, structs of the mirror's key
+    columns; null where a part is missing. A key that is taken from the rows has a former one only where an
+    update changes it.
     """
+    names = ("_key", "_new_key", "_old_key")
+    nothing = F.lit(None).cast("string")
     if not reading.key:
-        nothing = F.lit(None).cast("string")
-        return events.withColumns({"_key": nothing, "_new_key": nothing, "_old_key": nothing})
+        return [], [nothing.alias(name) for name in names]
     wanted = reading.source_key
     fields = [field for field in version.fields if field.name in wanted]
     decoder = RowDecoder(
@@ -183,31 +203,30 @@ def _with_keys(events: DataFrame, reading: Reading, version: Version) -> DataFra
         {each.name: reading.columns[reading.names[each.name]] for each in fields},
         placeholder=reading.placeholder,
     )
-    texts = {
-        "_key": F.col("key_text"),
-        "_new_key": F.col("new_key_text"),
-        "_old_key": F.col("old_key_text"),
-    }
+    texts = [F.col("key_text"), F.col("new_key_text"), F.col("old_key_text")]
     if reading.from_rows:
-        nothing = F.lit(None).cast("string")
         before, after = F.col("before_text"), F.col("row_text")
         key = F.when(F.col("op") == "d", before).otherwise(after)
-        texts = {"_key": key, "_new_key": nothing, "_old_key": F.when(F.col("op") == "u", before)}
-    wired = events.withColumns({f"{name}_wire": decoder.parse(each) for name, each in texts.items()})
-    keys = {}
-    for name in texts:
-        decoded = decoder.project(F.col(f"{name}_wire"))
-        if decoded.keys() != set(wanted):
-            keys[name] = F.lit(None).cast(
-                StructType([StructField(each, reading.columns[each]) for each in reading.key])
-            )
-            continue
-        parts = [decoded[source].value.alias(name) for name, source in zip(reading.key, wanted, strict=True)]
-        complete = reduce(Column.__and__, [decoded[source].value.isNotNull() for source in wanted])
-        keys[name] = F.when(complete & F.col(f"{name}_wire")[decoder.corrupt].isNull(), F.struct(*parts))
+        texts = [key, nothing, F.when(F.col("op") == "u", before)]
+    parsed = [decoder.parse(text).alias(f"{name}_wire") for name, text in zip(names, texts, strict=True)]
+    keys = {name: _key_of(reading, decoder, f"{name}_wire") for name in names}
     if reading.from_rows:
         keys["_old_key"] = F.when(keys["_old_key"] != keys["_key"], keys["_old_key"])
-    return wired.withColumns(keys)
+    return parsed, [each.alias(name) for name, each in keys.items()]
+
+
+def _key_of(reading: Reading, decoder: RowDecoder, wire: str) -> Column:
+    """The key in a parsed document; null where a part of it is missing."""
+    wanted = reading.source_key
+    decoded = decoder.project(F.col(wire))
+    if decoded.keys() != set(wanted):
+        parts = [StructField(each, reading.columns[each]) for each in reading.key]
+        return F.lit(None).cast(StructType(parts))
+    complete = reduce(Column.__and__, [decoded[source].value.isNotNull() for source in wanted])
+    found = F.struct(
+        *[decoded[source].value.alias(name) for name, source in zip(reading.key, wanted, strict=True)]
+    )
+    return F.when(complete & F.col(wire)[decoder.corrupt].isNull(), found)
 
 
 def _problem(
@@ -277,8 +296,7 @@ def _doubts(reading: Reading, version: Version) -> list[Column]:
         placeholder = placeholder | _is_zero(value, kind)
         if name in defaults:
             field = defaults[name]
-            constant = RowDecoder([field], {field.name: kind}).default(field.name)
-            placeholder = placeholder | F.coalesce(value == constant, F.lit(False))
+            placeholder = placeholder | F.coalesce(value == default_of(field, kind), F.lit(False))
     doubtful = sent & ~F.col("full_before") & F.col("key_text").isNotNull() & placeholder
     return [
         F.when((F.col("op") == "u") & ~sent, F.lit(f"an update without a before image, but {remedy}")),
@@ -308,7 +326,7 @@ def _value(name: str, kind: DataType, decoded: Mapping[str, Decoded], reading: R
         default = reading.defaults.get(name)
         if default is None:
             return F.lit(None).cast(kind)
-        return F.when(F.col("op") != "d", default.cast(kind))
+        return F.when(F.col("op") != "d", default_of(default, kind).cast(kind))
     return each.value
 
 

@@ -14,26 +14,12 @@ from lakemirror.driver.parse.decode import Reading
 from lakemirror.driver.plan.lives import Life, Lives, from_text
 from lakemirror.driver.plan.names import check_location
 from lakemirror.driver.profile.overview import TableOverview
-from lakemirror.driver.reduce.changes import Changes, T, Writer
 from lakemirror.driver.results import Drift
 from lakemirror.driver.sequence import as_bytes
-from lakemirror.driver.tables.mirror import (
-    COLUMNS_PROPERTY,
-    KEY_PROPERTY,
-    NULLS_PROPERTY,
-    Location,
-    Mirror,
-    TableName,
-    locate,
-    owner_of,
-)
+from lakemirror.driver.tables.columns import T
+from lakemirror.driver.tables.mirror import COLUMNS_PROPERTY, KEY_PROPERTY, NULLS_PROPERTY, Mirror
+from lakemirror.driver.tables.names import Location, TableName, locate, owner_of
 from lakemirror.driver.tables.tombstones import Summary, Tombstones
-from lakemirror.driver.write import direct
-from lakemirror.driver.write.direct import DirectWriter
-from lakemirror.driver.write.merge import MergeWriter
-
-WRITER_SETTING = "spark.lakemirror.writer"
-"""A setting of Spark: ``merge`` has every table written with MERGE."""
 
 
 class MirroredTable:
@@ -55,8 +41,6 @@ class MirroredTable:
         self._reported = {each.identity for each in reported}
         self._highest: bytes | None = None
         self._writes_nulls = False
-        self.merged = True
-        """Whether the batch before was written with MERGE."""
 
     @cached_property
     def location(self) -> Location:
@@ -74,20 +58,6 @@ class MirroredTable:
     def tombstones(self) -> Tombstones:
         """Only of a mirror that exists."""
         return Tombstones(self.spark, self.mirror)
-
-    def writer(self, changes: Changes) -> Writer:
-        """What carries out ``changes`` fastest."""
-        self.merged = self.merges or bool(changes.untouched) or not direct.possible(self.mirror)
-        return MergeWriter(self.mirror) if self.merged else self._direct
-
-    @cached_property
-    def _direct(self) -> DirectWriter:
-        return DirectWriter(self.mirror, self.avoided)
-
-    @property
-    def merges(self) -> bool:
-        """Whether the settings ask for MERGE."""
-        return self.spark.conf.get(WRITER_SETTING, "") == "merge"
 
     @property
     def tombstone_summary(self) -> Summary:

@@ -9,9 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from lakemirror.driver.plan.decision import Refused
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.tables.columns import METADATA
 from lakemirror.driver.tables.keys import can_be_key
-from lakemirror.driver.tables.mirror import MAPPING, METADATA, Location, needs_mapping
+from lakemirror.driver.tables.mirror import MAPPING, needs_mapping
+from lakemirror.driver.tables.names import Location
 
 RESERVED = (
     "_row_dropped_",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ from lakemirror.driver.parse.values.decode import RowDecoder
 from lakemirror.driver.parse.values.inference import columns, resolve, shape
 from lakemirror.driver.plan.lives import Seen
 from lakemirror.driver.plan.mirrored import MirroredTable
-from lakemirror.driver.profile.overview import Group, TableOverview
+from lakemirror.driver.profile.overview import Group, Shape, TableOverview
 from lakemirror.driver.sequence import as_bytes
 
 
@@ -65,7 +66,7 @@ class Schemas:
         """The schemas of a batch's changes, oldest first; ``documents`` are the embedded ones by id."""
         told = _Told({}, (), {})
         if any(None in identity for identity in seen.groups):
-            told = self._told(changes)
+            told = self._shaped(seen) or self._told(changes)
         found = []
         for identity, group in sorted(seen.groups.items(), key=lambda item: item[1].first_seq or b""):
             schema = self._parsed.get(identity)
@@ -85,6 +86,28 @@ class Schemas:
         if group.key_schema_id is not None:
             keys = [[each.name for each in parse_key(documents[group.key_schema_id])]]
         return Schema(group, fields, types, keys, told.columns)
+
+    def _shaped(self, seen: TableOverview) -> _Told | None:
+        """What the shapes of records without schema tell; None where their values have to be read: for
+        a column that is new, or a first null.
+        """
+        table, existing = self._table, self._table.fed
+        if existing is None or (seen.nulls and not table.writes_nulls):
+            return None
+        shapes: list[Shape] = []
+        for group in seen.groups.values():
+            if group.shapes is None:
+                return None
+            shapes += group.shapes
+        settings = table.settings.columns
+        names = {name for each in shapes for name in each.names or ()}
+        if any(name not in existing and (settings is None or settings.keeps(name)) for name in names):
+            return None
+        rows = [each for each in shapes if each.row and each.names is not None]
+        told = {name: _of_shapes(name, rows) for name in existing}
+        if not table.writes_nulls:
+            told = {name: Seen(present=each.present) for name, each in told.items()}
+        return _Told(existing, _keys_of(shapes), told)
 
     def _told(self, changes: DataFrame) -> _Told:
         """Columns and keys of the records without schema.
@@ -148,6 +171,30 @@ def _seen(row: Row, names: Collection[str]) -> dict[str, Seen]:
         )
         for number, name in enumerate(names)
     }
+
+
+def _of_shapes(name: str, rows: Sequence[Shape]) -> Seen:
+    """What rows of some shapes tell of a column."""
+    there = [each for each in rows if name in (each.names or ())]
+    absent = [each for each in rows if name not in (each.names or ())]
+    return Seen(
+        absent=max((each.last_seq for each in absent), default=None),
+        present=max((each.last_seq for each in there), default=None),
+        alone=min((each.first_seq for each in absent), default=None),
+    )
+
+
+def _keys_of(shapes: Sequence[Shape]) -> list[list[str]]:
+    """The key columns of records without key schema: those of most, then others that differ."""
+    events = Counter[tuple[str, ...]]()
+    for each in shapes:
+        if each.key is not None:
+            events[each.key] += each.events
+    found: list[list[str]] = []
+    for key, _ in events.most_common():
+        if all(set(key) != set(other) for other in found):
+            found.append(list(key))
+    return found
 
 
 def _keys(row: Row) -> list[list[str]]:

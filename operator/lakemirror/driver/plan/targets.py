@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from threading import Lock
 
-from lakemirror.driver.plan.decision import Refused
-from lakemirror.driver.tables.mirror import Location
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.tables.names import Location
 
 
 class Targets:

@@ -6,19 +6,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakemirror.driver.document import aware
 from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.positions import Stream, StreamSeen
-from lakemirror.driver.tables.mirror import TableName
+from lakemirror.driver.tables.names import TableName, name_of
+
+_SHAPES = 4096
+"""Shapes of records without schema that are told apart, by their hash."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Records without schema that have the same columns: the ``names`` in their image, which is a row's or
+    (not ``row``) the before image of a delete, and in their ``key``; None where there is no such object.
+    """
+
+    names: tuple[str, ...] | None
+    key: tuple[str, ...] | None
+    row: bool
+    events: int
+    first_seq: bytes
+    last_seq: bytes
 
 
 @dataclass
 class Group:
-    """Events of one schema in one table."""
+    """Events of one schema in one table. ``shapes`` are those of events without schema, None where they
+    cannot be told apart.
+    """
 
     schema_id: int | None
     key_schema_id: int | None
@@ -26,11 +45,12 @@ class Group:
     first_seq: bytes | None = None
     last_seq: bytes | None = None
     since: datetime | None = None
+    shapes: list[Shape] | None = field(default_factory=list)
 
 
 @dataclass
 class TableOverview:
-    """Events of one table."""
+    """Events of one table. ``nulls``: some record without schema may have a JSON null."""
 
     name: TableName
     groups: dict[tuple[int | None, int | None], Group] = field(default_factory=dict)
@@ -43,6 +63,7 @@ class TableOverview:
     snapshot: bool = False
     unanchored: bool = False
     streamed: bool = False
+    nulls: bool = False
     last_event_time: datetime | None = None
     topics: set[str] = field(default_factory=set)
     tombstone_records: int = 0
@@ -91,9 +112,8 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
     """Aggregate classified events; this materialises them. Whether positions grow is
     seen from those at offsets that ``every`` divides.
     """
-    grouped = events.groupBy(
-        "kind", "database", "schema", "table", "schema_id", "key_schema_id", "topic", "partition", "stream"
-    ).agg(
+    grouped = events.groupBy(*_groups()).agg(
+        *_shapes(),
         F.count("*").alias("events"),
         F.count("key_text").alias("keyed"),
         F.first("schema_text", ignorenulls=True).alias("schema_text"),
@@ -130,6 +150,48 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
     return result
 
 
+def _groups() -> list[Column]:
+    """What events are grouped by."""
+    names = ("kind", "database", "schema", "table", "schema_id", "key_schema_id", "topic", "partition")
+    return [*map(F.col, (*names, "stream")), F.pmod(_shape(), F.lit(_SHAPES)).alias("shape")]
+
+
+def _shape() -> Column:
+    """BIGINT: which columns an event without schema has; null for other events."""
+    plain = (F.col("kind") == "change") & (F.col("schema_id").isNull() | F.col("key_schema_id").isNull())
+    return F.when(plain, F.xxhash64(_names(), _key_names(), F.col("row_text").isNotNull()))
+
+
+def _names() -> Column:
+    return F.when(F.col("schema_id").isNull(), F.json_object_keys(F.coalesce("row_text", "before_text")))
+
+
+def _key_names() -> Column:
+    return F.when(F.col("key_schema_id").isNull(), F.json_object_keys("key_text"))
+
+
+def _shapes() -> list[Column]:
+    """Aggregates that `_add_shape` takes."""
+    return [
+        F.first(_names()).alias("names"),
+        F.first(_key_names()).alias("key_names"),
+        F.first(F.col("row_text").isNotNull()).alias("is_row"),
+        (F.min(_shape()) == F.max(_shape())).alias("one_shape"),
+        F.max(F.col("schema_id").isNull() & F.col("row_text").contains(":null")).alias("nulls"),
+    ]
+
+
+def _add_shape(group: Group, row: Row) -> None:
+    if row["shape"] is None or group.shapes is None:
+        return
+    if not row["one_shape"]:
+        group.shapes = None
+        return
+    names, key = (None if row[each] is None else tuple(row[each]) for each in ("names", "key_names"))
+    first, last = bytes(row["first_seq"]), bytes(row["last_seq"])
+    group.shapes.append(Shape(names, key, row["is_row"], row["events"], first, last))
+
+
 def _count(result: Overview, row: Row) -> None:
     name = TableName(row["database"], row["schema"], row["table"])
     stretches.note(result.streams, row, str(name))
@@ -153,7 +215,8 @@ def _count(result: Overview, row: Row) -> None:
     group.since = min(group.since, since) if group.since and since else group.since or since
     table.events += row["events"]
     table.keyed += row["keyed"]
-    for flag in ("gaps", "moves", "snapshot", "unanchored", "streamed"):
+    _add_shape(group, row)
+    for flag in ("gaps", "moves", "snapshot", "unanchored", "streamed", "nulls"):
         setattr(table, flag, getattr(table, flag) or bool(row[flag]))
 
 
@@ -168,3 +231,21 @@ def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:
     other = aware(other)
     return max(one, other) if one and other else one or other
+
+
+def source_of() -> Column:
+    """STRING: the source table of a classified event."""
+    return name_of(F.col("database"), F.col("schema"), F.col("table"))
+
+
+def with_readable_schemas(events: DataFrame, seen: Overview) -> tuple[DataFrame, Overview]:
+    """The batch with those changes set apart (kind ``no schema``) whose embedded schema cannot be read."""
+    wrong = seen.unreadable_schemas()
+    if not wrong:
+        return events, seen
+    reason = F.coalesce(*[F.when(F.col(column) == each, why) for (column, each), why in wrong.items()])
+    apart = (F.col("kind") == "change") & reason.isNotNull()
+    marked = events.withColumns(
+        {"kind": F.when(apart, "no schema").otherwise(F.col("kind")), "reason": F.coalesce("reason", reason)}
+    )
+    return marked, overview(marked)

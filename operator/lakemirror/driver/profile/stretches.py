@@ -22,7 +22,7 @@ from lakemirror.driver.profile.positions import (
     highest,
     latest,
 )
-from lakemirror.driver.tables.mirror import name_of
+from lakemirror.driver.tables.names import name_of
 
 _STREAM: Final = ("topic", "partition", "stream")
 _TOPS: Final = "_topic STRING, _partition INT, _stream STRING, _offset BIGINT, _seq STRING, _streamed STRING"

@@ -41,8 +41,10 @@ from lakemirror.driver.read.watch import SourceWatch
 SUFFIXES = (".jsonl", ".jsonl.gz")
 COMPACT_EVERY = 50
 _POLL_SECONDS = 0.2
-_BLOCK = "16m"
-"""What a task reads of a file at most: small enough that one file keeps several cores busy."""
+_LEAST_BLOCK, _BLOCK = 2 * 2**20, 16 * 2**20
+"""What a task reads of a file at most, in a small batch and in a large one: little enough that one file keeps
+several cores busy.
+"""
 _LAST_MILLIS = 253_370_764_799_999
 """The end of the year 9998; a timestamp after it is none."""
 _log = logging.getLogger(__name__)
@@ -189,7 +191,8 @@ class FilesFeed:
     def _apply(
         self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
     ) -> None:
-        frame = read_records(self._spark, [self._inputs.uri(f.name) for f in files], base64=self._base64)
+        uris, size = [self._inputs.uri(f.name) for f in files], sum(f.size for f in files)
+        frame = read_records(self._spark, uris, size=size, base64=self._base64)
         apply(frame, self._batch(batch_id, files))
         faults.reach("before-checkpoint-commit")
         self._ledger.commit(batch_id, self._grown(batch_id, files, applied=True))
@@ -331,13 +334,14 @@ def _incomplete_text(name: str, reason: str) -> str:
     )
 
 
-def read_records(spark: SparkSession, uris: list[str], *, base64: bool = False) -> DataFrame:
-    """The records of JSON Lines files as a frame of schema RAW; blank lines are left out.
+def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64: bool = False) -> DataFrame:
+    """The records of JSON Lines files, of so many bytes in all, as a frame of schema RAW; blank lines are
+    left out.
 
     ``row`` counts lines from 0. (Of a file that Spark reads in several blocks, it is the block's first
     byte plus the line in the block: it grows along the file, but counts lines in the first block only.)
     """
-    raw = _lines(spark, uris).select("*", _parsed(F.col("line")).alias("r"))
+    raw = _lines(spark, uris, size).select("*", _parsed(F.col("line")).alias("r"))
     bad = _problem(F.col("line"), F.col("r"), base64)
     record = raw.select("*", bad.alias("problem"))
     fine = F.col("problem").isNull()
@@ -363,7 +367,7 @@ def read_records(spark: SparkSession, uris: list[str], *, base64: bool = False) 
     )
 
 
-def _lines(spark: SparkSession, uris: list[str]) -> DataFrame:
+def _lines(spark: SparkSession, uris: list[str], size: int) -> DataFrame:
     """line, file, row. Each task reads one block of one file, so that a task's row ids count its lines.
 
     The setting that keeps Spark from packing files together belongs to the session that reads, so
@@ -371,7 +375,9 @@ def _lines(spark: SparkSession, uris: list[str]) -> DataFrame:
     """
     reader = spark.newSession()
     reader.conf.set("spark.sql.files.openCostInBytes", str(2**40))
-    reader.conf.set("spark.sql.files.maxPartitionBytes", _BLOCK)
+    # By the batch alone, so that a replay numbers its lines alike.
+    block = min(max(size // 2 + 1, _LEAST_BLOCK), _BLOCK)
+    reader.conf.set("spark.sql.files.maxPartitionBytes", block)
     # Many files are listed by a job: with a task a core, not with one a file.
     tasks = str(spark.sparkContext.defaultParallelism)
     reader.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", tasks)

@@ -1,23 +1,19 @@
 """What a batch does to the rows of a table, as a value: writers carry it out, and know nothing of modes.
 
-``t`` is a stored row, and ``s`` what the batch has for a key, a state (`lakemirror.driver.reduce.events`).
+Expressions name stored rows and states as `lakemirror.driver.tables.columns` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column
 
-from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.bounds import Bound
-from lakemirror.driver.tables.delta import quoted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Clause:
     """Rows ``when`` this holds get these values in these columns, and keep the others; without ``values``
     they are deleted. Of several clauses the first that holds counts.
@@ -46,37 +42,3 @@ class Changes:
     rows: int = 0
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     plain: bool = False
-
-
-@dataclass(frozen=True)
-class Transaction:
-    """Whose commit it is, so that a replay can tell that it is there."""
-
-    app_id: str
-    batch: Batch
-
-
-@dataclass(frozen=True)
-class Written:
-    """Rows that a commit inserted, updated and deleted."""
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-
-
-class Writer(Protocol):
-    """Brings the rows of one Delta table up to date."""
-
-    def write(self, states: DataFrame, changes: Changes, transaction: Transaction) -> Written:
-        """Carry out ``changes`` for a materialised frame of ``states``, as one commit."""
-
-
-def T(name: str) -> Column:  # noqa: N802
-    """A column of the stored row."""
-    return F.col(f"t.{quoted(name)}")
-
-
-def S(name: str) -> Column:  # noqa: N802
-    """A value of the state's row."""
-    return F.col("s.row")[name]

@@ -28,11 +28,12 @@ depend on the order of delivery.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lakemirror.driver.expressions import kept
 from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
 from lakemirror.driver.tables.delta import quoted
 
@@ -66,24 +67,24 @@ def reduce_events(
     below it. ``former_floor`` is the newest one before the batch. ``soft`` keeps the last row of a deleted
     key.
     """
-    below, stale = _below(floor), _below(former_floor)
+    marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft)
+    return events.select("*", *marked).select("*", *repeated).select(*folded).where("newest").select(*states)
+
+
+@kept
+def _steps(
+    tracked: tuple[str, ...], floor: bytes | None, former_floor: bytes | None, soft: bool
+) -> tuple[list[Column], ...]:
+    """What `reduce_events` selects, one list after the other."""
     parts = ("key", "below", "stale")
-    marked = events.withColumns({"below": below, "stale": stale})
     by_key = Window.partitionBy(*parts).orderBy("seq", *ARRIVAL)
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
-    marked = marked.withColumn("repeated", F.coalesce(repeated, F.lit(False)))
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     values = {name: F.last(_carried(name, soft), ignorenulls=True).over(so_far) for name in tracked}
     live = F.last(F.when(F.col("op") != "d", F.struct("row", "seq")), ignorenulls=True).over(so_far)
     again = F.when(F.col("repeated") & ~F.col("below"), F.col("records")).otherwise(0)
-    folded = marked.select(
-        *parts,
-        "op",
-        "seq",
-        "unanchored",
-        "event_time",
-        *ARRIVAL,
-        "texts",
+    folded = [
+        *map(F.col, (*parts, "op", "seq", "unanchored", "event_time", *ARRIVAL, "texts")),
         (F.coalesce(live["row"], F.col("row")) if soft else F.col("row")).alias("row"),
         (live["seq"] if soft else F.col("seq")).alias("row_seq"),
         *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
@@ -92,32 +93,33 @@ def reduce_events(
         F.first("op").over(so_far).isin("c", "r").alias("born"),
         F.sum(again).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
-    ).where("newest")
-    found = {name: F.col(f"_{i}") for i, name in enumerate(values)}
+    ]
+    return (
+        [_below(floor).alias("below"), _below(former_floor).alias("stale")],
+        [F.coalesce(repeated, F.lit(False)).alias("repeated")],
+        folded,
+        _states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor),
+    )
+
+
+def _states(found: Mapping[str, Column], floor: bytes | None) -> list[Column]:
+    """The columns of a state frame; ``found`` is what was carried to each tracked column."""
     least = F.lit(MISSING) if floor is None else own(F.lit(floor))
     gone = F.col("below")
-    return folded.select(
+    seqs = {name: F.coalesce(each["seq"], least) for name, each in found.items()}
+    mine = F.when(~gone, F.col("own")).when(F.col("stale"), F.col("records")).otherwise(0)
+    return [
         F.when(~gone, F.col("key")).alias("key"),
         F.when(gone, "x").otherwise(F.col("op")).alias("op"),
-        "seq",
-        "unanchored",
-        "event_time",
-        *ARRIVAL,
-        with_values("row", {name: reg["value"] for name, reg in found.items()}),
-        older_seqs({name: F.coalesce(reg["seq"], least) for name, reg in found.items()}, F.col("seq")).alias(
-            "seqs"
-        ),
-        "texts",
+        *map(F.col, ("seq", "unanchored", "event_time", *ARRIVAL)),
+        with_values("row", {name: each["value"] for name, each in found.items()}),
+        older_seqs(seqs, F.col("seq")).alias("seqs"),
+        F.col("texts"),
         F.col("records").cast("bigint"),
-        F.when(~gone, F.col("own"))
-        .when(F.col("stale"), F.col("records"))
-        .otherwise(0)
-        .cast("bigint")
-        .alias("own"),
+        mine.cast("bigint").alias("own"),
         F.col("duplicates").cast("bigint"),
-        "row_seq",
-        "born",
-    )
+        *map(F.col, ("row_seq", "born")),
+    ]
 
 
 def _below(floor: bytes | None) -> Column:
@@ -160,8 +162,3 @@ def older_seqs(seqs: dict[str, Column], seq: Column) -> Column:
     all_seqs = F.map_from_arrays(F.array(*map(F.lit, seqs)), F.array(*seqs.values()))
     older = F.map_filter(all_seqs, lambda _, value: value != own(seq))
     return F.when(F.size(older) > 0, older)
-
-
-def column_seq(name: str, seqs: Column, seq: Column) -> Column:
-    """The sequence of one column of a state or stored row."""
-    return F.coalesce(seqs[F.lit(name)], own(seq))

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from lakemirror.driver.expressions import kept
 from lakemirror.driver.parse.values.expressions import same_value
+from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
-from lakemirror.driver.reduce.changes import Changes, Clause, S, T
-from lakemirror.driver.sequence import OWN, WIDTH, anchored_at, is_snapshot, minor, own
+from lakemirror.driver.reduce.changes import Changes, Clause
+from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own
+from lakemirror.driver.tables.columns import S, T
 from lakemirror.driver.tables.delta import quoted
-
-
-@dataclass(frozen=True)
-class Fill:
-    """A column that begins a new life: stored values up to the sequence ``until`` become ``value``."""
-
-    value: Column
-    until: bytes
-    kind: DataType
 
 
 @dataclass(frozen=True)
@@ -50,15 +44,48 @@ class Scd1:
 
 def changes(plan: Scd1, keys: int, deletes: int) -> Changes:
     """What a state frame of so many ``keys``, of which some are ``deletes``, does to a mirror."""
+    clauses = _clauses(plan) if plan.floor or plan.fills else _kept_clauses(_Rules.of(plan))
+    return replace(clauses, keys=keys, rows=keys - deletes, bounds=plan.bounds)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What clauses are made of, hashable, where the batch itself has no part in them."""
+
+    columns: tuple[tuple[str, DataType], ...]
+    key: tuple[str, ...]
+    tracked: tuple[str, ...]
+    soft: str | None
+    snapshot: bool
+    unanchored: bool
+
+    @classmethod
+    def of(cls, plan: Scd1) -> _Rules:
+        columns, key, tracked = tuple(plan.columns.items()), tuple(plan.key), tuple(plan.tracked)
+        return cls(columns, key, tracked, plan.soft, plan.snapshot, plan.unanchored)
+
+
+@kept
+def _kept_clauses(rules: _Rules) -> Changes:
+    return _clauses(
+        Scd1(
+            dict(rules.columns),
+            rules.key,
+            rules.tracked,
+            rules.soft,
+            snapshot=rules.snapshot,
+            unanchored=rules.unanchored,
+        )
+    )
+
+
+def _clauses(plan: Scd1) -> Changes:
     newer = _newer(plan)
     return Changes(
         key=plan.key,
         matched=tuple(_matched(plan, newer)),
         unmatched=tuple(_unmatched(plan)),
         untouched=tuple(_untouched(plan)),
-        keys=keys,
-        rows=keys - deletes,
-        bounds=plan.bounds,
         plain=not (plan.tracked or plan.soft or plan.floor or plan.fills or plan.snapshot or plan.unanchored),
     )
 
@@ -187,18 +214,6 @@ def _fill(plan: Scd1) -> dict[str, Column]:
     return {**_filled(plan), **values, "__column_seq": _column_seqs(plan, F.col("s.seq"), T("__seq"))}
 
 
-def aged(fills: Mapping[str, Fill]) -> Column:
-    """Whether a stored row has a value of a former life of one of the columns."""
-    old = [
-        _of_before(name, each) & ~same_value(T(name), each.value, each.kind) for name, each in fills.items()
-    ]
-    return reduce(Column.__or__, old)
-
-
-def _of_before(name: str, fill: Fill) -> Column:
-    return _theirs(name) <= F.lit(fill.until + OWN)
-
-
 def _filled(plan: Scd1) -> dict[str, Column]:
     return {name: _kept(plan, name) for name in plan.fills}
 
@@ -206,7 +221,7 @@ def _filled(plan: Scd1) -> dict[str, Column]:
 def _kept(plan: Scd1, name: str) -> Column:
     """A stored value, or what a new life of its column makes of it."""
     fill = plan.fills.get(name)
-    return T(name) if fill is None else F.when(_of_before(name, fill), fill.value).otherwise(T(name))
+    return T(name) if fill is None else F.when(is_former(name, fill), fill.value).otherwise(T(name))
 
 
 def _mine(name: str, seq: Column) -> Column:
@@ -223,10 +238,6 @@ def _placed(value: Column) -> Column:
     return F.when(F.col("s.unanchored") & carried & above, placed).otherwise(value)
 
 
-def _theirs(name: str) -> Column:
-    return F.coalesce(T("__column_seq")[F.lit(name)], own(T("__seq")))
-
-
 def _stored(plan: Scd1, name: str) -> Column:
     """A stored value; that of a soft-deleted row belongs to a former life."""
     kept = _kept(plan, name)
@@ -239,7 +250,7 @@ def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Colum
     ``mine`` is the state's sequence, ``row`` the one that the row has afterwards.
     """
     value = _placed(_mine(name, mine)) if place else _mine(name, mine)
-    return (value > _theirs(name)) & (F.substring(value, 1, WIDTH) <= row)
+    return (value > stored_seq(name)) & (F.substring(value, 1, WIDTH) <= row)
 
 
 def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) -> Column:
@@ -248,7 +259,7 @@ def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) 
     newest = []
     for name in plan.tracked:
         value = _placed(_mine(name, mine)) if place else _mine(name, mine)
-        newest.append(F.when(_wins(name, mine, seq, place=place), value).otherwise(_theirs(name)))
+        newest.append(F.when(_wins(name, mine, seq, place=place), value).otherwise(stored_seq(name)))
     entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
     older = F.map_filter(entries, lambda _, value: value != own(seq))
     return F.when(F.size(older) > 0, older)
@@ -286,13 +297,13 @@ def _untouched(plan: Scd1) -> Iterator[Clause]:
             yield Clause(gone & (T("__op") != "d"), _softly_truncated(plan))
         if plan.tracked:
             base = own(F.lit(plan.floor))
-            old = [(_theirs(name) < base) for name in plan.tracked]
+            old = [(stored_seq(name) < base) for name in plan.tracked]
             values = {
                 name: F.when(~is_old, _kept(plan, name))
                 for name, is_old in zip(plan.tracked, old, strict=True)
             }
             kept = [
-                F.when(is_old, base).otherwise(_theirs(name))
+                F.when(is_old, base).otherwise(stored_seq(name))
                 for name, is_old in zip(plan.tracked, old, strict=True)
             ]
             entries = F.map_filter(

@@ -12,7 +12,8 @@ from lakemirror.driver.checkpoint.storage import file_system, open_storage
 from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.session import create_session
-from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Location, Mirror, owner_of
+from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
+from lakemirror.driver.tables.names import Location, owner_of
 
 
 def delete_data(pipeline: CdcPipeline, spark: SparkSession | None = None) -> list[str]:

@@ -17,7 +17,6 @@ Keys and images are texts (`lakemirror.driver.tables.keys`): a widened key colum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -26,9 +25,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakemirror.driver.sequence import as_bytes, is_snapshot, minor, own
+from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
-from lakemirror.driver.tables.delta import append, is_table, quoted
+from lakemirror.driver.tables.delta import is_table
 from lakemirror.driver.tables.mirror import Mirror
 
 _TYPES = {
@@ -45,7 +44,6 @@ _TYPES = {
     "seqs": "map<string, binary>",
     "batch": "bigint",
 }
-COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Tombstones:
         self.summary = self._summarise()
 
     def frame(self) -> DataFrame:
-        """All facts, with the columns of `COLUMNS`."""
+        """All facts, with the columns of `_TYPES`."""
         return self._spark.read.format("delta").load(self.path)
 
     def deleted(self) -> DataFrame | None:
@@ -89,11 +87,6 @@ class Tombstones:
         newest = F.max_by(F.struct("new_key", "image", "seqs"), "batch")
         found = self.frame().where("kind = 'moved'").groupBy("key", "seq").agg(newest.alias("t"))
         return found.select("key", "seq", "t.*")
-
-    def append(self, facts: DataFrame, summary: Summary) -> None:
-        """Write facts as one commit; ``summary`` is what holds afterwards."""
-        append(facts, self.path)
-        self.summary = summary
 
     def collect(self, before: datetime, below: bytes | None) -> int:
         """Forget deletes that were recorded before a time and lie below a sequence (None: any); returns how
@@ -145,69 +138,9 @@ def encoded_key(rows: DataFrame, column: str = "key") -> Column:
 
 
 def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
-    """Rows of `COLUMNS`; columns that are not given are null."""
+    """Rows of `_TYPES`; columns that are not given are null."""
     given = {"kind": F.lit(kind), "at": F.current_timestamp(), "batch": F.lit(batch), **columns}
     return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in _TYPES.items()])
-
-
-def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> DataFrame:
-    """Turn state that a tombstone forbids to write into op ``p``, which writes no row.
-
-    Adds ``stale``: whether the tombstone was newer (not the same delete again). Values from before the
-    tombstone are forgotten. Deletes pass, for they are gated by the stored row alone.
-    """
-    tomb = deleted.select(
-        F.col("key").alias("_key"),
-        F.struct("seq", "topic", "partition", "offset").alias("_tomb"),
-    )
-    joined = state.join(tomb, encoded_key(state) == F.col("_key"), "left")
-    seq, newest = F.col("seq"), F.col("_tomb.seq")
-    follows = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
-    precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
-    # Within a batch a change of an open transaction was placed after its snapshot row; its LSN still tells.
-    outrun = (
-        F.col("unanchored")
-        & (minor(seq) <= minor(newest))
-        & (F.substring(seq, 1, 2) == F.substring(newest, 1, 2))
-    )
-    stale = newest.isNotNull() & (((seq <= newest) & ~follows) | precedes | outrun)
-    stale = F.coalesce(stale, F.lit(False))
-    columns: dict[str, Column] = {
-        "known": F.coalesce((F.col("op") == "d") & stale, F.lit(False)),
-        "stale": stale & (F.col("op") != "d"),
-        "op": F.when(stale & (F.col("op") != "d"), "p").otherwise(F.col("op")),
-    }
-    gated = joined.withColumns(columns)
-    for name in tracked:
-        gated = _forget(gated, name)
-    return gated.drop("_key", "_tomb")
-
-
-def _forget(state: DataFrame, name: str) -> DataFrame:
-    """Values of a column that are older than the key's tombstone become unknown."""
-    base = own(F.col("_tomb.seq"))
-    held = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
-    older = F.col("_tomb.seq").isNotNull() & (held < base)
-    entries = F.map_concat(
-        F.map_filter(
-            F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>")), lambda k, _: k != name
-        ),
-        F.create_map(F.lit(name), base),
-    )
-    row = state.schema["row"].dataType
-    assert isinstance(row, StructType)
-    blank = F.lit(None).cast(row[name].dataType)
-    return state.withColumns(
-        {
-            "row": F.when(older, F.col("row").withField(quoted(name), blank)).otherwise(F.col("row")),
-            "seqs": F.when(older, entries).otherwise(F.col("seqs")),
-        }
-    )
-
-
-def same_partition(other: Column) -> Column:
-    """BOOLEAN: the state's event and ``other`` (a struct) came through one partition of one topic."""
-    return (F.col("topic") == other["topic"]) & (F.col("partition") == other["partition"])
 
 
 def raised(

@@ -10,10 +10,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakemirror.driver.parse.values.expressions import same_value
-from lakemirror.driver.reduce.changes import S, T, Written
 from lakemirror.driver.sequence import is_snapshot
+from lakemirror.driver.tables.columns import S, T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import Mirror
+from lakemirror.driver.write.writer import Written
 
 
 def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -> Written:
@@ -52,22 +53,3 @@ def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -
     counts = result.execute().first()
     assert counts is not None
     return Written(counts["num_inserted_rows"], 0, 0)
-
-
-def with_truncates(events: DataFrame, truncates: DataFrame) -> DataFrame:
-    """An event frame and the truncates of its table, as events without a row: a trace of their own."""
-    given = {
-        "op": F.lit("t"),
-        "digest": F.lit(0).cast("bigint"),
-        "line": F.col("row"),
-        "records": F.lit(1),
-        **{
-            name: F.col(name)
-            for name in ("seq", "unanchored", "event_time", "topic", "partition", "offset", "file")
-        },
-    }
-    rows = [
-        given.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
-        for field in events.schema.fields
-    ]
-    return events.unionByName(truncates.select(*rows))

@@ -8,7 +8,7 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
@@ -21,10 +21,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from lakemirror.driver.reduce.changes import Changes, Clause, T, Transaction, Written
+from lakemirror.driver.expressions import kept
+from lakemirror.driver.reduce.changes import Changes, Clause
+from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
 from lakemirror.driver.write.log import Attempt, Rows, TableLog, place_of, row_of, rows_in
+from lakemirror.driver.write.writer import Transaction, Written
 
 _KNOWN: Final = frozenset(
     {
@@ -109,37 +112,44 @@ class DirectWriter:
         without waiting for what is looked up.
         """
 
-    def write(self, states: DataFrame, changes: Changes, transaction: Transaction) -> Written:
-        """See `lakemirror.driver.reduce.changes.Writer`."""
+    def write(
+        self, states: DataFrame, changes: Changes, transaction: Transaction, first: Callable[[], None]
+    ) -> Written:
+        """See `lakemirror.driver.write.writer.Writer`."""
         if self._log is None:
             self._log = TableLog(states.sparkSession, self._mirror.required_path)
         attempt = self._log.begin(transaction)
         if attempt is None:
             return Written()
-        outcome = None
-        if not attempt.data.files:
-            outcome = _Outcome(_as_stored(attempt, states.alias("s"), changes), _Places.none(), None)
-        elif changes.plain:
-            outcome = self._plain(attempt, states, changes)
-        if outcome is None:
-            outcome = _full(attempt, states, changes)
-        gone = outcome.gone.by_file()
-        large = sum(attempt.data.files[place].size() for place in gone) > _SMALL
-        hides = large and self._may_hide and attempt.vectors is not False
-        if hides and attempt.vectors is None:
-            self._log.discard(outcome.added or ())
-            self._mirror.alter({}, {}, {VECTORS_PROPERTY: "true"})
-            return self.write(states, changes, transaction)
-        added = outcome.added
-        if added is None or (gone and not hides):
-            self._log.discard(added or ())
-            added = _written(attempt, outcome, [] if hides else list(gone), states, changes)
+        with ThreadPoolExecutor(1) as pool:
+            standing = pool.submit(first)
+            outcome = self._outcome(attempt, states, changes)
+            gone = outcome.gone.by_file()
+            large = sum(attempt.data.files[place].size() for place in gone) > _SMALL
+            hides = large and self._may_hide and attempt.vectors is not False
+            if hides and attempt.vectors is None:
+                self._log.discard(outcome.added or ())
+                standing.result()
+                self._mirror.alter({}, {}, {VECTORS_PROPERTY: "true"})
+                return self.write(states, changes, transaction, _nothing)
+            added = outcome.added
+            if added is None or (gone and not hides):
+                self._log.discard(added or ())
+                added = _written(attempt, outcome, [] if hides else list(gone), states, changes)
+            standing.result()
         written = outcome.written or Written(inserted=_count(added, outcome))
         rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
         note = {**transaction.batch.note, "rows": rows}
         attempt.commit(added, gone, note, hide=hides)
         self._in_order = hides and self._in_order
         return written
+
+    def _outcome(self, attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
+        """What is to be written; looks up the stored rows of the batch's keys."""
+        if not attempt.data.files:
+            return _Outcome(_as_stored(attempt, states.alias("s"), changes), _Places.none(), None)
+        plain = self._plain(attempt, states, changes) if changes.plain else None
+        return plain or _full(attempt, states, changes)
 
     def _plain(self, attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome | None:
         """The newer of state and row wins. None where both are equally new: one has to look at them."""
@@ -171,6 +181,10 @@ class DirectWriter:
             Written(inserted, updated, deleted),
             added,
         )
+
+
+def _nothing() -> None:
+    """What has to stand first stands already."""
 
 
 def _count(added: Sequence[Any], outcome: _Outcome) -> int:
@@ -299,11 +313,17 @@ def _value(name: str, clauses: Sequence[Clause], kept: Column) -> Column:
 
 def _as_stored(attempt: Attempt, states: DataFrame, changes: Changes) -> DataFrame:
     """The rows that states give without looking at stored ones."""
-    columns = [
-        _typed(_value(each.name, changes.unmatched, F.lit(None)), each) for each in attempt.schema.fields
-    ]
-    chosen = states.withColumn("choice", _first(changes.unmatched)).where("choice IS NOT NULL")
-    return chosen.select(*columns)
+    choice, columns = _stored_columns(tuple(attempt.schema.fields), tuple(changes.unmatched))
+    return states.select("*", choice).where("choice IS NOT NULL").select(*columns)
+
+
+@kept
+def _stored_columns(
+    fields: tuple[StructField, ...], clauses: tuple[Clause, ...]
+) -> tuple[Column, list[Column]]:
+    """Which clause a state goes by, as ``choice``, and the columns that it then gives."""
+    values = [_typed(_value(each.name, clauses, F.lit(None)), each) for each in fields]
+    return _first(clauses).alias("choice"), values
 
 
 def _typed(value: Column, field: StructField) -> Column:

@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 
 from lakemirror.driver.checkpoint.storage import file_system
 from lakemirror.driver.reduce.bounds import Bound
-from lakemirror.driver.reduce.changes import Transaction
+from lakemirror.driver.tables import delta
 from lakemirror.driver.tables.delta import applied_at
 from lakemirror.driver.tables.mirror import VECTORS_PROPERTY
+from lakemirror.driver.write.writer import Transaction
 
 Rows = npt.NDArray[np.int64]
 """Indexes of rows in a file."""
@@ -66,10 +67,13 @@ def _meets(ranges: _Ranges, bounds: Mapping[str, Bound]) -> bool:
 class Attempt:
     """One transaction: what is to be committed, against the table as it was when it began."""
 
-    def __init__(self, log: TableLog, transaction: Any, snapshot: Any, data: DataFiles) -> None:
+    def __init__(
+        self, log: TableLog, transaction: Transaction, started: Any, snapshot: Any, data: DataFiles
+    ) -> None:
         self._log = log
-        self._transaction = transaction
+        self._started = started
         self._snapshot = snapshot
+        self.transaction = transaction
         self.data = data
 
     @cached_property
@@ -94,7 +98,7 @@ class Attempt:
 
     def write(self, frame: DataFrame) -> list[Any]:
         """Write rows as new data files that no reader sees before they are committed."""
-        return _listed(self._transaction.writeFiles(frame._jdf))
+        return _listed(self._started.writeFiles(frame._jdf))
 
     def commit(
         self, added: Sequence[Any], gone: Mapping[int, Rows], note: Mapping[str, Any], *, hide: bool
@@ -102,7 +106,7 @@ class Attempt:
         """Add files. Rows that are ``gone``, by the hash of their file's place, are hidden, or else their
         files removed.
         """
-        self._log.commit(self._transaction, self.data, added, gone, note, hide=hide)
+        self._log.commit(self, self._started, added, gone, note, hide=hide)
 
 
 class TableLog:
@@ -134,8 +138,7 @@ class TableLog:
         if self._done is not None and self._done >= transaction.batch.batch_id:
             return None
         started.readWholeTable()
-        self._transaction = transaction
-        return Attempt(self, started, snapshot, self._known)
+        return Attempt(self, transaction, started, snapshot, self._known)
 
     def frame(self, snapshot: Any, files: Iterable[Any]) -> DataFrame:
         """The rows of some data files."""
@@ -151,8 +154,8 @@ class TableLog:
 
     def commit(
         self,
+        attempt: Attempt,
         started: Any,
-        data: DataFiles,
         added: Sequence[Any],
         gone: Mapping[int, Rows],
         note: Mapping[str, Any],
@@ -160,7 +163,7 @@ class TableLog:
         hide: bool,
     ) -> None:
         """See `Attempt.commit`."""
-        transaction = self._transaction
+        transaction, data = attempt.transaction, attempt.data
         actions, live = self._jvm.java.util.ArrayList(), dict(data.files)
         for each in added:
             actions.add(each)
@@ -178,18 +181,27 @@ class TableLog:
                 actions.add(pair._2())
         number = transaction.batch.batch_id
         started.updateSetTransaction(transaction.app_id, number, self._jvm.scala.Option.apply(self._now()))
-        # An operation that Delta carries its incremental checksum on for; with others it computes the state
-        # of the log with each commit.
-        operation = self._delta.DeltaOperations.StreamingUpdate(
-            self._jvm.org.apache.spark.sql.streaming.OutputMode.Update(),
-            transaction.app_id,
-            number,
-            self._jvm.scala.Option.apply(json.dumps(note, sort_keys=True)),
-        )
-        version = int(started.commit(self._seq(actions), operation))
+        version = self._commit(started, actions, transaction.app_id, number, json.dumps(note, sort_keys=True))
         # What Delta takes for no conflict may have come in between; then the files are read again.
         alone = version == data.version + 1
         self._known, self._done = DataFiles(version, live, data) if alone else None, number
+
+    def append(self, rows: DataFrame) -> None:
+        """Add rows as one commit that belongs to no batch."""
+        started = self._log.startTransaction()
+        self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, None)
+
+    def _commit(self, started: Any, actions: Any, app_id: str, number: int, note: str | None) -> int:
+        """Commit actions as an operation that Delta carries its incremental checksum on for; with others it
+        computes the state of the log with each commit.
+        """
+        operation = self._delta.DeltaOperations.StreamingUpdate(
+            self._jvm.org.apache.spark.sql.streaming.OutputMode.Update(),
+            app_id,
+            number,
+            self._jvm.scala.Option.apply(note),
+        )
+        return int(started.commit(self._seq(actions), operation))
 
     def _vectors(self, data: DataFiles, hidden: Mapping[int, Rows]) -> dict[int, Any]:
         """Store which rows of each file are hidden from now on, with those that were before."""
@@ -272,3 +284,16 @@ def _files(snapshot: Any) -> list[Any]:
 
 def _listed(items: Any) -> list[Any]:
     return [items.apply(i) for i in range(items.size())]
+
+
+def append(rows: DataFrame, path: str) -> None:
+    """Append rows to a table of our own as one commit and one file; makes the table if it is not there.
+
+    Other than a write of Spark's, it does not mind whose transaction the session's settings name.
+    """
+    rows = rows.coalesce(1)
+    stored = delta.read(rows.sparkSession, path)
+    if stored is None or stored.schema.fieldNames() != rows.columns:
+        delta.append(rows, path)
+    else:
+        TableLog(rows.sparkSession, path).append(rows)

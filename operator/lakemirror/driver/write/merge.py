@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.driver.reduce import bounds
-from lakemirror.driver.reduce.changes import Changes, T, Transaction, Written
+from lakemirror.driver.reduce.changes import Changes
+from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import Mirror
+from lakemirror.driver.write.writer import Transaction, Written
 
 
 class MergeWriter:
@@ -23,8 +25,11 @@ class MergeWriter:
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
 
-    def write(self, states: DataFrame, changes: Changes, transaction: Transaction) -> Written:
-        """See `lakemirror.driver.reduce.changes.Writer`."""
+    def write(
+        self, states: DataFrame, changes: Changes, transaction: Transaction, first: Callable[[], None]
+    ) -> Written:
+        """See `lakemirror.driver.write.writer.Writer`."""
+        first()
         same = [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key]
         within = [bounds.within(T(name), b.kind, b.low, b.high) for name, b in changes.bounds.items()]
         on = reduce(Column.__and__, [*same, *within])

@@ -1,0 +1,92 @@
+"""What a batch is going to do to one table, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.driver.parse import isolate
+from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.profile.overview import TableOverview
+from lakemirror.driver.reduce.table import NOTHING, Reduced
+from lakemirror.driver.tables.names import TableName
+
+
+@dataclass(frozen=True)
+class Held:
+    """Why all records of a table are held in this batch; ``error`` tells that something is wrong."""
+
+    reason: str
+    error: bool = True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a batch does to one table: by a ``plan``, with its ``reduced`` events; or its classified events
+    ``changes`` are ``held`` for a reason; or, where the manifest leaves the table out, nothing.
+    """
+
+    name: TableName
+    overview: TableOverview
+    plan: TablePlan | None = None
+    reduced: Reduced = NOTHING
+    held: Held | None = None
+    changes: DataFrame | None = None
+    poison: Mapping[int, str] = field(default_factory=dict)
+    """Reasons of records that make Spark throw, by `lakemirror.driver.parse.isolate.origin`."""
+
+    @property
+    def left_out(self) -> bool:
+        """The manifest leaves the table out."""
+        return self.plan is None and self.held is None
+
+    @property
+    def records(self) -> int:
+        """Records of the table in the batch."""
+        return self.overview.events + self.overview.truncates
+
+    @property
+    def bad(self) -> int:
+        """Records of the table that cannot be applied themselves."""
+        return len(self.poison) + self.reduced.counts.bad
+
+    @property
+    def refused(self) -> int:
+        """Records that are held with their table."""
+        return self.records if self.held else 0
+
+    @property
+    def error(self) -> str | None:
+        """Why the table is refused."""
+        return self.held.reason if self.held and self.held.error else None
+
+    def example(self) -> str:
+        """The first reason why a record is bad."""
+        if self.held:
+            return f"table {self.name}: {self.held.reason}"
+        row = self.kept_aside().first()
+        assert row is not None
+        return f"{row['topic']}/{row['partition']}/{row['offset']}: {row['reason']}"
+
+    def kept_aside(self) -> DataFrame:
+        """What goes to quarantine: source, scope, reason, topic, partition, offset, file, row."""
+        if self.held is not None:
+            return self._aside(self.changes, F.lit(self.held.reason), "table")
+        events = self.reduced.events
+        aside = self._aside(events and events.withColumn("row", F.col("line")), F.col("problem"), "record")
+        if not self.poison:
+            return aside
+        reason = isolate.reason(self.poison)
+        return aside.unionByName(self._aside(self.changes, reason, "record"))
+
+    def _aside(self, frame: DataFrame | None, reason: Column, scope: str) -> DataFrame:
+        assert frame is not None
+        return frame.select(
+            F.lit(str(self.name)).alias("source"),
+            F.lit(scope).alias("scope"),
+            reason.alias("reason"),
+            *("topic", "partition", "offset", "file", "row"),
+        ).where("reason IS NOT NULL")

@@ -1,0 +1,257 @@
+"""Which columns a mirror has after a batch, and how the batch's events are read into them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from lakemirror.driver.parse.decode import Reading, Version, default_of
+from lakemirror.driver.parse.values.connect import Field
+from lakemirror.driver.plan.drift import DriftPlan, SchemaVersion, plan_drift
+from lakemirror.driver.plan.fills import Fill, aged
+from lakemirror.driver.plan.lives import Turn, together
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.schemas import Schema
+from lakemirror.driver.profile.overview import TableOverview
+from lakemirror.driver.results import Drift
+from lakemirror.driver.sequence import WIDTH
+from lakemirror.driver.tables.columns import T
+from lakemirror.driver.tables.mirror import GAPS_PROPERTY, MAPPING, WIDENING, needs_mapping
+
+_ALL = b"\xff" * WIDTH
+_SPELLED_ALIKE = (IntegralType, DecimalType, BooleanType, DateType, StringType)
+"""Types whose values are the same text in Spark and in the source."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Events of one schema between two sequences; the columns ``past`` have values of a former life there."""
+
+    after: bytes | None
+    until: bytes | None
+    past: frozenset[str]
+
+
+def names_of(table: MirroredTable, versions: Sequence[Schema]) -> dict[str, str]:
+    """Source column -> mirror column, without those that are left out."""
+    columns, rename = table.settings.columns, table.rename
+    names = [each.name for schema in versions for each in schema.fields]
+    return {name: rename.get(name, name) for name in names if columns is None or columns.keeps(name)}
+
+
+def turns_of(
+    table: MirroredTable, versions: Sequence[Schema], names: dict[str, str], key: Sequence[str]
+) -> dict[str, Turn]:
+    """What the batch shows of the source's columns, those of the key aside; completes ``names``."""
+    lives = table.lives
+    skipped = table.spec.schema_evolution == "skip" and lives.columns is not None
+    for name in lives.columns or ():
+        names.setdefault(name, table.rename.get(name, name))
+    wanted = [
+        name
+        for name, mirror in names.items()
+        if mirror not in key and not (skipped and name not in (lives.columns or ()))
+    ]
+    return lives.after(together({name: each.says(name) for name in wanted} for each in versions))
+
+
+def spans_of(
+    versions: Sequence[Schema], names: Mapping[str, str], turns: Mapping[str, Turn]
+) -> dict[int | None, list[Span]]:
+    """The events of each schema, cut where a column begins its present life."""
+    groups: dict[int | None, list[Schema]] = {}
+    for each in versions:
+        groups.setdefault(each.group.schema_id, []).append(each)
+    found = {}
+    for schema_id, schemas in groups.items():
+        first = min(each.group.first_seq or b"" for each in schemas)
+        last = max(each.group.last_seq or b"" for each in schemas)
+        begins = {
+            name: turn.life.absent
+            for name in (each.name for each in schemas[0].fields)
+            if (turn := turns.get(name)) and turn.life.absent and not turn.life.dropped
+        }
+        cuts = sorted({absent for absent in begins.values() if first <= absent < last})
+        limits = [None, *cuts, None]
+        found[schema_id] = [
+            Span(
+                after,
+                until,
+                frozenset(name for name, absent in begins.items() if absent >= (until or last)),
+            )
+            for after, until in itertools.pairwise(limits)
+        ]
+    return found
+
+
+def drift_of(
+    table: MirroredTable,
+    versions: Sequence[Schema],
+    names: Mapping[str, str],
+    turns: Mapping[str, Turn],
+    spans: Mapping[int | None, Sequence[Span]],
+) -> DriftPlan:
+    declared = table.declared
+    schemas = []
+    for each in versions:
+        past = frozenset.intersection(*(span.past for span in spans[each.group.schema_id]))
+        types = {
+            names[name]: declared.get(name, kind)
+            for name, kind in each.types.items()
+            if name in names and name not in past
+        }
+        schemas.append(SchemaVersion(types, each.group.since))
+    existing = None
+    if table.mirror.columns is not None:
+        existing = {name: kind for name, kind in table.mirror.columns.items() if name != table.soft}
+    plan = plan_drift(
+        str(table.name),
+        existing,
+        schemas,
+        table.spec.schema_evolution,
+        dropped={names[name] for name, turn in turns.items() if turn.dropped},
+        returned={names[name] for name, turn in turns.items() if turn.returned},
+        past={names[name] for name, turn in turns.items() if turn.life.dropped},
+    )
+    return replace(plan, drift=tuple(_with_consequence(table, plan, each) for each in plan.drift))
+
+
+def _with_consequence(table: MirroredTable, plan: DriftPlan, drift: Drift) -> Drift:
+    """A changed column with the feature of Delta that readers need for it, or how that is avoided."""
+    if drift.column in plan.alter and drift.action == "altered":
+        return (
+            replace(drift, action="rewritten")
+            if WIDENING in table.avoided
+            else replace(drift, feature=WIDENING)
+        )
+    added = {drift.column: plan.columns[drift.column]} if drift.action == "added" else {}
+    return replace(drift, feature=MAPPING) if needs_mapping(added) else drift
+
+
+def readable(
+    table: MirroredTable,
+    versions: Sequence[Schema],
+    names: Mapping[str, str],
+    plan: DriftPlan,
+    spans: Mapping[int | None, Sequence[Span]],
+) -> list[Version]:
+    """How the events of each schema are read. The schemas of keys may differ within one."""
+    found: dict[int | None, list[Version]] = {}
+    for schema, refused in zip(versions, plan.refused, strict=True):
+        schema_id = schema.group.schema_id
+        if schema_id in found:
+            continue
+        why = {
+            names[name]: _changed(table, name, plan.columns[names[name]], kind)
+            for name, kind in schema.types.items()
+            if names.get(name) in refused
+        }
+        remedy = None if schema_id is not None else f". {_to_keep_both(table, 'COLUMN')}"
+        found[schema_id] = [
+            Version(
+                schema_id,
+                [
+                    each
+                    for each in schema.fields
+                    if names.get(each.name) in plan.columns and each.name not in span.past
+                ],
+                {column: reason for column, reason in why.items() if column not in map(names.get, span.past)},
+                span.after,
+                span.until,
+                remedy,
+            )
+            for span in spans[schema_id]
+        ]
+    return [version for each in found.values() for version in each]
+
+
+def _changed(table: MirroredTable, name: str, before: DataType, after: DataType) -> str:
+    return (
+        f"its type changed from {before.simpleString()} to {after.simpleString()}, which the mirror's column "
+        f"cannot hold. {_to_keep_both(table, name)}"
+    )
+
+
+def _to_keep_both(table: MirroredTable, name: str) -> str:
+    """The remedy for values of a type that the mirror's column cannot hold."""
+    return (
+        f"To write them to a new column, set tables[{table.settings.source}].columns.rename: "
+        f"{{{name}: NEW_NAME}} and run `lakemirror replay`"
+    )
+
+
+def tracked_in(table: MirroredTable, reading: Reading, seen: TableOverview) -> list[str]:
+    """Columns whose values may be older than their row: none, until the source leaves out a value once."""
+    stored = table.properties.get(GAPS_PROPERTY) == "true"
+    if not (stored or seen.gaps or seen.moves):
+        return []
+    return [
+        name for name, kind in reading.columns.items() if name not in reading.key and _may_be_left_out(kind)
+    ]
+
+
+def _may_be_left_out(kind: DataType) -> bool:
+    """PostgreSQL leaves out large values only: text, bytes, arrays and the like."""
+    return isinstance(kind, (StringType, BinaryType, ArrayType, MapType, StructType))
+
+
+# -- new lives of columns ---------------------------------------------------------------------------
+
+
+def defaults_of(names: Mapping[str, str], turns: Mapping[str, Turn], plan: DriftPlan) -> dict[str, Field]:
+    """Of which field rows have the default in a column that was added after them, by mirror name."""
+    found = {}
+    for name, turn in turns.items():
+        column, default = names[name], turn.life.default
+        if default is not None and not turn.life.dropped and column in plan.columns:
+            found[column] = default
+    return found
+
+
+def fills_of(
+    table: MirroredTable, turns: Mapping[str, Turn], reading: Reading, plan: DriftPlan
+) -> dict[str, Fill]:
+    """What stored rows are to have in columns that begin a new life; looks into the mirror for such rows."""
+    if not table.mirror.exists or not reading.key:
+        return {}
+    names = {name: table.rename.get(name, name) for name in turns}
+    found = {}
+    for name, turn in turns.items():
+        column, absent = names[name], turn.life.absent
+        if not turn.life.fill or absent is None or column not in plan.columns:
+            continue
+        kind = plan.columns[column]
+        default = reading.defaults.get(column)
+        value = (F.lit(None) if default is None else default_of(default, kind)).cast(kind)
+        fill = Fill(value, absent, kind)
+        if column in plan.add:
+            if column in reading.defaults:
+                found[column] = fill
+        elif not table.mirror.frame().alias("t").where(aged({column: fill})).isEmpty():
+            found[column] = fill
+    return {**found, **_taken_over(table, plan)}
+
+
+def _taken_over(table: MirroredTable, plan: DriftPlan) -> dict[str, Fill]:
+    """Columns of text that the manifest gives another name: rows keep what they had under the first."""
+    found = {}
+    for before, column in table.rename.items():
+        kind = (table.mirror.columns or {}).get(before)
+        if isinstance(plan.add.get(column), StringType) and isinstance(kind, _SPELLED_ALIKE):
+            found[column] = Fill(T(before).cast("string"), _ALL, StringType())
+    return found

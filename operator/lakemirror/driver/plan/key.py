@@ -1,0 +1,134 @@
+"""Which key a table's mirror has, and whether a batch fits it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.refusal import Refused, Waiting
+from lakemirror.driver.plan.schemas import Schema
+from lakemirror.driver.profile.overview import TableOverview
+from lakemirror.driver.tables.mirror import KEY_PROPERTY, MODE_PROPERTY, SOURCE_PROPERTY
+
+
+def key_of(
+    table: MirroredTable, seen: TableOverview, versions: Sequence[Schema]
+) -> tuple[list[str], str | None]:
+    """The mirror's key columns, empty where the table is only appended to; and what is wrong with records
+    that have another key, None where there are none.
+
+    A key is the manifest's, or else the mirror's, or else the one of most records. Raises Refused for a table
+    whose records all have another key than its mirror, and Waiting before there is a row.
+    """
+    if not versions and not table.mirror.exists:
+        raise Waiting(
+            f"no row of {table.name} was seen yet, only a truncate: its mirror is made with the first"
+        )
+    if table.settings.mode == "append":
+        return [], None
+    rename = table.rename
+    if table.settings.primary_key:
+        return [rename.get(name, name) for name in table.settings.primary_key], None
+    frequent = sorted(
+        versions, key=lambda each: (each.group.events, each.group.last_seq or b""), reverse=True
+    )
+    keys = [[rename.get(name, name) for name in key] for each in frequent for key in each.keys]
+    stored = table.properties.get(KEY_PROPERTY)
+    if not keys and seen.keyed and stored in (None, "[]"):
+        raise Refused(
+            f"the keys of the records of {table.name} are not JSON objects, so that they name no columns: "
+            f"set tables[{table.settings.source}].primaryKey"
+        )
+    key = json.loads(stored) if stored is not None else keys[0] if keys else []
+    others = [each for each in keys if set(each) != set(key)]
+    if not others:
+        return key, None
+    reason = _another_key(table, key, others[0])
+    if len(others) == len(keys) and seen.keyed == seen.events:
+        raise Refused(reason)
+    return key, reason
+
+
+def _another_key(table: MirroredTable, key: Sequence[str], other: Sequence[str]) -> str:
+    """Why a record cannot be applied, and the remedy if the key of the source changed."""
+    back = {mirror: source for source, mirror in table.rename.items()}
+    made, found = ([back.get(name, name) for name in each] for each in (key, other))
+    place = f"tables[{table.settings.source}]"
+    kept = "" if made else f"; to go on as before, set {place}.mode: append"
+    return (
+        f"the mirror {table.mirror.location} has {_keyed(made)}, and this record has {_keyed(found)}: rows "
+        f"cannot be told apart by both. If the source's key changed, set {place}.primaryKey: "
+        f"[{', '.join(found)}], and {place}.target to a new place with a new resyncToken{kept}"
+    )
+
+
+def _keyed(key: Sequence[str]) -> str:
+    return f"the key ({', '.join(key)})" if key else "no key"
+
+
+def check_key_columns(
+    table: MirroredTable, key: Sequence[str], names: Mapping[str, str], versions: Sequence[Schema]
+) -> None:
+    """Each key column has to be a column of the rows, for the mirror has no others."""
+    missing = [name for name in key if name not in names.values()]
+    if not missing or not versions:
+        return
+    if not names:
+        raise Waiting(
+            f"no row of {table.name} was seen yet, only its keys: its mirror is made with the first"
+        )
+    columns, place = table.settings.columns, f"tables[{table.settings.source}]"
+    listed = ", ".join(missing)
+    back = {mirror: source for source, mirror in table.rename.items()}
+    if columns is not None and not all(columns.keeps(back.get(name, name)) for name in missing):
+        raise Refused(f"the key of {table.name} needs {listed}, which {place}.columns leaves out: keep it")
+    raise Refused(
+        f"{listed} of the key of {table.name} is not a column of its rows, which have "
+        f"{', '.join(sorted(names))}: set {place}.primaryKey to columns of the rows"
+    )
+
+
+def from_rows(table: MirroredTable, key: Sequence[str], versions: Sequence[Schema]) -> list[str]:
+    """Columns of a declared key that are not part of every record's own key."""
+    if not table.settings.primary_key or not key:
+        return []
+    keys = [_renamed(table, names) for each in versions for names in each.keys or [[]]]
+    return [name for name in key if any(name not in each for each in keys)]
+
+
+def _renamed(table: MirroredTable, names: Sequence[str]) -> list[str]:
+    return [table.rename.get(name, name) for name in names]
+
+
+def check_key(table: MirroredTable, key: Sequence[str]) -> None:
+    """A table without key is appended to, unless the manifest itself asks for rows by key."""
+    if not key and table.asks_for_key:
+        raise Refused(
+            f"mode scd1 needs a key, but records of {table.name} have none: "
+            f"set tables[{table.settings.source}].primaryKey, or mode: append"
+        )
+
+
+def check_target(table: MirroredTable, key: Sequence[str]) -> None:
+    """A mirror belongs to one source table of one pipeline; its mode and key cannot change, for its rows
+    would mean something else.
+    """
+    what = f"the target {table.mirror.location}"
+    owner = table.properties.get(SOURCE_PROPERTY)
+    if owner is None:
+        raise Refused(f"{what} is a table that Lakemirror did not make: choose another target")
+    if owner != table.source:
+        raise Refused(f"{what} is the mirror of {owner}: choose another target")
+    mode = table.properties.get(MODE_PROPERTY)
+    wanted = "scd1" if key or table.asks_for_key else "append"
+    if mode != wanted:
+        raise Refused(
+            f"{what} was made with mode {mode}, and {wanted} is asked for now: choose another target"
+        )
+    stored = json.loads(table.properties.get(KEY_PROPERTY, "null"))
+    if key and stored is not None and set(stored) != set(key):
+        raise Refused(
+            f"{what} has the key {', '.join(stored)}, and {', '.join(key)} is asked for now: "
+            "choose another target"
+        )

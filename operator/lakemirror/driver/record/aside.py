@@ -1,0 +1,68 @@
+"""Records that a batch keeps aside: what goes to the quarantine, and from which of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.driver.profile.overview import source_of
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record import quarantine
+from lakemirror.driver.record.conservation import require_stored
+
+_PLACE = ["topic", "partition", "offset", "file", "row"]
+
+
+def keep_aside(
+    events: DataFrame,
+    raw: DataFrame,
+    rest: int,
+    tables: Sequence[tuple[DataFrame, int]],
+    checkpoint: str,
+    batch: Batch,
+) -> None:
+    """Store the records of a batch that cannot be applied in the checkpoint's quarantine.
+
+    Of the classified ``events``, so many ``rest`` are unreadable or undecided; ``tables`` are records of
+    tables (source, scope, reason and place), and how many they are. Raises RecordsUnaccounted where these
+    numbers are not what was stored.
+    """
+    parts = [_unreadable(events), _with_bytes(_set_apart(events), raw)] if rest else []
+    parts += [_with_bytes(records, raw) for records, _ in tables]
+    if parts:
+        stored = quarantine.store(reduce(DataFrame.unionByName, parts), checkpoint, batch)
+        require_stored(rest + sum(count for _, count in tables), stored.count())
+
+
+def _unreadable(events: DataFrame) -> DataFrame:
+    """Records that are bad before any table is known: RAW columns, source, scope and reason."""
+    return events.where("kind = 'bad'").select(
+        source_of().alias("source"),
+        F.lit("record").alias("scope"),
+        "reason",
+        *_PLACE,
+        "timestamp",
+        F.col("raw_key").alias("key"),
+        F.col("raw_value").alias("value"),
+        F.col("raw_headers").alias("headers"),
+        F.lit(None).cast("string").alias("problem"),
+    )
+
+
+def _set_apart(events: DataFrame) -> DataFrame:
+    """Records whose place in the source's order is undecided, and those whose schema cannot be read: source,
+    scope, reason and place.
+    """
+    scope = F.when(F.col("kind") == "held", "order").otherwise("record")
+    apart = events.where(F.col("kind").isin("held", "no schema"))
+    return apart.select(source_of().alias("source"), scope.alias("scope"), "reason", *_PLACE)
+
+
+def _with_bytes(aside: DataFrame, raw: DataFrame) -> DataFrame:
+    """Records of a table (source, scope, reason and place) with their raw bytes."""
+    same = [F.col(f"a.{name}").eqNullSafe(F.col(f"r.{name}")) for name in _PLACE]
+    found = aside.dropDuplicates(_PLACE).alias("a").join(raw.alias("r"), same)
+    return found.select("a.source", "a.scope", "a.reason", "r.*")

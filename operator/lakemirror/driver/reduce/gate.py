@@ -1,0 +1,73 @@
+"""What tombstones forbid: events that are older than what they say is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakemirror.driver.sequence import is_snapshot, minor, own
+from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.tombstones import encoded_key
+
+
+def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> DataFrame:
+    """Turn state that a tombstone forbids to write into op ``p``, which writes no row.
+
+    Adds ``stale``: whether the tombstone was newer (not the same delete again). Values from before the
+    tombstone are forgotten. Deletes pass, for they are gated by the stored row alone.
+    """
+    tomb = deleted.select(
+        F.col("key").alias("_key"),
+        F.struct("seq", "topic", "partition", "offset").alias("_tomb"),
+    )
+    joined = state.join(tomb, encoded_key(state) == F.col("_key"), "left")
+    seq, newest = F.col("seq"), F.col("_tomb.seq")
+    follows = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
+    precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
+    # Within a batch a change of an open transaction was placed after its snapshot row; its LSN still tells.
+    outrun = (
+        F.col("unanchored")
+        & (minor(seq) <= minor(newest))
+        & (F.substring(seq, 1, 2) == F.substring(newest, 1, 2))
+    )
+    stale = newest.isNotNull() & (((seq <= newest) & ~follows) | precedes | outrun)
+    stale = F.coalesce(stale, F.lit(False))
+    columns: dict[str, Column] = {
+        "known": F.coalesce((F.col("op") == "d") & stale, F.lit(False)),
+        "stale": stale & (F.col("op") != "d"),
+        "op": F.when(stale & (F.col("op") != "d"), "p").otherwise(F.col("op")),
+    }
+    gated = joined.withColumns(columns)
+    for name in tracked:
+        gated = _forget(gated, name)
+    return gated.drop("_key", "_tomb")
+
+
+def _forget(state: DataFrame, name: str) -> DataFrame:
+    """Values of a column that are older than the key's tombstone become unknown."""
+    base = own(F.col("_tomb.seq"))
+    held = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+    older = F.col("_tomb.seq").isNotNull() & (held < base)
+    entries = F.map_concat(
+        F.map_filter(
+            F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>")), lambda k, _: k != name
+        ),
+        F.create_map(F.lit(name), base),
+    )
+    row = state.schema["row"].dataType
+    assert isinstance(row, StructType)
+    blank = F.lit(None).cast(row[name].dataType)
+    return state.withColumns(
+        {
+            "row": F.when(older, F.col("row").withField(quoted(name), blank)).otherwise(F.col("row")),
+            "seqs": F.when(older, entries).otherwise(F.col("seqs")),
+        }
+    )
+
+
+def same_partition(other: Column) -> Column:
+    """BOOLEAN: the state's event and ``other`` (a struct) came through one partition of one topic."""
+    return (F.col("topic") == other["topic"]) & (F.col("partition") == other["partition"])

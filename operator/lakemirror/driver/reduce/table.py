@@ -1,0 +1,303 @@
+"""The events of a table -> one state a key, seen against what is known of keys that are gone; and what they
+do to its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
+
+from lakemirror.driver.expressions import kept
+from lakemirror.driver.parse.decode import EventDecoder, Reading
+from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
+from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.profile.overview import TableOverview
+from lakemirror.driver.reduce import bounds, moves
+from lakemirror.driver.reduce.bounds import Bound
+from lakemirror.driver.reduce.changes import Changes
+from lakemirror.driver.reduce.events import anchor, reduce_events
+from lakemirror.driver.reduce.gate import gate
+from lakemirror.driver.reduce.scd1 import Scd1, changes
+from lakemirror.driver.sequence import as_bytes
+from lakemirror.driver.tables import keys
+from lakemirror.driver.tables.columns import T
+from lakemirror.driver.tables.delta import ddl
+from lakemirror.driver.tables.tombstones import Summary
+
+
+@dataclass(frozen=True)
+class StateCounts:
+    """What a materialised state frame holds.
+
+    Records: ``bad`` (they go to quarantine), ``superseded`` by a newer event or a truncate of the batch,
+    ``duplicates`` in the batch, ``stale`` (older than a tombstone or a former truncate), ``newest`` (those
+    that are their key's state and not stale), and ``records``, all of these counted independently.
+    Keys: to be merged (``keys``), deleted (``deletes``), deleted before (``known``), and to be seen as a
+    changed row (``expected``).
+
+    ``bounds`` are the least and greatest value of key columns, ``first_seq`` the lowest sequence of a live
+    key, ``last_delete`` the highest of a delete.
+    """
+
+    records: int = 0
+    bad: int = 0
+    superseded: int = 0
+    duplicates: int = 0
+    stale: int = 0
+    newest: int = 0
+    keys: int = 0
+    deletes: int = 0
+    known: int = 0
+    expected: int = 0
+    first_seq: bytes | None = None
+    last_delete: bytes | None = None
+    bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    """One state a key (`lakemirror.driver.reduce.events`), materialised.
+
+    ``images`` are the rows that changed their key in the batch, None when there are none.
+    """
+
+    frame: DataFrame
+    images: DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What a batch has for one table: the decoded ``events`` (None for a batch that only truncates), the
+    ``state`` that they make where the table has a key, and what these hold.
+    """
+
+    events: DataFrame | None = None
+    state: State | None = None
+    counts: StateCounts = StateCounts()
+
+
+NOTHING = Reduced()
+"""Of a batch that holds nothing of a table, or only truncates."""
+
+
+def reduce_table(
+    table: MirroredTable, plan: TablePlan, decoder: EventDecoder, changes: DataFrame, truncates: DataFrame
+) -> Reduced:
+    """Read and reduce a table's classified ``changes`` and ``truncates``; materialises the state."""
+    keyed = bool(plan.reading.key)
+    if keyed and not plan.reading.versions:
+        return NOTHING
+    events = decoder.decode(changes)
+    if not keyed:
+        events = _with_truncates(events, truncates) if plan.seen.truncates else events
+        return Reduced(events, counts=_count_events(events))
+    state = _state(table, plan, events)
+    return Reduced(events, state, _count(state, plan.reading))
+
+
+def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
+    """What the batch does to the rows of a table with a key; None where it does nothing."""
+    seen, counts = plan.seen, reduced.counts
+    if not counts.keys and not plan.tracked and seen.floor is None and not plan.fills:
+        return None
+    rules = Scd1(
+        columns=plan.reading.columns,
+        key=plan.reading.key,
+        tracked=plan.tracked,
+        soft=plan.soft,
+        floor=seen.floor,
+        fills=plan.fills,
+        snapshot=seen.snapshot,
+        unanchored=seen.unanchored,
+        bounds={} if seen.floor is not None or plan.fills else _bounds(plan, counts),
+    )
+    return changes(rules, counts.keys, counts.deletes)
+
+
+def states(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> DataFrame:
+    """The states that change rows."""
+    frame = reduced.state.frame if reduced.state is not None else _no_state(table, plan)
+    return frame.where("key IS NOT NULL" if plan.tracked else "key IS NOT NULL AND op <> 'p'")
+
+
+def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
+    """An event frame's state, to which ``known`` and ``stale`` are added: a delete whose tombstone is there
+    already, and a row that a tombstone forbids.
+    """
+    seen, reading, tracked = plan.seen, plan.reading, plan.tracked
+    if seen.snapshot and seen.unanchored:
+        events = anchor(events)
+    summary = table.tombstone_summary
+    floor = max(filter(None, (summary.floor, seen.floor)), default=None)
+    state = reduce_events(
+        events, tracked=tracked, floor=floor, former_floor=summary.floor, soft=plan.soft is not None
+    )
+    deleted = None if _outlived(seen, summary, tracked) else table.tombstones.deleted()
+    if deleted is not None:
+        state = gate(state, deleted, tracked=tracked)
+    else:
+        state = state.select("*", F.lit(False).alias("known"), F.lit(False).alias("stale"))
+    images = None
+    if tracked and (seen.moves or summary.moved or reading.from_rows):
+        images = _images(table, events, deleted, reading, tracked, floor).localCheckpoint()
+        marks = state.select("key", "known", "stale")
+        state = moves.inherit(state.drop("known", "stale"), moves.patches(images, tracked), tracked)
+        state = state.join(marks, "key", "left").na.fill(False, ["known", "stale"])
+    state = state.select("*", F.monotonically_increasing_id().alias("number"))
+    return State(state.localCheckpoint(eager=False), images)  # writers read it twice
+
+
+def _outlived(seen: TableOverview, summary: Summary, tracked: Sequence[str]) -> bool:
+    """Whether every event is newer than every tombstone, so that none need be read: the common case.
+
+    Not so where sequences do not tell all: snapshot rows, transactions open at the snapshot, and values
+    that a tombstone keeps from being filled.
+    """
+    if summary.newest is None:
+        return True
+    if tracked or seen.snapshot or seen.unanchored:
+        return False
+    first = min((group.first_seq for group in seen.groups.values() if group.first_seq), default=b"")
+    return first > summary.newest
+
+
+def _images(
+    table: MirroredTable,
+    events: DataFrame,
+    deleted: DataFrame | None,
+    reading: Reading,
+    tracked: Sequence[str],
+    floor: bytes | None,
+) -> DataFrame:
+    """Rows as they were when their key changed; from the batch, the mirror and the tombstones."""
+    key_type = StructType([StructField(name, reading.columns[name]) for name in reading.key])
+    row_type = StructType([StructField(name, reading.columns[name]) for name in tracked])
+    known = rows = gone = None
+    if table.mirror.exists:
+        rows = _stored_rows(table, reading, tracked)
+        stored = table.tombstones.moved()
+        if stored is not None:
+            known = stored.select(
+                keys.decode(F.col("key"), key_type).alias("key"),
+                "seq",
+                keys.decode(F.col("new_key"), key_type).alias("new_key"),
+                keys.decode_row(F.col("image"), row_type).alias("row"),
+                "seqs",
+            )
+    if deleted is not None:
+        gone = deleted.select(keys.decode(F.col("key"), key_type).alias("key"), "seq")
+    good = events.where("key IS NOT NULL")
+    return moves.images(good, known, rows, gone, tracked=tracked, floor=floor)
+
+
+def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str]) -> DataFrame:
+    """The mirror's live rows: key, row of tracked columns, seq, seqs."""
+    present = table.mirror.columns or {}
+    values = [
+        (T(name) if name in present else F.lit(None)).cast(reading.columns[name]).alias(name)
+        for name in tracked
+    ]
+    rows = table.mirror.frame().alias("t").where("__op <> 'd'")
+    return rows.select(
+        stored_key(reading),
+        F.struct(*values).alias("row"),
+        T("__seq").alias("seq"),
+        T("__column_seq").alias("seqs"),
+    )
+
+
+def _count(state: State, reading: Reading) -> StateCounts:
+    """What a state holds, in one aggregation; this materialises it."""
+    bounded = {
+        name: reading.columns[name] for name in reading.key if bounds.has_bounds(reading.columns[name])
+    }
+    row = state.frame.agg(*_aggregates(tuple(bounded.items()))).first()
+    assert row is not None
+    found = row.asDict()
+    limits = {name: tuple(found.pop(f"ends_{i}")) for i, name in enumerate(bounded)}
+    first, last = as_bytes(found.pop("first_seq")), as_bytes(found.pop("last_delete"))
+    return StateCounts(**found, first_seq=first, last_delete=last, bounds=limits)
+
+
+@kept
+def _aggregates(bounded: tuple[tuple[str, DataType], ...]) -> list[Column]:
+    """What `StateCounts` has, by its names, and the ends of ``bounded`` key columns, by their number."""
+    good, op, records, own = F.col("key").isNotNull(), F.col("op"), F.col("records"), F.col("own")
+    bad, counted = ~good & (op != "x"), good | (op == "x")
+    live, deleted = good & op.isin("c", "u", "r"), good & (op == "d")
+    return [
+        _sum(records).alias("records"),
+        _sum(F.when(bad, records)).alias("bad"),
+        _sum(F.when(counted, records - own - F.col("duplicates"))).alias("superseded"),
+        _sum(F.when(good, F.col("duplicates"))).alias("duplicates"),
+        _sum(F.when((op == "x") | (good & F.col("stale")), own)).alias("stale"),
+        _sum(F.when(good & ~F.col("stale"), own)).alias("newest"),
+        F.count_if(good & (op != "p")).alias("keys"),
+        F.count_if(deleted).alias("deletes"),
+        F.count_if(good & F.col("known")).alias("known"),
+        F.count_if(good & (op != "p") & ~(deleted & F.col("born"))).alias("expected"),
+        F.min(F.when(live, F.col("seq"))).alias("first_seq"),
+        F.max(F.when(deleted, F.col("seq"))).alias("last_delete"),
+        *[
+            F.struct(*bounds.ends(F.when(good, F.col("key")[name]), kind)).alias(f"ends_{i}")
+            for i, (name, kind) in enumerate(bounded)
+        ],
+    ]
+
+
+def _sum(column: Column) -> Column:
+    return F.coalesce(F.sum(column), F.lit(0))
+
+
+def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
+    """An empty state frame, for a batch that only truncates."""
+    columns = plan.reading.columns
+    key = ddl(StructType([StructField(name, columns[name]) for name in plan.reading.key]))
+    row = ddl(StructType([StructField(name, kind) for name, kind in columns.items()]))
+    return table.spark.createDataFrame(
+        [],
+        f"key {key}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
+        f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
+        "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
+        "number BIGINT, born BOOLEAN, known BOOLEAN, stale BOOLEAN",
+    )
+
+
+def _bounds(plan: TablePlan, counts: StateCounts) -> dict[str, Bound]:
+    """Between which values the batch's keys lie."""
+    return {
+        name: Bound(plan.reading.columns[name], low, high)
+        for name, (low, high) in counts.bounds.items()
+        if low is not None
+    }
+
+
+def _with_truncates(events: DataFrame, truncates: DataFrame) -> DataFrame:
+    """An event frame and the truncates of its table, as events without a row: a trace of their own."""
+    given = {
+        "op": F.lit("t"),
+        "digest": F.lit(0).cast("bigint"),
+        "line": F.col("row"),
+        "records": F.lit(1),
+        **{
+            name: F.col(name)
+            for name in ("seq", "unanchored", "event_time", "topic", "partition", "offset", "file")
+        },
+    }
+    rows = [
+        given.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+        for field in events.schema.fields
+    ]
+    return events.unionByName(truncates.select(*rows))
+
+
+def _count_events(events: DataFrame) -> StateCounts:
+    """Of a table without key."""
+    row = events.agg(F.count("*").alias("records"), F.count("problem").alias("bad")).first()
+    assert row is not None
+    return StateCounts(records=row["records"], bad=row["bad"], newest=row["records"] - row["bad"])

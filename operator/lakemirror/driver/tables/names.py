@@ -1,0 +1,95 @@
+"""Source tables and their mirrors: names, owners and places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakemirror.api.tables import Target
+
+_NEEDS_QUOTES = re.compile(r'[."]')
+_TAKEN = (".", "..", "_delta_log", "_samples", "_tombstones")
+"""Folders that file systems, Delta (`DeltaTableUtils.findDeltaTableRoot`) or mirrors give a meaning."""
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A source table as its envelope names it; ``schema`` is None where the source has none."""
+
+    database: str | None
+    schema: str | None
+    table: str
+
+    def __str__(self) -> str:
+        """Its parts with dots between them; a part that has a dot itself is in double quotes."""
+        return ".".join(_shown(part) for part in (self.database, self.schema, self.table) if part)
+
+
+def _shown(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"' if _NEEDS_QUOTES.search(part) else part
+
+
+def name_of(database: Column, schema: Column, table: Column) -> Column:
+    """STRING: what `TableName` shows, of columns; null where nothing is known."""
+    parts = [
+        F.when(
+            each.rlike(_NEEDS_QUOTES.pattern),
+            F.concat(F.lit('"'), F.replace(each, F.lit('"'), F.lit('""')), F.lit('"')),
+        ).when(each != "", each)
+        for each in (database, schema, table)
+    ]
+    return F.nullif(F.concat_ws(".", *parts), F.lit(""))
+
+
+def owner_of(pipeline: str, table: TableName | str) -> str:
+    """What a mirror's `SOURCE_PROPERTY` says: whose it is, and of which source table."""
+    return f"{pipeline}/{table}"
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a mirror stands: a path, or the name of a table in the catalog."""
+
+    path: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.path or self.name or ""
+
+    @property
+    def sql(self) -> str:
+        """The table as SQL names it."""
+        if self.path is not None:
+            return f"delta.`{self.path.replace('`', '``')}`"
+        return ".".join(f"`{part}`" for part in (self.name or "").split("."))
+
+
+def locate(target: Target, table: TableName) -> Location:
+    """Fill a target's placeholders; in a path, names from events are percent-encoded."""
+    parts = {
+        "db": table.database or "default",
+        "schema": table.schema or table.database or "default",
+        "table": table.table,
+    }
+    if target.path is not None:
+        encoded = {name: quote(value, safe="") for name, value in parts.items()}
+        return Location(path="/".join(_folder(part, encoded) for part in target.path.split("/")))
+    filled = re.sub(r"\{(\w+)\}", lambda placeholder: parts[placeholder[1]], target.table or "")
+    return Location(name=filled)
+
+
+def _folder(part: str, names: Mapping[str, str]) -> str:
+    """One part of a target's path, filled with encoded ``names``, and no folder with a meaning of its own."""
+    filled = part
+    for name, value in names.items():
+        filled = filled.replace(f"{{{name}}}", value)
+    if filled == part:
+        return part
+    if not filled:
+        return "%"  # stands for no other name: encoded names have two digits after it
+    return f"%{ord(filled[0]):02X}{filled[1:]}" if filled in _TAKEN else filled
