@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from datetime import datetime
 
@@ -20,7 +21,7 @@ from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.profile.positions import Standing
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.reduce.table import reduce_table
+from lakemirror.driver.reduce.table import Begun, begin, is_plain, reduce_table
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY
 from lakemirror.driver.tables.names import TableName
@@ -42,6 +43,9 @@ class TableApplier:
         self._table = table
         self._held = held
         self._decoder: EventDecoder | None = None
+        self._plain: bool | None = None
+        """Whether deletes are soft, after a plain batch; None after another one."""
+        self._begun: tuple[DataFrame, Future[Begun]] | None = None
         if table is not None:
             self._schemas = Schemas(table)
             self._writers = Writers(table)
@@ -50,6 +54,23 @@ class TableApplier:
     def left_out(self) -> bool:
         """The manifest leaves the table out."""
         return self._table is None and self._held is None
+
+    def begin(self, events: DataFrame, pool: Executor) -> None:
+        """Build in the background what the batch of classified ``events`` needs if it is as plain as the one
+        before, while it is profiled.
+        """
+        decoder, soft = self._decoder, self._plain
+        if decoder is None or soft is None:
+            return
+        changes = of_table(events, self.name).where("kind = 'change'")
+        self._begun = events, pool.submit(lambda: begin(decoder, changes, soft=soft))
+
+    def _take_begun(self, events: DataFrame) -> Begun | None:
+        """What was begun for these very events, once: when they are decided again, it may be broken."""
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0] is not events:
+            return None
+        return begun[1].result() if begun[1].exception() is None else None
 
     def decide(self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> Decision:
         """What to do with the table's part of the batch; materialises its state. Writes nothing.
@@ -65,9 +86,10 @@ class TableApplier:
         try:
             plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
             decoder = self._decoder_for(plan)
-            return Decision(
-                self.name, seen, plan, reduce_table(self._table, plan, decoder, changes, truncates)
-            )
+            begun = self._take_begun(events)
+            reduced = reduce_table(self._table, plan, decoder, changes, truncates, begun)
+            self._plain = (plan.soft is not None) if is_plain(self._table, plan) else None
+            return Decision(self.name, seen, plan, reduced)
         except (Refused, Waiting) as reason:
             return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
 

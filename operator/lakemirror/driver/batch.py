@@ -110,7 +110,7 @@ class BatchApplier:
     def _parse(self, raw: DataFrame) -> tuple[DataFrame, Overview]:
         """The classified events, materialised, and what they hold. Records that make Spark throw are bad."""
         try:
-            return _materialised(self._classifier.classify(raw, self._schemas), self._every)
+            return self._materialised(self._classifier.classify(raw, self._schemas))
         except Exception as error:
             if stops_pipeline(error, self._session):
                 raise
@@ -118,7 +118,17 @@ class BatchApplier:
             poison = isolate.poisoned(raw, lambda some: overview(self._classifier.classify(some)), error)
         readable = self._classifier.classify(isolate.without(raw, poison), self._schemas)
         bad = isolate.as_bad(raw, poison)
-        return _materialised(readable.unionByName(bad, allowMissingColumns=True), self._every)
+        return self._materialised(readable.unionByName(bad, allowMissingColumns=True))
+
+    def _materialised(self, events: DataFrame) -> tuple[DataFrame, Overview]:
+        """The events, persisted, and what they hold."""
+        events = events.persist()
+        self._tables.begin(events)
+        try:
+            return events, overview(events, every=self._every)
+        except Exception:
+            events.unpersist()
+            raise
 
     def _profile(self, raw: DataFrame, batch: Batch, events: DataFrame, seen: Overview) -> _Profiled:
         """What the batch holds, without events whose schema cannot be read, and without those (kind ``held``)
@@ -280,16 +290,6 @@ class BatchApplier:
             for table in self._tables
             if str(table.name) not in waiting
         )
-
-
-def _materialised(events: DataFrame, every: int) -> tuple[DataFrame, Overview]:
-    """The events, persisted, and what they hold."""
-    events = events.persist()
-    try:
-        return events, overview(events, every=every)
-    except Exception:
-        events.unpersist()
-        raise
 
 
 def _rest(seen: Overview, decisions: Sequence[Decision]) -> Counts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -28,6 +29,9 @@ from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.names import TableName
 
 log = logging.getLogger(__name__)
+
+_FEW = 4
+"""Tables that begin with a batch before it is known what it has of them; with more, the cores are busy."""
 
 Out = TypeVar("Out")
 
@@ -50,6 +54,7 @@ class PipelineTables:
             }
         )
         self._fresh: set[str] = set()  # tables whose mirror this query makes
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="lakemirror-begin")
 
     def __iter__(self) -> Iterator[TableApplier]:
         return iter(self._tables.values())
@@ -66,6 +71,12 @@ class PipelineTables:
     def forget(self) -> None:
         """Read all mirrors anew when they are asked for again."""
         self._tables = {}
+
+    def begin(self, events: DataFrame) -> None:
+        """Have the tables of a few begin in the background with a batch that is still being profiled."""
+        if len(self._tables) <= _FEW:
+            for table in self._tables.values():
+                table.begin(events, self._background)
 
     def use(self, session: SparkSession) -> None:
         """Work in another session from now on."""

@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,6 +36,7 @@ from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import Entry, Storage, open_storage
 from lakemirror.driver.document import from_millis, iso
 from lakemirror.driver.errors import BatchMismatch, CheckpointInUse, LakemirrorError
+from lakemirror.driver.expressions import kept
 from lakemirror.driver.read.base import Batch, Committed, Lag
 from lakemirror.driver.read.watch import SourceWatch
 
@@ -341,9 +343,13 @@ def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64:
     ``row`` counts lines from 0. (Of a file that Spark reads in several blocks, it is the block's first
     byte plus the line in the block: it grows along the file, but counts lines in the first block only.)
     """
-    raw = _lines(spark, uris, size).select("*", _parsed(F.col("line")).alias("r"))
-    bad = _problem(F.col("line"), F.col("r"), base64)
-    record = raw.select("*", bad.alias("problem"))
+    steps = _steps(base64)
+    return reduce(lambda frame, columns: frame.select(*columns), steps, _lines(spark, uris, size))
+
+
+@kept
+def _steps(base64: bool) -> list[list[Column]]:
+    """What is selected of lines, one list after the other."""
     fine = F.col("problem").isNull()
 
     def payload(name: str) -> Column:
@@ -351,7 +357,7 @@ def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64:
         return F.try_to_binary(text, F.lit("base64")) if base64 else text.cast("binary")
 
     header = "struct(get(h, 0) AS key, CAST(get(h, 1) AS BINARY) AS value)"
-    return record.select(
+    record = [
         F.when(fine, F.col("r.topic")).alias("topic"),
         F.when(fine, F.col("r.partition")).alias("partition"),
         F.when(fine, F.col("r.offset")).alias("offset"),
@@ -361,10 +367,10 @@ def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64:
         F.when(fine, payload("key")).alias("key"),
         F.when(fine, payload("value")).otherwise(F.col("line").cast("binary")).alias("value"),
         F.when(fine, F.expr(f"transform(r.headers, h -> {header})")).alias("headers"),
-        "file",
-        "row",
-        "problem",
-    )
+        *map(F.col, ("file", "row", "problem")),
+    ]
+    problem = _problem(F.col("line"), F.col("r"), base64).alias("problem")
+    return [[F.col("*"), _parsed(F.col("line")).alias("r")], [F.col("*"), problem], record]
 
 
 def _lines(spark: SparkSession, uris: list[str], size: int) -> DataFrame:

@@ -33,8 +33,6 @@ COLUMNS = (
 """One row for each table of a batch, and one with null ``source`` for the batch as a whole."""
 
 _STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
-_PROPERTIES = {"delta.checkpointInterval": "100"}
-"""Only a start reads the table; a checkpoint takes Delta as long as three commits."""
 _BATCH = ("query_id", "batch_id")
 
 _log = logging.getLogger(__name__)
@@ -79,7 +77,7 @@ def stored(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> 
 
 def append(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> None:
     """Bring the ``batches`` into the table, with one commit."""
-    delta.append(_frame(spark, batches), path(checkpoint), _PROPERTIES)
+    delta.append(_frame(spark, batches), path(checkpoint), delta.SELDOM_READ)
 
 
 def _frame(spark: SparkSession, batches: Sequence[Pending]) -> DataFrame:

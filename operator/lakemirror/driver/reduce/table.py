@@ -81,17 +81,57 @@ class Reduced:
     counts: StateCounts = StateCounts()
 
 
+@dataclass(frozen=True)
+class Begun:
+    """The events and states of a table, built as for a plain batch (see `is_plain`), and not computed yet."""
+
+    decoder: EventDecoder
+    soft: bool
+    events: DataFrame
+    state: DataFrame
+
+
 NOTHING = Reduced()
 """Of a batch that holds nothing of a table, or only truncates."""
 
 
+def is_plain(table: MirroredTable, plan: TablePlan) -> bool:
+    """Whether events make states by themselves: no truncate, tombstone, key change or older value matters."""
+    seen, summary = plan.seen, table.tombstone_summary
+    return (
+        bool(plan.reading.key and plan.reading.versions)
+        and not plan.tracked
+        and seen.floor is None
+        and summary.floor is None
+        and not (seen.snapshot and seen.unanchored)
+        and _outlived(seen, summary, plan.tracked)
+    )
+
+
+def begin(decoder: EventDecoder, changes: DataFrame, *, soft: bool) -> Begun:
+    """Build what a plain batch needs of a table's classified ``changes``; it is seen later whether it is."""
+    events = decoder.decode(changes)
+    state = reduce_events(events, soft=soft).select("*", *_ungated())
+    return Begun(decoder, soft, events, _numbered(state))
+
+
 def reduce_table(
-    table: MirroredTable, plan: TablePlan, decoder: EventDecoder, changes: DataFrame, truncates: DataFrame
+    table: MirroredTable,
+    plan: TablePlan,
+    decoder: EventDecoder,
+    changes: DataFrame,
+    truncates: DataFrame,
+    begun: Begun | None = None,
 ) -> Reduced:
-    """Read and reduce a table's classified ``changes`` and ``truncates``; materialises the state."""
-    keyed = bool(plan.reading.key)
+    """Read and reduce a table's classified ``changes`` and ``truncates``; materialises the state. What is
+    ``begun`` for the same changes is taken where it fits.
+    """
+    keyed, soft = bool(plan.reading.key), plan.soft is not None
     if keyed and not plan.reading.versions:
         return NOTHING
+    if begun is not None and begun.decoder is decoder and begun.soft == soft and is_plain(table, plan):
+        state = State(begun.state)
+        return Reduced(begun.events, state, _count(state, plan.reading))
     events = decoder.decode(changes)
     if not keyed:
         events = _with_truncates(events, truncates) if plan.seen.truncates else events
@@ -138,18 +178,24 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
         events, tracked=tracked, floor=floor, former_floor=summary.floor, soft=plan.soft is not None
     )
     deleted = None if _outlived(seen, summary, tracked) else table.tombstones.deleted()
-    if deleted is not None:
-        state = gate(state, deleted, tracked=tracked)
-    else:
-        state = state.select("*", F.lit(False).alias("known"), F.lit(False).alias("stale"))
+    state = state.select("*", *_ungated()) if deleted is None else gate(state, deleted, tracked=tracked)
     images = None
     if tracked and (seen.moves or summary.moved or reading.from_rows):
         images = _images(table, events, deleted, reading, tracked, floor).localCheckpoint()
         marks = state.select("key", "known", "stale")
         state = moves.inherit(state.drop("known", "stale"), moves.patches(images, tracked), tracked)
         state = state.join(marks, "key", "left").na.fill(False, ["known", "stale"])
-    state = state.select("*", F.monotonically_increasing_id().alias("number"))
-    return State(state.localCheckpoint(eager=False), images)  # writers read it twice
+    return State(_numbered(state), images)
+
+
+def _ungated() -> list[Column]:
+    """What states have that no tombstone meets."""
+    return [F.lit(False).alias("known"), F.lit(False).alias("stale")]
+
+
+def _numbered(state: DataFrame) -> DataFrame:
+    """States with a number each, kept once they are computed, for writers read them twice."""
+    return state.select("*", F.monotonically_increasing_id().alias("number")).localCheckpoint(eager=False)
 
 
 def _outlived(seen: TableOverview, summary: Summary, tracked: Sequence[str]) -> bool:

@@ -14,6 +14,9 @@ from lakemirror.driver.checkpoint.storage import file_system
 
 _LOG = "_delta_log"
 
+SELDOM_READ: Mapping[str, str] = MappingProxyType({"delta.checkpointInterval": "100"})
+"""Properties of a table that only a start reads: a checkpoint of the log takes as long as three commits."""
+
 
 def snapshot(spark: SparkSession, path: str) -> Any:
     """Delta's own snapshot object of the newest version (org.apache.spark.sql.delta.Snapshot)."""

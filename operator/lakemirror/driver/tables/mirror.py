@@ -50,6 +50,8 @@ VECTORS_PROPERTY = "delta.enableDeletionVectors"
 CHANGE_FEED_PROPERTY = "delta.enableChangeDataFeed"
 MAPPING, WIDENING, VECTORS = "columnMapping", "typeWidening", "deletionVectors"
 """Reader features of Delta that a mirror may have (Delta's PROTOCOL.md)."""
+_LOG = {"delta.checkpointInterval": "30"}
+"""A checkpoint of the log takes as long as three commits; a reader replays 30 small files at most."""
 _MAPPED = {MAPPING_PROPERTY: "name", "delta.feature.timestampNtz": "supported"}
 """Column mapping, and a feature that every program reads: with it the protocol lists features, so that
 programs without column mapping refuse the table. Alone it is version 2, and delta-rs reads only nulls.
@@ -118,7 +120,7 @@ class Mirror:
             builder = builder.addColumn(name, kind_name)
         mapping = _MAPPED if needs_mapping(columns) else {}
         vectors = {VECTORS_PROPERTY: "false"} if VECTORS in avoided else {}
-        settings = {**mapping, **vectors, **_statistics(columns, key), **properties}
+        settings = {**_LOG, **mapping, **vectors, **_statistics(columns, key), **properties}
         for name, value in settings.items():
             builder = builder.property(name, value)
         builder.execute()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -44,6 +44,10 @@ _ROWS_PER_FILE: Final = 50_000
 _BYTES_PER_FILE: Final = 64 * 1024 * 1024
 _SMALL: Final = 8 * 1024 * 1024
 """Bytes of files that are written anew rather than given a deletion vector."""
+_FEW: Final = 24
+"""Small files that a table may have; when there are more they become one."""
+_DEAD: Final = 0.5
+"""Share of hidden rows from which on a file is written anew."""
 
 _PLACE: Final = ("at_file", "at_row")
 _Flags = npt.NDArray[np.bool_]
@@ -132,15 +136,18 @@ class DirectWriter:
                 standing.result()
                 self._mirror.alter({}, {}, {VECTORS_PROPERTY: "true"})
                 return self.write(states, changes, transaction, _nothing)
+            anew = _worn(attempt, gone) if hides else set(gone)
             added = outcome.added
-            if added is None or (gone and not hides):
+            if added is None or (anew and not hides):
                 self._log.discard(added or ())
-                added = _written(attempt, outcome, [] if hides else list(gone), states, changes)
+                added = _written(attempt, outcome, anew, states, changes)
+            elif anew:
+                added = [*added, *_written(attempt, replace(outcome, rows=None), anew, states, changes)]
             standing.result()
         written = outcome.written or Written(inserted=_count(added, outcome))
         rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
         note = {**transaction.batch.note, "rows": rows}
-        attempt.commit(added, gone, note, hide=hides)
+        attempt.commit(added, gone, note, anew=anew)
         self._in_order = hides and self._in_order
         return written
 
@@ -262,8 +269,26 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     return _Outcome(rows, _Places.of(found, hit), written)
 
 
+def _worn(attempt: Attempt, gone: Mapping[int, Rows]) -> set[int]:
+    """Files to write anew though their rows could be hidden: those with more dead rows than live ones, and
+    the small ones where they are many.
+    """
+    files = attempt.data.files
+    small = {place for place, add in files.items() if add.size() < _SMALL}
+    dead = {place for place, rows in gone.items() if _dead_share(files[place], len(rows)) > _DEAD}
+    return dead | small if len(small) > _FEW else dead
+
+
+def _dead_share(add: Any, more: int) -> float:
+    """The share of a file's rows that are hidden, with so many more; 0 where nothing says how many it has."""
+    count = rows_in([add])
+    before = add.deletionVector()
+    hidden = more + (int(before.cardinality()) if before is not None else 0)
+    return hidden / count if count else 0.0
+
+
 def _written(
-    attempt: Attempt, outcome: _Outcome, anew: Sequence[int], states: DataFrame, changes: Changes
+    attempt: Attempt, outcome: _Outcome, anew: Collection[int], states: DataFrame, changes: Changes
 ) -> list[Any]:
     """New files with an outcome's rows, and with what remains of files that are to be written ``anew``."""
     frames = [outcome.rows] if outcome.rows is not None else []

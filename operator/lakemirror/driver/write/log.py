@@ -7,7 +7,7 @@ looks at this module. What they do is described in Delta's PROTOCOL.md (Add File
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -101,12 +101,17 @@ class Attempt:
         return _listed(self._started.writeFiles(frame._jdf))
 
     def commit(
-        self, added: Sequence[Any], gone: Mapping[int, Rows], note: Mapping[str, Any], *, hide: bool
+        self,
+        added: Sequence[Any],
+        gone: Mapping[int, Rows],
+        note: Mapping[str, Any],
+        *,
+        anew: Collection[int] = (),
     ) -> None:
-        """Add files. Rows that are ``gone``, by the hash of their file's place, are hidden, or else their
-        files removed.
+        """Add files, and hide rows that are ``gone``, by the hash of their file's place. Files whose rows
+        were written ``anew`` are removed.
         """
-        self._log.commit(self, self._started, added, gone, note, hide=hide)
+        self._log.commit(self, self._started, added, gone, note, anew)
 
 
 class TableLog:
@@ -159,8 +164,7 @@ class TableLog:
         added: Sequence[Any],
         gone: Mapping[int, Rows],
         note: Mapping[str, Any],
-        *,
-        hide: bool,
+        anew: Collection[int],
     ) -> None:
         """See `Attempt.commit`."""
         transaction, data = attempt.transaction, attempt.data
@@ -168,7 +172,8 @@ class TableLog:
         for each in added:
             actions.add(each)
             live[self._hash(each)] = each
-        vectors = self._vectors(data, gone) if hide else dict.fromkeys(gone)
+        hidden = {place: rows for place, rows in gone.items() if place not in anew}
+        vectors: dict[int, Any] = {**dict.fromkeys(anew), **self._vectors(data, hidden)}
         for place, vector in vectors.items():
             old = data.files[place]
             if vector is None or _whole(old, vector):
@@ -294,6 +299,6 @@ def append(rows: DataFrame, path: str) -> None:
     rows = rows.coalesce(1)
     stored = delta.read(rows.sparkSession, path)
     if stored is None or stored.schema.fieldNames() != rows.columns:
-        delta.append(rows, path)
+        delta.append(rows, path, delta.SELDOM_READ)
     else:
         TableLog(rows.sparkSession, path).append(rows)
