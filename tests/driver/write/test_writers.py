@@ -108,7 +108,14 @@ def rewriting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hiding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "_LITTLE", 1)
     monkeypatch.setattr(direct, "_SMALL", 1)
+
+
+def wearing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are hidden, and a second small file is one too many."""
+    monkeypatch.setattr(direct, "_LITTLE", 1)
+    monkeypatch.setattr(direct, "_FEW", 1)
 
 
 PLANS = {
@@ -129,13 +136,26 @@ def test_direct_writes_are_as_merge_is(
     batches = list(history(7, bool(plan.tracked), plan.unanchored))
     merged = table(spark, tmp_path, "merged", plan.soft)
     expected = apply(spark, MergeWriter(merged), plan, batches)
-    for files in (rewriting, hiding):
+    for files in (rewriting, hiding, wearing):
         written = table(spark, tmp_path, files.__name__, plan.soft)
         with monkeypatch.context() as patch:
             files(patch)
             assert apply(spark, DirectWriter(written), plan, batches) == expected
         assert rows(written) == rows(merged)
-        assert (VECTORS in written.features) == (files is hiding)
+        assert (VECTORS in written.features) == (files is not rewriting)
+
+
+def test_small_files_do_not_become_many(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wearing(monkeypatch)
+    mirror = table(spark, tmp_path, "worn", None)
+    batches = [[state(key, "c", key, f"{key}") for key in range(8)]]
+    batches += [[state(n, "u", 10 + n, "new"), state(100 + n, "c", 20 + n, "x")] for n in range(5)]
+    apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches)
+    assert len(mirror.frame().inputFiles()) <= 3
+    found = {row["id"]: row["c"] for row in mirror.frame().collect()}
+    assert found == {**{n: "new" if n < 5 else f"{n}" for n in range(8)}, **{100 + n: "x" for n in range(5)}}
 
 
 def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ _BROADCAST: Final = 500_000
 """Keys that are sent to all tasks at most; more are shuffled."""
 _ROWS_PER_FILE: Final = 50_000
 _BYTES_PER_FILE: Final = 64 * 1024 * 1024
-_SMALL: Final = 8 * 1024 * 1024
-"""Bytes of files that are written anew rather than given a deletion vector."""
-_FEW: Final = 24
-"""Small files that a table may have; when there are more they become one."""
+_LITTLE: Final = 8 * 1024 * 1024
+"""Bytes of files that are written anew together rather than given deletion vectors."""
+_SMALL, _FEW = 8 * 1024 * 1024, 24
+"""Bytes of a small file, and how many of these a table may have; when there are more they become one."""
 _DEAD: Final = 0.5
 """Share of hidden rows from which on a file is written anew."""
 
@@ -129,7 +129,7 @@ class DirectWriter:
             standing = pool.submit(first)
             outcome = self._outcome(attempt, states, changes)
             gone = outcome.gone.by_file()
-            large = sum(attempt.data.files[place].size() for place in gone) > _SMALL
+            large = sum(attempt.data.files[place].size() for place in gone) > _LITTLE
             hides = large and self._may_hide and attempt.vectors is not False
             if hides and attempt.vectors is None:
                 self._log.discard(outcome.added or ())
