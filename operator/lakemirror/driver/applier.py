@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -43,8 +44,8 @@ class TableApplier:
         self._table = table
         self._held = held
         self._decoder: EventDecoder | None = None
-        self._plain: bool | None = None
-        """Whether deletes are soft, after a plain batch; None after another one."""
+        self._expected: Callable[[DataFrame], Begun] | None = None
+        """How the next batch begins if it is as plain as this one; None after one that was not."""
         self._begun: tuple[DataFrame, Future[Begun]] | None = None
         if table is not None:
             self._schemas = Schemas(table)
@@ -59,11 +60,9 @@ class TableApplier:
         """Build in the background what the batch of classified ``events`` needs if it is as plain as the one
         before, while it is profiled.
         """
-        decoder, soft = self._decoder, self._plain
-        if decoder is None or soft is None:
-            return
-        changes = of_table(events, self.name).where("kind = 'change'")
-        self._begun = events, pool.submit(lambda: begin(decoder, changes, soft=soft))
+        if self._expected is not None:
+            changes = of_table(events, self.name).where("kind = 'change'")
+            self._begun = events, pool.submit(self._expected, changes)
 
     def _take_begun(self, events: DataFrame) -> Begun | None:
         """What was begun for these very events, once: when they are decided again, it may be broken."""
@@ -88,7 +87,8 @@ class TableApplier:
             decoder = self._decoder_for(plan)
             begun = self._take_begun(events)
             reduced = reduce_table(self._table, plan, decoder, changes, truncates, begun)
-            self._plain = (plan.soft is not None) if is_plain(self._table, plan) else None
+            plain = is_plain(self._table, plan)
+            self._expected = partial(begin, decoder, soft=plan.soft is not None) if plain else None
             return Decision(self.name, seen, plan, reduced)
         except (Refused, Waiting) as reason:
             return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
