@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 _NOT_RUN = (
-    "Not run beside them: Spark's AutoCDC, which asks for targets with row-level operations, which Delta's "
-    "tables do not offer; Apache Hudi and ematix-flow, which were not set up."
+    "Not run beside them, because they were not set up: Spark's AutoCDC, Apache Hudi and ematix-flow."
 )
 
 
