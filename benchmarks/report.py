@@ -8,9 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_NOT_RUN = (
-    "Not run beside them, because they were not set up: Spark's AutoCDC, Apache Hudi and ematix-flow."
-)
+_NOT_RUN = "Not run beside them, because they were not set up: Spark's AutoCDC, Apache Hudi and ematix-flow."
 
 
 def store(folder: Path, part: str, measured: Mapping[str, Any]) -> dict[str, Any]:
