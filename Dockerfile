@@ -38,6 +38,7 @@ RUN --mount=type=secret,id=pip \
 
 # The project itself, apart from what it needs, so that a change of its code makes a small layer.
 FROM python AS project
+COPY README.md LICENSE ./
 COPY operator operator
 COPY sparkapp_templates sparkapp_templates
 RUN --mount=type=secret,id=pip \

@@ -32,6 +32,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "3g",
             "spark.sql.warehouse.dir": str(warehouse),
+            # VACUUM lists folders with so many tasks, by default 10,000.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
             **({} if os.environ.get("LAKEMIRROR_TESTS_COMPILE") else INTERPRETED),
         },
     )

@@ -37,21 +37,34 @@ spec:
   envelope:
     format: custom
     encoding: avro
-    schemaRegistry: {url: "http://registry:8081/apis", secret: registry-auth}
+    schemaRegistry: {url: "http://registry:8081/apis", secret: registry-auth, useId: globalId}
     fields: {op: op, before: data.before, after: data.after, key: key, timestamp: ts, table: meta.table}
     opMap: {I: c, U: u, D: d}
-  target: {path: "s3a://lake/{db}/{schema}/{table}", compatibility: [trino]}
+  target: {path: "s3a://lake/{db}/{schema}/{table}", compatibility: [trino], changeFeed: true}
   defaults: {mode: scd1, delete: {type: soft, column: deleted_at}}
   unlisted: ignore
   tables:
     - source: public.customers
       primaryKey: [id]
       mode: scd2
-      target: {table: "lake.{schema}.people", compatibility: [all]}
-      columns: {exclude: [ssn], rename: {a: b}, types: {price: "decimal(10,2)", tags: "array<string>"}}
+      target: {table: "lake.{schema}.people", compatibility: [all], changeFeed: false}
+      columns:
+        exclude: [ssn]
+        rename: {a: b}
+        types: {price: "decimal(10,2)", tags: "array<string>"}
+        metadata: {loaded_at: loadTime, change: op}
+        rowHash: row_hash
+        keyHash: key_hash
+        expressions: {full name: "first || ' ' || `last name`", total: price * 2}
       delete: {type: hard}
       onConflict: fail
       filter: "country = 'CH'"
+      expectations:
+        - {name: adult, condition: age >= 18}
+        - {name: has e-mail, condition: "email LIKE '%@%'", onViolation: quarantine}
+      mergeShards: true
+      trackedColumns: [name, city]
+      initialValidFrom: "1900-01-01T00:00:00Z"
       suspend: true
       resyncToken: "2"
     - source: public.orders
@@ -69,6 +82,12 @@ spec:
   checkpoint: s3a://lake/_checkpoints/inventory
   trigger: {availableNow: true, schedule: "*/5 * * * 1-5"}
   maintenance: {optimize: {every: 6h}, vacuum: {every: 1d, retain: 7d}}
+  verify:
+    jdbc: {url: "jdbc:postgresql://db:5432/shop?sslmode=require", secret: shop-reader, slot: debezium}
+    schedule: "0 3 * * *"
+    tables: [public.customers]
+    wait: 5m
+    settle: 1m
   progressDeadline: 10m
   restart: {backoffLimit: 3, resetAfter: 1h}
   deletionPolicy: DeleteCheckpoint
@@ -76,8 +95,8 @@ spec:
     backend: kubeflow
     image: registry.example/lakemirror-driver:0.1.0
     imagePullSecrets: [pull]
-    executors: {min: 1, max: 8, cores: 4, memory: 8g}
-    driver: {cores: 2, memory: 3g}
+    executors: {min: 1, max: 8, cores: 4, memory: 8g, podTemplate: {spec: {priorityClassName: low}}}
+    driver: {cores: 2, memory: 3g, podTemplate: {spec: {priorityClassName: high}}}
     conf: {spark.hadoop.fs.s3a.endpoint: "http://s3:9000"}
     podTemplate: {spec: {nodeSelector: {disk: ssd}, securityContext: null}}
     resetToken: "1"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 KAFKA: dict[str, Any] = {"bootstrapServers": "k:9092", "topics": ["a"], "topicPattern": None}
-SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "secret": "s"}
+CUSTOM = {"format": "custom", "fields": {"after": "row"}}
 YET, EFFECT = "not supported yet", "no effect"
+DATABASE = {"verify": {"jdbc": {"url": "jdbc:postgresql://db/shop"}}}
 
 
 def table(**fields: Any) -> dict[str, Any]:
@@ -14,23 +15,87 @@ def table(**fields: Any) -> dict[str, Any]:
 
 
 NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
-    ({"source": {"kafka": None, "changeFeed": {"path": "/t"}}}, "spec.source.changeFeed", YET),
-    ({"source": {"kafka": None, "files": {"path": "/i", "format": "csv"}}}, "spec.source.files.format", YET),
-    ({"source": {"kafka": {**KAFKA, "security": SASL}}}, "spec.source.kafka.security.protocol", YET),
-    ({"envelope": {"format": "maxwell"}}, "spec.envelope.format", YET),
     (
-        {"envelope": {"encoding": "avro", "schemaRegistry": {"url": "http://r"}}},
-        "spec.envelope.encoding",
-        YET,
+        {
+            "source": {"kafka": None, "files": {"path": "/i", "format": "parquet"}},
+            "envelope": CUSTOM,
+            "ordering": {"by": "columns", "columns": ["v"]},
+        },
+        "spec.ordering.by",
+        "fields.timestamp",
     ),
-    ({"defaults": {"mode": "scd2"}}, "spec.defaults.mode", YET),
-    (table(mode="scd2"), "spec.tables[public.a].mode", YET),
-    (table(filter="id > 1"), "spec.tables[public.a].filter", YET),
-    (table(onConflict="fail"), "spec.tables[public.a].onConflict", YET),
-    ({"ordering": {"by": "columns", "columns": ["v"]}}, "spec.ordering.by", YET),
-    ({"maintenance": {}}, "spec.maintenance", YET),
+    (
+        {"source": {"kafka": None, "files": {"path": "/i", "format": "csv"}}},
+        "spec.envelope.format",
+        "use custom",
+    ),
+    (
+        {
+            "source": {"kafka": None, "files": {"path": "/i", "format": "avro"}},
+            "envelope": {"format": "maxwell"},
+        },
+        "spec.envelope.format",
+        "files of JSON",
+    ),
+    (
+        {
+            "source": {"kafka": None, "files": {"path": "/i", "format": "json"}},
+            "envelope": {"encoding": "avro", "schemaRegistry": {"url": "http://r"}},
+        },
+        "spec.envelope.encoding",
+        "use json",
+    ),
+    (
+        {"envelope": {"format": "maxwell", "encoding": "avro", "schemaRegistry": {"url": "http://r"}}},
+        "spec.envelope.encoding",
+        "Maxwell writes",
+    ),
+    (
+        {"envelope": {"encoding": "avro", "schemaRegistry": {"url": "http://r", "useId": "globalId"}}},
+        "spec.envelope.schemaRegistry.useId",
+        EFFECT,
+    ),
+    (table(mode="append", onConflict="fail"), "spec.tables[public.a].onConflict", EFFECT),
+    (table(mode="append", columns={"keyHash": "k"}), "spec.tables[public.a].columns.keyHash", EFFECT),
+    (
+        {"target": {"path": "lake/{schema}/{table}", "compatibility": ["trino"]}}
+        | table(columns={"identity": "n"}),
+        "spec.tables[public.a].columns.identity",
+        "trino of target.compatibility",
+    ),
+    (table(trackedColumns=["a"]), "spec.tables[public.a].trackedColumns", EFFECT),
+    (
+        table(mode="append", initialValidFrom="1900-01-01T00:00:00Z"),
+        "spec.tables[public.a].initialValidFrom",
+        EFFECT,
+    ),
+    ({"maintenance": {}}, "spec.maintenance", EFFECT),
+    (
+        {"spark": {"executors": {"max": 0, "podTemplate": {"spec": {"priorityClassName": "low"}}}}},
+        "spec.spark.executors.podTemplate",
+        EFFECT,
+    ),
+    ({"verify": {"snapshot": {"path": "/s/{table}"}, "wait": "1m"}}, "spec.verify.wait", EFFECT),
+    ({"verify": {"snapshot": {"path": "/s/{table}"}, "settle": "1m"}}, "spec.verify.settle", EFFECT),
     ({"envelope": {"schemaRegistry": {"url": "http://r"}}}, "spec.envelope.schemaRegistry", EFFECT),
-    ({"ordering": {"by": "offset", "toleranceMs": 10}}, "spec.ordering.toleranceMs", EFFECT),
+    (
+        {"envelope": {"format": "maxwell", "nullValue": "ignore"}},
+        "spec.envelope.nullValue",
+        EFFECT,
+    ),
+    (
+        {"envelope": {"format": "custom", "fields": {"after": "row"}, "opMap": {"I": "c"}}},
+        "spec.envelope.opMap",
+        EFFECT,
+    ),
+    (
+        {"source": {"kafka": None, "changeFeed": {"path": "/t"}}, "envelope": {"format": "maxwell"}},
+        "spec.envelope.format",
+        EFFECT,
+    ),
+    ({"envelope": {"format": "maxwell"}, "ordering": {"by": "lsn"}}, "spec.ordering.by", "binlog"),
+    ({"envelope": CUSTOM, "ordering": {"by": "binlog"}}, "spec.ordering.by", "offset"),
+    ({"envelope": CUSTOM, "ordering": {"by": "timestamp"}}, "spec.ordering.by", "fields.timestamp"),
     ({"restart": {"resetAfter": "1h"}, "spark": {"backend": "kubeflow"}}, "spec.restart.resetAfter", EFFECT),
     (
         {"trigger": {"availableNow": True, "schedule": "@daily"}, "spark": {"backend": "apache"}},
@@ -58,9 +123,28 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         EFFECT,
     ),
     (table(mode="append", primaryKey=["id"]), "spec.tables[public.a].primaryKey", EFFECT),
+    (table(mode="scd2", delete={"type": "hard"}), "spec.tables[public.a].delete", EFFECT),
+    (
+        {"defaults": {"mode": "scd2", "delete": {"type": "soft", "column": "gone"}}},
+        "spec.defaults.delete",
+        EFFECT,
+    ),
     (
         {"defaults": {"mode": "append", "delete": {"type": "soft", "column": "gone"}}},
         "spec.defaults.delete",
         EFFECT,
+    ),
+    (table(snapshot="jdbc"), "spec.tables[public.a].snapshot", "spec.verify.jdbc"),
+    (
+        {**DATABASE, "tables": [{"source": "/public\\..*/", "snapshot": "jdbc"}]},
+        "spec.tables[/public\\..*/].snapshot",
+        "by its name",
+    ),
+    ({**DATABASE, **table(snapshot="jdbc", mergeShards=True)}, "spec.tables[public.a].snapshot", YET),
+    ({**DATABASE, **table(snapshot="jdbc", mode="append")}, "spec.tables[public.a].snapshot", YET),
+    (
+        {**DATABASE, **table(snapshot="jdbc"), "ordering": {"by": "timestamp"}},
+        "spec.tables[public.a].snapshot",
+        "--at",
     ),
 ]

@@ -194,7 +194,7 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "opMap to an unknown op": (
         changed(envelope={"format": "custom", "fields": {"op": "op"}, "opMap": {"I": "insert"}}),
         "spec.envelope.opMap.I",
-        "c, u, d, r or t",
+        "c, u, d, r, t or ignore",
     ),
     # target
     "target of nothing": (changed(target={}), "spec.target", "one of path and table"),
@@ -203,6 +203,26 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         changed(target={"path": "a/{table}", "table": "{table}"}),
         "spec.target.table",
         "only one",
+    ),
+    "no regular expression": (
+        changed(tables=[{"source": "/a(/"}]),
+        "spec.tables[/a(/].source",
+        "not a valid regular expression",
+    ),
+    "a group that its pattern has not": (
+        changed(tables=[{"source": "/(?<a>.+)/", "target": {"path": "/{a}/{b}"}}]),
+        "spec.tables[/(?<a>.+)/].target.path",
+        "{b}",
+    ),
+    "a group without a pattern": (
+        changed(tables=[{"source": "x", "target": {"path": "/{a}"}}]),
+        "spec.tables[x].target.path",
+        "{a}",
+    ),
+    "one target for a pattern": (
+        changed(tables=[{"source": "/x.*/", "target": {"path": "/a"}}]),
+        "spec.tables[/x.*/].target",
+        "needs a placeholder",
     ),
     "unknown placeholder": (changed(target={"path": "lake/{tabel}"}), "spec.target.path", "{tabel}"),
     "lone brace": (changed(target={"path": "lake/{table"}), "spec.target.path", "brace"),
@@ -347,8 +367,53 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         f"{CUSTOMERS}.columns.rename",
         "two columns would be called b",
     ),
+    "an added column with a name of the mirror's own": (
+        table(columns={"rowHash": "__hash"}),
+        f"{CUSTOMERS}.columns.rowHash",
+        "__ belong to Lakemirror",
+    ),
+    "two added columns of one name": (
+        table(columns={"metadata": {"x": "op"}, "keyHash": "X"}),
+        f"{CUSTOMERS}.columns.metadata",
+        "two columns would be called x",
+    ),
+    "a computed column with the name of another": (
+        table(columns={"rowHash": "x", "expressions": {"X": "id + 1"}}),
+        f"{CUSTOMERS}.columns.metadata",
+        "two columns would be called x",
+    ),
+    "an expression of two": (
+        table(columns={"expressions": {"x": "id; id"}}),
+        f"{CUSTOMERS}.columns.expressions.x",
+        "is not a valid expression: it is one expression, without ;",
+    ),
+    "an added column with the name of another": (
+        table(columns={"rename": {"a": "x"}, "rowHash": "x"}),
+        f"{CUSTOMERS}.columns.metadata",
+        "x is a column of the table already",
+    ),
     "unknown onConflict": (table(onConflict="ignore"), f"{CUSTOMERS}.onConflict", "replace or fail"),
     "empty filter": (table(filter=""), f"{CUSTOMERS}.filter", "empty"),
+    "an expectation without a condition": (
+        table(expectations=[{"name": "a"}]),
+        f"{CUSTOMERS}.expectations[a].condition",
+        "required",
+    ),
+    "an unknown action": (
+        table(expectations=[{"name": "a", "condition": "id > 1", "onViolation": "drop"}]),
+        f"{CUSTOMERS}.expectations[a].onViolation",
+        "warn, quarantine or fail",
+    ),
+    "an expectation without a good name": (
+        table(expectations=[{"name": "{a}", "condition": "id > 1"}]),
+        f"{CUSTOMERS}.expectations[{{a}}].name",
+        "not a valid name",
+    ),
+    "two expectations of one name": (
+        table(expectations=[{"name": "a", "condition": "id > 1"}, {"name": "a", "condition": "id > 2"}]),
+        f"{CUSTOMERS}.expectations",
+        "a is listed twice",
+    ),
     # ordering
     "unknown order": (changed(ordering={"by": "scn"}), "spec.ordering.by", "lsn"),
     "order by no columns": (changed(ordering={"by": "columns"}), "spec.ordering.columns", "required"),
@@ -400,10 +465,77 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         "spec.trigger.schedule",
         "five fields",
     ),
+    "a filter with an open quote": (
+        changed(tables=[{"source": "t", "filter": "a = 'x"}]),
+        "spec.tables[t].filter",
+        "a quote is not closed",
+    ),
+    "a filter with an open bracket": (
+        changed(tables=[{"source": "t", "filter": "(a = ')'"}]),
+        "spec.tables[t].filter",
+        "brackets do not match",
+    ),
+    "a filter of two statements": (
+        changed(tables=[{"source": "t", "filter": "a = 1; DROP TABLE t"}]),
+        "spec.tables[t].filter",
+        "without ;",
+    ),
+    "a filter with a subquery": (
+        changed(tables=[{"source": "t", "filter": "a IN (\nselect 1)"}]),
+        "spec.tables[t].filter",
+        "no subquery",
+    ),
+    "an expectation with an open quote": (
+        changed(tables=[{"source": "t", "expectations": [{"name": "a", "condition": "b = 'x"}]}]),
+        "spec.tables[t].expectations[a].condition",
+        "a quote is not closed",
+    ),
+    "an empty filter": (changed(tables=[{"source": "t", "filter": " "}]), "spec.tables[t].filter", "empty"),
+    "a vacuum that takes what is read": (
+        changed(maintenance={"vacuum": {"retain": "30m"}}),
+        "spec.maintenance.vacuum.retain",
+        "whole hours or days",
+    ),
+    "a vacuum that keeps nothing": (
+        changed(maintenance={"vacuum": {"retain": "0h"}}),
+        "spec.maintenance.vacuum.retain",
+        "no less than 1h",
+    ),
     "maintenance every never": (
         changed(maintenance={"optimize": {"every": "0h"}}),
         "spec.maintenance.optimize.every",
         "above zero",
+    ),
+    "nothing to compare with": (changed(verify={}), "spec.verify", "exactly one of jdbc and snapshot"),
+    "two to compare with": (
+        changed(verify={"jdbc": {"url": "jdbc:mariadb://db/"}, "snapshot": {"path": "/s"}}),
+        "spec.verify",
+        "exactly one of jdbc and snapshot",
+    ),
+    "a database of another kind": (
+        changed(verify={"jdbc": {"url": "jdbc:oracle:thin:@db"}}),
+        "spec.verify.jdbc.url",
+        "jdbc:postgresql://",
+    ),
+    "a password in a URL": (
+        changed(verify={"jdbc": {"url": "jdbc:postgresql://db/shop?Password=x"}}),
+        "spec.verify.jdbc.url",
+        "put it into a Secret",
+    ),
+    "a slot of MariaDB": (
+        changed(verify={"jdbc": {"url": "jdbc:mariadb://db/", "slot": "s"}}),
+        "spec.verify.jdbc.slot",
+        "belongs to PostgreSQL",
+    ),
+    "a comparison at no time": (
+        changed(verify={"snapshot": {"path": "/s"}, "schedule": "daily"}),
+        "spec.verify.schedule",
+        "cron",
+    ),
+    "a table compared twice": (
+        changed(verify={"snapshot": {"path": "/s"}, "tables": ["a", "a"]}),
+        "spec.verify.tables",
+        "listed twice",
     ),
     "negative backoff": (changed(restart={"backoffLimit": -1}), "spec.restart.backoffLimit", "at least 0"),
     # spark

@@ -28,6 +28,23 @@ def test_yaml_to_model_to_yaml_keeps_what_was_set_and_adds_nothing(text: str) ->
     assert CdcPipeline.from_yaml(pipeline.to_yaml()) == pipeline
 
 
+_OF_COLUMNS = (
+    "include",
+    "exclude",
+    "rename",
+    "types",
+    "metadata",
+    "row_hash",
+    "key_hash",
+    "identity",
+    "expressions",
+)
+_OF_TABLES = (
+    *("primary_key", "mode", "target", "delete", "filter", "expectations"),
+    *("tracked_columns", "initial_valid_from"),
+)
+
+
 def test_the_full_manifest_sets_every_field_of_the_spec() -> None:
     def unset(model: Any, path: str) -> list[str]:
         missing = [f"{path}.{name}" for name in type(model).model_fields if getattr(model, name) is None]
@@ -39,14 +56,15 @@ def test_the_full_manifest_sets_every_field_of_the_spec() -> None:
         return missing
 
     alternatives = {".source.files", ".source.change_feed", ".source.kafka.topics", ".target.table"}
+    alternatives |= {".verify.snapshot"}
     alternatives |= {
         ".trigger.interval",
         ".defaults.delete.column",
         ".tables.target.path",
         ".tables.delete.column",
     }
-    alternatives |= {f".tables.{name}" for name in ("primary_key", "mode", "target", "delete", "filter")}
-    alternatives |= {f".tables.columns.{name}" for name in ("include", "exclude", "rename", "types")}
+    alternatives |= {f".tables.{name}" for name in _OF_TABLES}
+    alternatives |= {f".tables.columns.{name}" for name in _OF_COLUMNS}
     assert set(unset(CdcPipeline.from_yaml(FULL).spec, "")) <= alternatives
 
 
@@ -69,7 +87,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         st.dictionaries(TEXTS.map(_key), TEXTS, max_size=3)
     )
     columns = draw(st.lists(TEXTS, min_size=1, max_size=3, unique=True))
-    document["spec"]["tables"] = [{"source": "t", "primaryKey": columns, "filter": draw(TEXTS)}]
+    literal = draw(TEXTS).replace("\\", "\\\\").replace("'", "''")
+    document["spec"]["tables"] = [{"source": "t", "primaryKey": columns, "filter": f"a = '{literal}'"}]
     return document
 
 
@@ -189,3 +208,4 @@ def test_defaults() -> None:
     )
     assert (spec.tombstones.retention, spec.trigger.interval, spec.progress_deadline) == ("7d", "10s", "10m")
     assert (spec.restart.backoff_limit, spec.deletion_policy, spec.maintenance) == (10, "Retain", None)
+    assert spec.verify is None

@@ -6,6 +6,8 @@ import pytest
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds, match_table
 from lakemirror.api.checks import cron, regular_expression, sql_type
+from lakemirror.api.tables import Target, groups_of, parts_of
+from lakemirror.driver.tables.names import TableName, locate
 from tests.api.manifests import changed
 
 
@@ -28,6 +30,9 @@ from tests.api.manifests import changed
         (['a."b.c"'], '"a.b".c', None),
         (['"b"'], "a.b", '"b"'),
         (['"x""y"'], 'a."x""y"', '"x""y"'),
+        (["/shop_.+\\.public\\.customers/"], "shop_eu.public.customers", "/shop_.+\\.public\\.customers/"),
+        (["/shop/"], "shop.public.customers", None),
+        (["/.*/", "customers"], "shop.public.customers", "customers"),
     ],
 )
 def test_a_source_means_tables_by_whole_parts_at_the_end(
@@ -39,6 +44,43 @@ def test_a_source_means_tables_by_whole_parts_at_the_end(
 def test_an_ambiguity_names_both() -> None:
     with pytest.raises(AmbiguousTable, match=r"shop.public.t .* public.t and t:"):
         match_table(["public.t", "other", "t"], "shop.public.t")
+
+
+def test_two_patterns_of_one_table_are_ambiguous() -> None:
+    with pytest.raises(AmbiguousTable, match=r"matched by both /a\.\+/ and /\.\+b/"):
+        match_table(["/a.+/", "/.+b/"], "a.b")
+    assert match_table(["/a.+/", "/.+b/", "b"], "a.b") == "b"
+
+
+def test_the_groups_of_a_pattern_stand_in_its_target() -> None:
+    """They come before the parts of the table's name, written in either way, and lead nowhere else."""
+    source = r"/shop_(?<region>\w*)\.public\.(?P<table>.*)_v\d/"
+    spec = CdcPipeline.from_dict(
+        changed(
+            unlisted="ignore",
+            tables=[
+                {"source": source, "mode": "append", "target": {"path": "lake/{region}/{db}/{table}"}},
+                {"source": "public.a_v1", "target": {"path": "other"}, "resyncToken": "1"},
+            ],
+        )
+    ).spec
+
+    def place(name: str) -> str | None:
+        settings = spec.table_settings(name)
+        if settings is None or settings.target is None:
+            return None
+        table = TableName(*parts_of(name))
+        return str(locate(settings.target, table, groups_of(settings.source, name)))
+
+    assert place("shop_eu.public.orders_v1") == "lake/eu/shop_eu/orders"
+    assert place("shop_.public.orders_v1") == "lake/%/shop_/orders"
+    assert place('shop_eu.public."../b_v2"') is None, "the name ends with a quote"
+    assert place("shop_eu.public.a_v1") == "other"
+    assert place("shop_eu.public.a") is None
+    odd = locate(Target(path="lake/{region}/x"), TableName("d", "s", "t"), {"region": ".."})
+    assert str(odd) == "lake/%2E./x"
+    assert spec.only({source}).table_settings("shop_eu.public.a_v1") is None, "the name is not the pattern's"
+    assert spec.only({source}).table_settings("shop_eu.public.b_v1") is not None
 
 
 def test_settings_follow_the_defaults_where_they_say_nothing() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from lakemirror.controller import names
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "lakemirror"
 CRD = "cdcpipelines.lakemirror.io"
@@ -27,6 +29,8 @@ EVERYTHING = (
     "podDisruptionBudget.enabled=true",
     "networkPolicy.enabled=true",
     "podMonitor.enabled=true",
+    "prometheusRule.enabled=true",
+    "dashboards.enabled=true",
     "replicas=2",
 )
 Object = dict[str, Any]
@@ -237,7 +241,7 @@ def test_selectors_find_the_operator_and_nothing_else() -> None:
         deployment["spec"]["selector"]["matchLabels"],
         only(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
         only(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
-        only(objects, "PodMonitor")["spec"]["selector"]["matchLabels"],
+        of_kind(objects, "PodMonitor")[0]["spec"]["selector"]["matchLabels"],
     ]
     for selector in selectors:
         assert selector.items() <= labels.items()
@@ -247,7 +251,47 @@ def test_selectors_find_the_operator_and_nothing_else() -> None:
 @needs_helm
 def test_extras_are_off_by_default() -> None:
     kinds = {o["kind"] for o in render()}
-    assert not {"PodDisruptionBudget", "NetworkPolicy", "PodMonitor"} & kinds
+    assert not {"PodDisruptionBudget", "NetworkPolicy", "PodMonitor", "PrometheusRule"} & kinds
+
+
+@needs_helm
+def test_drivers_are_scraped_where_they_are() -> None:
+    def drivers(*settings: str) -> Object:
+        found = of_kind(render("podMonitor.enabled=true", *settings), "PodMonitor")
+        spec: Object = next(o for o in found if o["metadata"]["name"].endswith("-drivers"))["spec"]
+        return spec
+
+    assert drivers()["namespaceSelector"] == {"any": True}
+    assert drivers("namespaces={a,b}")["namespaceSelector"] == {"matchNames": ["a", "b"]}
+    labels = names.pod_labels("shop", "driver", "uid")
+    assert drivers()["selector"]["matchLabels"].items() <= labels.items()
+    assert (
+        not drivers()["selector"]["matchLabels"].items() <= names.pod_labels("shop", "cleanup", "uid").items()
+    )
+    template = (ROOT / "sparkapp_templates" / "common" / "driver.yaml.j2").read_text()
+    assert drivers()["podMetricsEndpoints"][0]["port"] == "metrics"
+    assert "{name: metrics, containerPort: 9404}" in template
+
+
+@needs_helm
+def test_the_alerts_are_those_of_the_rule_file() -> None:
+    groups = only(render("prometheusRule.enabled=true"), "PrometheusRule")["spec"]["groups"]
+    assert groups == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+
+
+@needs_helm
+def test_alerts_are_left_out_by_name_and_link_published_runbooks() -> None:
+    settings = "prometheusRule.enabled=true", "prometheusRule.runbooks=https://docs.example/books/"
+    off = "prometheusRule.disabled={LakemirrorSchemaDrift,LakemirrorOperatorAbsent}"
+    groups = only(render(*settings, off), "PrometheusRule")["spec"]["groups"]
+    rules = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    assert not {"LakemirrorSchemaDrift", "LakemirrorOperatorAbsent"} & set(rules)
+    lagging = rules["LakemirrorPipelineLagging"]["annotations"]["runbook_url"]
+    assert lagging == "https://docs.example/books/LakemirrorPipelineLagging.md"
+    typo = "prometheusRule.enabled=true,prometheusRule.disabled={LakemirrorTypo}"
+    done = helm("template", "x", str(CHART), KUBERNETES, "--set", typo)
+    assert done.returncode != 0
+    assert "there is no alert LakemirrorTypo" in done.stderr
 
 
 @needs_helm

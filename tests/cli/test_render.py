@@ -71,10 +71,12 @@ def test_what_a_back_end_cannot_do_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_not_supported_is_refused_like_by_validate(tmp_path: Path) -> None:
-    result = render(tmp_path, changed(maintenance={}, tables=[{"source": "a", "mode": "scd2"}]))
+    result = render(
+        tmp_path, changed(maintenance={}, tables=[{"source": "a", "mode": "append", "onConflict": "fail"}])
+    )
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "spec.maintenance: is not supported yet" in result.stderr
-    assert "spec.tables[a].mode: scd2 is not supported yet" in result.stderr
+    assert "spec.maintenance: has no effect" in result.stderr
+    assert "spec.tables[a].onConflict: has no effect with mode append" in result.stderr
 
 
 def test_texts_of_several_lines_stay_readable(tmp_path: Path) -> None:

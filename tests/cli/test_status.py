@@ -53,6 +53,17 @@ def test_names_stay_whole_on_a_narrow_terminal() -> None:
     assert "no such column" in text
 
 
+def test_what_the_last_comparison_found_is_told() -> None:
+    verified = {"endedAt": "2026-03-01T00:00:00Z", "equal": True, "tables": 3}
+    assert "compared with the source 5m ago: 3 tables, all equal" in shown(resource(verified=verified))
+    finding = {"source": "shop.public.a", "missing": 1, "keys": ['["7"]']}
+    text = shown(resource(verified=verified | {"equal": False, "unequal": 1, "findings": [finding]}))
+    assert "compared with the source 5m ago: 1 of 3 tables not equal" in text
+    assert 'shop.public.a: 1 missing: ["7"]' in text
+    text = shown(resource(verified={"endedAt": "2026-03-01T00:00:00Z", "error": "no route to host"}))
+    assert "in vain: no route to host" in text
+
+
 def test_failures_are_told() -> None:
     driver = resource()["status"]["driver"] | {"consecutiveFailures": 2}
     assert "failed 2 times, last: OOMKilled: exit code 137" in shown(resource(driver=driver))

@@ -1,6 +1,7 @@
 """A cluster with the operator in it, and a namespace for each test.
 
-The cluster is the one that ``KUBECONFIG`` names, else one made with kind. On a cluster that is given,
+The cluster is the one that ``KUBECONFIG`` names, else one made with kind, of the version of Kubernetes whose
+node image ``LAKEMIRROR_KIND_IMAGE`` names. On a cluster that is given,
 ``LAKEMIRROR_IMAGE_COMMAND`` has to say how an image gets into it; scripts/images describes it.
 ``LAKEMIRROR_ON_NODE`` (as ``sh -c`` where the cluster runs on this machine) lets tests stop the API server.
 For the tests with Spark, ``LAKEMIRROR_HOST_ADDRESS`` tells where pods reach this machine, and
@@ -50,7 +51,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
     SHARED.mkdir(parents=True, exist_ok=True)
     config.write_text(json.dumps(KIND | {"nodes": [{"role": "control-plane", "extraMounts": [MOUNT]}]}))
     create = ["kind", "create", "cluster", "--name", KIND_CLUSTER, "--config", str(config), "--wait", "180s"]
-    run(*create, "--kubeconfig", str(kubeconfig))
+    image = os.environ.get("LAKEMIRROR_KIND_IMAGE")
+    run(*create, "--kubeconfig", str(kubeconfig), *(["--image", image] if image else []))
     os.environ.setdefault("LAKEMIRROR_ON_NODE", f"docker exec {KIND_CLUSTER}-control-plane sh -c")
     try:
         yield Kube(kubeconfig)

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.support import readers, truth
-from tests.support.mirroring import Mirroring, at
+from tests.support.mirroring import Mirroring, rows
 from tests.support.records import Record, read
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "debezium"
@@ -81,29 +81,38 @@ class Capture:
         *,
         only: Collection[str] | None = None,
         by_others: bool = False,
+        where: str = "true",
     ) -> dict[str, list[str]]:
         """What is wrong in each mirrored table (or in some, by name); empty where it is equal. With
-        ``by_others`` it is read with other programs than Spark, too.
+        ``by_others`` it is read with other programs than Spark, too. ``where`` chooses its rows.
         """
-        keys = truth.primary_keys(_records(self.scenario, self.variant))
+        keys = truth.primary_keys(
+            _records(self.scenario, "jsons" if self.variant == "avro" else self.variant)
+        )
         return {
-            f"{self.db}.{table}": self._difference(spark, mirroring, table, keys[table], by_others)
+            f"{self.db}.{table}": self._difference(spark, mirroring, table, keys[table], by_others, where)
             for table in self.tables
             if only is None or table.rpartition(".")[2] in only
         }
 
     def _difference(
-        self, spark: SparkSession, mirroring: Mirroring, table: str, key: Sequence[str], by_others: bool
+        self,
+        spark: SparkSession,
+        mirroring: Mirroring,
+        table: str,
+        key: Sequence[str],
+        by_others: bool,
+        where: str,
     ) -> list[str]:
         schema, _, name = table.partition(".")
         path = mirroring.path(self.db, None if schema == self.database else schema, name)
-        mirror = at(spark, path)
-        rows = truth.collect(mirror)
-        others = readers.differences(path, rows) if by_others else []
+        mirror = rows(spark.read.format("delta").load(path).where(where))
+        found = truth.collect(mirror)
+        others = readers.differences(path, found) if by_others else []
         if by_others and self.scenario not in WIDENED and readers.features(path) - {"timestampNtz"}:
             others.append(f"it has features that it does not need: {sorted(readers.features(path))}")
         return others + truth.diff(
-            rows,
+            found,
             truth.load_truth(FOLDER / self.scenario / self.about["truth"][table]["file"], key),
             truth.source_types(FOLDER / self.scenario)[table],
             mirror.schema,

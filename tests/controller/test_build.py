@@ -188,8 +188,8 @@ class TestExecutors:
     def test_the_jvms_of_other_back_ends_stand_in_utc(self, backend: str) -> None:
         conf = {"spark.driver.extraJavaOptions": "-Xss4m"}
         made = build.workload(app(spark={"backend": backend, "conf": conf}))["spec"]["sparkConf"]
-        assert made["spark.driver.extraJavaOptions"] == "-Duser.timezone=UTC -Xss4m"
-        assert made["spark.executor.extraJavaOptions"] == "-Duser.timezone=UTC"
+        assert made["spark.driver.extraJavaOptions"] == "-Duser.timezone=UTC -XX:+UseParallelGC -Xss4m"
+        assert made["spark.executor.extraJavaOptions"] == "-Duser.timezone=UTC -XX:+UseParallelGC"
 
 
 class TestPodTemplate:

@@ -125,6 +125,9 @@ def test_to_name_the_image_that_runs_anyway_is_the_same_revision() -> None:
         ({"tables": [{"source": "public.a", "primaryKey": ["id"]}]}, ["tables[public.a].primaryKey"]),
         ({"tables": [{"source": "public.a", "target": {"path": "/x"}}]}, ["tables[public.a].target"]),
         ({"tables": [{"source": "public.a", "mode": "append"}]}, ["tables[public.a].mode"]),
+        ({"tables": [{"source": "public.a", "filter": "id > 1"}]}, ["tables[public.a].filter"]),
+        ({"tables": [{"source": "public.a", "columns": {"rowHash": "h"}}]}, ["tables[public.a].columns"]),
+        ({"tables": [{"source": "public.a", "trackedColumns": ["v"]}]}, ["tables[public.a].trackedColumns"]),
     ],
 )
 def test_what_the_checkpoint_cannot_follow_is_named(change: dict[str, Any], paths: list[str]) -> None:

@@ -50,8 +50,13 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 class World:
     """A cluster with an operator; the tests play its controllers."""
 
-    def __init__(self, api: FakeApi, operator: Operator) -> None:
-        self.api, self.operator = api, operator
+    def __init__(self, api: FakeApi, operator: Operator, vitals: Vitals | None = None) -> None:
+        self.api, self.operator, self.vitals = api, operator, vitals or Vitals()
+
+    def figures(self) -> dict[tuple[str, ...], float]:
+        """What is served at /metrics: the value by the names of series and labels' values."""
+        families = self.vitals.registry.collect()
+        return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
 
     async def apply(self, name: str = "shop", **changes: Any) -> Object:
         """What `kubectl apply` of a manifest does."""
@@ -149,10 +154,11 @@ async def world(
     lease = Lease(api, "mirrors", "operator", identity)
     await lease.acquire()
     options = Options(settings, identity, "mirrors")
-    working = Operator(api, options, lease, Vitals(), clock)
+    vitals = Vitals()
+    working = Operator(api, options, lease, vitals, clock)
     tasks = [asyncio.create_task(one) for one in (working.run(), _kopf(api, working))]
     try:
-        yield World(api, working)
+        yield World(api, working, vitals)
         for task in tasks:
             if task.done():
                 task.result()
@@ -189,6 +195,22 @@ async def test_a_pipeline_becomes_ready_and_then_nothing_is_written() -> None:
             await asyncio.sleep(0.1)
         assert w.api.calls == before
         assert [verb for verb, _ in w.written("StatefulSet")] == ["apply"]
+
+
+@in_loop
+async def test_metrics_tell_of_the_operator_and_of_each_pipeline() -> None:
+    async with world() as w:
+        await w.run()
+        await w.settle()
+        found = w.figures()
+        assert found["lakemirror_pipeline_phase", "mirrors", "shop", "Running"] == 1
+        ready = "lakemirror_pipeline_condition", "mirrors", "shop", "Ready", "True", "Progressing"
+        assert found[ready] == 1
+        assert found["lakemirror_operator_leader",] == 1
+        assert found["lakemirror_operator_passes_total", "done"] >= 1
+        assert found["lakemirror_operator_pass_duration_seconds_count",] >= 1
+        assert found["lakemirror_operator_heartbeat_timestamp_seconds",] > 0
+    assert World(w.api, w.operator).figures()["lakemirror_operator_heartbeat_timestamp_seconds",] == 0
 
 
 @in_loop

@@ -676,6 +676,20 @@ class TestFindings:
         assert plan.status.tables[0].drift is not None
         assert ready(plan) == ("True", "Progressing")
 
+    def test_a_mirror_that_differs_from_its_source_is_told_until_it_does_not(self) -> None:
+        finding = {"source": "shop.public.a", "missing": 1, "differing": 2}
+        verified = {"endedAt": "2026-03-01T00:00:00Z", "equal": False, "tables": 3, "findings": [finding]}
+        told = report(verified=verified)
+        plan = planned(STREAM, running(STREAM, report=told))
+        assert reason(plan, "DataQuality") == "MirrorDiffers"
+        assert plan.status.verified is not None
+        assert plan.status.verified.tables == 3
+        message = next(c.message for c in plan.status.conditions or [] if c.type == "DataQuality")
+        assert "shop.public.a: 1 missing, 0 extra, 2 differing" in message
+        for fine in ({"equal": True}, {"findings": [{"source": "a", "arriving": 1}]}, {"error": "refused"}):
+            told = report(verified=verified | {"findings": []} | fine)
+            assert reason(planned(STREAM, running(STREAM, report=told)), "DataQuality") is None
+
     def test_data_quality_ends_when_nothing_is_open(self) -> None:
         told = report(
             totals={"quarantined": 2, "quarantinedOpen": 0}, tables=[{"source": "a", "quarantined": 2}]

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.runtime import batches
+from lakemirror.driver.runtime.runner import run
 from tests.support.delivery import doubled
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record, Table
@@ -143,6 +146,28 @@ def test_settings_of_single_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert {path.name for path in mirroring.lake.glob("demo/public/*")} == {"narrow", "wide", "coded"}
     counts = summary.counts
     assert (counts.records, counts.no_row_change, counts.refused) == (7, 1, 1), "one is suspended"
+
+
+def test_a_quiet_partition_does_not_keep_the_tombstones_of_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected: list[tuple[bool, int]] = []
+
+    class Collecting(BatchApplier):
+        def collect_tombstones(self, *, caught_up: bool) -> int:
+            collected.append((caught_up, super().collect_tombstones(caught_up=caught_up)))
+            return collected[-1][1]
+
+    monkeypatch.setattr(batches, "_COLLECT_EVERY_SECONDS", -1.0)
+    shop, quiet, busy = Shop(), table("quiet", V), table("busy", V)
+    told = [
+        [*shop.create(quiet, id=1, v=1), *shop.create(busy, id=1, v=1)],
+        shop.delete(busy, id=1, v=1),
+        shop.create(busy, id=2, v=2),
+    ]
+    mirroring = Mirroring(tmp_path, {"tombstones": {"retention": "0s"}}).deliver(told)
+    run(mirroring.pipeline, once=True, spark=spark, make_applier=Collecting)
+    assert collected == [(False, 0), (False, 0), (False, 1), (True, 0)]
 
 
 @pytest.mark.parametrize("retention", ["0s", "7d"])

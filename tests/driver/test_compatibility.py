@@ -52,6 +52,7 @@ def test_a_table_follows_the_pipeline_unless_it_says_otherwise(tmp_path: Path) -
 
     assert settings() == Target(path="/lake/own", compatibility=["trino"])
     assert settings(compatibility=["spark"]) == Target(path="/lake/own", compatibility=["spark"])
+    assert settings(changeFeed=False) == Target(path="/lake/own", compatibility=["trino"], changeFeed=False)
     with pytest.raises(ManifestError, match="listed twice"):
         settings(compatibility=["trino", "trino"])
 

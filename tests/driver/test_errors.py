@@ -168,4 +168,8 @@ def test_why_brokers_are_away() -> None:
     assert why_away("127.0.0.1:1", away) == "127.0.0.1:1: connection refused"
     assert "nowhere.invalid:9092: unknown host" in why_away("nowhere.invalid:9092, 127.0.0.1:1", away)
     failed = raised(Throwable("org.apache.kafka.common.errors.SaslAuthenticationException", "bad password"))
-    assert why_away("kafka:9092", failed) == "kafka:9092: SaslAuthenticationException: bad password"
+    assert why_away("kafka:9092", failed).startswith(
+        "kafka:9092: SaslAuthenticationException: bad password: the brokers refuse the login: check username"
+    )
+    other = raised(Throwable("org.apache.kafka.common.errors.InvalidTopicException", "t"))
+    assert why_away("kafka:9092", other) == "kafka:9092: InvalidTopicException: t"

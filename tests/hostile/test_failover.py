@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Ordering
-from lakemirror.driver.parse.envelopes.debezium import Classifier
+from lakemirror.driver.parse.envelopes.debezium import Debezium
 from lakemirror.driver.profile import rewinds
 from lakemirror.driver.profile.overview import overview
 from lakemirror.driver.profile.positions import Memory
-from lakemirror.driver.read.files import read_records
+from lakemirror.driver.read.files.records import read_records
 from tests.conformance.captures import SCENARIOS, Capture
 from tests.support.delivery import Batches, doubled, parts, restarted, shuffled
 from tests.support.records import Record, write
@@ -27,7 +28,7 @@ DELIVERIES: dict[str, Callable[[Sequence[Record]], Batches]] = {
 
 def verdicts(spark: SparkSession, folder: Path, batches: Batches) -> tuple[Memory, int]:
     """What is remembered in the end, and how many events had to wait."""
-    classifier, memory, waited = Classifier(Ordering()), {}, 0
+    classifier, memory, waited = Debezium(Envelope(), Ordering()), {}, 0
     for number, batch in enumerate(batches):
         write(folder / f"{number}.jsonl", batch)
         events = classifier.classify(read_records(spark, [str(folder / f"{number}.jsonl")])).persist()

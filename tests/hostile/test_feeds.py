@@ -15,8 +15,8 @@ from lakemirror.api import CdcPipeline, Pipeline
 from lakemirror.api.source import KafkaSource
 from lakemirror.driver.checkpoint import tokens
 from lakemirror.driver.checkpoint.storage import LocalStorage
-from lakemirror.driver.read import files
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.read.files.listing import Inputs
 from lakemirror.driver.read.kafka import KafkaFeed, SourceLost
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime import retry
@@ -87,14 +87,14 @@ def test_a_source_that_is_away_for_a_while_is_read_in_the_same_run(
     pipeline: CdcPipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Flaky.failures, away = 0, [True, False, True]
-    listing = files._Inputs.list
+    listing = Inputs.files
 
     def list_or_fail(self: Any) -> Any:
         if away and away.pop():
             raise OSError("the share is away")
         return listing(self)
 
-    monkeypatch.setattr(files._Inputs, "list", list_or_fail)
+    monkeypatch.setattr(Inputs, "files", list_or_fail)
     summary = run(pipeline, once=True, spark=spark, make_applier=Flaky)
     assert Flaky.calls == ["batch 0", "batch 1"]
     assert any("the share is away" in warning for warning in summary.warnings)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import base64
-import os
-import shutil
 import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support import maven
 
 VERSION = "4.3.1"
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -27,8 +26,7 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-_JVM = ["java", "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+JVM = ["java", "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 Header = tuple[str, bytes | None]
 
@@ -85,24 +83,31 @@ class Broker:
         )
         self._producer.poll(0)
 
+    def close(self) -> None:
+        """Let go of the producer, which else asks for the broker as long as the process lives."""
+        self._producer = None
+
     def flush(self) -> None:
         assert self._producer is not None
         assert self._producer.flush(30) == 0, "the broker took not all of the records"
 
 
 @contextmanager
-def start_broker(folder: Path, host: str = "127.0.0.1") -> Iterator[Broker]:
+def start_broker(
+    folder: Path, host: str = "127.0.0.1", more: Callable[[str], Mapping[str, object]] = lambda listeners: {}
+) -> Iterator[Broker]:
     """Run a broker whose data lies in ``folder``; skips the test where that is not possible.
 
-    ``host``: the address of this machine at which clients reach it.
+    ``host``: the address of this machine at which clients reach it. ``more``: further settings, given the
+    value of ``listeners``.
     """
-    jars = _jars()
-    port, controller = _free_port(), _free_port()
+    jars = maven.jars(f"kafka-{VERSION}", _fetch)
+    port, controller = free_port(), free_port()
     properties = folder / "server.properties"
-    properties.write_text(
-        "\n".join(f"{k}={v}" for k, v in _properties(folder, host, port, controller).items())
-    )
-    command = [*_JVM, f"-Dlog4j2.configurationFile={_quiet(folder)}", "-cp", f"{jars}/*"]
+    settings = _properties(folder, host, port, controller)
+    settings |= more(str(settings["listeners"]))
+    properties.write_text("\n".join(f"{k}={v}" for k, v in settings.items()))
+    command = [*JVM, f"-Dlog4j2.configurationFile={quiet(folder)}", "-cp", f"{jars}/*"]
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     formatting = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
     subprocess.run(formatting, check=True, capture_output=True, timeout=120)
@@ -110,38 +115,21 @@ def start_broker(folder: Path, host: str = "127.0.0.1") -> Iterator[Broker]:
         process = subprocess.Popen([*command, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
     try:
         _wait_until_up(f"{host}:{port}", process, folder / "broker.log")
-        yield Broker(f"{host}:{port}")
+        broker = Broker(f"{host}:{port}")
+        yield broker
+        broker.close()
     finally:
         process.kill()
         process.wait(30)
 
 
-def _jars() -> Path:
-    """The broker's jars, fetched once into the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = cache / "lakemirror" / "test-jars" / f"kafka-{VERSION}"
-    if target.is_dir():
-        return target
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"a Kafka broker needs {tool}, which is not installed")
-    partial = target.with_name(f".partial-{uuid.uuid4().hex}")
-    partial.mkdir(parents=True)
-    (partial / "pom.xml").write_text(_POM)
-    command = ["mvn", "-B", "-q", "-f", str(partial / "pom.xml"), _COPY]
-    options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode != 0:
-        shutil.rmtree(partial)
-        pytest.skip(f"Maven could not fetch the Kafka broker: {(done.stdout + done.stderr).strip()[:300]}")
-    try:
-        partial.rename(target)
-    except OSError:  # another test process was first
-        shutil.rmtree(partial)
-    return target
+def _fetch(folder: Path) -> list[str]:
+    (folder / "pom.xml").write_text(_POM)
+    copy = f"{maven.COPY}:copy-dependencies"
+    return ["-f", str(folder / "pom.xml"), copy, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
 
 
-def _properties(folder: Path, host: str, port: int, controller: int) -> Mapping[str, object]:
+def _properties(folder: Path, host: str, port: int, controller: int) -> dict[str, object]:
     return {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -162,7 +150,7 @@ def _properties(folder: Path, host: str, port: int, controller: int) -> Mapping[
     }
 
 
-def _quiet(folder: Path) -> Path:
+def quiet(folder: Path) -> Path:
     settings = folder / "log4j2.properties"
     settings.write_text(
         "rootLogger.level = warn\nrootLogger.appenderRef.out.ref = out\n"
@@ -172,7 +160,7 @@ def _quiet(folder: Path) -> Path:
     return settings
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from itertools import accumulate
 
 from croniter import croniter
 
@@ -41,6 +42,38 @@ def moment(text: str) -> str:
         zoned = False
     if not zoned:
         raise wrong(f"{text!r} is not a valid time: write date, time and zone, like 2026-03-01T00:00:00Z")
+    return text
+
+
+QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|`(?:[^`]|``)*`", re.DOTALL)
+"""A text or a name in quotes, in Spark's SQL."""
+
+
+def sql_condition(text: str) -> str:
+    """A condition in Spark's SQL, as far as can be judged without Spark: quotes and brackets are closed, and
+    it is one expression without a subquery.
+    """
+    return _sql(text, "condition", "status = 'active'")
+
+
+def sql_expression(text: str) -> str:
+    """The same of an expression of any type."""
+    return _sql(text, "expression", "price * quantity")
+
+
+def _sql(text: str, what: str, such_as: str) -> str:
+    bare = QUOTED.sub("x", text)
+    if not bare.strip():
+        raise wrong(f"is empty: write one such as {such_as}")
+    if any(mark in bare for mark in "'\"`"):
+        raise wrong(f"{text!r} is not a valid {what}: a quote is not closed")
+    depths = list(accumulate((char == "(") - (char == ")") for char in bare))
+    if min(depths) < 0 or depths[-1] != 0:
+        raise wrong(f"{text!r} is not a valid {what}: its brackets do not match")
+    if ";" in bare:
+        raise wrong(f"{text!r} is not a valid {what}: it is one expression, without ;")
+    if re.search(r"\(\s*(select|with|from|values)\b", bare, re.IGNORECASE):
+        raise wrong(f"{text!r} is not a valid {what}: it sees one row, and can have no subquery")
     return text
 
 

@@ -24,7 +24,6 @@ from pydantic_core import core_schema
 
 from lakemirror.api.effects import EFFECTS, Effect
 from lakemirror.api.pipeline import GROUP, KIND, NAME_PATTERN, VERSION, CdcPipeline
-from lakemirror.api.supported import GAPS
 
 UNSEEN = {"observedGeneration": -1}
 """The status of a resource that no operator has seen yet, as in Flux' own CRDs. Without it, kstatus would
@@ -97,7 +96,7 @@ def resource_schema() -> Schema:
             "type": "object",
             "properties": {"name": {"type": "string", "maxLength": 40, "pattern": NAME_PATTERN}},
         },
-        "spec": _with_gaps(structural(root["properties"]["spec"], definitions)),
+        "spec": _lists_as_written(structural(root["properties"]["spec"], definitions)),
         "status": {
             **_without_defaults(structural(root["properties"]["status"], definitions)),
             "default": UNSEEN,
@@ -158,16 +157,24 @@ def _same(path: str, spec: Schema) -> str:
     return " || ".join([*absent, f"({own}{same}))" if own else same])
 
 
-def _with_gaps(spec: Schema) -> Schema:
-    """The schema of spec with a rule for each field that is not supported yet."""
-    for gap in GAPS:
-        node = spec
-        for part in gap.parts[:-1]:
-            node = node["items"] if part == "[]" else node["properties"][part]
-        rule, message = gap.rule
-        found = node.setdefault("x-kubernetes-validations", [])
-        node["x-kubernetes-validations"] = [*found, {"rule": rule, "message": message}]
-    return spec
+def _lists_as_written(node: Schema, inside: bool = False) -> Schema:
+    """The schema without defaults inside of lists, which the models fill in all the same.
+
+    To whoever compares manifests by JSON merge patch, as Argo CD does by default, a list is one value: what
+    the API server filled in there would be a difference for good.
+    """
+    found = dict(node)
+    if inside and "default" in found:
+        default = found.pop("default")
+        if default not in ("", False):
+            found["description"] = f"{found['description'].rstrip('.')}; default: {default}."
+    if "properties" in found:
+        found["properties"] = {n: _lists_as_written(each, inside) for n, each in found["properties"].items()}
+    if isinstance(found.get("additionalProperties"), dict):
+        found["additionalProperties"] = _lists_as_written(found["additionalProperties"], inside)
+    if "items" in found:
+        found["items"] = _lists_as_written(found["items"], inside=True)
+    return found
 
 
 def _without_defaults(node: Schema) -> Schema:

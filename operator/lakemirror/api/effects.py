@@ -25,6 +25,7 @@ EFFECTS: dict[str, Effect] = {
     "source.files": Effect.RESTART,
     "source.files.path": Effect.RESET,
     "source.files.format": Effect.RESET,
+    "source.files.table": Effect.RESET,
     "source.changeFeed": Effect.RESTART,
     "source.changeFeed.path": Effect.RESET,
     "source.changeFeed.table": Effect.RESET,
@@ -49,6 +50,7 @@ EFFECTS: dict[str, Effect] = {
     "trigger": Effect.RESTART,
     "trigger.schedule": Effect.LIVE,
     "maintenance": Effect.RESTART,
+    "verify": Effect.RESTART,
     "progressDeadline": Effect.LIVE,
     "restart": Effect.LIVE,
     "deletionPolicy": Effect.LIVE,
@@ -57,8 +59,9 @@ EFFECTS: dict[str, Effect] = {
 }
 """The longest path that a field's path begins with tells its effect.
 
-Besides, ``controller.fields.incompatible`` compares source kinds, and of each listed table its target, key
-and mode as they come out of ``tables``, ``target`` and ``defaults`` together.
+Besides, ``controller.fields.incompatible`` compares source kinds, and of each listed table its target, key,
+mode, filter, shards, tracked columns, first moment and columns that the manifest adds or has computed, as
+they come out of ``tables``, ``target`` and ``defaults`` together.
 """
 
 

@@ -48,13 +48,14 @@ def _nearest(error: ErrorDetails, model: type[BaseModel]) -> str | None:
 def path_of(loc: Iterable[str | int], document: Any = None) -> str:
     """``('spec', 'tables', 0, 'mode')`` as ``spec.tables[public.customers].mode``.
 
-    Elements of a list are named by their ``source`` where they have one.
+    Elements of a list are named by their ``source`` where they have one, expectations by their ``name``.
     """
     path, here = "", document
     for part in loc:
         inside = _step(here, part)
         if isinstance(part, int):
-            name = inside.get("source") if isinstance(inside, Mapping) else None
+            key = "name" if path.endswith(".expectations") else "source"
+            name = inside.get(key) if isinstance(inside, Mapping) else None
             path += f"[{name if isinstance(name, str) else part}]"
         elif "." in part:
             path += f"[{part}]"

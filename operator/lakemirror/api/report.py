@@ -34,6 +34,10 @@ DriverPhase = Literal["Starting", "Running", "Completed", "Stopped", "Failed"]
 TABLES_SHOWN = 100
 DRIFTS_SHOWN = 10
 DRIFTS_KEPT = 100
+EXPECTATIONS_SHOWN = 10
+EXPECTATIONS_KEPT = 50
+FINDINGS_SHOWN = 10
+KEYS_SHOWN, KEY_SHOWN = 5, 200
 TEXT_SHOWN = 512
 
 
@@ -118,6 +122,10 @@ class Counts(Part):
     """Kafka tombstones, which are among the records without a row change."""
     late_after_collection: Count = 0
     """Records applied after the tombstone of their key was collected; they may have brought back a row."""
+    out_of_order: Count = 0
+    """Stale records, older than what the mirror has of their row by more than ordering.toleranceMs."""
+    violations: Count = 0
+    """Rows that did not meet an expectation, of records that were applied or put into quarantine."""
 
     @property
     def unaccounted(self) -> int:
@@ -188,6 +196,17 @@ class DriftReport(Part):
         return f"{action}, readers now need the Delta feature {self.feature}" if self.feature else action
 
 
+class ExpectationReport(Part):
+    """An expectation that was not met."""
+
+    name: Word
+    """Its name in the manifest."""
+    on_violation: Word | None = None
+    """What was done: warn or quarantine."""
+    violations: Count = 0
+    """How many records did not meet it."""
+
+
 class TableReport(Totals):
     """One table's mirror."""
 
@@ -203,6 +222,12 @@ class TableReport(Totals):
         list[DriftReport], BeforeValidator(_cut_to(DRIFTS_KEPT)), Field(max_length=DRIFTS_KEPT)
     ] = Field(default_factory=list)
     """Columns that changed, the newest first; in the status those that nobody has acknowledged."""
+    expectations: Annotated[
+        list[ExpectationReport],
+        BeforeValidator(_cut_to(EXPECTATIONS_KEPT)),
+        Field(max_length=EXPECTATIONS_KEPT),
+    ] = Field(default_factory=list)
+    """Expectations that were not met since the checkpoint began, the most frequent first."""
     error: Text | None = None
     """Why the table is refused and what to do about it; its records are held."""
 
@@ -214,6 +239,8 @@ class CheckpointReport(Part):
     """The last batch that was committed."""
     committed_at: Time | None = None
     """When that was."""
+    maintained_at: Time | None = None
+    """When this run compacted or cleaned a table last (``spec.maintenance``)."""
     lag_records: Count | None = None
     """Records that the source has and that are not applied; nothing where it cannot be known."""
     lag_seconds: Annotated[float, Field(ge=0, le=1e12)] | None = None
@@ -237,6 +264,50 @@ class SourceReport(Part):
     """Why it cannot be reached, in the words of the source's client."""
 
 
+class VerifiedTable(Part):
+    """A table that was compared with its source, and is not equal to it."""
+
+    source: SourceName
+    """Its name in the source."""
+    missing: Count = 0
+    """Keys that the mirror lacks."""
+    extra: Count = 0
+    """Keys that the source does not have."""
+    differing: Count = 0
+    """Keys whose rows differ."""
+    arriving: Count = 0
+    """Keys that differ, perhaps because their changes have not arrived."""
+    keys: Annotated[list[Word], BeforeValidator(_cut_to(KEYS_SHOWN)), Field(max_length=KEYS_SHOWN)] = Field(
+        default_factory=list
+    )
+    """Some of the keys that are wrong."""
+    error: Text | None = None
+    """Why it could not be compared."""
+
+
+class Verification(Part):
+    """What came of the last comparison of the mirrors with their source (``spec.verify``)."""
+
+    began_at: Time | None = None
+    """When it began."""
+    ended_at: Time | None = None
+    """When it ended."""
+    equal: bool | None = None
+    """Whether all tables were compared and are equal."""
+    tables: Count = 0
+    """How many tables were compared."""
+    rows: Count = 0
+    """How many rows their mirrors had."""
+    unequal: Count = 0
+    """How many of the tables are not equal, or could not be compared."""
+    findings: Annotated[
+        list[VerifiedTable], BeforeValidator(_cut_to(FINDINGS_SHOWN)), Field(max_length=FINDINGS_SHOWN)
+    ] = Field(default_factory=list)
+    """The first of those tables."""
+    error: Text | None = None
+    """Why nothing could be compared."""
+
+
 class Report(CheckpointReport):
     """What a driver says of itself at one moment."""
 
@@ -246,7 +317,13 @@ class Report(CheckpointReport):
     phase: DriverPhase | None = None
     source: SourceReport | None = None
     """Whether it can reach the source; nothing from drivers that do not tell."""
+    batches: Count = 0
+    """How many batches of the source and of resyncs this run has applied."""
+    batch_seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    """How long they took together."""
     totals: Totals = Totals()
+    verified: Verification | None = None
+    """What came of the last comparison with the source; nothing before the first."""
     tables_total: Count = 0
     """How many tables there are, also where ``tables`` has fewer."""
     tables: list[TableReport] = Field(default_factory=list)
@@ -264,7 +341,8 @@ class Report(CheckpointReport):
     def shortened(self) -> Report:
         """What fits a ConfigMap, however many tables there are."""
         cut = {name: value[:TEXT_SHOWN] for name, value in self if isinstance(value, str)}
-        return self.model_copy(update={**cut, "tables": shown_tables(self.tables)})
+        verified = None if self.verified is None else _short_verification(self.verified)
+        return self.model_copy(update={**cut, "tables": shown_tables(self.tables), "verified": verified})
 
 
 def shown_tables(tables: Iterable[TableReport], most: int = TABLES_SHOWN) -> list[TableReport]:
@@ -282,7 +360,16 @@ def _rank(table: TableReport) -> tuple[bool, bool, str, str]:
 
 def _short(table: TableReport) -> TableReport:
     drift = [_cut(each) for each in table.drift[:DRIFTS_SHOWN]]
-    return _cut(table).model_copy(update={"drift": drift})
+    expectations = [_cut(each) for each in table.expectations[:EXPECTATIONS_SHOWN]]
+    return _cut(table).model_copy(update={"drift": drift, "expectations": expectations})
+
+
+def _short_verification(verified: Verification) -> Verification:
+    findings = [
+        _cut(each).model_copy(update={"keys": [key[:KEY_SHOWN] for key in each.keys]})
+        for each in verified.findings
+    ]
+    return _cut(verified).model_copy(update={"findings": findings})
 
 
 def _cut(part: P) -> P:

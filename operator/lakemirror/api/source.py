@@ -179,15 +179,83 @@ FilePattern = Annotated[
 ]
 
 
+class CsvFormat(Model):
+    """How CSV files are written. What has a delimiter, a quote or a line break is quoted as in RFC 4180."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "self.header != has(self.columns)",
+                "columns is needed with header: false, and only there",
+            ),
+        )
+    )
+
+    delimiter: Annotated[
+        str,
+        Field(min_length=1, max_length=1),
+        Matching(r'^[^"\r\n]$', "is not one character that is neither a quote nor the end of a line"),
+    ] = ","
+    """What stands between two fields: one character."""
+    header: bool = True
+    """The first line of each file has the names of its columns."""
+    columns: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=255)]],
+            Field(min_length=1, max_length=2000, json_schema_extra=IS_SET),
+        ]
+        | None
+    ) = None
+    """The names of the columns in their order, for files without header."""
+    null_value: Annotated[str, Field(max_length=64)] = ""
+    """The field that stands for null where it is not quoted, like NULL; otherwise an empty one does."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.header and self.columns is not None:
+            raise wrong("belongs to header: false, for otherwise the files themselves name them", "columns")
+        if not self.header and self.columns is None:
+            raise wrong("is required with header: false", "columns")
+        twice = first_twice(self.columns or [])
+        if twice is not None:
+            raise wrong(f"{twice} is listed twice", "columns")
+        return self
+
+
 class FilesSource(Model):
-    """Files in a directory, taken in the order of their names."""
+    """Files in one directory or several."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("!has(self.csv) || self.format == 'csv'", "csv belongs to format csv"),
+            (
+                "self.format != 'records' || !has(self.table)",
+                "table has no meaning with format records, whose records have a topic",
+            ),
+        )
+    )
 
     path: FilePattern
     """A directory, a file or a pattern of files (* ? [] {}), on any file system that Hadoop knows."""
     format: Literal["records", "json", "avro", "parquet", "csv"] = "records"
     """records: Kafka records saved as JSON Lines, one a line; the others hold one event a row."""
+    order: Literal["name", "time"] = "name"
+    """Which file comes first: the one whose name does, or the one that was modified first."""
+    table: Annotated[str, Field(min_length=1, max_length=767)] | None = None
+    """The table of rows that do not name it themselves, like hr.employees. Without it, directories do:
+    those that are patterns in the path, otherwise the last one.
+    """
+    csv: CsvFormat | None = None
     max_files_per_batch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """How many files one batch takes at most."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.csv is not None and self.format != "csv":
+            raise wrong(f"belongs to format csv, but the format is {self.format}", "csv")
+        if self.table is not None and self.format == "records":
+            raise wrong("has no meaning with format records, whose records have a topic", "table")
+        return self
 
 
 class ChangeFeedSource(Model):
@@ -210,7 +278,9 @@ class ChangeFeedSource(Model):
     starting_version: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     """The version with which a new checkpoint starts."""
     starting_timestamp: Moment | None = None
-    """The time from which on changes are read by a new checkpoint."""
+    """The time from which a new checkpoint reads."""
+    net_changes: bool = False
+    """One change a key in a batch: what all come to."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -257,7 +327,7 @@ class Source(Model):
 
 
 class SchemaRegistry(Model):
-    """A schema registry that speaks Confluent's protocol."""
+    """A schema registry, Confluent's or Apicurio's."""
 
     url: Annotated[
         str,
@@ -270,6 +340,8 @@ class SchemaRegistry(Model):
     """Its address; credentials belong to the secret."""
     secret: SecretName | None = None
     """A Secret with username and password, or ca.crt, tls.crt and tls.key."""
+    use_id: Literal["globalId", "contentId"] | None = None
+    """The converter's apicurio.registry.use-id."""
 
 
 FieldPath = Annotated[
@@ -330,12 +402,19 @@ class Envelope(Model):
     """Of a custom envelope: where its parts stand."""
     op_map: (
         Annotated[
-            dict[Annotated[str, Field(max_length=64)], Literal["c", "u", "d", "r", "t"]],
+            dict[Annotated[str, Field(max_length=64)], Literal["c", "u", "d", "r", "t", "ignore"]],
             Field(min_length=1, max_length=32),
         ]
         | None
     ) = None
-    """Of a custom envelope: from its words to c (create), u (update), d (delete), r (read), t (truncate)."""
+    """Of a custom envelope: from its words to c (create), u (update), d (delete), r (read), t (truncate) or
+    ignore (no change of a row). Without it the words are these letters, i, insert, create, update, delete,
+    read, load and truncate, in any case. The empty word "" stands for records without op.
+    """
+    null_value: Literal["delete", "ignore"] = "delete"
+    """Of a debezium-flat or custom envelope: what a record with a key and without value does. It deletes the
+    key's row, or it is ignored because the delete is another record.
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

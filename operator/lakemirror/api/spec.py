@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Container
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from lakemirror.api.base import (
     IS_SET,
@@ -22,7 +24,16 @@ from lakemirror.api.base import (
 )
 from lakemirror.api.checks import cron
 from lakemirror.api.source import Envelope, Moment, Offset, Partition, Source, first_twice
-from lakemirror.api.tables import Defaults, Table, Target, ambiguous_pair, match_table, same_name
+from lakemirror.api.tables import (
+    AmbiguousTable,
+    Defaults,
+    Table,
+    Target,
+    ambiguous_pair,
+    is_pattern,
+    match_table,
+    same_name,
+)
 
 Positions = Annotated[
     dict[TopicName, Annotated[dict[Partition, Offset], Field(min_length=1, max_length=10_000)]],
@@ -52,15 +63,14 @@ class Ordering(Model):
                 "!has(self.epochs) || self.epochs.map(e, e.epoch).isSorted()",
                 "epochs must be in the order of their numbers",
             ),
-            (
-                "!(self.by in ['timestamp', 'offset']) || self.toleranceMs == 5000",
-                "toleranceMs has no effect with by: timestamp and offset",
-            ),
         )
     )
 
     by: Literal["auto", "lsn", "binlog", "timestamp", "offset", "columns"] = "auto"
-    """auto: by the position that events of the kind of database carry. A record without it is bad."""
+    """auto: by the position that events of the kind of database carry. A record without it is bad. columns:
+    by values of the row, such as a version or the time of the last update; a null comes before all others,
+    and at equal values the offset decides.
+    """
     columns: (
         Annotated[
             list[ColumnName],
@@ -68,7 +78,9 @@ class Ordering(Model):
         ]
         | None
     ) = None
-    """Columns whose values grow with each change, the most significant first."""
+    """Columns of numbers or times whose values grow with each change, the most significant first. Of custom
+    records they are dotted paths, like those of envelope.fields. They cannot change without new targets.
+    """
     epochs: Annotated[
         list[Epoch],
         Field(
@@ -78,9 +90,12 @@ class Ordering(Model):
     ] = Field(default_factory=list)
     """Where the source's positions started again, in the order of their numbers."""
     tolerance_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 5000
-    """Where no positions are remembered (a new checkpoint, a reset, a new topic): by how many milliseconds a
-    change may be later than all that its mirror holds, although its position lies below, before the source
-    counts as restarted. Until then, such changes are held in the quarantine."""
+    """By how many milliseconds a change may be older than what its row shows already, before it is counted as
+    outOfOrder and the log warns; it changes nothing either way. And where no positions are remembered (a new
+    checkpoint, a reset, a new topic): by how many a change may be later than all that its mirror holds,
+    although its position lies below, before the source counts as restarted. Until then, such changes are held
+    in the quarantine.
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -95,6 +110,11 @@ class Ordering(Model):
         if numbers != sorted(set(numbers)):
             raise wrong("each epoch must have a higher number than the one before it", "epochs")
         return self
+
+    @property
+    def values(self) -> str | None:
+        """The columns that order changes, as a mirror's property has them; None where others do."""
+        return json.dumps(self.columns) if self.by == "columns" else None
 
 
 class Tombstones(Model):
@@ -138,26 +158,137 @@ class Trigger(Model):
 
 
 class Optimize(Model):
-    """Compaction of small files."""
+    """OPTIMIZE: many small files become few, and files with many hidden rows are written anew."""
 
     every: PositiveDuration = "6h"
     """How often."""
 
 
 class Vacuum(Model):
-    """Deletion of files that no version of the table in its retention needs."""
+    """VACUUM: files that no version of the table in its retention needs are deleted."""
 
     every: PositiveDuration = "1d"
     """How often."""
-    retain: Duration = "7d"
-    """How far back versions stay readable."""
+    retain: Annotated[
+        str,
+        Field(max_length=12),
+        Matching(
+            r"^0{0,8}[1-9][0-9]{0,8}(h|d)$",
+            "is not a valid time to keep files: write whole hours or days, no less than 1h, like 36h or 7d",
+        ),
+    ] = "7d"
+    """How far back versions stay readable, at least 1h. Whoever reads a version for longer, or follows the
+    table as a stream from further behind, loses its files.
+    """
 
 
 class Maintenance(Model):
-    """Housekeeping between batches."""
+    """Housekeeping of mirrors and of the tables beside them, one table at a time between batches; a run that
+    ends by itself does what is due at its end. What is left out is not done.
+    """
 
     optimize: Optimize | None = None
+    """Compaction of small files."""
     vacuum: Vacuum | None = None
+    """Deletion of files that are not needed any more."""
+
+
+_TEMPLATE = (
+    r"^([^{}\s]|\{(db|schema|table)\})(([^{}]|\{(db|schema|table)\})*([^{}\s]|\{(db|schema|table)\}))?$"
+)
+
+
+class Database(Model):
+    """A database that mirrors are compared with, read over JDBC."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!self.url.lowerAscii().contains('password=') && !self.url.lowerAscii().contains('user=')",
+                "url must not have user or password: put them into a Secret",
+            ),
+            ("!has(self.slot) || self.url.startsWith('jdbc:postgresql:')", "slot belongs to PostgreSQL"),
+        )
+    )
+
+    url: Annotated[
+        str,
+        Field(max_length=1024),
+        Matching(
+            r"^jdbc:(postgresql|mariadb|mysql):[^\s]+$",
+            "is not a valid URL: write one like jdbc:postgresql://db:5432/shop or jdbc:mariadb://db:3306/",
+        ),
+    ]
+    """Its URL for JDBC, with further parameters of the driver like sslmode=require."""
+    secret: SecretName | None = None
+    """A Secret with username and password."""
+    slot: (
+        Annotated[
+            str,
+            Field(max_length=63),
+            Matching(r"^[a-z0-9_]{1,63}$", "is not a valid name of a replication slot"),
+        ]
+        | None
+    ) = None
+    """PostgreSQL: the replication slot of the connector, which tells what has left the database."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("password=", "user="):
+            if name in self.url.lower():
+                raise wrong(
+                    f"must not have {name[:-1]}: put it into a Secret, and name that in secret", "url"
+                )
+        if self.slot is not None and not self.url.startswith("jdbc:postgresql:"):
+            raise wrong("belongs to PostgreSQL: leave it out", "slot")
+        return self
+
+
+class Snapshot(Model):
+    """Tables on a file system that mirrors are compared with."""
+
+    path: Annotated[str, Field(max_length=1024), Matching(_TEMPLATE, "is not a valid path")]
+    """Where a table's snapshot is; placeholders: {db} {schema} {table}."""
+    format: Literal["delta", "parquet"] = "delta"
+    """What it is."""
+
+
+class Verify(Model):
+    """What `lakemirror verify` compares the mirrors with, and when the driver does so by itself."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("has(self.jdbc) != has(self.snapshot)", "exactly one of jdbc and snapshot is needed"),
+        )
+    )
+
+    jdbc: Database | None = None
+    snapshot: Snapshot | None = None
+    schedule: Annotated[str, Field(min_length=1, max_length=100), AfterValidator(cron)] | None = None
+    """When the driver compares: a cron schedule in UTC; a run that ends by itself compares at its end what
+    was due since the last time. Without it only `lakemirror verify` does.
+    """
+    tables: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=255)]],
+            Field(min_length=1, max_length=500, json_schema_extra=IS_SET),
+        ]
+        | None
+    ) = None
+    """Which source tables; default: all that are mirrored."""
+    wait: Duration = "2m"
+    """For how long a table is waited for, at most, until its mirror is past what was read of the source."""
+    settle: Duration = "30s"
+    """How long a change takes at most from the source to the pipeline, where no position tells."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.jdbc is None) == (self.snapshot is None):
+            raise wrong("exactly one of jdbc and snapshot is required")
+        twice = first_twice(self.tables or [])
+        if twice is not None:
+            raise wrong(f"{twice} is listed twice", "tables")
+        return self
 
 
 class Restart(Model):
@@ -179,6 +310,11 @@ Memory = Annotated[
 ]
 
 
+PodTemplate = Annotated[
+    dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+]
+
+
 class Executors(Model):
     """How many executors Spark may take, and how big each is."""
 
@@ -192,6 +328,8 @@ class Executors(Model):
     """CPU cores of each executor."""
     memory: Memory = "4g"
     """Heap of each executor's JVM, like 512m or 4g."""
+    pod_template: PodTemplate | None = None
+    """A pod template for executors alone, laid over spark.podTemplate."""
 
     @model_validator(mode="after")
     def _range(self) -> Self:
@@ -207,6 +345,8 @@ class Driver(Model):
     """CPU cores of the driver."""
     memory: Memory = "2g"
     """Heap of the driver's JVM, like 512m or 4g."""
+    pod_template: PodTemplate | None = None
+    """A pod template for the driver alone, laid over spark.podTemplate."""
 
 
 def _spark_keys(conf: dict[str, str]) -> dict[str, str]:
@@ -214,11 +354,6 @@ def _spark_keys(conf: dict[str, str]) -> dict[str, str]:
         if not key.startswith("spark.") or any(c.isspace() for c in key):
             raise wrong("is not a valid Spark setting: names begin with spark. and have no spaces", key)
     return conf
-
-
-PodTemplate = Annotated[
-    dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-]
 
 
 class Spark(Model):
@@ -263,8 +398,19 @@ class PipelineSpec(Model):
                 " || (has(self.target.path) && self.target.path.contains('{table}'))"
                 " || (has(self.target.table) && self.target.table.contains('{table}'))"
                 " || (self.unlisted == 'ignore' && (!has(self.tables)"
-                " || self.tables.filter(t, !has(t.target)).size() < 2))",
+                " || (self.tables.filter(t, !has(t.target)).size() < 2"
+                " && !self.tables.exists(t, !has(t.target)"
+                " && (!has(t.mergeShards) || !t.mergeShards)"
+                " && t.source.startsWith('/')))))",
                 "target must contain {table} where several tables follow it: they would share it",
+            ),
+            *(
+                (
+                    f"!has(self.target.{name}) || self.target.{name}"
+                    ".matches('^([^{}]|[{](db|schema|table)[}])*$')",
+                    "target: the placeholders are {db}, {schema} and {table}",
+                )
+                for name in ("path", "table")
             ),
             (
                 "!has(self.target.path) || (self.checkpoint != self.target.path"
@@ -286,6 +432,9 @@ class PipelineSpec(Model):
             ),
         )
     )
+
+    _left_out: tuple[str, ...] = PrivateAttr(default=())
+    """Sources of listed tables that this spec is not about."""
 
     suspend: bool = False
     """Pause the pipeline: no driver runs, and everything else stays."""
@@ -330,6 +479,7 @@ class PipelineSpec(Model):
     """A directory for the progress of this pipeline alone, outside of its mirrors."""
     trigger: Trigger = Field(default_factory=lambda: Trigger(interval="10s"))
     maintenance: Maintenance | None = None
+    verify: Verify | None = None
     progress_deadline: PositiveDuration = "10m"
     """How long there may be lag without a commit before the pipeline is no longer ready."""
     restart: Restart = Field(default_factory=Restart)
@@ -339,6 +489,7 @@ class PipelineSpec(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        self.target.check("target")
         sources = [table.source for table in self.tables]
         twice = first_twice(sources)
         if twice is not None:
@@ -351,9 +502,21 @@ class PipelineSpec(Model):
             )
         if self.target.path is not None and self.checkpoint.rstrip("/") == self.target.path.rstrip("/"):
             raise wrong("must not be the path of the target", "checkpoint")
+        self._paths_order()
         self._no_shared_target()
         self._names_are_free()
         return self
+
+    def _paths_order(self) -> None:
+        """Custom records are ordered by paths, which have no empty parts."""
+        names = self.ordering.columns or []
+        wrong_path = next((i for i, name in enumerate(names) if "" in name.split(".")), None)
+        if self.envelope.format == "custom" and wrong_path is not None:
+            raise wrong(
+                f"{names[wrong_path]} is not a path to a field: write names with dots between them",
+                *("ordering", "columns"),
+                wrong_path,
+            )
 
     def _no_shared_target(self) -> None:
         at = "path" if self.target.path is not None else "table"
@@ -364,7 +527,12 @@ class PipelineSpec(Model):
                 raise wrong(
                     "needs {table}: all tables would have one target (or set unlisted: ignore)", "target", at
                 )
-            sharing = [table.source for table in self.tables if table.target is None]
+            follow = [table for table in self.tables if table.target is None]
+            sharing = [table.source for table in follow]
+            many = [table.source for table in follow if not table.merge_shards]
+            pattern = next((source for source in many if is_pattern(source)), None)
+            if pattern is not None:
+                raise wrong(f"needs {{table}}: all tables of {pattern} would have one target", "target", at)
             if len(sharing) > 1:
                 raise wrong(
                     f"needs {{table}}: {sharing[0]} and {sharing[1]} would have one target", "target", at
@@ -394,27 +562,67 @@ class PipelineSpec(Model):
                     "column",
                 )
 
+    @property
+    def order(self) -> Ordering:
+        """What orders changes: the order of a change feed is its own, unless ``ordering`` says more."""
+        if self.source.change_feed is None or self.ordering.by != "auto":
+            return self.ordering
+        return self.ordering.model_copy(update={"by": "offset"})
+
     def secrets(self) -> dict[str, str]:
         """The Secrets that the driver reads: from the path of the field to the name in it."""
         kafka, registry = self.source.kafka, self.envelope.schema_registry
+        verify = self.verify
+        read = verify is not None and (verify.schedule is not None or self.loads)
+        jdbc = verify.jdbc if verify is not None and read else None
         found = {
+            "spec.verify.jdbc.secret": jdbc.secret if jdbc is not None else None,
             "spec.source.kafka.security.secret": kafka.security.secret if kafka and kafka.security else None,
             "spec.envelope.schemaRegistry.secret": registry.secret if registry else None,
         }
         return {path: name for path, name in found.items() if name is not None}
 
+    @property
+    def loads(self) -> bool:
+        """Whether the driver reads tables from their database."""
+        return any(table.snapshot == "jdbc" for table in self.tables)
+
     def _target(self, table: Table | None) -> Target:
-        """Where ``table`` goes, and who has to be able to read it."""
+        """Where ``table`` goes, who has to be able to read it, and whether it keeps a change feed."""
         if table is None or table.target is None:
             return self.target
-        if table.target.compatibility is not None:
-            return table.target
-        return table.target.model_copy(update={"compatibility": self.target.compatibility})
+        common = {name: getattr(self.target, name) for name in ("compatibility", "change_feed")}
+        own = {name for name in common if getattr(table.target, name) is not None}
+        return table.target.model_copy(update={name: common[name] for name in common.keys() - own})
 
     def listed(self, name: str) -> Table | None:
         """What ``tables`` says of ``name`` (database.schema.table); AmbiguousTable if two of them mean it."""
-        source = match_table((table.source for table in self.tables), name)
+        source = match_table([*(table.source for table in self.tables), *self._left_out], name)
         return next((table for table in self.tables if table.source == source), None)
+
+    def only(self, sources: Container[str]) -> PipelineSpec:
+        """The spec for these of its listed tables alone; a table that is listed by its name is none of a
+        pattern's.
+        """
+        listed = [table for table in self.tables if table.source in sources]
+        spec = self.model_copy(update={"tables": listed, "unlisted": "ignore"})
+        spec._left_out = tuple(table.source for table in self.tables if table.source not in sources)
+        return spec
+
+    def kept_as(self, name: str) -> str:
+        """Whose a mirror is, as it says itself: the table ``name``, or what the manifest calls it and all
+        others that are shards of one.
+        """
+        table = self.listed(name) if self.merges(name) else None
+        return table.source if table is not None else name
+
+    def merges(self, name: str) -> bool:
+        """Whether the table ``name`` is one of several shards of a mirror."""
+        try:
+            table = self.listed(name)
+        except AmbiguousTable:
+            return False
+        return table is not None and table.merge_shards
 
     def table_settings(self, name: str) -> Table | None:
         """All settings of the table ``name``, defaults filled in; None if it is not to be mirrored.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lakemirror.api.base import Model
-from lakemirror.api.report import CheckpointReport, Count, TableReport, Text, Time, Totals, Word
+from lakemirror.api.report import CheckpointReport, Count, TableReport, Text, Time, Totals, Verification, Word
 
 Phase = Literal["Pending", "Starting", "Running", "Suspended", "Completed", "Failed"]
 ConditionType = Literal[
@@ -109,6 +109,7 @@ class PipelineStatus(Model):
     driver: DriverStatus | None = None
     checkpoint: CheckpointReport | None = None
     totals: Totals | None = None
+    verified: Verification | None = None
     tables_total: Count | None = None
     """How many tables are mirrored."""
     tables: (

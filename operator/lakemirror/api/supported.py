@@ -1,109 +1,131 @@
-"""What the contract has and this version does not do: refused by name before anything runs, never ignored.
+"""Fields that a good manifest may have and that would not work, or have no effect, beside others: refused by
+name before anything runs, never ignored.
 
-There are two kinds: what is not built yet (``GAPS``, from which the rules of the CRD are made, too), and
-fields that would have no effect beside others. `lakemirror validate` and `render`, the operator and the
-driver all ask ``not_supported``.
+`lakemirror validate`, `render`, `run` and `replay`, the operator and the driver all ask ``not_supported``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 from lakemirror.api.errors import Loc, path_of
-from lakemirror.api.spec import Ordering, PipelineSpec, Restart
+from lakemirror.api.spec import Maintenance, PipelineSpec, Restart, Verify
+from lakemirror.api.tables import is_pattern
+
+WIDENING = "typeWidening"
 
 Found = tuple[Loc, str]
 """Where a field stands below spec, and why it is refused."""
 
 
-@dataclass(frozen=True)
-class Gap:
-    """A field that is not supported: at all, or some of its ``values``; ``instead`` says what to do.
-
-    ``path`` is dotted, below spec, with ``[]`` after a list.
-    """
-
-    path: str
-    instead: str
-    values: tuple[str, ...] = ()
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return tuple(self.path.replace("[]", ".[]").split("."))
-
-    def message(self, value: Any) -> str:
-        said = f"{value} is" if self.values else "is"
-        return f"{said} not supported yet: {self.instead}"
-
-    @property
-    def rule(self) -> tuple[str, str]:
-        """The same as an expression in CEL on the object that has the field, and its message."""
-        field = self.parts[-1]
-        others = " && ".join(f"self.{field} != '{value}'" for value in self.values)
-        rule = f"!has(self.{field}) || ({others})" if self.values else f"!has(self.{field})"
-        what = f"{field} {' and '.join(self.values)}" if self.values else field
-        return rule, f"{what}: not supported yet: {self.instead}"
-
-
-GAPS = (
-    Gap("source.changeFeed", "read from kafka or files"),
-    Gap("source.files.format", "use records", ("json", "avro", "parquet", "csv")),
-    Gap("source.kafka.security.protocol", "use PLAINTEXT or SSL", ("SASL_PLAINTEXT", "SASL_SSL")),
-    Gap("envelope.format", "use debezium", ("debezium-flat", "maxwell", "custom")),
-    Gap("envelope.encoding", "use json", ("avro",)),
-    Gap("defaults.mode", "use scd1 or append", ("scd2",)),
-    Gap("tables[].mode", "use scd1 or append", ("scd2",)),
-    Gap("tables[].filter", "leave it out, and filter when reading the mirror"),
-    Gap("tables[].onConflict", "use replace", ("fail",)),
-    Gap("ordering.by", "use auto, lsn, binlog, timestamp or offset", ("columns",)),
-    Gap("maintenance", "leave it out, and run OPTIMIZE and VACUUM from another job"),
-)
-
-
 def not_supported(spec: PipelineSpec) -> list[tuple[str, str]]:
     """All that is refused, as pairs of a field's path (``spec.tables[public.a].mode``) and the reason."""
     document = {"spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
-    found = [*_missing(document["spec"]), *_without_effect(spec)]
-    return [(path_of(("spec", *loc), document), message) for loc, message in found]
-
-
-def _missing(spec: Mapping[str, Any]) -> Iterator[Found]:
-    for gap in GAPS:
-        for loc, value in _values(spec, gap.parts):
-            if not gap.values or value in gap.values:
-                yield loc, gap.message(value)
-
-
-def _values(node: Any, parts: Sequence[str], at: Loc = ()) -> Iterator[tuple[Loc, Any]]:
-    """All values at a path, and where each stands."""
-    if not parts:
-        yield at, node
-    elif parts[0] == "[]":
-        for index, each in enumerate(node):
-            yield from _values(each, parts[1:], (*at, index))
-    elif parts[0] in node:
-        yield from _values(node[parts[0]], parts[1:], (*at, parts[0]))
-
-
-# -- fields without effect ----------------------------------------------------------------------------
+    return [(path_of(("spec", *loc), document), message) for loc, message in _without_effect(spec)]
 
 
 def _without_effect(spec: PipelineSpec) -> Iterator[Found]:
     yield from _of_operator(spec)
     yield from _of_source(spec)
     yield from _of_tables(spec)
-    envelope, ordering = spec.envelope, spec.ordering
+    if spec.maintenance is not None and spec.maintenance == Maintenance():
+        yield ("maintenance",), "has no effect without optimize and vacuum: give one of them, or leave it out"
+    yield from _of_envelope(spec)
+    yield from _of_verify(spec)
+    yield from _of_snapshots(spec)
+
+
+def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
+    """Tables that are loaded from their database: it, their name and the place of their rows are needed."""
+    by, form = spec.ordering.by, spec.envelope.format
+    log = by in ("lsn", "binlog") or (by == "auto" and form in ("debezium", "maxwell"))
+    for index, table in enumerate(spec.tables):
+        if table.snapshot != "jdbc":
+            continue
+        at = ("tables", index, "snapshot")
+        if spec.verify is None or spec.verify.jdbc is None:
+            yield at, "jdbc needs spec.verify.jdbc, which says where the database is"
+        elif is_pattern(table.source):
+            yield at, "jdbc needs the name of one table in source: list each table by its name"
+        elif table.merge_shards:
+            yield at, "jdbc is not supported yet with mergeShards: give each shard its own target"
+        elif (table.mode or spec.defaults.mode) == "append":
+            yield at, "jdbc is not supported yet with mode append, which keeps events: use scd1 or scd2"
+        elif not log or spec.source.change_feed is not None:
+            why = "jdbc is not supported yet where changes are not ordered by the log of the database"
+            yield at, f"{why}: use `lakemirror reload` with the time of the snapshot (--at)"
+
+
+def _of_verify(spec: PipelineSpec) -> Iterator[Found]:
+    """What is waited for only where a database has positions."""
+    verify = spec.verify
+    if verify is None or verify.snapshot is None:
+        return
+    for name, field in Verify.model_fields.items():
+        if name in ("wait", "settle") and getattr(verify, name) != field.default:
+            yield ("verify", name), "has no effect with snapshot, which stands still: leave it out"
+
+
+_POSITIONS = {
+    "maxwell": ("lsn", "which Maxwell does not write: use auto, binlog, timestamp or offset"),
+    "custom": ("lsn", "binlog", "which custom records do not have: use auto, timestamp or offset"),
+}
+"""By envelope, positions that its records never have, and what to do."""
+
+
+def _of_envelope(spec: PipelineSpec) -> Iterator[Found]:
+    """What means nothing for records of this envelope."""
+    envelope, by = spec.envelope, spec.ordering.by
     if envelope.encoding == "json" and envelope.schema_registry is not None:
         yield ("envelope", "schemaRegistry"), "has no effect with encoding json: leave it out"
-    if ordering.by in ("timestamp", "offset") and ordering.tolerance_ms != Ordering().tolerance_ms:
-        why = f"has no effect with by: {ordering.by}, which reads no positions: leave it out"
-        yield ("ordering", "toleranceMs"), why
+    if envelope.format != "debezium" and spec.source.change_feed is not None:
+        yield ("envelope", "format"), "has no effect with source.changeFeed, whose rows have no envelope"
+    if envelope.encoding == "avro" and envelope.format == "maxwell":
+        yield ("envelope", "encoding"), "avro is nothing that Maxwell writes: use json"
+    registry = envelope.schema_registry
+    if registry is not None and registry.use_id is not None and "/apis/" not in registry.url:
+        why = "has no effect with an address that is not Apicurio's (/apis/registry/v2 or /apis/ccompat/v7)"
+        yield ("envelope", "schemaRegistry", "useId"), f"{why}: leave it out"
+    yield from _of_rows(spec)
+    if envelope.null_value != "delete" and envelope.format in ("debezium", "maxwell"):
+        why = f"has no effect with format {envelope.format}, where a null value never is a change"
+        yield ("envelope", "nullValue"), f"{why}: leave it out"
+    if envelope.op_map is not None and envelope.fields is not None and envelope.fields.op is None:
+        yield ("envelope", "opMap"), "has no effect without envelope.fields.op, which it translates"
+    *never, why = _POSITIONS.get(envelope.format, ("",))
+    if by in never:
+        yield ("ordering", "by"), f"{by} is a position {why}"
+    if by == "timestamp" and envelope.fields is not None and envelope.fields.timestamp is None:
+        yield (
+            ("ordering", "by"),
+            "timestamp needs envelope.fields.timestamp, which says where the time stands",
+        )
+
+
+def _of_rows(spec: PipelineSpec) -> Iterator[Found]:
+    """What files of rows cannot hold."""
+    files, envelope = spec.source.files, spec.envelope
+    if files is None or files.format == "records":
+        return
+    if envelope.encoding == "avro":
+        why = f"avro is how records are encoded, and source.files.format {files.format} has none: use json"
+        yield ("envelope", "encoding"), f"{why} (Avro files are source.files.format: avro)"
+    if files.format == "csv" and envelope.format != "custom":
+        why = f"{envelope.format} has no meaning for rows of CSV, which are flat texts"
+        yield ("envelope", "format"), f"{why}: use custom, whose fields name the columns with op and time"
+    if files.format in ("avro", "parquet") and spec.ordering.by == "columns":
+        why = f"columns is not supported yet with source.files.format {files.format}"
+        yield ("ordering", "by"), f"{why}: name the column with the time in envelope.fields.timestamp"
+    if files.format in ("avro", "parquet") and envelope.format == "maxwell":
+        why = f"maxwell is JSON, and source.files.format is {files.format}"
+        yield ("envelope", "format"), f"{why}: use custom or debezium, or files of JSON"
 
 
 def _of_operator(spec: PipelineSpec) -> Iterator[Found]:
-    backend = spec.spark.backend
+    backend, executors = spec.spark.backend, spec.spark.executors
+    if executors.max == 0 and executors.pod_template is not None:
+        why = "has no effect with executors.max: 0, where the driver does all the work: leave it out"
+        yield ("spark", "executors", "podTemplate"), why
     if backend != "native" and spec.trigger.schedule is not None:
         why = f"has no effect with spark.backend: {backend}: set spark.backend: native, which has schedules"
         yield ("trigger", "schedule"), why
@@ -126,15 +148,46 @@ def _of_source(spec: PipelineSpec) -> Iterator[Found]:
             yield ("ordering", "epochs", index, "from", topic), why
 
 
+_NO_VERSIONS = "which keeps no versions: leave it out, or set mode: scd2"
+
+
 def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
-    """What means nothing for tables that are appended to."""
-    defaults, why = spec.defaults, "has no effect with mode append, which keeps every event as a row"
-    appended = [(table.mode or defaults.mode) == "append" for table in spec.tables]
-    for index, table in enumerate(spec.tables):
-        for field, name in ((table.delete, "delete"), (table.primary_key, "primaryKey")):
-            if appended[index] and field is not None:
-                yield ("tables", index, name), f"{why}: leave it out, or set mode: scd1"
-    tables = zip(appended, spec.tables, strict=True)
-    follows = any(not append and table.delete is None for append, table in tables)
-    if defaults.mode == "append" and defaults.delete.type == "soft" and not follows:
-        yield ("defaults", "delete"), f"{why}: leave it out, or set mode: scd1"
+    """What means nothing for tables whose rows are not deleted, or have no key."""
+    defaults = spec.defaults
+    kept = {
+        "append": "has no effect with mode append, which keeps every event as a row",
+        "scd2": "has no effect with mode scd2, which keeps deleted rows as versions with __is_deleted",
+    }
+    nets = spec.source.change_feed is not None and spec.source.change_feed.net_changes
+    modes = [table.mode or defaults.mode for table in spec.tables]
+    for index, (mode, table) in enumerate(zip(modes, spec.tables, strict=True)):
+        if mode in kept and table.delete is not None:
+            yield ("tables", index, "delete"), f"{kept[mode]}: leave it out, or set mode: scd1"
+        if mode == "append" and table.primary_key is not None and not nets:
+            yield ("tables", index, "primaryKey"), f"{kept[mode]}: leave it out, or set mode: scd1"
+        if mode == "append" and table.columns is not None and table.columns.key_hash is not None:
+            yield ("tables", index, "columns", "keyHash"), f"{kept[mode]}: leave it out, or set mode: scd1"
+        target = table.target or spec.target
+        if table.columns is not None and table.columns.identity is not None and WIDENING in target.avoided:
+            lacking = " and ".join(target.avoided[WIDENING])
+            why = (
+                f"is not supported where {lacking} of target.compatibility must read the mirror: its rows are"
+            )
+            yield (
+                ("tables", index, "columns", "identity"),
+                f"{why} written anew when a column is widened. Leave it out, or use keyHash",
+            )
+        if mode == "append" and table.on_conflict == "fail":
+            yield ("tables", index, "onConflict"), f"{kept[mode]}: leave it out, or set mode: scd1"
+        if mode != "scd2" and table.tracked_columns is not None:
+            yield ("tables", index, "trackedColumns"), f"has no effect with mode {mode}, {_NO_VERSIONS}"
+        if mode != "scd2" and table.initial_valid_from is not None:
+            yield ("tables", index, "initialValidFrom"), f"has no effect with mode {mode}, {_NO_VERSIONS}"
+        files = spec.source.files
+        if table.merge_shards and files is not None and files.format != "records":
+            why = f"is not supported with files of format {files.format} yet: give each shard its own target"
+            yield ("tables", index, "mergeShards"), why
+    tables = zip(modes, spec.tables, strict=True)
+    follows = any(mode == "scd1" and table.delete is None for mode, table in tables)
+    if defaults.mode in kept and defaults.delete.type == "soft" and not follows:
+        yield ("defaults", "delete"), f"{kept[defaults.mode]}: leave it out, or set mode: scd1"

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from lakemirror.api.base import IS_SET, ColumnName, Matching, Model, NewColumnName, Token, rules, wrong
-from lakemirror.api.checks import sql_type
-from lakemirror.api.source import first_twice
+from lakemirror.api.checks import sql_condition, sql_expression, sql_type
+from lakemirror.api.source import Moment, first_twice
 
 PLACEHOLDERS = ("db", "schema", "table")
 
@@ -47,17 +47,44 @@ class AmbiguousTable(ValueError):
     """Two of the listed sources match the same table."""
 
 
+def is_pattern(source: str) -> bool:
+    """Whether ``source`` is a regular expression between slashes, and no name."""
+    return len(source) > 2 and source.startswith("/") and source.endswith("/")
+
+
+@lru_cache(maxsize=10_000)
+def pattern_of(source: str) -> re.Pattern[str]:
+    """The regular expression of a `is_pattern` source; named groups may be written as in Java."""
+    return re.compile(_JAVA_GROUP.sub("(?P<", source[1:-1]))
+
+
+_JAVA_GROUP = re.compile(r"(?<!\\)\(\?<(?=[A-Za-z_])")
+
+
+def groups_of(source: str, table: str) -> dict[str, str]:
+    """What the named groups of a pattern have captured of the name ``table``; nothing for a name."""
+    if not is_pattern(source):
+        return {}
+    found = pattern_of(source).fullmatch(table)
+    return {name: text or "" for name, text in found.groupdict().items()} if found else {}
+
+
 def matches(source: str, table: str) -> bool:
     """Whether ``source`` is the dotted name ``table`` or whole parts at its end: public.t of shop.public.t.
-    Parts with a dot of their own are in double quotes in both.
+    Parts with a dot of their own are in double quotes in both. A pattern has to match the whole name.
     """
+    if is_pattern(source):
+        return pattern_of(source).fullmatch(table) is not None
     parts = parts_of(source)
     return parts_of(table)[-len(parts) :] == parts
 
 
 def match_table(sources: Iterable[str], table: str) -> str | None:
-    """The one of ``sources`` that means ``table`` (database.schema.table); AmbiguousTable if two do."""
-    found = [source for source in sources if matches(source, table)]
+    """The one of ``sources`` that means ``table`` (database.schema.table); AmbiguousTable if two do. Names
+    come before patterns.
+    """
+    found = [source for source in sources if source == table or matches(source, table)]
+    found = [source for source in found if not is_pattern(source)] or found
     if len(found) > 1:
         raise AmbiguousTable(
             f"table {table} is matched by both {found[0]} and {found[1]}: keep one, or write longer names"
@@ -66,24 +93,20 @@ def match_table(sources: Iterable[str], table: str) -> str | None:
 
 
 def _template(text: str) -> str:
-    rest = text
-    for name in re.findall(r"\{([^{}]*)\}", text):
-        if name not in PLACEHOLDERS:
-            raise wrong(
-                f"unknown placeholder {{{name}}}: the placeholders are {{db}}, {{schema}} and {{table}}"
-            )
-        rest = rest.replace(f"{{{name}}}", "")
+    rest = re.sub(_HOLE, "", text)
     if "{" in rest or "}" in rest:
         raise wrong(f"{text!r} has an unmatched brace: the placeholders are {{db}}, {{schema}} and {{table}}")
     return text
 
 
-_HOLE = r"\{(db|schema|table)\}"
+_HOLE = r"\{[A-Za-z_][A-Za-z0-9_]*\}"
 _NAME = rf"([A-Za-z0-9_]|{_HOLE})+"
 
 
 class Target(Model):
-    """Where the mirror of a table stands: a path or a table's name. Placeholders: {db} {schema} {table}."""
+    """Where the mirror of a table stands: a path or a table's name. Placeholders: {db} {schema} {table}, and
+    the named groups of the pattern that tables[].source is.
+    """
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -124,6 +147,8 @@ class Target(Model):
     """Programs that must be able to read the mirror. It gets no feature of Delta that one of them lacks, so
     that the table is rewritten when a column is widened, and refused when a name needs column mapping.
     """
+    change_feed: bool | None = None
+    """Keep Delta's change feed."""
 
     @field_validator("path", "table", mode="before")
     @classmethod
@@ -141,10 +166,26 @@ class Target(Model):
             raise wrong("path is given already: give only one of the two", "table")
         return self
 
+    def check(self, *at: str, groups: Iterable[str] = ()) -> None:
+        """Raise an error for a placeholder that is neither known nor one of a pattern's ``groups``; the
+        target stands ``at`` this field.
+        """
+        known = dict.fromkeys((*PLACEHOLDERS, *groups))
+        for name in re.findall(r"\{(\w+)\}", self.template):
+            if name not in known:
+                listed = ", ".join(f"{{{each}}}" for each in known)
+                raise wrong(
+                    f"unknown placeholder {{{name}}}: the placeholders are {listed}",
+                    *at,
+                    "path" if self.path is not None else "table",
+                )
+
     def place(self, source: str) -> str | None:
         """Where the mirror of the table ``source`` stands, so that the same place is the same text; None
         where the manifest alone cannot tell. Names that differ in case only are one place.
         """
+        if is_pattern(source):
+            return None
         *schema, table = parts_of(source)
         known = {"table": table} | ({"schema": schema[-1]} if schema else {})
         known |= {"db": schema[0]} if len(schema) == 2 else {}
@@ -212,6 +253,11 @@ SqlType = Annotated[
 ]
 
 
+MetadataColumn = Literal["sourceTime", "op", "topic", "partition", "offset", "loadTime", "pipeline", "batch"]
+OwnColumn = Literal[MetadataColumn, "rowHash", "keyHash", "identity"]
+"""What a column has that the manifest adds to a mirror."""
+
+
 class Columns(Model):
     """Which columns a mirror has, and how they are called and typed. Names are those of the source."""
 
@@ -229,6 +275,32 @@ class Columns(Model):
     """From the source's name to the mirror's."""
     types: Annotated[dict[ColumnName, SqlType], Field(max_length=2000)] | None = None
     """Spark SQL types of columns, instead of those found in the events."""
+    metadata: Annotated[dict[NewColumnName, MetadataColumn], Field(min_length=1, max_length=32)] | None = None
+    """Further columns, and what each one has of the change that its row was written for: sourceTime, op,
+    topic, partition, offset; or of the write: loadTime, pipeline, batch. It cannot change without a new
+    target.
+    """
+    row_hash: NewColumnName | None = None
+    """A further column with the SHA-256 of the row's values. It cannot change without a new target."""
+    key_hash: NewColumnName | None = None
+    """A further column with the SHA-256 of the key's values. It cannot change without a new target."""
+    identity: NewColumnName | None = None
+    """A further column with a number for each row, given when it is inserted. It cannot change without a new
+    target.
+    """
+    expressions: (
+        Annotated[
+            dict[
+                NewColumnName,
+                Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(sql_expression)],
+            ],
+            Field(min_length=1, max_length=100),
+        ]
+        | None
+    ) = None
+    """Further columns, each computed by an expression of Spark SQL of the row's columns as the mirror calls
+    them. It cannot change without a new target.
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -238,7 +310,14 @@ class Columns(Model):
             twice = first_twice(getattr(self, name) or [])
             if twice is not None:
                 raise wrong(f"{twice} is listed twice", name)
+        own = first_twice([name.casefold() for name in self._own_names()])
+        if own is not None:
+            raise wrong(f"two columns would be called {own}", "metadata")
         names = {source: source for source in self.include or []} | (self.rename or {})
+        taken = {name.casefold() for name in names.values()}
+        lost = next((name for name in self._own_names() if name.casefold() in taken), None)
+        if lost is not None:
+            raise wrong(f"{lost} is a column of the table already: choose another name", "metadata")
         folded = first_twice([name.casefold() for name in names.values()])
         if folded is not None:
             one, other = [name for name in names.values() if name.casefold() == folded][:2]
@@ -250,11 +329,53 @@ class Columns(Model):
                 raise wrong(f"{lost} is left out by include or exclude", name)
         return self
 
+    def _own_names(self) -> list[str]:
+        others = (self.row_hash, self.key_hash, self.identity)
+        named = [name for name in others if name is not None]
+        return [*(self.metadata or {}), *named, *(self.expressions or {})]
+
+    @property
+    def own(self) -> dict[str, OwnColumn]:
+        """The columns that are added, and what each has."""
+        found: dict[str, OwnColumn] = {**(self.metadata or {})}
+        if self.row_hash is not None:
+            found[self.row_hash] = "rowHash"
+        if self.key_hash is not None:
+            found[self.key_hash] = "keyHash"
+        if self.identity is not None:
+            found[self.identity] = "identity"
+        return found
+
     def keeps(self, column: str) -> bool:
         """Whether the source's ``column`` is part of the mirror."""
         if self.include is not None:
             return column in self.include
         return column not in (self.exclude or [])
+
+
+Violation = Literal["warn", "quarantine", "fail"]
+
+
+class Expectation(Model):
+    """A condition that the rows of a table should meet, and what becomes of a record whose row does not."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=128),
+        Matching(
+            r"^[A-Za-z0-9_]([A-Za-z0-9_. -]*[A-Za-z0-9_])?$",
+            "is not a valid name of an expectation: use letters, digits, spaces, '_', '-' and '.'",
+        ),
+    ]
+    """What reports call it."""
+    condition: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(sql_condition)]
+    """A condition of Spark SQL on the row, with the columns of the mirror, as in a filter. A row for which it
+    is false or null does not meet it.
+    """
+    on_violation: Violation = "warn"
+    """warn applies and counts the record; quarantine keeps it aside, and the row stays as it was; fail holds
+    the table's records of that batch.
+    """
 
 
 class Table(Model):
@@ -273,13 +394,15 @@ class Table(Model):
         str,
         Field(max_length=255),
         Matching(
-            rf"^{_PART}(\.{_PART}){{0,2}}$",
+            rf"^({_PART}(\.{_PART}){{0,2}}|/.+/)$",
             "is not a valid name of a table: write table, schema.table or database.schema.table, each part "
-            "that has a dot or a double quote itself in double quotes",
+            "that has a dot or a double quote itself in double quotes, or /a regular expression/",
         ),
     ]
     """Which table: its dotted name in the events, or as many of its last parts as make it clear.
-    A part that has a dot itself stands in double quotes, as in public."v1.orders".
+    A part that has a dot itself stands in double quotes, as in public."v1.orders". Or many tables: a regular
+    expression between slashes that matches their whole names, whose named groups may stand in target, as in
+    /shop_(?<region>\\w+)\\.public\\.(?<table>.+)/. A table that is listed by its name is not meant.
     """
     primary_key: KeyList | None = None
     """Columns that identify a row; default: the key of the record. No effect with mode append."""
@@ -289,11 +412,49 @@ class Table(Model):
     columns: Columns | None = None
     delete: Delete | None = None
     on_conflict: Literal["replace", "fail"] = "replace"
-    """What a create does to a row that exists already."""
-    filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """An SQL condition on the row; events whose row does not meet it are left out."""
+    """What a create does to a row that exists already: replace takes its row; fail holds the table's records
+    of that batch until a delete of the row arrives, or this is replace again.
+    """
+    filter: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(sql_condition)] | None = None
+    """A condition of Spark SQL on the row, with the columns of the mirror: rows that meet it are mirrored. An
+    event whose row does not (false or null) is what a delete is; with mode append it is left out. No
+    subqueries, aggregates, or functions of the moment such as rand and now. PostgreSQL has to send whole
+    rows (REPLICA IDENTITY FULL). It cannot change without a new target.
+    """
+    expectations: (
+        Annotated[
+            list[Expectation],
+            Field(
+                min_length=1,
+                max_length=50,
+                json_schema_extra={
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
+            ),
+        ]
+        | None
+    ) = None
+    """What rows should be like; checked for each change that the filter lets through, not for deletes."""
+    tracked_columns: ColumnList | None = None
+    """With mode scd2: columns whose changes begin a version; a change of others alone is taken into the
+    version. Default: every change begins one. It cannot change without a new target.
+    """
+    initial_valid_from: Moment | None = None
+    """With mode scd2: since when a row counts as valid that was there before its first change was seen, such
+    as 1900-01-01T00:00:00Z. Default: since that change. It cannot change without a new target.
+    """
+    merge_shards: bool = False
+    """The tables that source means are shards of one: they share a mirror, whose key has the shard's name in
+    the column __source before all others. What happens in a shard changes its own rows alone. Not from files
+    of rows. It cannot change without a new target.
+    """
     suspend: bool = False
     """Pause the table; the others continue. Its records are held and applied when it resumes."""
+    snapshot: Literal["source", "jdbc"] = "source"
+    """Where rows come from that are older than the stream, at first and with a new resyncToken: from the
+    source itself, or from the database of verify.jdbc, for a stream that has not kept all changes.
+    """
     resync_token: Token = ""
     """A new value makes the driver read the table again, once."""
 
@@ -302,19 +463,58 @@ class Table(Model):
         columns = self.columns or Columns()
         rename = columns.rename or {}
         named = [*(self.primary_key or []), *(columns.include or []), *rename, *(columns.types or {})]
-        return [rename.get(name, name) for name in named]
+        return [*(rename.get(name, name) for name in named), *columns.own, *self.expressions]
+
+    @property
+    def own_columns(self) -> dict[str, OwnColumn]:
+        """The columns that the manifest adds to the mirror, and what each has."""
+        return self.columns.own if self.columns is not None else {}
+
+    @property
+    def expressions(self) -> dict[str, str]:
+        """The columns that are computed of others, and the SQL of each."""
+        return (self.columns and self.columns.expressions) or {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        groups: Iterable[str] = ()
+        if is_pattern(self.source):
+            groups = _checked_pattern(self.source).groupindex
+        if self.target is not None:
+            self.target.check("target", groups=groups)
+            if is_pattern(self.source) and "{" not in self.target.template and not self.merge_shards:
+                raise wrong(
+                    "needs a placeholder: all tables that match source would have one target (or set "
+                    "mergeShards: true, if they are shards of one table)",
+                    "target",
+                )
         twice = first_twice(self.primary_key or [])
         if twice is not None:
             raise wrong(f"{twice} is listed twice", "primaryKey")
+        twice = first_twice([each.name for each in self.expectations or []])
+        if twice is not None:
+            raise wrong(f"{twice} is listed twice: give each expectation a name of its own", "expectations")
         if self.mode == "append" and self.delete is not None:
             raise wrong("has no effect with mode append, which keeps every event as a row", "delete")
         lost = next((c for c in self.primary_key or [] if self.columns and not self.columns.keeps(c)), None)
         if lost is not None:
             raise wrong(f"{lost} is left out by columns, but a key column must be kept", "primaryKey")
+        twice = first_twice(self.tracked_columns or [])
+        if twice is not None:
+            raise wrong(f"{twice} is listed twice", "trackedColumns")
+        lost = next(
+            (c for c in self.tracked_columns or [] if self.columns and not self.columns.keeps(c)), None
+        )
+        if lost is not None:
+            raise wrong(f"{lost} is left out by columns, but a tracked column must be kept", "trackedColumns")
         return self
+
+
+def _checked_pattern(source: str) -> re.Pattern[str]:
+    try:
+        return pattern_of(source)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise wrong(f"{source!r} is not a valid regular expression: {error}", "source") from None
 
 
 def same_name(one: str, other: str | None) -> bool:
@@ -324,8 +524,9 @@ def same_name(one: str, other: str | None) -> bool:
 
 def ambiguous_pair(sources: list[str]) -> tuple[str, str] | None:
     """Two of ``sources`` of which the second means a part of the tables that the first means."""
-    known = {parts_of(source): source for source in sources}
-    for source in sources:
+    names = [source for source in sources if not is_pattern(source)]
+    known = {parts_of(source): source for source in names}
+    for source in names:
         parts = parts_of(source)
         for i in range(1, len(parts)):
             if (shorter := known.get(parts[i:])) is not None:

@@ -15,6 +15,7 @@ import click
 from lakemirror.api import CdcPipeline, ManifestError, load_documents, with_overrides
 from lakemirror.api.errors import line
 from lakemirror.api.pipeline import read_text
+from lakemirror.api.supported import not_supported
 from lakemirror.controller.values import Settings
 
 FAILED, WRONG = 1, 2
@@ -65,10 +66,19 @@ def read_pipeline(file: str, settings: Sequence[str] = ()) -> CdcPipeline:
         document = pipelines[0]
         if isinstance(document, dict):
             document = with_overrides(document, settings)
-        return CdcPipeline.from_dict(document)
+        return supported(document)
     except ManifestError as e:
         print_errors(file, e)
         sys.exit(WRONG)
+
+
+def supported(document: Any) -> CdcPipeline:
+    """The pipeline of a document; ManifestError if it is wrong, or asks for what is not supported."""
+    pipeline = CdcPipeline.from_dict(document)
+    refused = not_supported(pipeline.spec)
+    if refused:
+        raise ManifestError(refused)
+    return pipeline
 
 
 def is_foreign(document: Any) -> bool:
@@ -89,14 +99,7 @@ def print_errors(file: str, error: ManifestError) -> None:
 
 def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str, str]:
     """From ``--secret NAME=DIR`` to directories by name; UsageError if one is missing or unused."""
-    directories: dict[str, str] = {}
-    for secret in given:
-        name, equals, directory = secret.partition("=")
-        if not (name and equals and directory):
-            raise click.UsageError(f"--secret {secret}: write NAME=DIR")
-        if not Path(directory).is_dir():
-            raise click.UsageError(f"--secret {name}: {directory} is not a directory")
-        directories[name] = directory
+    directories = given_directories(given)
     used = pipeline.spec.secrets()
     for path, name in used.items():
         if name not in directories:
@@ -150,3 +153,16 @@ def fail(message: str) -> NoReturn:
     """Say why in one line on standard error and leave with exit code 1."""
     click.echo(f"lakemirror: {message}", err=True)
     sys.exit(FAILED)
+
+
+def given_directories(given: Sequence[str]) -> dict[str, str]:
+    """From ``--secret NAME=DIR`` to directories by name."""
+    directories: dict[str, str] = {}
+    for secret in given:
+        name, equals, directory = secret.partition("=")
+        if not (name and equals and directory):
+            raise click.UsageError(f"--secret {secret}: write NAME=DIR")
+        if not Path(directory).is_dir():
+            raise click.UsageError(f"--secret {name}: {directory} is not a directory")
+        directories[name] = directory
+    return directories

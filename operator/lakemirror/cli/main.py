@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import lakemirror
-from lakemirror.cli import crd, operator, render, replay, run, status, validate
+from lakemirror.cli import crd, operator, reload, render, replay, report, run, status, validate, verify
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -25,7 +25,10 @@ for command in (
     render.render,
     crd.crd,
     status.status,
+    verify.verify,
     replay.replay,
+    reload.reload,
+    report.report,
     operator.operator,
 ):
     main.add_command(command)

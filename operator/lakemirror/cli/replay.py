@@ -12,8 +12,10 @@ from lakemirror.cli.common import (
     call,
     debug_option,
     driver_module,
+    given_directories,
     manifest_option,
     read_pipeline,
+    secret_option,
     set_option,
 )
 
@@ -31,6 +33,7 @@ from lakemirror.cli.common import (
     help="How long to wait for a running driver to do it.",
 )
 @set_option
+@secret_option
 @debug_option
 def replay(
     file: str,
@@ -38,6 +41,7 @@ def replay(
     reason: str | None,
     timeout: float,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
     debug: bool,
 ) -> None:
     """Apply quarantined records again, after their cause is gone.
@@ -47,7 +51,15 @@ def replay(
     """
     pipeline = read_pipeline(file, settings)
     replayer = driver_module("replayer")
-    outcome = call(replayer.replay, pipeline, table=table, reason=reason, timeout=timeout, debug=debug)
+    outcome = call(
+        replayer.replay,
+        pipeline,
+        table=table,
+        reason=reason,
+        timeout=timeout,
+        secrets=given_directories(secrets),
+        debug=debug,
+    )
     for text in told(outcome, pipeline.spec.checkpoint, timeout):
         click.echo(text)
     if not outcome.done:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lakemirror.api import PipelineStatus
 from lakemirror.api.crd import NAME
-from lakemirror.api.report import TableReport
+from lakemirror.api.report import TableReport, Verification
 from lakemirror.api.status import Condition, DriverStatus
 from lakemirror.cli.common import FAILED, fail
 
@@ -93,6 +93,8 @@ def view(body: dict[str, Any], now: datetime) -> RenderableType:
     parts: list[RenderableType] = [head, *_conditions(found, now), *_progress(found, now)]
     if found.driver is not None:
         parts += _driver(found.driver, now)
+    if found.verified is not None:
+        parts += _verified(found.verified, now)
     if found.tables:
         parts += _tables(found.tables, found.tables_total, now)
     return Group(*parts)
@@ -122,6 +124,23 @@ def _progress(status: PipelineStatus, now: datetime) -> Iterator[Text]:
     if totals is not None:
         said = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in totals if number)
         yield Text(f"  {said or 'nothing applied'}")
+
+
+def _verified(verified: Verification, now: datetime) -> Iterator[Text]:
+    since = f" {ago(verified.ended_at, now)} ago" if verified.ended_at else ""
+    if verified.error is not None:
+        yield Text(f"  compared with the source{since}, in vain: {verified.error}", "yellow")
+        return
+    if verified.equal:
+        yield Text(f"  compared with the source{since}: {verified.tables} tables, all equal")
+        return
+    yield Text(
+        f"  compared with the source{since}: {verified.unequal} of {verified.tables} tables not equal", "red"
+    )
+    for each in verified.findings:
+        counts = {name: getattr(each, name) for name in ("missing", "extra", "differing", "arriving")}
+        said = each.error or ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+        yield Text(f"    {each.source}: {said}{': ' if each.keys else ''}{' '.join(each.keys)}")
 
 
 def _driver(driver: DriverStatus, now: datetime) -> Iterator[Text]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from lakemirror.api import CdcPipeline, ManifestError
-from lakemirror.api.supported import not_supported
-from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_documents
+from lakemirror.api import ManifestError
+from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_documents, supported
 
 
 @click.command()
@@ -50,10 +49,7 @@ def _file_is_good(file: str) -> bool:
 
 def _document_is_good(where: str, document: Any) -> bool:
     try:
-        pipeline = CdcPipeline.from_dict(document)
-        refused = not_supported(pipeline.spec)
-        if refused:
-            raise ManifestError(refused)
+        pipeline = supported(document)
     except ManifestError as e:
         print_errors(where, e)
         return False

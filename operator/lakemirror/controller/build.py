@@ -109,13 +109,13 @@ def driver_pod(app: Application, task: str = "") -> dict[str, Any]:
     if task:
         values["watched"] = []  # it ends anyway
     pod = _rendered("common/driver", values)[0]
-    return podtemplate.overlay(pod, app.spec.spark.pod_template, "driver")
+    return podtemplate.laid_over(pod, app.spec.spark, "driver")
 
 
 def executor_pod(app: Application) -> dict[str, Any]:
     """The executors' pod template."""
     pod = _rendered("common/executor", _values(app))[0]
-    return podtemplate.overlay(pod, app.spec.spark.pod_template, "executor")
+    return podtemplate.laid_over(pod, app.spec.spark, "executor")
 
 
 def config_data(app: Application) -> dict[str, str]:
@@ -179,7 +179,7 @@ def _values(app: Application) -> dict[str, Any]:
         "config_items": [{"key": key, "path": path} for key, path in items.items()],
         "pull_secrets": [{"name": name} for name in spark.image_pull_secrets or []],
         "secrets": sorted(set(spec.secrets().values())),
-        "watched": references(spark.pod_template),
+        "watched": references(spark.pod_template, spark.driver.pod_template, spark.executors.pod_template),
         "distributed": spark.executors.max > 0 or spark.backend != "native",
         "grace_seconds": GRACE_SECONDS,
         "driver_cpu": sparkconf.driver_cpu(spark),

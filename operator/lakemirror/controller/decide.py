@@ -57,9 +57,9 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
     unsupported = not_supported(spec)
     if unsupported:
         return Verdict("NotSupported", "; ".join(line(path, message) for path, message in unsupported))
-    template = podtemplate.wrong(spec.spark.pod_template)
+    template = podtemplate.wrong_in(spec.spark)
     if template is not None:
-        return Verdict("InvalidSpec", f"spec.spark.podTemplate.{template}")
+        return Verdict("InvalidSpec", f"spec.spark.{template}")
     before = observed.accepted
     if before is None or not begun(observed) or fields.accepts(before.spec, spec):
         return None

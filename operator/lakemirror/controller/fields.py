@@ -47,7 +47,7 @@ def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
 
 
 def _moved_tables(old: PipelineSpec, new: PipelineSpec) -> Iterator[str]:
-    """Tables that would go elsewhere, have another key or be kept in another way than so far."""
+    """Tables that would go elsewhere, have another key or filter, or be kept in another way than so far."""
     for source in dict.fromkeys(table.source for table in (*old.tables, *new.tables)):
         before, after = old.table_settings(source), new.table_settings(source)
         if before is None or after is None:
@@ -56,9 +56,18 @@ def _moved_tables(old: PipelineSpec, new: PipelineSpec) -> Iterator[str]:
         assert after.target is not None
         if before.target.template != after.target.template:
             yield f"tables[{source}].target"
-        for field in ("primary_key", "mode"):
+        for field in (
+            "primary_key",
+            "mode",
+            "filter",
+            "merge_shards",
+            "tracked_columns",
+            "initial_valid_from",
+        ):
             if getattr(before, field) != getattr(after, field):
                 yield f"tables[{source}].{_alias(field)}"
+        if (before.own_columns, before.expressions) != (after.own_columns, after.expressions):
+            yield f"tables[{source}].columns"
 
 
 def _alias(field: str) -> str:

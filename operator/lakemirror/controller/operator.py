@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from lakemirror.api import API_VERSION, KIND
 from lakemirror.controller import handlers, vitals
 from lakemirror.controller.cache import Cache, Key
+from lakemirror.controller.figures import PipelineFigures
 from lakemirror.controller.kube import Api, ApiError, Kube, Unreachable
 from lakemirror.controller.lease import Lease, LeaseLost
 from lakemirror.controller.queue import Queue
@@ -65,6 +66,10 @@ class Operator:
         self._watched: dict[Key, int] = {}
         self._unseen: dict[Key, int] = {}
         self.reconciler = Reconciler(api, self._cache, self._queue, options.settings, clock)
+        vitals.leader.set_function(lambda: lease.held)
+        vitals.registry.register(
+            PipelineFigures(lambda: [p.body for p in self.reconciler.pipelines.values()])
+        )
 
     def take(self, body: Object) -> None:
         """Take in what the watch of pipelines tells."""
@@ -107,7 +112,8 @@ class Operator:
             self._queue.add(key, _WAITING_SECONDS)
             return
         try:
-            await self.reconciler.reconcile(key)
+            with self._vitals.pass_seconds.time():
+                await self.reconciler.reconcile(key)
             self._failures.pop(key, None)
             self._failing.pop(key, None)
             self._vitals.passes.labels("done").inc()

@@ -1,15 +1,51 @@
-"""How ``spec.spark.podTemplate`` is laid over the pod that the operator would make. Pure."""
+"""How the pod templates of ``spec.spark`` are laid over the pods that the operator would make. Pure.
+
+First the one of both, ``podTemplate``, then that of the role: ``driver.podTemplate`` or
+``executors.podTemplate``.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
+
+from lakemirror.api.spec import Spark
 
 Template = dict[str, Any]
+Role = Literal["driver", "executor"]
 
 _KEYS = {"volumeMounts": "mountPath", "ports": "containerPort"}
 """What tells the entries of a list apart; elsewhere their name does, as where Kubernetes merges pods."""
+
+
+def laid_over(ours: Template, spark: Spark, role: Role) -> Template:
+    """Our pod of a role with what the spec says of it: of both roles, then of this one."""
+    own = spark.driver.pod_template if role == "driver" else spark.executors.pod_template
+    return overlay(overlay(ours, spark.pod_template, role), own, role)
+
+
+def wrong_in(spark: Spark) -> str | None:
+    """The first thing that keeps a template from being laid over anything, with its path below spark."""
+    templates: tuple[tuple[str, Role | None, Template | None], ...] = (
+        ("podTemplate", None, spark.pod_template),
+        ("driver.podTemplate", "executor", spark.driver.pod_template),
+        ("executors.podTemplate", "driver", spark.executors.pod_template),
+    )
+    for path, other, template in templates:
+        found = wrong(template) or _of_the_other(template, other)
+        if found is not None:
+            return f"{path}.{found}"
+    return None
+
+
+def _of_the_other(template: Template | None, other: Role | None) -> str | None:
+    """A container of the other role would be left out, and nobody told."""
+    containers = ((template or {}).get("spec") or {}).get("containers") or []
+    if other is None or all(container["name"] != other for container in containers):
+        return None
+    place = "driver" if other == "driver" else "executors"
+    return f"spec.containers[{other}]: belongs into spec.spark.{place}.podTemplate"
 
 
 def overlay(ours: Template, theirs: Template | None, container: str) -> Template:
@@ -89,16 +125,19 @@ _BELOW_WORKLOAD = re.compile(
 )
 
 
-def in_spec(message: str, template: Template | None) -> str:
+def in_spec(message: str, template: Template | None, of_driver: Template | None = None) -> str:
     """``message`` of the API server on a workload, with paths as they are in the resource.
 
-    Only what ``template`` sets is said to stand there: the rest comes from other fields.
+    Only what ``template``, or that ``of_driver`` alone, sets is said to stand there: the rest comes from
+    other fields.
     """
 
     def path(found: re.Match[str]) -> str:
-        part = (template or {}).get(found[1].split(".")[0])
-        inside = isinstance(part, dict) and found[2] in part
-        return f"spec.spark.podTemplate.{found[1]}" if inside else found[0].lstrip(".")
+        for place, each in (("driver.podTemplate", of_driver), ("podTemplate", template)):
+            part = (each or {}).get(found[1].split(".")[0])
+            if isinstance(part, dict) and found[2] in part:
+                return f"spec.spark.{place}.{found[1]}"
+        return found[0].lstrip(".")
 
     return _BELOW_WORKLOAD.sub(path, message)
 

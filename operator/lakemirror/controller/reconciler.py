@@ -342,8 +342,9 @@ def _as_seen_since(report: Report | None, since: datetime) -> Report | None:
 
 def _in_spec(obstacles: tuple[Obstacle, ...], spec: PipelineSpec | ManifestError) -> tuple[Obstacle, ...]:
     """The obstacles, with paths as they are in the resource."""
-    template = spec.spark.pod_template if isinstance(spec, PipelineSpec) else None
-    return tuple(replace(o, message=podtemplate.in_spec(o.message, template)) for o in obstacles)
+    both = spec.spark.pod_template if isinstance(spec, PipelineSpec) else None
+    own = spec.spark.driver.pod_template if isinstance(spec, PipelineSpec) else None
+    return tuple(replace(o, message=podtemplate.in_spec(o.message, both, own)) for o in obstacles)
 
 
 def spec_of(body: Object) -> PipelineSpec | ManifestError:

@@ -38,10 +38,10 @@ class Reference:
         return f"{self.kind.lower()}-{self.name}"
 
 
-def references(template: dict[str, Any] | None) -> list[Reference]:
+def references(*templates: dict[str, Any] | None) -> list[Reference]:
     """Each of them once, by kind and name. What is no valid pod is passed over: the API server names it."""
     found: dict[tuple[str, str], Reference] = {}
-    for each in _all(_mapping((template or {}).get("spec"))):
+    for each in (e for template in templates for e in _all(_mapping((template or {}).get("spec")))):
         known = found.get((each.kind, each.name))
         found[each.kind, each.name] = each if known is None else _both(known, each)
     return [found[key] for key in sorted(found)]

@@ -5,6 +5,7 @@ What only the pod knows (its name and address) is added there: see ``lakemirror.
 
 from __future__ import annotations
 
+from lakemirror.api.jvm import java_options
 from lakemirror.api.spec import Spark
 from lakemirror.controller import names
 
@@ -49,7 +50,7 @@ def submitted(spark: Spark, image: str, account: str) -> dict[str, str]:
     # Spark's word for a driver without executors: see spark.kubernetes.driver.master in its documentation.
     local = {"spark.kubernetes.driver.master": f"local[{spark.driver.cores}]"}
     workers = local if spark.executors.max == 0 else executors(spark)
-    return {**_common(spark, image, account), **workers, **spark.conf, **_in_utc(spark)}
+    return {**_common(spark, image, account), **workers, **spark.conf, **_java_options(spark)}
 
 
 def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
@@ -66,10 +67,10 @@ def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
     }
 
 
-def _in_utc(spark: Spark) -> dict[str, str]:
-    """Options of the JVMs, which stand in UTC as those that we start ourselves (``driver.session``)."""
+def _java_options(spark: Spark) -> dict[str, str]:
+    """Options of the JVMs, the same as of those that `lakemirror run` starts."""
     settings = [f"spark.{role}.extraJavaOptions" for role in ("driver", "executor")]
-    return {name: f"-Duser.timezone=UTC {spark.conf.get(name, '')}".strip() for name in settings}
+    return {name: java_options(spark.conf.get(name, "")) for name in settings}
 
 
 def executors(spark: Spark) -> dict[str, str]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus
-from lakemirror.api.report import CheckpointReport, TableReport, shown_tables
+from lakemirror.api.report import CheckpointReport, TableReport, Verification, VerifiedTable, shown_tables
 from lakemirror.api.status import Condition, ConditionType, DriverStatus, Handled
 from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Case, Health
@@ -36,6 +36,7 @@ def status(case: Case, health: Health) -> PipelineStatus:
             driver=_driver(case),
             checkpoint=_checkpoint(before.checkpoint, report),
             totals=report.said.totals if report is not None else before.totals,
+            verified=report.said.verified if report is not None else before.verified,
             tables_total=report.said.tables_total if report is not None else before.tables_total,
             handled=_handled(case),
         ),
@@ -218,16 +219,37 @@ def _schema_drift(case: Case) -> Verdict | None:
 
 
 def _data_quality(case: Case) -> Verdict | None:
+    """Records in quarantine, or else mirrors that were found to differ from their source."""
     report = case.observed.report
     number = report.said.totals.quarantined_open if report is not None else 0
     if not number:
-        return None
+        return _differs(report.said.verified) if report is not None else None
     tables = [f"{t.source}: {t.quarantined_open}" for t in _reported(case) if t.quarantined_open]
     where = f" ({_enumerated(tables)})" if tables else ""
     return Verdict(
         "RecordsQuarantined",
         f"{number} records{where} are in quarantine: correct what they need, then run `lakemirror replay`",
     )
+
+
+def _differs(verified: Verification | None) -> Verdict | None:
+    """What the last comparison with the source found; not what it could not compare."""
+    found = [each for each in verified.findings if _wrong(each)] if verified is not None else []
+    if verified is None or not found:
+        return None
+    texts = [
+        f"{each.source}: {each.missing} missing, {each.extra} extra, {each.differing} differing"
+        for each in found
+    ]
+    return Verdict(
+        "MirrorDiffers",
+        f"compared with its source at {verified.ended_at}: {_enumerated(texts)}. `lakemirror verify` lists "
+        "the keys, and with --repair has them read again",
+    )
+
+
+def _wrong(table: VerifiedTable) -> int:
+    return table.missing + table.extra + table.differing
 
 
 def _source_restarted(case: Case) -> Verdict | None:

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+import lakemirror
 
 BEAT_SECONDS = 10.0
 SILENT_SECONDS = 60.0
@@ -39,10 +41,31 @@ class Vitals:
         self.waiting = Gauge(
             "lakemirror_operator_queue", "Pipelines that wait for a pass", registry=self.registry
         )
+        self.pass_seconds = Histogram(
+            "lakemirror_operator_pass_duration_seconds",
+            "How long a pass over one pipeline took",
+            buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0),
+            registry=self.registry,
+        )
+        self.leader = Gauge(
+            "lakemirror_operator_leader",
+            "1 while this operator holds the Lease and acts, 0 while it waits for it",
+            registry=self.registry,
+        )
+        self.heartbeat = Gauge(
+            "lakemirror_operator_heartbeat_timestamp_seconds",
+            "When a key last came through the queue of passes; it does every 10 s, 0 before the first",
+            registry=self.registry,
+        )
+        self.build = Gauge(
+            "lakemirror_operator_build_info", "The operator's version", ["version"], registry=self.registry
+        )
+        self.build.labels(lakemirror.__version__).set(1)
 
     def beat(self) -> None:
         """The canary came through."""
         self._beat = self._monotonic()
+        self.heartbeat.set_to_current_time()
 
     def missed(self, what: str) -> None:
         """A change reached the API server's lists, but not the operator: its watch is dead."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import Counts
 from lakemirror.driver.decision import Decision, Held
+from lakemirror.driver.errors import ShardsDiffer
 from lakemirror.driver.parse.decode import EventDecoder
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused, Waiting
@@ -21,13 +23,17 @@ from lakemirror.driver.plan.table import TablePlan, plan_table
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.profile.positions import Standing
-from lakemirror.driver.read.base import Batch
+from lakemirror.driver.read.base import Batch, SourceFile
+from lakemirror.driver.reduce.conflicts import refuse_conflicts
+from lakemirror.driver.reduce.expectations import violations
 from lakemirror.driver.reduce.table import Begun, begin, is_plain, reduce_table
 from lakemirror.driver.results import TableResult
+from lakemirror.driver.tables.applied_files import AppliedFiles
 from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.write.commit import already, write_table
 from lakemirror.driver.write.form import form
+from lakemirror.driver.write.transaction import of_shard
 from lakemirror.driver.write.writer import Transaction
 from lakemirror.driver.write.writers import Writers
 
@@ -38,9 +44,18 @@ class TableApplier:
     A batch is decided, prepared and written, in this order.
     """
 
-    def __init__(self, name: TableName, table: MirroredTable | None, held: Held | None = None) -> None:
-        """``table`` is None for one that the manifest leaves out, and for one that is ``held``."""
+    def __init__(
+        self,
+        name: TableName,
+        table: MirroredTable | None,
+        held: Held | None = None,
+        writing: AbstractContextManager[object] | None = None,
+    ) -> None:
+        """``table`` is None for one that the manifest leaves out, and for one that is ``held``. ``writing``
+        is entered while the table changes its mirror, where other shards write it, too.
+        """
         self.name = name
+        self._writing = writing or nullcontext()
         self._table = table
         self._held = held
         self._decoder: EventDecoder | None = None
@@ -55,6 +70,18 @@ class TableApplier:
     def left_out(self) -> bool:
         """The manifest leaves the table out."""
         return self._table is None and self._held is None
+
+    def files_of(self, batch: Batch, app_id: str) -> list[SourceFile]:
+        """Those files of rows of a batch that the mirror has from another one."""
+        table = self._table
+        asked = [file for file in batch.files if not file.again]
+        if table is None or not asked or not table.mirror.exists:
+            return []
+        if table.properties.get(SOURCE_PROPERTY) != table.source:
+            return []
+        known = AppliedFiles(table.spark, table.mirror)
+        found = known.among([file.sha256 for file in asked], app_id, batch.batch_id)
+        return [file for file in asked if file.sha256 in found]
 
     def begin(self, events: DataFrame, pool: Executor) -> None:
         """Build in the background what the batch of classified ``events`` needs if it is as plain as the one
@@ -83,20 +110,25 @@ class TableApplier:
         mine = of_table(events, self.name)
         changes, truncates = mine.where("kind = 'change'"), mine.where("kind = 'truncate'")
         try:
+            if self._table.shard is not None:
+                self._table.mirror.refresh()  # others have written it
             plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
             decoder = self._decoder_for(plan)
             begun = self._take_begun(events)
             reduced = reduce_table(self._table, plan, decoder, changes, truncates, begun)
+            refuse_conflicts(self._table, plan, reduced)
+            violated = violations(self._table, plan, reduced)
             plain = is_plain(self._table, plan)
             self._expected = partial(begin, decoder, soft=plan.soft is not None) if plain else None
-            return Decision(self.name, seen, plan, reduced)
+            return Decision(self.name, seen, plan, reduced, violated=violated)
         except (Refused, Waiting) as reason:
             return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
 
     def _decoder_for(self, plan: TablePlan) -> EventDecoder:
         """The one of the batch before, if this one is read alike."""
-        if self._decoder is None or self._decoder.reading != plan.reading:
-            self._decoder = EventDecoder(plan.reading)
+        reading = plan.decoding or plan.reading
+        if self._decoder is None or self._decoder.reading != reading:
+            self._decoder = EventDecoder(reading)
         return self._decoder
 
     def prepare(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> None:
@@ -105,9 +137,14 @@ class TableApplier:
         ``replay``: the batch may have been written before; then nothing is written again.
         """
         table, plan = self._table, decision.plan
-        if table is None or plan is None or (replay and _has(table, batch, app_id)):
+        if table is None or plan is None:
             return
-        form(table, plan)
+        with self._writing:
+            if replay and _has(table, batch, app_id):
+                return
+            if table.shard is not None:
+                _require_same_columns(table)
+            form(table, plan)
 
     def write(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
         """Write tombstones and rows; a table that has this batch already is left as it is."""
@@ -115,9 +152,13 @@ class TableApplier:
         assert table is not None
         assert plan is not None
         result = replace(described(decision), target=str(table.location), drift=plan.drift)
-        if replay and _has(table, batch, app_id):
-            return already(table, plan, reduced, batch, result)
-        return write_table(table, plan, reduced, result, Transaction(app_id, batch), self._writers)
+        with self._writing:
+            if replay and _has(table, batch, app_id):
+                return already(table, plan, reduced, batch, result)
+            transaction = Transaction(app_id, batch)
+            if table.shard is not None:
+                transaction = of_shard(app_id, batch, table.shard, table.spark)
+            return write_table(table, plan, reduced, result, transaction, self._writers)
 
     def standing(self) -> list[Standing] | None:
         """The highest positions that stand in the mirror and its tombstones; None without a mirror."""
@@ -126,7 +167,7 @@ class TableApplier:
             return None
         if table.properties.get(SOURCE_PROPERTY) != table.source:
             return []
-        rows = table.mirror.frame().select(
+        rows = table.rows().select(
             "__origin.topic", "__origin.partition", F.col("__seq").alias("seq"), "__event_time"
         )
         rows = rows.withColumnRenamed("__event_time", "event_time")
@@ -150,7 +191,7 @@ class TableApplier:
             properties = table.properties if table is not None else {}
         except Refused:
             return 0
-        if table is None or properties.get(MODE_PROPERTY) != "scd1":
+        if table is None or properties.get(MODE_PROPERTY) not in ("scd1", "scd2"):
             return 0
         if properties.get(SOURCE_PROPERTY) != table.source:
             return 0
@@ -173,7 +214,9 @@ def described(decision: Decision) -> TableResult:
             quarantined=decision.bad,
             refused=decision.refused,
             tombstone_records=seen.tombstone_records,
+            violations=sum(each.records for each in decision.violated),
         ),
+        violated=decision.violated,
         last_event_time=seen.last_event_time,
         error=decision.error,
     )
@@ -182,13 +225,28 @@ def described(decision: Decision) -> TableResult:
 def _has(table: MirroredTable, batch: Batch, app_id: str) -> bool:
     if not table.mirror.exists:
         return False
-    done = table.mirror.applied(app_id)
+    done = table.mirror.applied(app_id if table.shard is None else f"{app_id}/{table.shard}")
     return done is not None and done >= batch.batch_id
+
+
+def _require_same_columns(table: MirroredTable) -> None:
+    """Raise ShardsDiffer where another shard has altered the mirror since the batch was planned."""
+    before = table.mirror.columns
+    table.mirror.refresh()
+    if table.mirror.columns != before:
+        raise ShardsDiffer(
+            f"another shard of {table.kept_as} has altered the mirror meanwhile: the batch is planned anew"
+        )
 
 
 def of_table(events: DataFrame, name: TableName) -> DataFrame:
     """The changes and truncates of one table."""
-    return events.where(
+    return events.where(is_of(name))
+
+
+def is_of(name: TableName) -> Column:
+    """BOOLEAN: an event is a change or truncate of this table."""
+    return (
         F.col("database").eqNullSafe(F.lit(name.database))
         & F.col("schema").eqNullSafe(F.lit(name.schema))
         & (F.col("table") == name.table)

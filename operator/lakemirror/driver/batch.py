@@ -13,7 +13,8 @@ are added up before the batch is done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -23,14 +24,16 @@ from pyspark.sql import functions as F
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
-from lakemirror.driver.applier import described
+from lakemirror.driver.applier import described, is_of
 from lakemirror.driver.decision import Decision
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
 from lakemirror.driver.isolation import PipelineTables
+from lakemirror.driver.materialise import is_lost, materialised, release
 from lakemirror.driver.parallel import LookAhead, side_by_side
 from lakemirror.driver.parse import isolate
-from lakemirror.driver.parse.envelopes.debezium import Classifier
-from lakemirror.driver.profile import epochs, rewinds, stretches
+from lakemirror.driver.parse.encodings import Encoding
+from lakemirror.driver.parse.envelopes.chooser import classifier
+from lakemirror.driver.profile import epochs, positions, rewinds, stretches
 from lakemirror.driver.profile.overview import Overview, overview, source_of, with_readable_schemas
 from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import Batch
@@ -64,24 +67,32 @@ class BatchApplier:
     """Applies the micro-batches of one query of one pipeline.
 
     Not for use from several threads. ``query_id`` names the checkpoint's query: batch numbers count within
-    it.
+    it. ``encoding`` is how its records are written, JSON unless given; ``warn`` is told of files that are not
+    applied.
     """
 
-    def __init__(self, spark: SparkSession, pipeline: CdcPipeline, query_id: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: CdcPipeline,
+        query_id: str,
+        encoding: Encoding | None = None,
+        warn: Callable[[str], None] = log.warning,
+    ) -> None:
+        self._warn = warn
         self._spec = pipeline.spec
         self._checkpoint = pipeline.spec.checkpoint
         self._app_id = f"lakemirror/{pipeline.name}/{query_id}"
         self._session = spark
         self._tables = PipelineTables(spark, pipeline, audit.history(spark, self._checkpoint).tables)
         self._schemas: dict[int, str] = {}
-        self._classifier = Classifier(
-            self._spec.ordering, keep_before=any(table.primary_key for table in self._spec.tables)
-        )
+        self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")
         remembered = audit.positions(spark, self._checkpoint, None if self._again else query_id)
-        self._memory = epochs.with_epochs(remembered, self._spec.ordering)
+        self._memory = epochs.with_epochs(remembered, self._spec.order)
         self._every = 1
         self._first = True
+        self._began = 0.0
         self._ahead = LookAhead()
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
@@ -91,10 +102,12 @@ class BatchApplier:
         BatchMismatch or RecordsUnaccounted when some tables may have been written; a replay completes the
         others.
         """
+        self._began = time.monotonic()
         self._session = raw.sparkSession
         self._tables.use(raw.sparkSession)
-        events, seen = self._parse(raw)
+        parsed, all_seen = self._parse(raw)
         try:
+            events, seen = self._without_applied(parsed, all_seen, batch)
             given = self._profile(raw, batch, events, seen)
             decisions = self._decide(given)
             self._refuse_bad(given.seen, decisions)
@@ -103,16 +116,26 @@ class BatchApplier:
                 written = self._write(decisions, given)
                 return self._record(decisions, written, given)
         finally:
-            events.unpersist()
+            release(parsed)
 
     # -- parse and profile ------------------------------------------------------------------------
 
     def _parse(self, raw: DataFrame) -> tuple[DataFrame, Overview]:
-        """The classified events, materialised, and what they hold. Records that make Spark throw are bad."""
+        """The classified events, materialised, and what they hold; schemas that they name are asked for."""
+        events, seen = self._classified(raw)
+        while seen.unknown_schemas:
+            release(events)
+            self._schemas.update(seen.documents)
+            self._schemas.update(self._classifier.learn(seen.unknown_schemas))
+            events, seen = self._classified(raw)
+        return events, seen
+
+    def _classified(self, raw: DataFrame) -> tuple[DataFrame, Overview]:
+        """The classified events and what they hold. Records that make Spark throw are bad."""
         try:
             return self._materialised(self._classifier.classify(raw, self._schemas))
         except Exception as error:
-            if stops_pipeline(error, self._session):
+            if stops_pipeline(error, self._session) or is_lost(error):
                 raise
             log.warning("a batch cannot be read, so its records are tried one by one: %s", cause_of(error))
             poison = isolate.poisoned(raw, lambda some: overview(self._classifier.classify(some)), error)
@@ -121,14 +144,30 @@ class BatchApplier:
         return self._materialised(readable.unionByName(bad, allowMissingColumns=True))
 
     def _materialised(self, events: DataFrame) -> tuple[DataFrame, Overview]:
-        """The events, persisted, and what they hold."""
-        events = events.persist()
+        """The events, materialised, and what they hold."""
+        events = materialised(events)
         self._tables.begin(events)
         try:
             return events, overview(events, every=self._every)
         except Exception:
-            events.unpersist()
+            release(events)
             raise
+
+    def _without_applied(self, events: DataFrame, seen: Overview, batch: Batch) -> tuple[DataFrame, Overview]:
+        """The batch with those events set apart (kind ``again``) whose files their tables have."""
+        again = F.lit(False)
+        names = sorted(seen.tables, key=str) if batch.files else []
+        known = {name: self._tables.files_of(name, batch, self._app_id) for name in names}
+        for name, files in known.items():
+            for file in files:
+                self._warn(f"{file.name} is not applied to {name} again: the table has its content already")
+            if files:
+                again = again | (is_of(name) & F.col("file").isin([file.place for file in files]))
+        if not any(known.values()):
+            return events, seen
+        kind = F.when(again, "again").otherwise(F.col("kind"))
+        marked = events.withColumn("kind", kind)
+        return marked, overview(marked, every=self._every)
 
     def _profile(self, raw: DataFrame, batch: Batch, events: DataFrame, seen: Overview) -> _Profiled:
         """What the batch holds, without events whose schema cannot be read, and without those (kind ``held``)
@@ -153,7 +192,7 @@ class BatchApplier:
         if self._again:
             known = {stream: self._memory[stream] for stream in seen.streams if stream in self._memory}
             return rewinds.Verdict(self._memory, stretches.held_by(known))
-        return rewinds.judge(events, seen.streams, self._memory, self._spec.ordering, self._tables.standing)
+        return rewinds.judge(events, seen.streams, self._memory, self._spec.order, self._tables.standing)
 
     # -- plan and reduce --------------------------------------------------------------------------
 
@@ -208,7 +247,7 @@ class BatchApplier:
         return results
 
     def _write_again(self, name: TableName, given: _Profiled) -> TableResult:
-        """Decide, prepare and write a table alone: what was materialised may be lost with an executor."""
+        """Decide, prepare and write a table alone, from its events on."""
         decision = self._decide_one(name, given)
         if decision.plan is not None:
             error = self._prepared(decision, given, again=True)
@@ -255,7 +294,8 @@ class BatchApplier:
             result = without_open(result)
         if told:
             memory = None if self._again else given.memory
-            audit.keep(self._session, self._checkpoint, batch, result, memory)
+            seconds = time.monotonic() - self._began
+            audit.keep(self._session, self._checkpoint, batch, result, memory, seconds)
         faults.reach("after-audit")
         self._memory = given.memory
         self._every = 1 + seen.records // _SORTED
@@ -274,16 +314,13 @@ class BatchApplier:
     def collect_tombstones(self, *, caught_up: bool) -> int:
         """Forget tombstones that no event can need any more (between batches); returns how many.
 
-        They must be older than the retention, below every partition's committed position (unless the source
-        has nothing left) and of a table without open quarantined records.
+        They must be older than the retention, below the committed position of every partition that is not
+        quiet (unless the source has nothing left) and of a table without open quarantined records.
         """
+        now = datetime.now(UTC)
         retention = timedelta(seconds=duration_seconds(self._spec.tombstones.retention))
-        before = datetime.now(UTC) - retention
-        below = (
-            None
-            if caught_up
-            else min((bytes.fromhex(each.top.seq) for each in self._memory.values()), default=b"")
-        )
+        before = now - retention
+        below = None if caught_up else positions.committed_by_all(self._memory, now, retention)
         waiting = quarantine.open_sources(self._session, self._checkpoint)
         return sum(
             table.collect_tombstones(before, below)
@@ -298,4 +335,5 @@ def _rest(seen: Overview, decisions: Sequence[Decision]) -> Counts:
     tombstones = sum(decision.overview.tombstone_records for decision in mirrored)
     none = seen.ignored - tombstones + sum(d.records for d in decisions if d.left_out)
     aside = seen.bad + seen.held
-    return Counts(records=none + aside, no_row_change=none, quarantined=aside)
+    counts = {"no_row_change": none, "quarantined": aside, "duplicates": seen.again}
+    return Counts(records=sum(counts.values()), **counts)

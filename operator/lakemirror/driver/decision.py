@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
@@ -12,6 +12,7 @@ from lakemirror.driver.parse import isolate
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.reduce.table import NOTHING, Reduced
+from lakemirror.driver.results import Violated
 from lakemirror.driver.tables.names import TableName
 
 
@@ -37,6 +38,8 @@ class Decision:
     changes: DataFrame | None = None
     poison: Mapping[int, str] = field(default_factory=dict)
     """Reasons of records that make Spark throw, by `lakemirror.driver.parse.isolate.origin`."""
+    violated: Sequence[Violated] = ()
+    """Expectations that rows of the batch do not meet."""
 
     @property
     def left_out(self) -> bool:

@@ -41,6 +41,10 @@ class SourceRestarted(PipelineStopped):
     """Positions of the source start again: a new epoch has to be declared in ``ordering.epochs``."""
 
 
+class ShardsDiffer(LakemirrorError):
+    """Another shard has altered the mirror that a batch was planned for."""
+
+
 class BatchMismatch(PipelineStopped):
     """A batch was committed before with another range of input: the checkpoint is not the table's."""
 
@@ -59,6 +63,12 @@ class RecordsUnaccounted(PipelineStopped):
 
 class SourceUnreachable(LakemirrorError):
     """The source cannot be reached, and a run once does not wait for it."""
+
+
+class NotAnswered(LakemirrorError):
+    """The source, or what it is read with, refuses or cannot be asked: time or a person heals that, and a
+    driver that is started anew does not.
+    """
 
 
 class TableFailed(LakemirrorError):

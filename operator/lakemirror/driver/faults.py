@@ -6,7 +6,7 @@ from typing import Literal
 
 Point = Literal["after-tombstones", "after-rows", "after-audit", "before-checkpoint-commit"]
 AuditPoint = Literal["after-audit-commit"]
-ReplayPoint = Literal["after-replay-applied", "after-replay-settled"]
+ReplayPoint = Literal["after-replay-applied", "after-replay-settled", "after-reload-part"]
 AnyPoint = Point | AuditPoint | ReplayPoint
 
 

@@ -1,8 +1,8 @@
 """The tables of a pipeline, each of which may fail alone (the law of isolation, ARCHITECTURE.md).
 
 A table that fails is tried once more, from its events on; then a record is looked for that makes Spark throw;
-and if there is none, all the table's records of the batch are held. Only what stops the whole pipeline is
-raised.
+and if there is none, all the table's records of the batch are held. What is raised is what stops the whole
+pipeline, and the loss of rows that the batch had kept in an executor: then it is read again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from lakemirror.api import AmbiguousTable, CdcPipeline
 from lakemirror.driver.applier import TableApplier, hold, of_table
 from lakemirror.driver.decision import Decision, Held
 from lakemirror.driver.errors import cause_of, stops_pipeline
+from lakemirror.driver.materialise import is_lost
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.targets import Targets
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.profile.positions import Standing
+from lakemirror.driver.read.base import Batch, SourceFile
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.names import TableName
 
@@ -48,7 +50,7 @@ class PipelineTables:
         self._drift = {name: table.drift for name, table in former.items()}
         self._targets = Targets(
             {
-                table.target: name
+                table.target: pipeline.spec.kept_as(name)
                 for name, table in former.items()
                 if table.target and table.version is not None
             }
@@ -106,7 +108,7 @@ class PipelineTables:
         try:
             return step()
         except Exception as error:
-            if stops_pipeline(error, self._session):
+            if stops_pipeline(error, self._session) or is_lost(error):
                 raise
             log.warning("table %s failed: %s", name, cause_of(error))
             self._tables.pop(name, None)  # what it knows may be wrong: it is read anew
@@ -132,6 +134,13 @@ class PipelineTables:
             self._fresh.add(source)
         return found or ()
 
+    def files_of(self, name: TableName, batch: Batch, app_id: str) -> Sequence[SourceFile]:
+        """Those files of rows of a batch that the mirror of a table has; none if that cannot be read, for
+        then the table is going to be refused.
+        """
+        found = self.tried(name, lambda: self[name].files_of(batch, app_id))
+        return () if isinstance(found, Exception) else found
+
     def _without_poison(
         self, attempt: Callable[[DataFrame], Decision | Exception], events: DataFrame, error: Exception
     ) -> Decision | Exception:
@@ -147,7 +156,7 @@ class PipelineTables:
         try:
             poison = isolate.poisoned(events, probe, error)
         except Exception as failure:
-            if stops_pipeline(failure, self._session):
+            if stops_pipeline(failure, self._session) or is_lost(failure):
                 raise
             return failure
         decision = attempt(isolate.without(events, poison))
@@ -165,8 +174,9 @@ class PipelineTables:
                 return TableApplier(name, None, held)
             reported = self._drift.get(str(name), ())
             table = MirroredTable(self._session, self._pipeline, name, settings, reported)
-            self._targets.claim(table.location, str(name))
-            return TableApplier(name, table)
+            self._targets.claim(table.location, table.kept_as)
+            writing = self._targets.writing(table.location) if table.shard is not None else None
+            return TableApplier(name, table, writing=writing)
         except (Refused, AmbiguousTable) as reason:
             return TableApplier(name, None, Held(str(reason)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -39,6 +39,15 @@ class Drift:
 
 
 @dataclass(frozen=True)
+class Violated:
+    """How many ``records`` did not meet the expectation ``name``, and what was done: warn or quarantine."""
+
+    name: str
+    on_violation: str
+    records: int
+
+
+@dataclass(frozen=True)
 class TableResult:
     """What one batch did to one table, or several did together.
 
@@ -54,6 +63,7 @@ class TableResult:
     rows: int | None = None
     last_event_time: datetime | None = None
     drift: tuple[Drift, ...] = ()
+    violated: Sequence[Violated] = ()
     error: str | None = None
 
     def counted(self, **counts: int) -> TableResult:
@@ -87,8 +97,14 @@ class History:
 
 def without_open(result: BatchResult) -> BatchResult:
     """A replay's result without the records that stay open: they were counted when they were read first."""
-    tables = {source: replace(each, counts=_settled(each.counts)) for source, each in result.tables.items()}
+    tables = {source: _without_open(each) for source, each in result.tables.items()}
     return replace(result, rest=_settled(result.rest), tables=tables)
+
+
+def _without_open(table: TableResult) -> TableResult:
+    applied = tuple(each for each in table.violated if each.on_violation != "quarantine")
+    counts = _settled(table.counts).model_copy(update={"violations": sum(each.records for each in applied)})
+    return replace(table, counts=counts, violated=applied)
 
 
 def _settled(counts: Counts) -> Counts:
@@ -109,8 +125,18 @@ def add(before: TableResult | None, now: TableResult) -> TableResult:
         counts=before.counts + now.counts,
         last_event_time=_latest(t.last_event_time for t in (before, now)),
         drift=tuple(drift.values()),
+        violated=sum_of((*before.violated, *now.violated)),
         **kept,
     )
+
+
+def sum_of(violated: Iterable[Violated]) -> tuple[Violated, ...]:
+    """Each expectation once, with all its records."""
+    records: dict[tuple[str, str], int] = {}
+    for each in violated:
+        name = each.name, each.on_violation
+        records[name] = records.get(name, 0) + each.records
+    return tuple(Violated(*name, number) for name, number in records.items())
 
 
 def _latest(moments: Iterable[datetime | None]) -> datetime | None:

@@ -21,13 +21,29 @@ the first transaction after a snapshot has no last commit yet: it is *unanchored
 An event of a connector that has positions, but without one itself, has zeros throughout: it fills only keys
 that are absent and have no tombstone. Its time would put it above all positions and freeze the row.
 
+Under ``ordering.by: columns`` the sequence has no major and minor part, but the values of these columns
+(`sequence_of_values`), and as many bytes as these need, the same number in all sequences of a mirror:
+
+======== ========= ==============================================================================
+bytes    name      meaning
+======== ========= ==============================================================================
+0-1      epoch     as above
+20 each  value     1 for a null (and 19 zeros), 2 for a negative number, 3 for others; then its
+                   38 decimal digits, nine of them after the point, two a byte, in the complement of
+                   nine where the number is negative; times are seconds since 1970
+1        origin    1 for a snapshot row, 2 for a change
+8        offset    Kafka's offset plus one
+======== ========= ==============================================================================
+
 The sequence of one *column* (`own`, `moved`) extends the one of an event: a value that an event
 carried itself is newer than one that the event inherited from the row under its former key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql import Column
@@ -36,13 +52,21 @@ from pyspark.sql import functions as F
 from lakemirror.api.spec import Epoch
 
 WIDTH = 26
-"""Bytes in a sequence."""
+"""Bytes in a sequence of a position."""
+
+VALUE: Final = "decimal(38,9)"
+"""Type of a value that orders changes under ``ordering.by: columns``."""
 
 OWN = b"\xff"
 """Ends the sequence of a column whose value the event itself carried."""
 
 MISSING: Final = b""
 """Sequence of a column about which nothing is known yet."""
+
+GIVEN: Final = "given"
+"""Instead of an ``ordering.by``, for events that are made here (`lakemirror.driver.reload`): their whole
+sequence stands in ``source.sequence``, in hexadecimal digits.
+"""
 
 SOURCE = (
     "STRUCT<connector: STRING, name: STRING, ts_ms: BIGINT, ts_us: BIGINT, snapshot: STRING, db: STRING, "
@@ -73,16 +97,62 @@ def sequence(
     by: str,
     epochs: Sequence[Epoch],
 ) -> Column:
-    """BINARY(26) sequence of an event that is not `misplaced`; ``source`` is a struct of type `SOURCE`."""
+    """BINARY(26) sequence of an event that is not `misplaced`; ``source`` is a struct of type `SOURCE`. Under
+    ``columns`` it is `sequence_of_values` that tells.
+    """
+    if by == GIVEN:
+        return F.unhex(source["sequence"])
     digits = F.concat(epoch(topic, partition, offset, epochs), _position(source, snapshot, offset, by))
     return F.unhex(digits)
 
 
-def misplaced(source: Column, *, partition: Column, offset: Column, by: str) -> Column:
+def sequence_of_values(
+    values: Sequence[Column],
+    *,
+    snapshot: Column,
+    topic: Column,
+    partition: Column,
+    offset: Column,
+    epochs: Sequence[Epoch],
+) -> Column:
+    """BINARY sequence of an event that is ordered by ``values`` of type `VALUE`, the most significant first;
+    a null comes before all others. At equal values a snapshot row comes before changes, and these are in the
+    order of their offsets.
+    """
+    origin = F.when(snapshot, "01").otherwise("02")
+    arrival = _hex(_after(offset, missing=-1), 16)
+    digits = [epoch(topic, partition, offset, epochs), *map(_digits_of_value, values), origin, arrival]
+    return F.unhex(F.concat(*digits))
+
+
+def _digits_of_value(value: Column) -> Column:
+    """Forty hexadecimal digits that compare as the value of type `VALUE`."""
+    size = F.abs(value)
+    whole = F.floor(size)
+    fraction = (size % F.lit(Decimal(1)) * F.lit(Decimal(10**9))).cast("bigint")
+    digits = F.concat(
+        F.lpad(whole.cast("decimal(29,0)").cast("string"), 29, "0"),
+        F.lpad(fraction.cast("string"), 9, "0"),
+    )
+    below = F.concat(F.lit("02"), F.translate(digits, "0123456789", "9876543210"))
+    above = F.concat(F.lit("03"), digits)
+    return F.when(value.isNull(), "01" + "0" * 38).when(value < 0, below).otherwise(above)
+
+
+def misplaced(
+    source: Column,
+    *,
+    partition: Column,
+    offset: Column,
+    by: str,
+    called: Mapping[str, str] = MappingProxyType({}),
+    anywhere: Column | None = None,
+) -> Column:
     """STRING: why an event has no place in the order, naming the field; null for one that has.
 
     A position that is not a number, is negative or is larger than any source counts would be read as another
-    one. Under ``auto`` an event may lack its position altogether; see `sequence`.
+    one. Under ``auto`` an event may lack its position altogether, and otherwise events that may stand
+    ``anywhere`` (BOOLEAN) may; see `sequence`. ``called`` is what records call fields of the source block.
     """
     fields = {
         "partition": partition < 0,
@@ -94,22 +164,37 @@ def misplaced(source: Column, *, partition: Column, offset: Column, by: str) -> 
         F.when(
             condition,
             F.concat(
-                F.lit(f"{_named(name)} is not valid: "),
+                F.lit(f"{_named(name, called)} is not valid: "),
                 F.substring(values.get(name, source[name]).cast("string"), 1, 50),
             ),
         )
         for name, condition in fields.items()
     ]
-    return F.coalesce(*wrong, *_lacking(source, by))
+    lacking = _lacking(source, by, called)
+    if anywhere is not None:
+        lacking = [F.when(~anywhere, each) for each in lacking]
+    return F.coalesce(*wrong, *lacking)
 
 
-def _named(field: str) -> str:
-    return field if field in ("partition", "offset") else f"source.{field}"
+def unplaced(source: Column, offset: Column, by: str) -> Column:
+    """STRING: the reason where an event has nothing at all that orders it, neither position nor time nor
+    offset; null for others.
+    """
+    nothing = {
+        "auto": _by_time(source) & source_micros(source).isNull() & offset.isNull(),
+        "offset": offset.isNull(),
+    }
+    reason = "nothing says when the change was made: the record has no position, no time and no offset"
+    return F.when(nothing[by], reason) if by in nothing else F.lit(None).cast("string")
+
+
+def _named(field: str, called: Mapping[str, str]) -> str:
+    return called.get(field, field if field in ("partition", "offset") else f"source.{field}")
 
 
 def _invalid(source: Column, by: str) -> dict[str, Column]:
     """By field of the source block: BOOLEAN whether it is there and cannot be a position."""
-    if by == "offset":
+    if by in ("offset", "columns", GIVEN):
         return {}
     micros = {
         "ts_us": source["ts_us"].isNotNull() & ~_is_time(source["ts_us"]),
@@ -135,17 +220,18 @@ def _invalid(source: Column, by: str) -> dict[str, Column]:
     return {**numbers, **texts, **timed}
 
 
-def _lacking(source: Column, by: str) -> list[Column]:
+def _lacking(source: Column, by: str, called: Mapping[str, str]) -> list[Column]:
     """The reason when the position that ``ordering.by`` declares is not there."""
     there = {
         "lsn": (source["lsn"], _pair(source, 1), _text(source, "commit_lsn"), _text(source, "change_lsn")),
         "binlog": (_text(source, "file"),),
         "timestamp": (source["ts_us"], source["ts_ms"]),
     }
-    fields = {"lsn": "source.lsn or source.commit_lsn", "binlog": "source.file", "timestamp": "source.ts_ms"}
+    fields = {"lsn": ("lsn", "commit_lsn"), "binlog": ("file",), "timestamp": ("ts_ms",)}
     if by not in there:
         return []
-    reason = f"ordering.by is {by}, but the record has no {fields[by]}"
+    names = " or ".join(_named(field, called) for field in fields[by])
+    reason = f"ordering.by is {by}, but the record has no {names}"
     return [F.when(F.coalesce(*[each.cast("string") for each in there[by]]).isNull(), reason)]
 
 
@@ -166,7 +252,7 @@ def stream(source: Column, by: str) -> Column:
     """STRING: whose log the event's position belongs to, null when it is in none or does not count: rows of
     an incremental snapshot are read while changes are streamed. Each database of a SQL Server has a log.
     """
-    if by in ("timestamp", "offset"):
+    if by in ("timestamp", "offset", "columns", GIVEN):
         return F.lit(None).cast("string")
     database = F.when(source["connector"] == "sqlserver", source["db"])
     counts = has_position(source) & (F.coalesce(source["snapshot"], F.lit("")) != "incremental")
@@ -264,6 +350,7 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
         "binlog": [binlog],
         "timestamp": [timestamp],
         "offset": [by_offset],
+        "columns": [],
     }
     return F.coalesce(*chosen[by], F.lit("0" * 48))
 
@@ -306,6 +393,11 @@ def own(seq: Column) -> Column:
 def moved(seq: Column, before: Column) -> Column:
     """Column sequence of a value that the row had under its former key, moved by the event at ``seq``."""
     return F.concat(seq, before)
+
+
+def event_part(value: Column, seq: Column) -> Column:
+    """The sequence of the event that a column's sequence begins with; ``seq`` is any of the same mirror."""
+    return F.substr(value, F.lit(1), F.length(seq))
 
 
 def is_snapshot(seq: Column) -> Column:

@@ -50,10 +50,10 @@ def test_tells_how_a_file_ends(storage: Storage, tmp_path: Path) -> None:
     for name, content in (("whole", whole), ("less", whole[:-1]), ("none", b"no gzip")):
         (tmp_path / "root" / "g").mkdir(exist_ok=True)
         (tmp_path / "root" / "g" / name).write_bytes(content)
-    assert storage.is_whole_gzip("g/whole")
-    assert not storage.is_whole_gzip("g/less")
-    assert not storage.is_whole_gzip("g/none")
-    for ask in (storage.stat, storage.sha256, storage.ends_in_newline, storage.is_whole_gzip):
+    assert storage.gunzipped_size("g/whole") is not None
+    assert storage.gunzipped_size("g/less") is None
+    assert storage.gunzipped_size("g/none") is None
+    for ask in (storage.stat, storage.sha256, storage.ends_in_newline, storage.gunzipped_size):
         with pytest.raises(FileNotFoundError):
             ask("f/nothing")
 

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.api import CdcPipeline
 from lakemirror.driver import faults
+from lakemirror.driver.checkpoint import identity, tokens
+from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.runtime.events import Event, Reported, Resync
 from lakemirror.driver.runtime.runner import run
@@ -163,3 +166,31 @@ def test_another_form_is_refused_for_a_table_that_is_there(spark: SparkSession, 
         assert why in (result.error or "")
         assert result.counts.refused == 1
     assert {path: version for path, version in after.versions().items() if path in versions} == versions
+
+
+def test_a_table_is_loaded_at_first_and_with_each_new_token_until_that_is_noted(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "checkpoint")
+
+    def begin(*, reset: str = "", parked: bool = False, **tokens_: str) -> dict[str, str]:
+        tables = [
+            {"source": "public.loaded", "snapshot": "jdbc", "suspend": parked},
+            {"source": "public.streamed"},
+        ]
+        for each in tables:
+            each["resyncToken"] = tokens_.get(str(each["source"]).partition(".")[2], "")
+        verify = {"jdbc": {"url": "jdbc:postgresql://db/shop"}}
+        more = {"tables": tables, "verify": verify, "spark": {"resetToken": reset}}
+        pipeline: CdcPipeline = Mirroring(tmp_path, more).pipeline
+        return tokens.begin(storage, pipeline.spec)
+
+    assert begin(streamed="1") == {"public.loaded": ""}
+    identity.query_id(storage, "files", started=False)
+    assert begin(streamed="1") == {"public.loaded": ""}  # it was cut off
+    tokens.loaded(storage, "public.loaded", "")
+    assert begin(streamed="1") == {}
+    assert begin(streamed="2", loaded="1") == {"public.streamed": "2", "public.loaded": "1"}
+    tokens.resynced(storage, {"public.streamed": "2"})
+    assert begin(streamed="2", loaded="1", parked=True) == {}
+    assert begin(streamed="2", loaded="1") == {"public.loaded": "1"}
+    tokens.loaded(storage, "public.loaded", "1")
+    assert begin(streamed="2", loaded="1", reset="1") == {"public.loaded": "1"}

@@ -103,3 +103,23 @@ def test_a_life_has_the_default_of_its_oldest_schema() -> None:
     again = Lives({"c": first}, {"c"}, lambda: _seq(40)).after({"c": later})["c"].life
     assert (again.absent, again.default, again.fill) == (_seq(30), five, True)
     assert from_text(to_text({"c": again})) == {"c": again}
+
+
+def test_a_column_of_nulls_is_there_before_it_has_a_type() -> None:
+    """So what it held earlier, or at the same place of a snapshot, is no value of a former life."""
+
+    def after(before: Life, columns: set[str] | None, seen: Seen) -> Life:
+        life = Lives({"c": before}, columns, lambda: _seq(9)).after({"c": seen})["c"].life
+        assert from_text(to_text({"c": life})).get("c", PLAIN) == life
+        return life
+
+    nulls = after(PLAIN, None, Seen(present=_seq(9), typed=False))
+    assert nulls == Life(nulls=True)
+    assert after(nulls, {"k"}, Seen(present=_seq(9), typed=False)) == nulls
+    assert after(nulls, {"k"}, Seen(present=_seq(9))) == PLAIN
+    late = after(PLAIN, {"k"}, Seen(present=_seq(12), typed=False))
+    assert (late.absent, late.nulls) == (_seq(9), True)
+    assert after(late, {"k"}, Seen(present=_seq(13))).absent == _seq(9)
+    dropped = Lives({"c": nulls}, {"k"}, lambda: _seq(9)).after({"c": Seen(absent=_seq(12), typed=False)})
+    assert dropped["c"].life.dropped
+    assert not dropped["c"].dropped, "the mirror has no such column"

@@ -19,7 +19,8 @@ from lakemirror.api.source import KafkaSource
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.read.base import RAW, Batch
-from lakemirror.driver.read.kafka import KafkaFeed, client_options, tasks
+from lakemirror.driver.read.kafka import KafkaFeed, tasks
+from lakemirror.driver.read.login import client_options
 from tests.support.kafka_broker import Broker
 
 pytestmark = pytest.mark.sources

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.api.report import Report, SourceReport
 from lakemirror.driver.errors import SourceUnreachable
-from lakemirror.driver.read import kafka, watch
+from lakemirror.driver.read import kafka_admin, watch
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.runtime import announcer, retry
 from lakemirror.driver.runtime.runner import run
@@ -116,8 +116,8 @@ def test_brokers_that_are_away_are_waited_for_but_not_by_a_run_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quickly(monkeypatch)
-    monkeypatch.setattr(kafka, "_CLIENT_SECONDS", 1)
-    monkeypatch.setattr(kafka, "_REQUEST_SECONDS", 1)
+    monkeypatch.setattr(kafka_admin, "_CLIENT_SECONDS", 1)
+    monkeypatch.setattr(kafka_admin, "_REQUEST_SECONDS", 1)
     topics = {"topicPattern": "shop.*"}
     for servers, said in (("127.0.0.1:1", "connection refused"), ("nowhere.invalid:9092", "unknown host")):
         folder = tmp_path / said

@@ -76,7 +76,7 @@ def test_an_audit_of_an_earlier_version_is_read_and_continued(spark: SparkSessio
     spark.sql(old).write.format("delta").save(audit.path(str(tmp_path)))
     result = BatchResult(1, tables={"s.a": TableResult("s.a", counts=Counts(records=2, applied=2))})
     for batch_id in (0, 1):  # the former driver had not marked the first one done
-        audit.keep(spark, str(tmp_path), Batch("q", batch_id, {}), result, {})
+        audit.keep(spark, str(tmp_path), Batch("q", batch_id, {}), result, {}, seconds=1.5)
     for flush in (False, True):
         if flush:
             WriteBehind(spark, str(tmp_path)).flush()
@@ -84,6 +84,10 @@ def test_an_audit_of_an_earlier_version_is_read_and_continued(spark: SparkSessio
         table = history.tables["s.a"]
         assert (table.counts.inserted, table.counts.applied, history.whole.records) == (4, 2, 7)
         assert [each.seen.isoformat() for each in table.drift] == ["2026-03-01T12:00:00+00:00"]
+        rows = audit.read(spark, str(tmp_path))
+        assert rows is not None
+        took = rows.where("batch_id = 1").select("source", "seconds").collect()
+        assert {tuple(row) for row in took} == {(None, 1.5), ("s.a", None)}
     assert not files(tmp_path)
 
 

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lakemirror.api.report import Counts
+from lakemirror.api.report import Counts, SourceReport
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import BatchResult, TableResult
@@ -30,20 +30,38 @@ def test_the_numbers_of_the_report() -> None:
         )
         for n, name in enumerate(["public.a", "public.b"], 1)
     }
-    progress.batch_done(BatchResult(3, tables=tables))
+    progress.batch_done(BatchResult(3, Counts(records=4, no_row_change=4), tables), seconds=2.5)
+    progress.batch_done(BatchResult(0), again=True)  # a replay's, which is not timed
     with Metrics(0, "127.0.0.1") as metrics:
         assert scrape(metrics.port) == {}
-        metrics.publish(progress.report("Running", Lag(5, False)))
+        metrics.publish(progress.report("Running", Lag(5, False), {None: {"record": 3}}))
         found = scrape(metrics.port)
     assert found["lakemirror_batch_id", ""] == 3
     assert found["lakemirror_lag_records", ""] == 5
     assert found["lakemirror_caught_up", ""] == 0
     assert found["lakemirror_phase", ""] == 1
     assert ("lakemirror_lag_seconds", "") not in found  # unknown is left out, not 0
+    assert found["lakemirror_records_total", ""] == 7
+    assert found["lakemirror_quarantined_open", ""] == 3  # also those of which no table is known
+    assert found["lakemirror_batch_duration_seconds_count", ""] == 1
+    assert found["lakemirror_batch_duration_seconds_sum", ""] == 2.5
+    assert ("lakemirror_source_reachable", "") not in found
     assert found["lakemirror_table_applied_total", "public.b"] == 2
     assert found["lakemirror_table_inserted_total", "public.b"] == 1
     assert found["lakemirror_table_version", "public.a"] == 1
     assert found["lakemirror_table_tombstones_retained", "public.a"] == 2
+
+
+def test_whether_the_source_is_reached() -> None:
+    progress = Progress("shop")
+    with Metrics(0, "127.0.0.1") as metrics:
+        for said, reachable in (
+            (SourceReport(), None),
+            (SourceReport(reached_at="2026-03-01T12:00:00Z"), 1),
+            (SourceReport(lost_since="2026-03-01T12:00:00Z", error="refused"), 0),
+        ):
+            metrics.publish(progress.report("Running", Lag(None, False), source=said))
+            assert scrape(metrics.port).get(("lakemirror_source_reachable", "")) == reachable
 
 
 def test_the_port(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,3 +26,8 @@ def test_relative_paths_are_relative_to_the_current_directory(
     assert spec.source.files.path == f"{tmp_path}/in/*.jsonl"
     assert (spec.checkpoint, spec.target.path) == (f"{tmp_path}/state", f"{tmp_path}/out/{{table}}")
     assert [table.target and table.target.path for table in spec.tables] == ["s3a://lake/a", None]
+    fed = with_absolute_paths(
+        make(tmp_path, source={"changeFeed": {"path": "out/a"}})
+    ).spec.source.change_feed
+    assert fed is not None
+    assert fed.path == f"{tmp_path}/out/a"

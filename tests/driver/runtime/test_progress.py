@@ -82,6 +82,8 @@ def test_the_document() -> None:
         "deleted": 2,
         "tombstoneRecords": 2,
         "lateAfterCollection": 4,
+        "outOfOrder": 0,
+        "violations": 0,
         "tombstonesRetained": 5,
         "quarantinedOpen": 0,
         "held": 0,

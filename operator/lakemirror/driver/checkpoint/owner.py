@@ -21,16 +21,16 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.checkpoint.storage import FileCutOff, LocalStorage, Storage
+from lakemirror.driver.checkpoint.storage import FileCutOff, LocalStorage, Storage, numbered
 from lakemirror.driver.document import camel, iso, to_json
 from lakemirror.driver.errors import CheckpointInUse
+from lakemirror.driver.java import java_class
 
 LEASE_SECONDS = 30.0
 _FOLDER = "owner"
@@ -113,9 +113,8 @@ class Owner:
         """
         if not isinstance(self._storage, LocalStorage):
             return
-        jvm: Any = spark._jvm
-        path = jvm.java.io.File(str(self._storage.path / _FOLDER / ".jvm-lock"))
-        channel = jvm.java.io.RandomAccessFile(path, "rw").getChannel()
+        path = java_class(spark, "java.io.File")(str(self._storage.path / _FOLDER / ".jvm-lock"))
+        channel = java_class(spark, "java.io.RandomAccessFile")(path, "rw").getChannel()
         if not _until(lambda: channel.tryLock() is not None, self._lease):
             channel.close()
             raise self._in_use(None)
@@ -184,10 +183,7 @@ class Owner:
         self._storage.write_text(_name(self.incarnation), to_json(self._record))
 
     def _incarnations(self) -> list[int]:
-        stems = (
-            Path(entry.name).stem for entry in self._storage.list(_FOLDER) if entry.name.endswith(".json")
-        )
-        return sorted(int(stem) for stem in stems if stem.isdecimal())
+        return sorted(numbered(self._storage, _FOLDER))
 
     def _latest(self) -> tuple[int, OwnerRecord | None]:
         """The highest incarnation (0 for none) and its record (None while it is being written)."""

@@ -12,6 +12,7 @@ import uuid
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -20,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.java import java_class
 
 _BLOCK = 1 << 20
 HALF_SECONDS = 5.0
@@ -85,8 +87,10 @@ class Storage(Protocol):
     def ends_in_newline(self, name: str) -> bool:
         """Whether the file's last byte is a line feed. Raises as ``sha256`` does."""
 
-    def is_whole_gzip(self, name: str) -> bool:
-        """Whether the file is a gzip stream up to its end. Raises as ``sha256`` does."""
+    def gunzipped_size(self, name: str) -> int | None:
+        """Bytes in the file's gzip stream; None where it is not one up to its end. Raises as ``sha256``
+        does.
+        """
 
 
 def open_storage(uri: str, spark: SparkSession | None = None) -> Storage:
@@ -102,6 +106,12 @@ def open_storage(uri: str, spark: SparkSession | None = None) -> Storage:
     if spark is None:
         raise StorageUnfit(f"{uri} is not a local path: it can be read only through a Spark session")
     return HadoopStorage(uri, spark)
+
+
+def numbered(storage: Storage, folder: str) -> set[int]:
+    """The numbers N of the files <N> and <N>.json in a folder."""
+    stems = (entry.name.removesuffix(".json") for entry in storage.list(folder))
+    return {int(stem) for stem in stems if stem.isdecimal()}
 
 
 def local_path(uri: str) -> Path:
@@ -198,15 +208,16 @@ class LocalStorage:
             file.seek(max(0, size - 1))
             return file.read(1) == b"\n"
 
-    def is_whole_gzip(self, name: str) -> bool:
+    def gunzipped_size(self, name: str) -> int | None:
+        size = 0
         with open(self.path / name, "rb") as file:
             try:
                 with gzip.open(file) as stream:
-                    while stream.read(_BLOCK):
-                        pass
-                return True
+                    while block := stream.read(_BLOCK):
+                        size += len(block)
+                return size
             except (EOFError, gzip.BadGzipFile, zlib.error):
-                return False
+                return None
 
     def _entry(self, prefix: str, name: str) -> Entry | None:
         """What stands there; None for a folder, and for a file that was deleted a moment ago."""
@@ -311,7 +322,7 @@ class HadoopStorage:
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.uri = root.rstrip("/")
         self._spark = spark
-        self._jvm: Any = spark._jvm
+        self._java = partial(java_class, spark)
         self._fs, _ = file_system(spark, self.uri)
 
     def exists(self, name: str) -> bool:
@@ -323,7 +334,7 @@ class HadoopStorage:
     def read_text(self, name: str) -> str:
         stream = self._open(name)
         try:
-            text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            text = str(self._java("org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
         finally:
             stream.close()
         return _whole(text, f"{self.uri}/{name}")
@@ -386,9 +397,9 @@ class HadoopStorage:
     def sha256(self, name: str, first: int | None = None) -> str:
         stream = self._open(name)
         try:
-            commons = self._jvm.org.apache.commons
-            part = stream if first is None else commons.io.input.BoundedInputStream(stream, first)
-            return str(commons.codec.digest.DigestUtils.sha256Hex(part))
+            bounded = self._java("org.apache.commons.io.input.BoundedInputStream")
+            part = stream if first is None else bounded(stream, first)
+            return str(self._java("org.apache.commons.codec.digest.DigestUtils").sha256Hex(part))
         finally:
             stream.close()
 
@@ -400,15 +411,14 @@ class HadoopStorage:
         finally:
             stream.close()
 
-    def is_whole_gzip(self, name: str) -> bool:
+    def gunzipped_size(self, name: str) -> int | None:
         stream = self._open(name)
         try:
-            unzipped = self._jvm.java.util.zip.GZIPInputStream(stream)
-            self._jvm.org.apache.commons.io.IOUtils.consume(unzipped)
-            return True
+            unzipped = self._java("java.util.zip.GZIPInputStream")(stream)
+            return int(self._java("org.apache.commons.io.IOUtils").consume(unzipped))
         except Py4JJavaError as error:
             if _is_java(error, "java.io.EOFException", "java.util.zip.ZipException"):
-                return False
+                return None
             raise
         finally:
             stream.close()
@@ -428,7 +438,7 @@ class HadoopStorage:
         return aside
 
     def _rename(self, aside: Any, path: Any, *, replace: bool) -> None:
-        options: Any = self._jvm.org.apache.hadoop.fs.Options.Rename
+        options: Any = self._java("org.apache.hadoop.fs.Options$Rename")
         chosen = self._spark.sparkContext._gateway.new_array(options, 1)  # type: ignore[union-attr]
         chosen[0] = options.OVERWRITE if replace else options.NONE
         try:
@@ -438,7 +448,7 @@ class HadoopStorage:
             raise
 
     def _context(self) -> Any:
-        context: Any = self._jvm.org.apache.hadoop.fs.FileContext
+        context: Any = self._java("org.apache.hadoop.fs.FileContext")
         return context.getFileContext(self._fs.getUri(), self._fs.getConf())
 
     def _conditional(self, builder: Any, path: Any) -> Any:
@@ -468,7 +478,7 @@ class HadoopStorage:
             raise _as_os_error(error, f"{self.uri}/{name}") from None
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)
+        return self._java("org.apache.hadoop.fs.Path")(f"{self.uri}/{name}" if name else self.uri)
 
 
 def _is_java(error: Any, *classes: str) -> bool:
@@ -486,8 +496,7 @@ def _as_os_error(error: Exception, where: str) -> Exception:
 
 def file_system(spark: SparkSession, uri: str) -> tuple[Any, Any]:
     """Hadoop's file system for ``uri``, and the path in it."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(uri)
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     return path.getFileSystem(_hadoop_conf(spark)), path
 
 

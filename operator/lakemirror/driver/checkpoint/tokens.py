@@ -33,11 +33,19 @@ class Tokens:
     def of(cls, spec: PipelineSpec) -> Tokens:
         """The tokens that a manifest has; those of parked tables wait."""
         listed = [table for table in spec.tables if table.resync_token and not table.suspend]
+        listed = [table for table in listed if table.snapshot == "source"]
         return cls(spec.spark.reset_token, {table.source: table.resync_token for table in listed})
 
 
+def loads(spec: PipelineSpec) -> dict[str, str]:
+    """The listed tables whose rows come from their database, with their tokens, of which "" is one, too."""
+    listed = [table for table in spec.tables if table.snapshot == "jdbc" and not table.suspend]
+    return {table.source: table.resync_token for table in listed}
+
+
 def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
-    """Act upon a new reset token; return the tables that are to be read again, with their tokens.
+    """Act upon a new reset token; return the tables that are to be read again, with their tokens: from the
+    source, or from their database (`loads`).
 
     For the checkpoint's owner, before there is a feed. A reset forgets how far the source is read, and
     nothing else: mirrors and tombstones stay, so that what is read again finds its place.
@@ -45,14 +53,15 @@ def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
     asked, handled = Tokens.of(spec), _handled(storage)
     if not identity.exists(storage):
         _write(storage, asked)
-        return {}
+        return loads(spec)
     if asked.reset not in ("", handled.reset):
         for folder in _FEEDS:
             storage.delete_folder(folder)
         identity.forget(storage)
         _write(storage, asked)
-        return {}
-    return {source: token for source, token in asked.resync.items() if handled.resync.get(source) != token}
+        return loads(spec)
+    all_asked = {**asked.resync, **loads(spec)}
+    return {source: token for source, token in all_asked.items() if handled.resync.get(source) != token}
 
 
 def resynced(storage: Storage, done: Mapping[str, str]) -> None:
@@ -60,6 +69,12 @@ def resynced(storage: Storage, done: Mapping[str, str]) -> None:
     handled = _handled(storage)
     _write(storage, Tokens(handled.reset, {**handled.resync, **done}))
     storage.delete_folder("resync")
+
+
+def loaded(storage: Storage, source: str, token: str) -> None:
+    """Note that a table was loaded from its database."""
+    handled = _handled(storage)
+    _write(storage, Tokens(handled.reset, {**handled.resync, source: token}))
 
 
 def resync_folder(wanted: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Literal
@@ -24,8 +24,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from lakemirror.driver.codes import Op
+from lakemirror.driver.parse import computed, condition, expectations
+from lakemirror.driver.parse.computed import Computed
+from lakemirror.driver.parse.condition import Condition
+from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
 from lakemirror.driver.parse.values.connect import Field
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
+from lakemirror.driver.tables.columns import SHARD
 
 Unrepresentable = Literal["quarantine", "null", "text"]
 
@@ -54,8 +60,12 @@ class Reading:
     ``columns`` are the mirror's columns, ``names`` maps the source's names to them (a column not in it is
     left out), ``key`` the mirror's key columns (empty: the table has none). ``from_rows`` are those that
     the manifest declares and the records' own keys do not hold, so that the key is taken from the rows;
-    ``images`` says that the before image of a delete is wanted (append).
+    ``rekeyed`` says that an update may change its row's key by itself, ``images`` that the before image of a
+    delete is wanted (append).
     ``defaults`` are the fields whose defaults columns have that an event was too early to have.
+    ``condition`` is what rows have to meet, by the manifest's ``place``; ``expectations`` what they should.
+    ``computed`` are the expressions that columns of the mirror have.
+    ``shard`` is the name of a shard whose mirror has several.
     ``other_key`` is what is wrong with records whose key has other columns; None where there are none.
     """
 
@@ -65,10 +75,16 @@ class Reading:
     versions: Sequence[Version]
     defaults: Mapping[str, Field] = field(default_factory=dict)
     from_rows: Sequence[str] = ()
+    rekeyed: bool = False
     other_key: str | None = None
     images: bool = False
+    condition: Condition | None = None
+    expectations: Sequence[Expected] = ()
+    computed: Sequence[Computed] = ()
     unrepresentable: Unrepresentable = "quarantine"
     placeholder: str = "__debezium_unavailable_value"
+    place: str = "filter"
+    shard: str | None = None
 
     @property
     def source_key(self) -> list[str]:
@@ -97,7 +113,34 @@ class EventDecoder:
             for mine, steps in self._versions
         ]
         decoded = reduce(DataFrame.unionByName, frames)
-        return _with_deletes(decoded) if self.reading.from_rows else decoded
+        reading, keyed = self.reading, bool(self.reading.key)
+        if reading.condition is not None:
+            decoded = condition.without_gaps(decoded, reading.condition, reading.place, keyed=keyed)
+        if reading.expectations:
+            decoded = expectations.judged(decoded, reading.expectations, reading.condition)
+        if reading.from_rows or reading.rekeyed:
+            decoded = _with_deletes(decoded)
+        if reading.condition is not None:
+            decoded = condition.applied(decoded, reading.condition, keyed=keyed)
+        if reading.shard is not None:
+            decoded = _of_shard(decoded, reading, reading.shard)
+        if reading.computed:
+            decoded = computed.evaluated(decoded, reading.computed, keyed=keyed)
+        return decoded
+
+
+def _of_shard(events: DataFrame, reading: Reading, shard: str) -> DataFrame:
+    """The events with the shard's name in their keys and rows, before all else."""
+
+    def named(column: str, names: Iterable[str]) -> Column:
+        parts = [F.col(column)[name].alias(name) for name in names]
+        whole = F.struct(F.lit(shard).alias(SHARD), *parts)
+        return F.when(F.col(column).isNotNull(), whole)
+
+    keys = ("key", "new_key", "old_key") if reading.key else ()
+    return events.withColumns(
+        {"row": named("row", reading.columns), **{each: named(each, reading.key) for each in keys}}
+    )
 
 
 def default_of(field: Field, kind: DataType) -> Column:
@@ -125,7 +168,7 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
     }
     kept = [field for field in version.fields if field.name in columns]
     decoder = RowDecoder(kept, columns, placeholder=reading.placeholder)
-    image = F.when(F.col("op") != "d", F.col("row_text"))
+    image = F.when(F.col("op") != Op.DELETE, F.col("row_text"))
     if reading.images:
         image = F.coalesce(image, F.col("before_text"))
     decoded = decoder.project(F.col("_wire"))
@@ -152,7 +195,7 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
             _gaps(by_mirror_name).alias("gaps"),
             _texts(by_mirror_name, reading).alias("texts"),
             F.col("_new_key").alias("new_key"),
-            F.col("_old_key").alias("old_key"),
+            _former(reading).alias("old_key"),
             F.col("problem"),
             F.lit(1).alias("records"),
         ],
@@ -160,31 +203,38 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
 
 
 def _with_deletes(events: DataFrame) -> DataFrame:
-    """An update that changes the declared key is a create with ``old_key`` here; add its other half, the
+    """An update that changes its row's key is a create with ``old_key`` here; add its other half, the
     delete of the former key, which no record stands for.
     """
-    moved = events.where("old_key IS NOT NULL AND key IS NOT NULL AND op = 'c'")
+    moved = events.where(f"old_key IS NOT NULL AND key IS NOT NULL AND op = '{Op.CREATE}'")
     nothing = F.lit(None).cast(events.schema["row"].dataType)
     half = moved.withColumns(
         {
             "new_key": F.col("key"),
             "key": F.col("old_key"),
             "old_key": F.lit(None).cast(events.schema["old_key"].dataType),
-            "op": F.lit("d"),
+            "op": F.lit(Op.DELETE),
             "row": nothing,
             "gaps": F.lit(None).cast("array<string>"),
             "texts": F.lit(None).cast("map<string, string>"),
             "records": F.lit(0),
+            **({VIOLATIONS: F.lit(None).cast("array<string>")} if VIOLATIONS in events.columns else {}),
         }
     )
     return events.unionByName(half)
 
 
 def _op(reading: Reading) -> Column:
-    """An update that changes the declared key counts as a create."""
-    if not reading.from_rows:
+    """An update that changes its row's key counts as a create."""
+    if not (reading.from_rows or reading.rekeyed):
         return F.col("op")
-    return F.when(F.col("_old_key").isNotNull(), "c").otherwise(F.col("op"))
+    return F.when(_former(reading).isNotNull(), Op.CREATE).otherwise(F.col("op"))
+
+
+def _former(reading: Reading) -> Column:
+    """The key that an event's row had before, if it is another one."""
+    former = F.col("_old_key")
+    return F.when(former != F.col("_key"), former) if reading.rekeyed and reading.key else former
 
 
 def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column]]:
@@ -206,8 +256,8 @@ def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column
     texts = [F.col("key_text"), F.col("new_key_text"), F.col("old_key_text")]
     if reading.from_rows:
         before, after = F.col("before_text"), F.col("row_text")
-        key = F.when(F.col("op") == "d", before).otherwise(after)
-        texts = [key, nothing, F.when(F.col("op") == "u", before)]
+        key = F.when(F.col("op") == Op.DELETE, before).otherwise(after)
+        texts = [key, nothing, F.when(F.col("op") == Op.UPDATE, before)]
     parsed = [decoder.parse(text).alias(f"{name}_wire") for name, text in zip(names, texts, strict=True)]
     keys = {name: _key_of(reading, decoder, f"{name}_wire") for name in names}
     if reading.from_rows:
@@ -236,7 +286,7 @@ def _problem(
     reasons = []
     if version.refused:
         column, why = next(iter(version.refused.items()))
-        reasons.append(F.when(F.col("op") != "d", F.lit(f"column {column}: {why}")))
+        reasons.append(F.when(F.col("op") != Op.DELETE, F.lit(f"column {column}: {why}")))
     if reading.from_rows:
         reasons += _doubts(reading, version)
     if reading.other_key is not None:
@@ -248,6 +298,9 @@ def _problem(
                 F.col("_key").isNull(), F.lit(f"the key is missing or does not fit (key columns: {listed})")
             )
         )
+        if reading.rekeyed and not reading.from_rows:
+            lost = (F.col("op") == Op.UPDATE) & F.col("old_key_text").isNotNull() & F.col("_old_key").isNull()
+            reasons.append(F.when(lost, F.lit(f"the row's former key does not fit (key columns: {listed})")))
         if not reading.from_rows:
             reasons.append(F.when(_differs(decoded, reading), F.lit(f"key and row differ in {listed}")))
     unfit = decoder.problem(F.col("_image"), F.col("_wire"))
@@ -273,7 +326,7 @@ def _differs(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
     """BOOLEAN: the row of a change has another key than its record, so that nobody can tell whose it is."""
     names = {reading.names[name]: each for name, each in decoded.items()}
     same = [names[name].value.eqNullSafe(F.col("_key")[name]) for name in reading.key if name in names]
-    return (F.col("op") != "d") & ~reduce(Column.__and__, same, F.lit(True))
+    return (F.col("op") != Op.DELETE) & ~reduce(Column.__and__, same, F.lit(True))
 
 
 def _doubts(reading: Reading, version: Version) -> list[Column]:
@@ -298,10 +351,11 @@ def _doubts(reading: Reading, version: Version) -> list[Column]:
             field = defaults[name]
             placeholder = placeholder | F.coalesce(value == default_of(field, kind), F.lit(False))
     doubtful = sent & ~F.col("full_before") & F.col("key_text").isNotNull() & placeholder
+    updates, deletes = F.col("op") == Op.UPDATE, F.col("op") == Op.DELETE
     return [
-        F.when((F.col("op") == "u") & ~sent, F.lit(f"an update without a before image, but {remedy}")),
-        F.when((F.col("op") == "d") & ~sent, F.lit(f"a delete without a before image, but {remedy}")),
-        F.when((F.col("op") == "d") & doubtful, F.lit(f"a delete with an incomplete before image: {remedy}")),
+        F.when(updates & ~sent, F.lit(f"an update without a before image, but {remedy}")),
+        F.when(deletes & ~sent, F.lit(f"a delete without a before image, but {remedy}")),
+        F.when(deletes & doubtful, F.lit(f"a delete with an incomplete before image: {remedy}")),
     ]
 
 
@@ -326,7 +380,7 @@ def _value(name: str, kind: DataType, decoded: Mapping[str, Decoded], reading: R
         default = reading.defaults.get(name)
         if default is None:
             return F.lit(None).cast(kind)
-        return F.when(F.col("op") != "d", default_of(default, kind).cast(kind))
+        return F.when(F.col("op") != Op.DELETE, default_of(default, kind).cast(kind))
     return each.value
 
 

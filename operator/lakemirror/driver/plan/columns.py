@@ -48,20 +48,27 @@ class Span:
 
 
 def names_of(table: MirroredTable, versions: Sequence[Schema]) -> dict[str, str]:
-    """Source column -> mirror column, without those that are left out."""
+    """Source column -> mirror column, of the batch and the mirror, without those that are left out."""
     columns, rename = table.settings.columns, table.rename
     names = [each.name for schema in versions for each in schema.fields]
-    return {name: rename.get(name, name) for name in names if columns is None or columns.keeps(name)}
+    found = {name: rename.get(name, name) for name in names if columns is None or columns.keeps(name)}
+    for name in table.lives.columns or ():
+        found.setdefault(name, rename.get(name, name))
+    return found
 
 
 def turns_of(
     table: MirroredTable, versions: Sequence[Schema], names: dict[str, str], key: Sequence[str]
 ) -> dict[str, Turn]:
-    """What the batch shows of the source's columns, those of the key aside; completes ``names``."""
+    """What the batch shows of the source's columns, those of the key aside; adds to ``names`` those without a
+    type.
+    """
     lives = table.lives
     skipped = table.spec.schema_evolution == "skip" and lives.columns is not None
-    for name in lives.columns or ():
-        names.setdefault(name, table.rename.get(name, name))
+    columns = table.settings.columns
+    for name in (name for each in versions for name, seen in each.told.items() if not seen.typed):
+        if columns is None or columns.keeps(name):
+            names.setdefault(name, table.rename.get(name, name))
     wanted = [
         name
         for name, mirror in names.items()
@@ -118,7 +125,8 @@ def drift_of(
         schemas.append(SchemaVersion(types, each.group.since))
     existing = None
     if table.mirror.columns is not None:
-        existing = {name: kind for name, kind in table.mirror.columns.items() if name != table.soft}
+        added = {table.soft, *table.own, *table.settings.expressions}
+        existing = {name: kind for name, kind in table.mirror.columns.items() if name not in added}
     plan = plan_drift(
         str(table.name),
         existing,
@@ -128,10 +136,10 @@ def drift_of(
         returned={names[name] for name, turn in turns.items() if turn.returned},
         past={names[name] for name, turn in turns.items() if turn.life.dropped},
     )
-    return replace(plan, drift=tuple(_with_consequence(table, plan, each) for each in plan.drift))
+    return replace(plan, drift=tuple(with_consequence(table, plan, each) for each in plan.drift))
 
 
-def _with_consequence(table: MirroredTable, plan: DriftPlan, drift: Drift) -> Drift:
+def with_consequence(table: MirroredTable, plan: DriftPlan, drift: Drift) -> Drift:
     """A changed column with the feature of Delta that readers need for it, or how that is avoided."""
     if drift.column in plan.alter and drift.action == "altered":
         return (
@@ -242,7 +250,7 @@ def fills_of(
         if column in plan.add:
             if column in reading.defaults:
                 found[column] = fill
-        elif not table.mirror.frame().alias("t").where(aged({column: fill})).isEmpty():
+        elif not table.rows().where(aged({column: fill})).isEmpty():
             found[column] = fill
     return {**found, **_taken_over(table, plan)}
 

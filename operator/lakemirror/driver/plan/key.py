@@ -9,7 +9,17 @@ from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused, Waiting
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
-from lakemirror.driver.tables.mirror import KEY_PROPERTY, MODE_PROPERTY, SOURCE_PROPERTY
+from lakemirror.driver.tables.mirror import (
+    EXPRESSIONS_PROPERTY,
+    FILTER_PROPERTY,
+    INITIAL_PROPERTY,
+    KEY_PROPERTY,
+    MODE_PROPERTY,
+    ORDER_PROPERTY,
+    OWN_PROPERTY,
+    SOURCE_PROPERTY,
+    TRACKED_PROPERTY,
+)
 
 
 def key_of(
@@ -105,14 +115,60 @@ def check_key(table: MirroredTable, key: Sequence[str]) -> None:
     """A table without key is appended to, unless the manifest itself asks for rows by key."""
     if not key and table.asks_for_key:
         raise Refused(
-            f"mode scd1 needs a key, but records of {table.name} have none: "
+            f"mode {table.mode} needs a key, but records of {table.name} have none: "
             f"set tables[{table.settings.source}].primaryKey, or mode: append"
         )
 
 
+def _ordered(columns: str | None) -> str:
+    return "in the order of positions, times or offsets" if columns is None else f"in the order of {columns}"
+
+
+def made_for_good(table: MirroredTable) -> dict[str, str]:
+    """Properties of a mirror that say which rows it has, by settings that cannot change."""
+    settings = table.settings
+    found = {
+        FILTER_PROPERTY: settings.filter,
+        TRACKED_PROPERTY: json.dumps(settings.tracked_columns) if settings.tracked_columns else None,
+        INITIAL_PROPERTY: settings.initial_valid_from,
+        OWN_PROPERTY: _text(settings.own_columns),
+        EXPRESSIONS_PROPERTY: _text(settings.expressions),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _text(columns: Mapping[str, str]) -> str | None:
+    return json.dumps(columns, sort_keys=True) if columns else None
+
+
+_MADE_FOR_GOOD = {
+    FILTER_PROPERTY: ("filter", "rows that were left out do not come back by themselves, nor do others go"),
+    TRACKED_PROPERTY: ("trackedColumns", "versions that are there were made by other columns"),
+    INITIAL_PROPERTY: ("initialValidFrom", "versions that are there have another beginning"),
+    OWN_PROPERTY: (
+        "columns.metadata (with rowHash, keyHash and identity)",
+        "rows that are there were written without",
+    ),
+    EXPRESSIONS_PROPERTY: ("columns.expressions", "rows that are there were computed by others"),
+}
+
+
+def _check_made_for_good(table: MirroredTable, what: str) -> None:
+    asked = made_for_good(table)
+    for name, (field, why) in _MADE_FOR_GOOD.items():
+        made, now = table.properties.get(name), asked.get(name)
+        if made != now:
+            before = f"without a {field}" if made is None else f"with the {field} {made}"
+            raise Refused(
+                f"{what} was made {before}, and tables[{table.settings.source}].{field} now is "
+                f"{now or 'not set'}: {why}. Choose another target with a new resyncToken, or set {field} as "
+                "it was"
+            )
+
+
 def check_target(table: MirroredTable, key: Sequence[str]) -> None:
-    """A mirror belongs to one source table of one pipeline; its mode and key cannot change, for its rows
-    would mean something else.
+    """A mirror belongs to one source table of one pipeline; its mode, key, filter and the columns of its
+    order cannot change, for its rows would mean something else.
     """
     what = f"the target {table.mirror.location}"
     owner = table.properties.get(SOURCE_PROPERTY)
@@ -121,10 +177,18 @@ def check_target(table: MirroredTable, key: Sequence[str]) -> None:
     if owner != table.source:
         raise Refused(f"{what} is the mirror of {owner}: choose another target")
     mode = table.properties.get(MODE_PROPERTY)
-    wanted = "scd1" if key or table.asks_for_key else "append"
+    wanted = table.mode if key or table.asks_for_key else "append"
     if mode != wanted:
         raise Refused(
             f"{what} was made with mode {mode}, and {wanted} is asked for now: choose another target"
+        )
+    _check_made_for_good(table, what)
+    ordered, by = table.properties.get(ORDER_PROPERTY), table.spec.order.values
+    if ordered != by:
+        raise Refused(
+            f"{what} was made {_ordered(ordered)}, and {_ordered(by)} is asked for now: the places of its "
+            "rows in the one order say nothing in the other. Choose another target with a new resyncToken, "
+            "or set ordering as it was"
         )
     stored = json.loads(table.properties.get(KEY_PROPERTY, "null"))
     if key and stored is not None and set(stored) != set(key):

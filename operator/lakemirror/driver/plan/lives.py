@@ -25,13 +25,19 @@ class Seen:
 
     ``alone`` is the lowest sequence of an event without it, where absence is told from the keys of a JSON
     object: a single one may be broken, and says nothing. ``defaults`` are those of the events' schemas, each
-    with the lowest sequence of an event of that schema.
+    with the lowest sequence of an event of that schema. ``typed`` says that there is a type: of JSON without
+    schema, nothing but null may have been seen.
     """
 
     absent: bytes | None = None
     present: bytes | None = None
     alone: bytes | None = None
     defaults: tuple[tuple[bytes, Field], ...] = ()
+    typed: bool = True
+
+    def without_absence(self) -> Seen:
+        """The same of records that leave out nulls: a key that is not there says nothing."""
+        return replace(self, absent=None, alone=None)
 
     def __or__(self, other: Seen) -> Seen:
         return Seen(
@@ -39,6 +45,7 @@ class Seen:
             _highest(self.present, other.present),
             min(filter(None, (self.alone, other.alone)), default=None),
             (*self.defaults, *other.defaults),
+            self.typed or other.typed,
         )
 
 
@@ -49,7 +56,8 @@ class Life:
     Up to the sequence ``absent``, values are of a former life (None: it was always there, as far as is
     known). ``default`` is what older rows have, by the schema of the event at ``default_at``. ``fill`` says
     that stored rows may still hold values of a former life. ``alone`` is the only event so far whose JSON
-    lacked the column.
+    lacked the column. ``nulls``: the column is there, and nothing but null was seen of it, so that it has no
+    type yet and the mirror does not have it.
     """
 
     absent: bytes | None = None
@@ -58,6 +66,7 @@ class Life:
     fill: bool = False
     default: Field | None = None
     default_at: bytes | None = None
+    nulls: bool = False
 
 
 PLAIN = Life()
@@ -84,6 +93,11 @@ class Lives:
     columns: Collection[str] | None
     highest: Callable[[], bytes | None]
 
+    @property
+    def untyped(self) -> list[str]:
+        """Columns of which nothing but null was seen."""
+        return [name for name, life in self.stored.items() if life.nulls]
+
     def after(self, seen: Mapping[str, Seen]) -> dict[str, Turn]:
         """Each column after a batch."""
         return {name: self._turn(name, each) for name, each in seen.items()}
@@ -93,18 +107,20 @@ class Lives:
         seen, alone = _believed(before, seen)
         if before.dropped and seen.present is None:
             return Turn(before)
-        exists = self.columns is not None
+        exists, there = self.columns is not None, name in (self.columns or ())
+        nulls = before.nulls
+        before = replace(before, nulls=not (there or seen.typed or (seen.present is None and not nulls)))
         absent, present = _highest(before.absent, seen.absent), seen.present
-        if before.dropped or (self.columns is not None and name not in self.columns):
+        if before.dropped or (exists and not there and not nulls):
             absent = _highest(absent, self.highest())
         elif exists and absent != before.absent:
             present = _highest(present, self.highest())
         begins = before.dropped or absent != before.absent
         if begins and absent is not None and (present is None or present < absent):
             gone = replace(before, absent=absent, alone=None, dropped=True, fill=False)
-            return Turn(before if before.dropped else gone, dropped=not before.dropped)
-        fill = before.fill or (begins and exists)
-        return Turn(_with_default(Life(absent, alone, fill=fill), before, seen), returned=before.dropped)
+            return Turn(before if before.dropped else gone, dropped=there and not before.dropped)
+        life = Life(absent, alone, fill=before.fill or (begins and exists), nulls=before.nulls)
+        return Turn(_with_default(life, before, seen), returned=there and before.dropped)
 
 
 def _believed(before: Life, seen: Seen) -> tuple[Seen, bytes | None]:
@@ -139,7 +155,7 @@ def together(told: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
     found: dict[str, Seen] = {}
     for each in told:
         for name, seen in each.items():
-            found[name] = found.get(name, Seen()) | seen
+            found[name] = found[name] | seen if name in found else seen
     return found
 
 
@@ -160,7 +176,7 @@ _SEQUENCES = ("absent", "alone", "default_at")
 def _document(life: Life) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(life, name) for name in _SEQUENCES}
     found = {name: seq.hex() for name, seq in found.items() if seq is not None}
-    found |= {name: True for name in ("dropped", "fill") if getattr(life, name)}
+    found |= {name: True for name in ("dropped", "fill", "nulls") if getattr(life, name)}
     if life.default is not None:
         found["default"] = {
             "name": life.default.name,
@@ -178,6 +194,7 @@ def _life(document: Mapping[str, Any]) -> Life:
     return Life(
         dropped=bool(document.get("dropped")),
         fill=bool(document.get("fill")),
+        nulls=bool(document.get("nulls")),
         default=default,
         **sequences,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -10,16 +11,43 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakemirror.api import CdcPipeline, Table
+from lakemirror.api.tables import Mode, OwnColumn, groups_of
+from lakemirror.driver.parse import computed, condition
+from lakemirror.driver.parse.computed import Computed
+from lakemirror.driver.parse.condition import Condition
 from lakemirror.driver.parse.decode import Reading
 from lakemirror.driver.plan.lives import Life, Lives, from_text
 from lakemirror.driver.plan.names import check_location
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift
 from lakemirror.driver.sequence import as_bytes
-from lakemirror.driver.tables.columns import T
-from lakemirror.driver.tables.mirror import COLUMNS_PROPERTY, KEY_PROPERTY, NULLS_PROPERTY, Mirror
+from lakemirror.driver.tables.columns import SHARD, T, of_shard
+from lakemirror.driver.tables.mirror import (
+    COLUMNS_PROPERTY,
+    GAPS_PROPERTY,
+    KEY_PROPERTY,
+    NULLS_PROPERTY,
+    SHARD_PROPERTY,
+    Mirror,
+)
 from lakemirror.driver.tables.names import Location, TableName, locate, owner_of
 from lakemirror.driver.tables.tombstones import Summary, Tombstones
+
+_OWN: Mapping[OwnColumn, str] = {
+    "sourceTime": "timestamp",
+    "op": "string",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "loadTime": "timestamp",
+    "pipeline": "string",
+    "batch": "bigint",
+    "rowHash": "string",
+    "keyHash": "string",
+    "identity": "bigint",
+}
+_OF_SHARD = (COLUMNS_PROPERTY, GAPS_PROPERTY, NULLS_PROPERTY, SHARD_PROPERTY)
+"""Properties that tell of one source table, of which a mirror may have several."""
 
 
 class MirroredTable:
@@ -37,16 +65,27 @@ class MirroredTable:
         self.spec = pipeline.spec
         self.name = name
         self.settings = settings
-        self.source = owner_of(pipeline.name, name)
+        self.pipeline = pipeline.name
+        self.shard = str(name) if settings.merge_shards else None
+        """The name of a shard whose mirror has several."""
+        self.kept_as = settings.source if settings.merge_shards else str(name)
+        """Whose the mirror is, in this pipeline."""
+        self.source = owner_of(pipeline.name, self.kept_as)
         self._reported = {each.identity for each in reported}
         self._highest: bytes | None = None
         self._writes_nulls = False
+        self._conditions: dict[str, tuple[dict[str, DataType], Condition]] = {}
+        self._computed: dict[str, tuple[dict[str, DataType], Computed]] = {}
+        self.warned_of_order = False
+        """Whether somebody was told that changes came out of order."""
+        self.has_view = False
+        """Whether this run has made the view of the current rows, or has tried to."""
 
     @cached_property
     def location(self) -> Location:
         """Where the mirror stands or is going to stand."""
         assert self.settings.target is not None
-        return locate(self.settings.target, self.name)
+        return locate(self.settings.target, self.name, groups_of(self.settings.source, str(self.name)))
 
     @cached_property
     def mirror(self) -> Mirror:
@@ -57,7 +96,7 @@ class MirroredTable:
     @cached_property
     def tombstones(self) -> Tombstones:
         """Only of a mirror that exists."""
-        return Tombstones(self.spark, self.mirror)
+        return Tombstones(self.spark, self.mirror, self.shard)
 
     @property
     def tombstone_summary(self) -> Summary:
@@ -66,14 +105,44 @@ class MirroredTable:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The mirror's table properties; none before it is there."""
-        return self.mirror.properties if self.mirror.exists else {}
+        """The mirror's table properties, of a shard its own; none before it is there."""
+        if not self.mirror.exists:
+            return {}
+        if self.shard is None:
+            return self.mirror.properties
+        found = {name: text for name, text in self.mirror.properties.items() if name not in _OF_SHARD}
+        for name in _OF_SHARD:
+            text = self.mirror.properties.get(self.property_name(name))
+            if text is not None:
+                found[name] = text
+        if KEY_PROPERTY in found:
+            found[KEY_PROPERTY] = json.dumps([n for n in json.loads(found[KEY_PROPERTY]) if n != SHARD])
+        return found
+
+    def property_name(self, name: str) -> str:
+        """What a property is called in the mirror."""
+        return f"{name}.{self.shard}" if self.shard is not None and name in _OF_SHARD else name
+
+    def rows(self, version: int | None = None) -> DataFrame:
+        """The mirror's rows, now or at a version; of a shard its own."""
+        rows = self.mirror.frame(version).alias("t")
+        return rows if self.shard is None else rows.where(of_shard(self.shard))
+
+    @property
+    def mode(self) -> Mode:
+        """How the table is kept if it has a key."""
+        return self.settings.mode or "scd1"
 
     @property
     def soft(self) -> str | None:
-        """The column that says when a row was deleted, where deletes are soft."""
-        delete = self.settings.delete
+        """The column that says when a row was deleted, where deletes are soft; versions need none."""
+        delete = self.settings.delete if self.mode != "scd2" else None
         return delete.column if delete is not None and delete.type == "soft" else None
+
+    @property
+    def own(self) -> dict[str, DataType]:
+        """The columns that the manifest adds to the mirror, but for those that are computed of others."""
+        return {name: DataType.fromDDL(_OWN[what]) for name, what in self.settings.own_columns.items()}
 
     @property
     def avoided(self) -> Mapping[str, Sequence[str]]:
@@ -81,10 +150,31 @@ class MirroredTable:
         return self.settings.target.avoided if self.settings.target is not None else {}
 
     @property
+    def change_feed(self) -> bool | None:
+        """Whether the mirror keeps Delta's change feed; None: as it is."""
+        return self.settings.target.change_feed if self.settings.target is not None else None
+
+    @property
     def asks_for_key(self) -> bool:
-        """Whether the manifest asks for mode scd1 for this very table, not for tables in general."""
+        """Whether the manifest asks for rows by key for this very table, not for tables in general; a
+        conflict needs a key as well.
+        """
         listed = self.spec.listed(str(self.name))
-        return listed is not None and listed.mode == "scd1"
+        return listed is not None and (listed.mode in ("scd1", "scd2") or listed.on_conflict == "fail")
+
+    def condition(self, sql: str, columns: Mapping[str, DataType]) -> Condition:
+        """A condition on rows with these columns, looked at again only when they change; raises
+        WrongCondition.
+        """
+        if sql not in self._conditions or self._conditions[sql][0] != columns:
+            self._conditions[sql] = dict(columns), condition.checked(self.spark, sql, columns)
+        return self._conditions[sql][1]
+
+    def computed(self, sql: str, columns: Mapping[str, DataType]) -> Computed:
+        """The same of an expression of any type."""
+        if sql not in self._computed or self._computed[sql][0] != columns:
+            self._computed[sql] = dict(columns), computed.checked(self.spark, sql, columns)
+        return self._computed[sql][1]
 
     @property
     def rename(self) -> Mapping[str, str]:
@@ -105,12 +195,17 @@ class MirroredTable:
         """
         if self.mirror.columns is None:
             return None
+        known = self.properties.get(SHARD_PROPERTY)
+        if self.shard is not None and known is None:
+            return None
         back, columns = {mirror: source for source, mirror in self.rename.items()}, self.settings.columns
         found = {}
         for name, kind in self.mirror.columns.items():
             source = back.get(name, name)
             renamed = name in self.rename and name not in back
-            if name != self.soft and not renamed and (columns is None or columns.keeps(source)):
+            mine = self.shard is None or source in json.loads(known or "[]")
+            ours = name == self.soft or name in self.own or name in self.settings.expressions
+            if mine and not ours and not renamed and (columns is None or columns.keeps(source)):
                 found[source] = kind
         return found
 
@@ -127,7 +222,7 @@ class MirroredTable:
     def highest(self) -> bytes | None:
         """The highest sequence of the events that are applied; looked up once, if at all."""
         if self._highest is None and self.mirror.exists:
-            row = self.mirror.frame().agg(F.max("__seq")).first()
+            row = self.rows().agg(F.max("__seq")).first()
             stored = as_bytes(row[0]) if row is not None else None
             newest = self.tombstones.summary.newest if self.properties.get(KEY_PROPERTY) != "[]" else None
             self._highest = max(filter(None, (stored, newest)), default=None)
@@ -160,7 +255,7 @@ class MirroredTable:
 
     def stored_seqs(self, reading: Reading, version: int | None = None) -> DataFrame:
         """The sequence of each row of the mirror, now or at a version: key, stored."""
-        rows = self.mirror.frame(version).alias("t")
+        rows = self.rows(version)
         return rows.select(stored_key(reading), T("__seq").alias("stored"))
 
 

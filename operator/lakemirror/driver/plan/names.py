@@ -37,18 +37,22 @@ def check_columns(
     *,
     key: Sequence[str],
     soft: str | None,
+    own: Collection[str] = (),
+    metadata: Collection[str] = METADATA,
 ) -> None:
     """Raise Refused unless every column of ``source`` (what the manifest calls the table) has a name of its
     own in the mirror.
 
     ``versions`` are the source's columns, by schema; ``names`` what they are called in the mirror;
-    ``columns`` those of the mirror, without metadata and without ``soft``, the column of a soft delete.
+    ``columns`` those of the mirror, without its ``metadata``, without ``soft``, the column of a soft
+    delete, and without those of its ``own`` that the manifest adds.
     """
     settings = f"tables[{source}].columns"
     for version in versions:
         _check_renamed([name for name in version if name in names], names, settings)
-    taken = {**{name.lower(): name for name in RESERVED}, **{name.lower(): name for name in METADATA}}
+    taken = {**{name.lower(): name for name in RESERVED}, **{name.lower(): name for name in metadata}}
     seen: dict[str, str] = {}
+    added = {name.lower() for name in own}
     for name, kind in columns.items():
         other = seen.setdefault(name.lower(), name)
         if other != name:
@@ -65,6 +69,12 @@ def check_columns(
             raise Refused(
                 f"column {name!r} has the name of the soft delete's column: choose another delete.column, "
                 f"rename it with {settings}.rename, or leave it out with {settings}.exclude"
+            )
+        if name.lower() in added:
+            raise Refused(
+                f"column {name!r} has the name of a column that {settings} adds (metadata, rowHash, "
+                "keyHash, identity or expressions): choose another one there, or rename this with "
+                f"{settings}.rename"
             )
         problem = "it has no name" if not name else next(_problems(kind), None)
         if problem is not None:

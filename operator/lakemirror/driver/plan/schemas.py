@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from lakemirror.driver.parse.envelopes.chooser import metadata
 from lakemirror.driver.parse.values.connect import Field, parse_envelope, parse_key, schemaless
 from lakemirror.driver.parse.values.decode import RowDecoder
 from lakemirror.driver.parse.values.inference import columns, resolve, shape
@@ -37,11 +38,11 @@ class Schema:
     def says(self, column: str) -> Seen:
         """What its events say of a column of the source."""
         if self.group.schema_id is None:
-            return self.told.get(column, Seen())
+            return self.told.get(column, Seen(typed=False))
         first, last = self.group.first_seq or b"", self.group.last_seq or b""
         found = next((each for each in self.fields if each.name == column), None)
         if found is None:
-            return Seen(absent=last)
+            return Seen(absent=last, typed=False)
         scalar = found.items is None and not found.fields
         return Seen(present=last, defaults=((first, found),) if scalar and found.default is not None else ())
 
@@ -60,6 +61,7 @@ class Schemas:
 
     def __init__(self, table: MirroredTable) -> None:
         self._table = table
+        self._is_metadata = metadata(table.spec.envelope)
         self._parsed: dict[tuple[int | None, int | None], Schema] = {}
 
     def of(self, changes: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> list[Schema]:
@@ -77,7 +79,8 @@ class Schemas:
 
     def _parse(self, group: Group, documents: Mapping[int, str], told: _Told) -> Schema:
         if group.schema_id is not None:
-            fields: Sequence[Field] = parse_envelope(documents[group.schema_id])
+            document = parse_envelope(documents[group.schema_id])
+            fields: Sequence[Field] = [each for each in document if not self._is_metadata(each.name)]
             types: Mapping[str, DataType] = RowDecoder(fields).types
         else:
             types = told.types
@@ -100,32 +103,38 @@ class Schemas:
                 return None
             shapes += group.shapes
         settings = table.settings.columns
-        names = {name for each in shapes for name in each.names or ()}
+        names = {name for each in shapes for name in each.names or () if not self._is_metadata(name)}
         if any(name not in existing and (settings is None or settings.keeps(name)) for name in names):
             return None
         rows = [each for each in shapes if each.row and each.names is not None]
         told = {name: _of_shapes(name, rows) for name in existing}
+        told |= {name: replace(_of_shapes(name, rows), typed=False) for name in table.lives.untyped}
         if not table.writes_nulls:
-            told = {name: Seen(present=each.present) for name, each in told.items()}
+            told = {name: each.without_absence() for name, each in told.items()}
         return _Told(existing, _keys_of(shapes), told)
 
     def _told(self, changes: DataFrame) -> _Told:
         """Columns and keys of the records without schema.
 
-        A column's type is the mirror's, then that of the manifest, then what the values say.
+        A column's type is the mirror's, then that of the manifest, then what the values say; while all of
+        them are null, it has none.
         """
         table = self._table
         existing = table.fed or {}
-        row = _aggregated(changes, existing, nulls=not table.writes_nulls)
-        found = resolve(columns(row["schema"], row["order"]), existing, table.declared)
+        known = [*existing, *(name for name in table.lives.untyped if name not in existing)]
+        row = _aggregated(changes, known, nulls=not table.writes_nulls)
+        inferred = columns(row["schema"], row["order"])
+        inferred = {name: kind for name, kind in inferred.items() if not self._is_metadata(name)}
+        types = {**existing, **resolve(inferred, existing, table.declared)}
         table.writes_nulls = table.writes_nulls or bool(row["nulls"])
-        seen = _seen(row, existing)
-        new = [name for name in found if name not in existing]
+        seen = _seen(row, known)
+        new = [name for name in inferred if name not in known]
         if new:
             seen |= _seen(_aggregated(changes, new, shapes=False), new)
         if not table.writes_nulls:
-            seen = {name: Seen(present=each.present) for name, each in seen.items()}
-        return _Told({**existing, **found}, _keys(row), seen)
+            seen = {name: each.without_absence() for name, each in seen.items()}
+        seen = {name: replace(each, typed=name in types) for name, each in seen.items()}
+        return _Told(types, _keys(row), seen)
 
 
 def _aggregated(

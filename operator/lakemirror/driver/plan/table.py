@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
+from pyspark.sql.types import StringType
+
+from lakemirror.api.tables import Mode
+from lakemirror.driver.parse.computed import Computed
+from lakemirror.driver.parse.condition import Condition, WrongCondition
 from lakemirror.driver.parse.decode import Reading
+from lakemirror.driver.parse.expectations import Expected
 from lakemirror.driver.plan import columns, key
+from lakemirror.driver.plan.computed import computed_of
 from lakemirror.driver.plan.drift import DriftPlan
 from lakemirror.driver.plan.fills import Fill
 from lakemirror.driver.plan.lives import Life
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.names import check_columns, check_features
+from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift
+from lakemirror.driver.tables.columns import SHARD, metadata_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,10 @@ class TablePlan:
     ``drift`` what nobody was told of yet. ``reading`` says how events are read; ``lives`` are the source's
     columns after the batch, ``fills`` what stored rows have in columns that begin a new life. ``tracked``
     are the columns whose values may be older than their row, ``soft`` the column of a soft delete,
-    ``former_floor`` the sequence of the newest truncate before the batch.
+    ``former_floor`` the sequence of the newest truncate before the batch. In mode scd2 ``compared`` are the
+    columns whose changes begin versions (None: all changes do), and ``initial`` is since when rows are valid
+    that were there before their first change. ``mode`` is ``append`` where there is no key. ``comments`` are
+    those of columns, by mirror name.
     """
 
     seen: TableOverview
@@ -37,6 +50,14 @@ class TablePlan:
     tracked: Sequence[str] = ()
     soft: str | None = None
     former_floor: bytes | None = None
+    compared: Sequence[str] | None = None
+    initial: datetime | None = None
+    mode: Mode = "scd1"
+    comments: Mapping[str, str] = field(default_factory=dict)
+    computed: Mapping[str, Computed] = field(default_factory=dict)
+    """The columns that the manifest has computed of others."""
+    decoding: Reading | None = None
+    """How events are decoded; None where ``reading`` tells. That of a shard has the shard's name besides."""
 
 
 def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Schema]) -> TablePlan:
@@ -51,11 +72,13 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
     else:
         key.check_key(table, mirror_key)
     names = columns.names_of(table, versions)
-    turns = columns.turns_of(table, versions, names, mirror_key)
     key.check_key_columns(table, mirror_key, names, versions)
+    turns = columns.turns_of(table, versions, names, mirror_key)
     spans = columns.spans_of(versions, names, turns if mirror_key else {})
     alteration = columns.drift_of(table, versions, names, turns, spans)
-    _check(table, versions, names, alteration, mirror_key)
+    dropped = {names[name] for name, turn in turns.items() if turn.life.dropped}
+    computed, alteration = computed_of(table, alteration, dropped)
+    _check(table, versions, names, alteration, mirror_key, computed)
     reading = Reading(
         columns=alteration.columns,
         names={name: mirror for name, mirror in names.items() if mirror in alteration.columns},
@@ -63,26 +86,108 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         versions=columns.readable(table, versions, names, alteration, spans),
         defaults=columns.defaults_of(names, turns, alteration),
         from_rows=key.from_rows(table, mirror_key, versions),
+        rekeyed=bool(mirror_key) and seen.rekeyed,
         other_key=other_key,
         images=not mirror_key,
+        condition=_filter(table, alteration),
+        expectations=_expectations(table, alteration),
+        computed=tuple(computed.values()),
         unrepresentable=table.spec.on_unrepresentable,
+        place=f"tables[{table.settings.source}].filter",
+        shard=table.shard,
     )
     fills = columns.fills_of(table, turns, reading, alteration)
     return TablePlan(
         seen,
         alteration,
         table.unreported(alteration.drift),
-        reading,
+        _with_shard(reading),
+        decoding=reading,
+        computed=computed,
         lives={
             name: turn.life if names[name] in fills else replace(turn.life, fill=False)
             for name, turn in turns.items()
-            if names[name] in alteration.columns
+            if names[name] in alteration.columns or turn.life.nulls
         },
         fills=fills,
         tracked=columns.tracked_in(table, reading, seen),
         soft=table.soft if mirror_key else None,
         former_floor=table.tombstone_summary.floor if mirror_key else None,
+        compared=_compared(table, reading) if mirror_key and alteration.columns else None,
+        initial=_initial(table) if mirror_key else None,
+        mode=table.mode if mirror_key else "append",
+        comments={
+            **{name: f"Computed: {each.sql}" for name, each in computed.items()},
+            **_docs(versions, names),
+        },
     )
+
+
+def _docs(versions: Sequence[Schema], names: Mapping[str, str]) -> dict[str, str]:
+    """What the source says of its columns, by mirror name."""
+    return {
+        names[each.name]: each.doc
+        for version in versions
+        for each in version.fields
+        if each.doc and each.name in names
+    }
+
+
+def _with_shard(reading: Reading) -> Reading:
+    """The columns and key of a mirror that has several shards."""
+    if reading.shard is None:
+        return reading
+    key = [SHARD, *reading.key] if reading.key else []
+    return replace(reading, columns={SHARD: StringType(), **reading.columns}, key=key)
+
+
+def _initial(table: MirroredTable) -> datetime | None:
+    said = table.settings.initial_valid_from
+    return None if said is None else datetime.fromisoformat(said)
+
+
+def _compared(table: MirroredTable, reading: Reading) -> tuple[str, ...] | None:
+    """The mirror's columns whose changes begin versions; raises Refused for those that it does not have."""
+    if table.settings.tracked_columns is None:
+        return None
+    columns = tuple(table.rename.get(name, name) for name in table.settings.tracked_columns)
+    missing = [name for name in columns if name not in reading.columns]
+    if missing:
+        raise Refused(
+            f"tables[{table.settings.source}].trackedColumns has {missing[0]}, which is not a column of the "
+            f"table's rows: they have {', '.join(reading.columns)}"
+        )
+    return columns
+
+
+def _filter(table: MirroredTable, alteration: DriftPlan) -> Condition | None:
+    """What rows have to meet."""
+    sql = table.settings.filter
+    if sql is None or not alteration.columns:
+        return None
+    return _condition(table, alteration, sql, f"tables[{table.settings.source}].filter")
+
+
+def _expectations(table: MirroredTable, alteration: DriftPlan) -> tuple[Expected, ...]:
+    """What rows should meet."""
+    listed = table.settings.expectations or ()
+    found = []
+    for each in listed if alteration.columns else ():
+        place = f"tables[{table.settings.source}].expectations[{each.name}]"
+        condition = _condition(table, alteration, each.condition, f"{place}.condition")
+        found.append(Expected(each.name, condition, each.on_violation, place))
+    return tuple(found)
+
+
+def _condition(table: MirroredTable, alteration: DriftPlan, sql: str, place: str) -> Condition:
+    """A condition that was checked; raises Refused for one that these columns do not fit."""
+    try:
+        return table.condition(sql, alteration.columns)
+    except WrongCondition as error:
+        raise Refused(
+            f"{place} {error}. It is a condition on one row of the "
+            f"mirror, which has the columns {', '.join(alteration.columns)}"
+        ) from None
 
 
 def _check(
@@ -91,6 +196,7 @@ def _check(
     names: Mapping[str, str],
     alteration: DriftPlan,
     mirror_key: Sequence[str],
+    computed: Mapping[str, Computed],
 ) -> None:
     """Raise Refused for names and types that the mirror cannot have."""
     check_columns(
@@ -100,6 +206,12 @@ def _check(
         alteration.columns,
         key=mirror_key,
         soft=table.soft if mirror_key else None,
+        own=[*table.own, *computed],
+        metadata=(
+            *metadata_of(table.mode if mirror_key else "append"),
+            *([SHARD] if table.shard is not None else []),
+        ),
     )
     features = table.mirror.features
-    check_features(table.settings.source, table.location, features, alteration.columns, table.avoided)
+    columns_ = {**alteration.columns, **table.own, **{name: each.kind for name, each in computed.items()}}
+    check_features(table.settings.source, table.location, features, columns_, table.avoided)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from threading import Lock
+from threading import Lock, RLock
 
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.tables.names import Location
@@ -19,6 +19,12 @@ class Targets:
     def __init__(self, known: Mapping[str, str]) -> None:
         self._owners = {canonical(target): source for target, source in known.items()}
         self._lock = Lock()
+        self._writing: dict[str, RLock] = {}
+
+    def writing(self, location: Location) -> RLock:
+        """Held by the one shard that writes a mirror."""
+        with self._lock:
+            return self._writing.setdefault(canonical(str(location)), RLock())
 
     def claim(self, location: Location, source: str) -> None:
         """Give a target to a source table; Refused when it belongs to another one."""

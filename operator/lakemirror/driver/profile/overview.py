@@ -9,7 +9,10 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.document import aware
+from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA, unknown_schemas
+from lakemirror.driver.parse.order import SET_APART
 from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.positions import Stream, StreamSeen
@@ -50,7 +53,9 @@ class Group:
 
 @dataclass
 class TableOverview:
-    """Events of one table. ``nulls``: some record without schema may have a JSON null."""
+    """Events of one table. ``nulls``: some record without schema may have a JSON null. ``moves``: a change of
+    a key is two records; ``rekeyed``: an update changes its row's key by itself.
+    """
 
     name: TableName
     groups: dict[tuple[int | None, int | None], Group] = field(default_factory=dict)
@@ -60,6 +65,7 @@ class TableOverview:
     keyed: int = 0
     gaps: bool = False
     moves: bool = False
+    rekeyed: bool = False
     snapshot: bool = False
     unanchored: bool = False
     streamed: bool = False
@@ -71,8 +77,10 @@ class TableOverview:
 
 @dataclass
 class Overview:
-    """All of a batch. ``documents`` are schema documents seen for the first time, by id. ``streams`` are the
-    positions, ``held`` the events whose order is undecided (see `lakemirror.driver.profile.rewinds`).
+    """All of a batch. ``documents`` are schema documents seen for the first time, by id, ``unknown_schemas``
+    what records say of schemas that have to be asked for. ``streams`` are the positions, ``held`` the events
+    whose order is undecided (see `lakemirror.driver.profile.rewinds`), ``again`` those of files that their
+    table has.
     """
 
     records: int = 0
@@ -81,8 +89,10 @@ class Overview:
     bad_reason: str | None = None
     tables: dict[TableName, TableOverview] = field(default_factory=dict)
     documents: dict[int, str] = field(default_factory=dict)
+    unknown_schemas: set[str] = field(default_factory=set)
     streams: dict[Stream, StreamSeen] = field(default_factory=dict)
     held: int = 0
+    again: int = 0
 
     def unreadable_schemas(self) -> dict[tuple[str, int], str]:
         """Why a schema document seen for the first time cannot be read, by column of its id and id."""
@@ -112,17 +122,22 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
     """Aggregate classified events; this materialises them. Whether positions grow is
     seen from those at offsets that ``every`` divides.
     """
-    grouped = events.groupBy(*_groups()).agg(
+    shaped = events.select("*", _shape().alias("shape_hash"))  # once, for it reads the images
+    grouped = shaped.groupBy(*_groups()).agg(
         *_shapes(),
         F.count("*").alias("events"),
         F.count("key_text").alias("keyed"),
         F.first("schema_text", ignorenulls=True).alias("schema_text"),
         F.first("key_schema_text", ignorenulls=True).alias("key_schema_text"),
         F.first("reason", ignorenulls=True).alias("reason"),
+        F.max(F.when(F.startswith("reason", F.lit(UNKNOWN_SCHEMA)), F.col("reason"))).alias("unknown"),
         F.max("gaps").alias("gaps"),
-        F.max(F.col("new_key_text").isNotNull() | F.col("old_key_text").isNotNull()).alias("moves"),
-        F.max(F.col("op") == "r").alias("snapshot"),
-        F.max(F.col("op") != "r").alias("streamed"),
+        F.max(F.col("new_key_text").isNotNull() | (F.col("old_key_text").isNotNull() & ~_rekeys())).alias(
+            "moves"
+        ),
+        F.max(_rekeys()).alias("rekeyed"),
+        F.max(F.col("op") == Op.READ).alias("snapshot"),
+        F.max(F.col("op") != Op.READ).alias("streamed"),
         F.max("unanchored").alias("unanchored"),
         F.min("seq").alias("first_seq"),
         F.max("seq").alias("last_seq"),
@@ -134,9 +149,12 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
     tombstones: dict[str, int] = {}
     for row in grouped.collect():
         result.records += row["events"]
-        if row["kind"] in ("bad", "no schema"):
+        if row["kind"] in ("bad", "no schema", SET_APART):
             result.bad += row["events"]
             result.bad_reason = result.bad_reason or f"{row['topic']}: {row['reason']}"
+            if row["unknown"] is not None:
+                result.unknown_schemas |= unknown_schemas(row["unknown"])
+                _learn(result, row, "schema")
         elif row["kind"] == "tombstone":
             result.ignored += row["events"]
             tombstones[row["topic"]] = tombstones.get(row["topic"], 0) + row["events"]
@@ -144,16 +162,23 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
             result.ignored += row["events"]
         elif row["kind"] == "held":
             result.held += row["events"]
+        elif row["kind"] == "again":
+            result.again += row["events"]
         else:
             _count(result, row)
     _attribute(result, tombstones)
     return result
 
 
+def _rekeys() -> Column:
+    """BOOLEAN: an update that changes its row's key by itself."""
+    return F.coalesce((F.col("op") == Op.UPDATE) & F.col("old_key_text").isNotNull(), F.lit(False))
+
+
 def _groups() -> list[Column]:
     """What events are grouped by."""
     names = ("kind", "database", "schema", "table", "schema_id", "key_schema_id", "topic", "partition")
-    return [*map(F.col, (*names, "stream")), F.pmod(_shape(), F.lit(_SHAPES)).alias("shape")]
+    return [*map(F.col, (*names, "stream")), F.pmod("shape_hash", F.lit(_SHAPES)).alias("shape")]
 
 
 def _shape() -> Column:
@@ -176,7 +201,7 @@ def _shapes() -> list[Column]:
         F.first(_names()).alias("names"),
         F.first(_key_names()).alias("key_names"),
         F.first(F.col("row_text").isNotNull()).alias("is_row"),
-        (F.min(_shape()) == F.max(_shape())).alias("one_shape"),
+        (F.min("shape_hash") == F.max("shape_hash")).alias("one_shape"),
         F.max(F.col("schema_id").isNull() & F.col("row_text").contains(":null")).alias("nulls"),
     ]
 
@@ -202,9 +227,7 @@ def _count(result: Overview, row: Row) -> None:
         table.truncates += row["events"]
         table.floor = max(table.floor or b"", bytes(row["last_seq"]))
         return
-    for identity, document in (("schema_id", "schema_text"), ("key_schema_id", "key_schema_text")):
-        if row[identity] is not None and row[document] is not None:
-            result.documents[row[identity]] = row[document]
+    _learn(result, row, "schema", "key_schema")
     group = table.groups.setdefault(
         (row["schema_id"], row["key_schema_id"]), Group(row["schema_id"], row["key_schema_id"])
     )
@@ -216,8 +239,16 @@ def _count(result: Overview, row: Row) -> None:
     table.events += row["events"]
     table.keyed += row["keyed"]
     _add_shape(group, row)
-    for flag in ("gaps", "moves", "snapshot", "unanchored", "streamed", "nulls"):
+    for flag in ("gaps", "moves", "rekeyed", "snapshot", "unanchored", "streamed", "nulls"):
         setattr(table, flag, getattr(table, flag) or bool(row[flag]))
+
+
+def _learn(result: Overview, row: Row, *schemas: str) -> None:
+    """Keep the schema documents that events have brought."""
+    for name in schemas:
+        identity, document = row[f"{name}_id"], row[f"{name}_text"]
+        if identity is not None and document is not None:
+            result.documents[identity] = document
 
 
 def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 MOST: Final = 100
@@ -108,6 +109,28 @@ def newest(memories: Iterable[Memory]) -> dict[Stream, Place]:
             if stream not in merged or merged[stream].top < place.top:
                 merged[stream] = place
     return merged
+
+
+def committed_by_all(memory: Memory, now: datetime, retention: timedelta) -> bytes:
+    """The sequence below which no stream is expected to bring anything: the least of their highest ones,
+    without streams that are quiet; empty where nothing is known.
+
+    A stream is quiet when its newest change is older, by more than ``retention``, than the newest change of
+    all streams: by the source's own times, so that a driver that was away takes no stream for quiet which it
+    has not read yet. What a quiet stream still brings from below is later than the retention promises to wait
+    for: it was made before the tombstone and comes at least that long after it, and is counted as
+    late_after_collection if it writes a row. A stream without times, or with changes whose place is
+    undecided, is never quiet.
+    """
+    moment = int(now.timestamp() * 1e6)
+    newest = min(max((each.time for each in memory.values() if each.time is not None), default=0), moment)
+    since = newest - int(retention.total_seconds() * 1e6)
+    tops = [
+        bytes.fromhex(each.top.seq)
+        for each in memory.values()
+        if each.time is None or each.tail or each.time >= since
+    ]
+    return min(tops, default=b"")
 
 
 def to_json(memory: Memory) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.profile.evidence import unreached
 from lakemirror.driver.profile.positions import (
     At,
@@ -34,13 +35,13 @@ def aggregates(every: int = 1) -> list[Column]:
     """
     at = F.struct("seq", "offset")
     placed = F.col("stream").isNotNull()
-    compared = placed & (F.col("op") != "r") & (F.pmod("offset", F.lit(every)) == 0)
+    compared = placed & (F.col("op") != Op.READ) & (F.pmod("offset", F.lit(every)) == 0)
     by_offset = F.sort_array(F.collect_list(F.when(compared, F.struct("offset", "seq"))))
     by_seq = F.sort_array(F.collect_list(F.when(compared, F.col("seq"))))
     return [
         (by_offset["seq"] == by_seq).alias("ordered"),
         F.max(F.when(placed, at)).alias("top"),
-        F.max(F.when(placed & (F.col("op") != "r"), at)).alias("streamed_top"),
+        F.max(F.when(placed & (F.col("op") != Op.READ), at)).alias("streamed_top"),
         F.max(F.when(placed & ~F.col("unanchored"), F.col("offset"))).alias("last"),
         F.max(F.when(placed & F.col("unanchored"), F.col("offset"))).alias("last_unanchored"),
         F.min(F.when(placed, F.col("seq"))).alias("low"),
@@ -112,7 +113,7 @@ def _beside_tops(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> D
         (F.col("offset") <= F.col("_offset")).alias("old"),
         F.when(F.col("unanchored"), F.col("_streamed")).otherwise(F.col("_seq")).alias("stood"),
         "unanchored",
-        F.when(F.col("op") != "r", F.lower(F.hex("seq"))).alias("streamed"),
+        F.when(F.col("op") != Op.READ, F.lower(F.hex("seq"))).alias("streamed"),
     )
 
 

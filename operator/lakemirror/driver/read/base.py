@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame
 
@@ -24,6 +24,30 @@ itself could not be read (a line that is not a record): then it says why, ``valu
 bytes and the other columns may be null.
 """
 
+RAW_NAMES = (
+    *("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
+    *("file", "row", "problem"),
+)
+"""The columns of `RAW`."""
+
+
+CONTENT: Final = "lakemirror.sha256"
+"""The header of a row of a file that has the hash of the file's content."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of rows. ``place`` is what its records have as ``file``, ``sha256`` the hash of its content.
+    ``again``: it is read though tables may have it. ``table`` is the only one for which the batch has it, if
+    it is not there for all.
+    """
+
+    place: str
+    name: str
+    sha256: str
+    again: bool = False
+    table: str | None = None
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -31,11 +55,13 @@ class Batch:
 
     ``extent`` is the JSON-able range of input it covers, the same in any replay: for Kafka
     ``{"topic": {"partition": [from, until]}}``, for files ``{"files": [[name, sha256], ...]}``.
+    ``files`` are files of rows, which it has whole.
     """
 
     query_id: str
     batch_id: int
     extent: dict[str, Any] = field(default_factory=dict)
+    files: tuple[SourceFile, ...] = ()
 
     @property
     def note(self) -> dict[str, Any]:

@@ -1,21 +1,68 @@
-"""Why Kafka brokers do not answer: their client says no more than that it waited in vain."""
+"""Why Kafka brokers do not answer, and what to do about it: their client says the least of it."""
 
 from __future__ import annotations
 
+import re
 import socket
 
+from lakemirror.api.source import KafkaSecurity
 from lakemirror.driver.errors import cause_of
 
 _CONNECT_SECONDS = 5.0
 _IN_VAIN = ("TimeoutException", "ConfigException", "KafkaException", "DisconnectException")
 """Errors of the client that do not say what is wrong with the connection."""
+_FIELD = "spec.source.kafka.security"
+_REFUSED = re.compile(
+    r"\b(\w+(Authentication|Authorization)|UnsupportedSaslMechanism|IllegalSaslState)Exception\b"
+)
+_REMEDIES = (
+    (
+        r"^SaslAuthenticationException",
+        "the brokers refuse the login: check username and password in {secret}, and that the brokers know "
+        "this user for mechanism {mechanism}",
+    ),
+    (r"^UnsupportedSaslMechanism", "set {field}.mechanism to one that the brokers have enabled"),
+    (
+        r"^IllegalSaslState",
+        "this listener asks for no login: check the port in bootstrapServers and {field}.protocol",
+    ),
+    (
+        r"unable to find valid certification path|PKIX path building failed",
+        "the brokers' certificate is not of an authority that is trusted: put the authority's certificate "
+        "into key ca.crt of {secret}",
+    ),
+    (r"^CertificateExpired", "a certificate of the brokers has expired: renew it"),
+    (r"^CertificateNotYetValid", "a certificate of the brokers is not valid yet: compare the clocks"),
+    (
+        r"No subject alternative|No name matching",
+        "the brokers' certificate is not of this host: use names that it has in bootstrapServers and in the "
+        "brokers' advertised.listeners, or have it issued for this one",
+    ),
+    (
+        r"fatal alert|post-handshake",
+        "the brokers refuse the driver's certificate: check tls.crt and tls.key in {secret}",
+    ),
+    (
+        r"PEM truststore|CERTIFICATE entries|Could not parse certificate",
+        "a certificate in {secret} is damaged: ca.crt and tls.crt have to be certificates in PEM",
+    ),
+    (
+        r"InvalidKeySpec|rivate key|PRIVATE KEY|InvalidKeyException",
+        "the key in {secret} cannot be read: tls.key has to be in PKCS #8 without a password, as `openssl "
+        "pkcs8 -topk8 -nocrypt` makes it",
+    ),
+    (r"^TopicAuthorization", "give the driver's user the right Read on its topics"),
+)
+"""What the client says, and what it means or what to do."""
 
 
-def why_away(bootstrap_servers: str, error: Exception) -> str:
+def why_away(bootstrap_servers: str, error: Exception, security: KafkaSecurity | None = None) -> str:
     """What keeps the client from the brokers, in one line: its own ``error`` where that tells, such as a
     failed authentication, and else what connecting to each of the servers gives.
     """
     said = cause_of(error)
+    if (remedy := _remedy(said, security)) is not None:
+        return f"{bootstrap_servers}: {said}: {remedy}"
     if not said.startswith(_IN_VAIN):
         return f"{bootstrap_servers}: {said}"
     tried = {server.strip(): _connecting(server.strip()) for server in bootstrap_servers.split(",")}
@@ -25,9 +72,22 @@ def why_away(bootstrap_servers: str, error: Exception) -> str:
     open_ones = ", ".join(server for server, problem in tried.items() if problem is None)
     return (
         f"{open_ones} accepts connections, but no broker answers ({said}): check "
-        "spec.source.kafka.security.protocol, and that the brokers' advertised listeners can be reached "
-        "from the driver"
+        f"{_FIELD}.protocol, and that the brokers' advertised listeners can be reached from the driver"
     )
+
+
+def refuse(error: Exception) -> bool:
+    """Whether ``error`` says that the brokers do not let the client in, or not at a topic."""
+    return _REFUSED.search(str(error)) is not None
+
+
+def _remedy(said: str, security: KafkaSecurity | None) -> str | None:
+    secret = f"secret {security.secret}" if security is not None and security.secret else "a secret"
+    mechanism = security.mechanism if security is not None else None
+    for pattern, remedy in _REMEDIES:
+        if re.search(pattern, said):
+            return remedy.format(secret=secret, mechanism=mechanism, field=_FIELD)
+    return None
 
 
 def _connecting(server: str) -> str | None:

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -23,28 +23,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lakemirror.api.source import FromTimestamp, KafkaSecurity, KafkaSource, Source
+from lakemirror.api.source import FromTimestamp, KafkaSource, Source
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
-from lakemirror.driver.document import from_millis
-from lakemirror.driver.errors import LakemirrorError, PipelineStopped, cause_of
+from lakemirror.driver.errors import LakemirrorError, NotAnswered, PipelineStopped, cause_of
 from lakemirror.driver.read import brokers
 from lakemirror.driver.read.base import Batch, Committed, Lag
+from lakemirror.driver.read.kafka_admin import KafkaAdmin, TopicsForbidden, named
+from lakemirror.driver.read.login import client_options
+from lakemirror.driver.read.offset_log import SPARK_FOLDER, OffsetLog, Offsets
 from lakemirror.driver.read.watch import SourceWatch
 
-Offsets = dict[str, dict[int, int]]
-"""topic -> partition -> offset of the next record."""
-
 _log = logging.getLogger(__name__)
-SPARK_FOLDER = "spark"
 _TOPICS = "kafka/topics.json"
 _CHECK_SECONDS = 15.0
 _NEW_TOPICS_SECONDS = 10
 _MARK_SECONDS = 30
-_REQUEST_SECONDS, _CLIENT_SECONDS, _ANSWER_SECONDS = 15, 30, 40
-"""How long one request may take, what is asked for with all its tries, and at most until we look away."""
-_CLOSE_SECONDS = 5
 _RECORDS_PER_TASK = 10_000
 _TASKS_PER_CORE = 2
 
@@ -80,13 +75,14 @@ class KafkaFeed:
         self._storage = storage
         self._interval = interval_seconds
         self._client = client_options(source, secrets or {})
-        self._admin = _Admin(spark, self._client)
-        self._log = _OffsetLog(storage)
+        self._admin = KafkaAdmin(spark, self._client)
+        self._log = OffsetLog(storage)
         self._calls = threading.Lock()
         self._draining = threading.Event()
         self._failure: BaseException | None = None
         self._position = self._log.position()
         self._applied: int | None = None
+        self._there: set[str] = set()
         self.query_id = identity.query_id(storage, "kafka", started=bool(self._log.recorded()))
 
     def run(
@@ -98,12 +94,20 @@ class KafkaFeed:
     ) -> None:
         while True:
             deleted = self._check_topics()
+            self._forget_unseeing()
             try:
                 self._run_query(apply, once=once, stopping=stopping, lax=deleted)
             except StreamingQueryException as error:
                 # Spark ends the query when a topic is gone, also one without anything left to read.
-                if not deleted and self._check_topics():
+                if brokers.refuse(error):
+                    self._admin.close()  # which may be logged in from before
+                if self._check_topics() and not deleted:
                     continue
+                if self._forget_unseeing():
+                    continue
+                if brokers.refuse(error):  # some of the brokers do, or did
+                    with self._asking():
+                        raise
                 if _tells_of_loss(str(error)):
                     raise SourceLost(_lost_text(cause_of(error))) from error
                 raise
@@ -144,21 +148,28 @@ class KafkaFeed:
             return
         try:
             self._check_topics()
-        except LakemirrorError:
-            raise
-        except Exception:  # the brokers are away, as the watch has taken in
+        except Exception as error:
+            if isinstance(error, LakemirrorError) and not isinstance(error, NotAnswered):
+                raise
+            # The brokers are away, or let us not see all, as the watch has taken in. The query may go on.
             self._checked = time.monotonic()
 
     def _check_topics(self) -> bool:
-        """Whether topics that were read are gone, with nothing left in them; remembers those that are there.
+        """Whether Spark would take for a loss what is none: topics that were read are gone, with nothing left
+        in them, or others are new here and no longer begin at 0. Remembers the topics that are there.
 
-        Raises SourceLost where records were lost, or where a topic is another one than before.
+        Raises SourceLost where records were lost, or where a topic is another one than before, and
+        TopicsForbidden where that cannot be told because topics may not be seen or read.
         """
         self._checked = time.monotonic()
+        known, position = self._known_topics(), self._log.position()
         with self._asking():
-            ids, ends = self._admin.topic_ids(self._wanted()), self._admin.end_offsets(self._wanted())
-            begins = self._admin.begin_offsets(self._wanted())
-        known, position = self._known_topics(), self._log.position() or {}
+            topics = self._described()
+            ends, begins = self._admin.end_offsets(topics), self._admin.begin_offsets(topics)
+        ids = {name: str(each.topicId()) for name, each in topics.items()}
+        self._there = set(ids)
+        late = self._late(position, begins)
+        position = position or {}
         for topic in self._source.topics or ():
             if topic not in ids and topic not in known:
                 self._warn_once(f"topic {topic} does not exist; it is read once it does")
@@ -186,7 +197,45 @@ class KafkaFeed:
         if {**found, **kept} != known:
             text = json.dumps({"topics": {**found, **kept}}, indent=2, sort_keys=True)
             self._storage.write_text(_TOPICS, text + "\n")
-        return bool(gone)
+        return bool(gone or late)
+
+    def _late(self, position: Offsets | None, begins: Offsets) -> list[str]:
+        """The topics with a partition that is new here, such as one that could not be seen before, of which
+        the brokers have deleted the first records already.
+        """
+        late: list[str] = []
+        if position is None:
+            return late
+        for topic, partitions in begins.items():
+            new = {p: at for p, at in partitions.items() if at and p not in position.get(topic, {})}
+            for partition, at in new.items():
+                late.append(topic)
+                self._warn_once(
+                    f"topic {topic}, partition {partition} is new here and is read from offset {at} on: what "
+                    "was before it the brokers have deleted"
+                )
+        return late
+
+    def _described(self) -> dict[str, Any]:
+        """The topics that are wanted; TopicsForbidden if one may not be read, or if the brokers do not let us
+        see one that is named or was read before.
+        """
+        wanted = self._wanted()
+        before = {*(self._source.topics or ()), *(self._position or self._log.position() or ())}
+        return self._admin.described(wanted, {name for name in before if wanted(name)})
+
+    def _forget_unseeing(self) -> bool:
+        """Whether a batch was recorded while a topic could not be seen. Nothing of it was applied, for Spark
+        and ``_call`` refuse it; without it, the topic is read on from where it was.
+        """
+        unseeing = [
+            batch_id
+            for batch_id in self._log.recorded() - self._log.committed()
+            if self._log.left_out(batch_id) & self._there
+        ]
+        for batch_id in unseeing:
+            self._log.forget(batch_id)
+        return bool(unseeing)
 
     def _known_topics(self) -> dict[str, dict[str, Any]]:
         try:
@@ -204,8 +253,16 @@ class KafkaFeed:
             self._told.add(message)
             self._warn(message)
 
-    def _asking(self) -> AbstractContextManager[None]:
-        return self._watch.asking(partial(brokers.why_away, self._source.bootstrap_servers))
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        why = partial(brokers.why_away, self._source.bootstrap_servers, security=self._source.security)
+        with self._watch.asking(why):
+            try:
+                yield
+            except Exception as error:
+                if brokers.refuse(error):
+                    self._admin.close()  # the next question logs in anew
+                raise
 
     def lag(self) -> Lag:
         behind = 0
@@ -213,7 +270,7 @@ class KafkaFeed:
         if position is None:
             return Lag(None, False)
         with self._asking():
-            ends = self._admin.end_offsets(self._wanted())
+            ends = self._admin.end_offsets(self._described())
         for topic, partitions in ends.items():
             done = position.get(topic, {})
             behind += sum(max(0, end - done.get(partition, 0)) for partition, end in partitions.items())
@@ -226,7 +283,7 @@ class KafkaFeed:
         except FileNotFoundError:
             return Source(kafka=self._source)
         with self._asking():
-            kept = self._admin.begin_offsets(self._wanted())
+            kept = self._admin.begin_offsets(self._described())
         offsets = {
             topic: {number: max(at, began.get(topic, {}).get(number, at)) for number, at in each.items()}
             for topic, each in kept.items()
@@ -291,7 +348,7 @@ class KafkaFeed:
         # Spark wants every partition named; those that the manifest leaves out start at the beginning (-2).
         offsets = {
             topic: {str(p): start.get(topic, {}).get(p, -2) for p in partitions}
-            for topic, partitions in self._admin.end_offsets(self._wanted()).items()
+            for topic, partitions in self._admin.end_offsets(self._described()).items()
         }
         return {"startingOffsets": json.dumps(offsets)}
 
@@ -310,12 +367,15 @@ class KafkaFeed:
                 raise RuntimeError(f"stopping: batch {batch_id} is left to the next start")
             try:
                 batch = self._batch(batch_id)
+                left_out = self._log.left_out(batch_id)
+                if left_out and (there := left_out & self._described().keys()):
+                    raise TopicsForbidden(
+                        f"{named(sorted(there))} could not be seen when batch {batch_id} was begun"
+                    )
                 if lax:
-                    begun = {
-                        topic: {int(number): start for number, (start, _) in each.items()}
-                        for topic, each in batch.extent.items()
-                    }
-                    _require_there(begun, self._admin.begin_offsets(self._wanted()))
+                    before = self._log.until(batch_id - 1)
+                    begun = {topic: before[topic] for topic in batch.extent if topic in before}
+                    _require_there(begun, self._admin.begin_offsets(self._described()))
                 if batch.extent:  # the first batch may be empty, as when it starts at the end
                     cores = frame.sparkSession.sparkContext.defaultParallelism
                     apply(frame.coalesce(tasks(batch.extent, cores)), batch)
@@ -387,152 +447,3 @@ def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
     ranges = [each for partitions in extent.values() for each in partitions.values()]
     records = sum(until - start for start, until in ranges)
     return min(len(ranges), max(cores * _TASKS_PER_CORE, -(-records // _RECORDS_PER_TASK)))
-
-
-class _OffsetLog:
-    """The files of a streaming query's checkpoint that say which offsets a batch has.
-
-    ``offsets/<N>`` (a version, a line of metadata, a line of JSON: the offsets that batch N ends before),
-    ``commits/<N>``, and ``sources/0/0`` with the offsets that batch 0 begins at (Structured Streaming's
-    OffsetSeqLog, CommitLog and the Kafka source's initial offsets).
-    """
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-
-    def recorded(self) -> set[int]:
-        return self._numbers("offsets")
-
-    def committed(self) -> set[int]:
-        return self._numbers("commits")
-
-    def last(self) -> Committed | None:
-        """The last batch that is done."""
-        done = self.committed()
-        if not done:
-            return None
-        written = self._storage.stat(f"{SPARK_FOLDER}/commits/{max(done)}").mtime
-        return Committed(max(done), from_millis(written))
-
-    def until(self, batch_id: int) -> Offsets:
-        """Where the batch ends; for -1, where the first one begins. FileNotFoundError if not recorded."""
-        name = f"offsets/{batch_id}" if batch_id >= 0 else "sources/0/0"
-        last_line = self._storage.read_text(f"{SPARK_FOLDER}/{name}").rstrip().rpartition("\n")[2]
-        return {topic: {int(p): o for p, o in part.items()} for topic, part in json.loads(last_line).items()}
-
-    def position(self) -> Offsets | None:
-        """Where the last batch that is done ends; None before the query has first been started."""
-        try:
-            return self.until(max(self.committed(), default=-1))
-        except FileNotFoundError:
-            return None
-
-    def extent(self, batch_id: int) -> dict[str, dict[str, list[int]]]:
-        """What the batch covers; partitions without records are left out."""
-        begin, end = self.until(batch_id - 1), self.until(batch_id)
-        extent: dict[str, dict[str, list[int]]] = {}
-        for topic, partitions in sorted(end.items()):
-            for partition, until in sorted(partitions.items()):
-                # A partition that has appeared since is read from its beginning.
-                start = begin.get(topic, {}).get(partition, 0)
-                if start != until:
-                    extent.setdefault(topic, {})[str(partition)] = [start, until]
-        return extent
-
-    def _numbers(self, folder: str) -> set[int]:
-        entries = self._storage.list(f"{SPARK_FOLDER}/{folder}")
-        return {int(entry.name) for entry in entries if entry.name.isdecimal()}
-
-
-class _Admin:
-    """Questions to the brokers, through the Kafka client that Spark's source brings.
-
-    The client is made with the first question: it refuses to be made for hosts that are not known.
-    """
-
-    def __init__(self, spark: SparkSession, client: Mapping[str, str]) -> None:
-        self._jvm: Any = spark._jvm
-        self._settings = {
-            **client,
-            "request.timeout.ms": str(_REQUEST_SECONDS * 1000),
-            "default.api.timeout.ms": str(_CLIENT_SECONDS * 1000),
-        }
-        self._making = threading.Lock()
-        self._made: Any = None
-
-    @property
-    def _client(self) -> Any:
-        with self._making:
-            if self._made is None:
-                properties = self._jvm.java.util.Properties()
-                for name, value in self._settings.items():
-                    properties.setProperty(name, value)
-                self._made = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
-            return self._made
-
-    def compile(self, pattern: str) -> Any:
-        """A Java regular expression."""
-        return self._jvm.java.util.regex.Pattern.compile(pattern)
-
-    def begin_offsets(self, wanted: Callable[[str], bool]) -> Offsets:
-        """Where the partitions of the topics that are ``wanted`` begin now."""
-        return self._offsets(wanted, "earliest")
-
-    def end_offsets(self, wanted: Callable[[str], bool]) -> Offsets:
-        """Where they end now."""
-        return self._offsets(wanted, "latest")
-
-    def topic_ids(self, wanted: Callable[[str], bool]) -> dict[str, str]:
-        """The ids of the topics that are ``wanted``; a topic that is made again has another one."""
-        return {name: str(each.topicId()) for name, each in self._described(wanted).items()}
-
-    def _described(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
-        topics = self._jvm.java.util.ArrayList()
-        for name in self._get(self._client.listTopics().names()):
-            if wanted(name):
-                topics.add(name)
-        described = self._get(self._client.describeTopics(topics).allTopicNames())
-        return {name: described[name] for name in topics}
-
-    def _offsets(self, wanted: Callable[[str], bool], which: str) -> Offsets:
-        kafka = self._jvm.org.apache.kafka
-        asked = self._jvm.java.util.HashMap()
-        for name, described in self._described(wanted).items():
-            for partition in described.partitions():
-                at = kafka.common.TopicPartition(name, partition.partition())
-                asked.put(at, getattr(kafka.clients.admin.OffsetSpec, which)())
-        offsets: Offsets = {}
-        for at, found in self._get(self._client.listOffsets(asked).all()).items():
-            offsets.setdefault(at.topic(), {})[at.partition()] = found.offset()
-        return offsets
-
-    def close(self) -> None:
-        if self._made is not None:
-            self._made.close(self._jvm.java.time.Duration.ofSeconds(_CLOSE_SECONDS))
-
-    def _get(self, future: Any) -> Any:
-        return future.get(_ANSWER_SECONDS, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
-
-
-def client_options(source: KafkaSource, secrets: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a Kafka client for this source; ``secrets`` as in ``KafkaFeed``.
-
-    Certificates and keys are PEM texts (ca.crt, tls.crt, tls.key), as in a Kubernetes TLS Secret.
-    """
-    options: dict[str, str] = {"bootstrap.servers": source.bootstrap_servers}
-    if source.security is None:
-        return options
-    return options | _security_options(source.security, secrets)
-
-
-def _security_options(security: KafkaSecurity, secrets: Mapping[str, str]) -> dict[str, str]:
-    options: dict[str, str] = {"security.protocol": security.protocol}
-    if "ca.crt" in secrets:
-        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": secrets["ca.crt"]}
-    if "tls.crt" in secrets and "tls.key" in secrets:
-        options |= {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": secrets["tls.crt"],
-            "ssl.keystore.key": secrets["tls.key"],
-        }
-    return options

@@ -14,6 +14,7 @@ from lakemirror.driver.errors import cause_of
 
 _UNANSWERED_SECONDS = 60.0
 """A question that is under way for longer counts as not answered."""
+_SOURCE = "source"
 
 
 class SourceWatch:
@@ -26,23 +27,25 @@ class SourceWatch:
         self._tell = tell
         self._lock = threading.Lock()
         self._said = SourceReport()
+        self._away: dict[str, str] = {}
         self._asked: dict[int, float] = {}
 
     @contextmanager
-    def asking(self, why: Callable[[Exception], str] = cause_of) -> Iterator[None]:
+    def asking(self, why: Callable[[Exception], str] = cause_of, *, of: str = _SOURCE) -> Iterator[None]:
         """Ask the source inside: it is reached if that ends well, and lost if it raises; ``why`` explains the
-        error.
+        error. What it cannot be read without, such as a schema registry, is a part ``of`` its own: the source
+        is lost while one of them is.
         """
         thread = threading.get_ident()
         self._asked[thread] = time.monotonic()
         try:
             yield
         except Exception as error:
-            self._lost(why(error))
+            self._lost(why(error), of)
             raise
         finally:
             del self._asked[thread]
-        self._reached()
+        self._reached(of)
 
     @property
     def said(self) -> SourceReport:
@@ -61,17 +64,23 @@ class SourceWatch:
         """Why the source cannot be reached; None if it can, as far as is known."""
         return self.said.error
 
-    def _reached(self) -> None:
+    def _reached(self, part: str) -> None:
         with self._lock:
             before = self._said
-            first = before.reached_at or iso(datetime.now(UTC))
-            self._said = now = SourceReport(reached_at=first)
+            if self._away.pop(part, None) is None and (part != _SOURCE or self._away):
+                return
+            if self._away:
+                self._said = now = before.model_copy(update={"error": next(iter(self._away.values()))})
+            else:
+                first = before.reached_at or iso(datetime.now(UTC))
+                self._said = now = SourceReport(reached_at=first)
         if now != before:
             self._tell(now)
 
-    def _lost(self, error: str) -> None:
+    def _lost(self, error: str, part: str) -> None:
         with self._lock:
             before = self._said
+            self._away[part] = error
             since = before.lost_since or iso(datetime.now(UTC))
             self._said = now = before.model_copy(update={"lost_since": since, "error": error})
         if now != before:

@@ -8,6 +8,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakemirror.driver.parse.order import SET_APART
 from lakemirror.driver.profile.overview import source_of
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import quarantine
@@ -53,11 +54,11 @@ def _unreadable(events: DataFrame) -> DataFrame:
 
 
 def _set_apart(events: DataFrame) -> DataFrame:
-    """Records whose place in the source's order is undecided, and those whose schema cannot be read: source,
-    scope, reason and place.
+    """Records whose place in the source's order is undecided, those that have none, and those whose schema
+    cannot be read: source, scope, reason and place.
     """
     scope = F.when(F.col("kind") == "held", "order").otherwise("record")
-    apart = events.where(F.col("kind").isin("held", "no schema"))
+    apart = events.where(F.col("kind").isin("held", "no schema", SET_APART))
     return apart.select(source_of().alias("source"), scope.alias("scope"), "reason", *_PLACE)
 
 

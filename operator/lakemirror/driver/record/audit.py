@@ -22,15 +22,18 @@ from lakemirror.driver.profile.positions import Memory, Place, Stream, from_json
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import pending
 from lakemirror.driver.record.pending import Pending
-from lakemirror.driver.results import BatchResult, Drift, History, TableResult
+from lakemirror.driver.results import BatchResult, Drift, History, TableResult, Violated
 from lakemirror.driver.tables import delta
 
 COLUMNS = (
     "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, source STRING, target STRING, "
     f"version BIGINT, {', '.join(f'{name} BIGINT' for name in COUNTERS)}, tombstones_retained BIGINT, "
-    "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING"
+    "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING, violations_by STRING, "
+    "seconds DOUBLE"
 )
-"""One row for each table of a batch, and one with null ``source`` for the batch as a whole."""
+"""One row for each table of a batch, and one with null ``source`` for the batch as a whole. There,
+``seconds`` is how long the batch took until then.
+"""
 
 _STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
 _BATCH = ("query_id", "batch_id")
@@ -59,12 +62,17 @@ def read(spark: SparkSession, checkpoint: str) -> DataFrame | None:
 
 
 def keep(
-    spark: SparkSession, checkpoint: str, batch: Batch, result: BatchResult, memory: Memory | None
+    spark: SparkSession,
+    checkpoint: str,
+    batch: Batch,
+    result: BatchResult,
+    memory: Memory | None,
+    seconds: float | None = None,
 ) -> None:
-    """Make durable what a batch did, and which positions to remember. Of a batch that is done again, what was
-    said first stands.
+    """Make durable what a batch did, in how many seconds, and which positions to remember. Of a batch that is
+    done again, what was said first stands.
     """
-    pending.keep(open_storage(checkpoint, spark), _rows(batch, result, memory))
+    pending.keep(open_storage(checkpoint, spark), _rows(batch, result, memory, seconds))
 
 
 def stored(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> set[tuple[str, int]]:
@@ -93,7 +101,9 @@ def _of(table: DataFrame, batches: Sequence[Pending]) -> DataFrame:
     return table.where(near).select(*_BATCH)
 
 
-def _rows(batch: Batch, result: BatchResult, memory: Memory | None) -> list[dict[str, object]]:
+def _rows(
+    batch: Batch, result: BatchResult, memory: Memory | None, seconds: float | None
+) -> list[dict[str, object]]:
     common = {
         "committed_at": datetime.now(UTC).isoformat(),
         "query_id": batch.query_id,
@@ -103,12 +113,15 @@ def _rows(batch: Batch, result: BatchResult, memory: Memory | None) -> list[dict
         "extent": json.dumps(batch.extent, sort_keys=True),
         **result.counts.values(),
         "positions": None if memory is None else to_json(memory),
+        "seconds": None if seconds is None else round(seconds, 3),
     }
     rows: list[dict[str, object]] = [{**common, **whole}]
     for table in result.tables.values():
         drift = json.dumps([asdict(each) for each in table.drift], default=str) if table.drift else None
+        violated = json.dumps([asdict(each) for each in table.violated]) if table.violated else None
         states = {name: getattr(table, name) for name in _STATES}
-        rows.append({**common, "source": table.source, "drift": drift, **states, **table.counts.values()})
+        told = {"source": table.source, "drift": drift, "violations_by": violated}
+        rows.append({**common, **told, **states, **table.counts.values()})
     return rows
 
 
@@ -142,9 +155,10 @@ def history(spark: SparkSession, checkpoint: str) -> History:
     )
     by_source = {row["source"]: row for row in found.collect()}
     whole = by_source.pop(None, None)
+    violated = _violated(rows)
     return History(
         _counts(whole) if whole is not None else Counts(),
-        {source: _table(row) for source, row in by_source.items()},
+        {source: _table(row, violated.get(source, ())) for source, row in by_source.items()},
     )
 
 
@@ -157,7 +171,20 @@ def _counts(row: Row) -> Counts:
     return Counts(**{name: int(row[name] or 0) for name in COUNTERS})
 
 
-def _table(row: Row) -> TableResult:
+def _violated(rows: DataFrame) -> dict[str, tuple[Violated, ...]]:
+    """What was violated, by source table."""
+    if "violations_by" not in rows.columns:
+        return {}
+    kind = "ARRAY<STRUCT<name: STRING, on_violation: STRING, records: BIGINT>>"
+    each = rows.select("source", F.inline(F.from_json("violations_by", kind)))
+    sums = each.groupBy("source", "name", "on_violation").agg(F.sum("records").alias("records")).collect()
+    found: dict[str, tuple[Violated, ...]] = {}
+    for source, *facts in sorted(map(tuple, sums)):
+        found[source] = (*found.get(source, ()), Violated(*facts))
+    return found
+
+
+def _table(row: Row, violated: Sequence[Violated]) -> TableResult:
     drift = [each for told in row["drift"] for each in _drift(told["drift"], told["committed_at"])]
     return TableResult(
         row["source"],
@@ -167,6 +194,7 @@ def _table(row: Row) -> TableResult:
         row["tombstones_retained"] or 0,
         last_event_time=aware(row["last_event_time"]),
         drift=tuple({each.identity: each for each in drift}.values()),
+        violated=tuple(violated),
         error=row["error"],
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -55,6 +56,7 @@ class WriteBehind:
         self._failure: str | None = None
         self._damaged: set[str] = set()
         self._crash: BaseException | None = None
+        self._writing = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="lakemirror-audit", daemon=True)
 
@@ -72,8 +74,18 @@ class WriteBehind:
         if error is None:
             self._attempt(self.flush)
 
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Nothing is written meanwhile; what comes stays pending."""
+        with self._writing:
+            yield
+
     def flush(self) -> None:
         """Write all that is pending. Not for use while the thread runs."""
+        with self._writing:
+            self._flush()
+
+    def _flush(self) -> None:
         waiting, damaged = pending.read(self._storage)
         for message in damaged:
             if message not in self._damaged:

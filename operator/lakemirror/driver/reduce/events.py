@@ -33,6 +33,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.expressions import kept
 from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
 from lakemirror.driver.tables.delta import quoted
@@ -59,21 +60,22 @@ def reduce_events(
     floor: bytes | None = None,
     former_floor: bytes | None = None,
     soft: bool = False,
+    filtered: bool = False,
 ) -> DataFrame:
     """Event frame -> state frame.
 
     ``tracked`` are the columns that may hold a gap; without any, every value is as new as its event.
     ``floor`` is the sequence of the newest truncate: older events are left out, and no value is filled from
     below it. ``former_floor`` is the newest one before the batch. ``soft`` keeps the last row of a deleted
-    key.
+    key. ``filtered``: some deletes stand for events whose row the manifest leaves out; ``was`` is their op.
     """
-    marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft)
+    marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft, filtered)
     return events.select("*", *marked).select("*", *repeated).select(*folded).where("newest").select(*states)
 
 
 @kept
 def _steps(
-    tracked: tuple[str, ...], floor: bytes | None, former_floor: bytes | None, soft: bool
+    tracked: tuple[str, ...], floor: bytes | None, former_floor: bytes | None, soft: bool, filtered: bool
 ) -> tuple[list[Column], ...]:
     """What `reduce_events` selects, one list after the other."""
     parts = ("key", "below", "stale")
@@ -81,7 +83,7 @@ def _steps(
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     values = {name: F.last(_carried(name, soft), ignorenulls=True).over(so_far) for name in tracked}
-    live = F.last(F.when(F.col("op") != "d", F.struct("row", "seq")), ignorenulls=True).over(so_far)
+    live = F.last(F.when(F.col("op") != Op.DELETE, F.struct("row", "seq")), ignorenulls=True).over(so_far)
     again = F.when(F.col("repeated") & ~F.col("below"), F.col("records")).otherwise(0)
     folded = [
         *map(F.col, (*parts, "op", "seq", "unanchored", "event_time", *ARRIVAL, "texts")),
@@ -90,7 +92,7 @@ def _steps(
         *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
         F.sum("records").over(so_far).alias("records"),
         F.col("records").alias("own"),
-        F.first("op").over(so_far).isin("c", "r").alias("born"),
+        F.first("was" if filtered else "op").over(so_far).isin(Op.CREATE, Op.READ).alias("born"),
         F.sum(again).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
     ]
@@ -110,7 +112,7 @@ def _states(found: Mapping[str, Column], floor: bytes | None) -> list[Column]:
     mine = F.when(~gone, F.col("own")).when(F.col("stale"), F.col("records")).otherwise(0)
     return [
         F.when(~gone, F.col("key")).alias("key"),
-        F.when(gone, "x").otherwise(F.col("op")).alias("op"),
+        F.when(gone, Op.TRUNCATED).otherwise(F.col("op")).alias("op"),
         *map(F.col, ("seq", "unanchored", "event_time", *ARRIVAL)),
         with_values("row", {name: each["value"] for name, each in found.items()}),
         older_seqs(seqs, F.col("seq")).alias("seqs"),
@@ -141,8 +143,8 @@ def _carried(name: str, soft: bool) -> Column:
     nothing = F.lit(None)
     deleted = F.struct(nothing.alias("value"), own(F.col("seq")).alias("seq"))
     return (
-        F.when(F.col("op") == "d", F.lit(None) if soft else deleted)
-        .when(gap & (F.col("op") == "c"), F.struct(nothing.alias("value"), F.col("seq").alias("seq")))
+        F.when(F.col("op") == Op.DELETE, F.lit(None) if soft else deleted)
+        .when(gap & (F.col("op") == Op.CREATE), F.struct(nothing.alias("value"), F.col("seq").alias("seq")))
         .when(~gap, F.struct(value.alias("value"), own(F.col("seq")).alias("seq")))
     )
 

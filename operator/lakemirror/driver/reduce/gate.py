@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.sequence import is_snapshot, minor, own
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.tombstones import encoded_key
@@ -36,9 +37,9 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     stale = newest.isNotNull() & (((seq <= newest) & ~follows) | precedes | outrun)
     stale = F.coalesce(stale, F.lit(False))
     columns: dict[str, Column] = {
-        "known": F.coalesce((F.col("op") == "d") & stale, F.lit(False)),
-        "stale": stale & (F.col("op") != "d"),
-        "op": F.when(stale & (F.col("op") != "d"), "p").otherwise(F.col("op")),
+        "known": F.coalesce((F.col("op") == Op.DELETE) & stale, F.lit(False)),
+        "stale": stale & (F.col("op") != Op.DELETE),
+        "op": F.when(stale & (F.col("op") != Op.DELETE), Op.PASSED).otherwise(F.col("op")),
     }
     gated = joined.withColumns(columns)
     for name in tracked:

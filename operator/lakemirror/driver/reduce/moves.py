@@ -17,7 +17,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakemirror.driver.sequence import MISSING, WIDTH, moved, own
+from lakemirror.driver.codes import Op
+from lakemirror.driver.sequence import MISSING, event_part, moved, own
 from lakemirror.driver.tables.delta import quoted
 
 ROUNDS = 64
@@ -102,7 +103,7 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
             F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
         )
         # A value that a later move brings waits for its create half: the row as it is here keeps its own.
-        due = F.col("seq").isNull() | (F.substring(F.col("_seqs")[F.lit(name)], 1, WIDTH) <= F.col("seq"))
+        due = F.col("seq").isNull() | (event_part(F.col("_seqs")[F.lit(name)], F.col("seq")) <= F.col("seq"))
         theirs = F.coalesce(F.when(due, F.col("_seqs")[F.lit(name)]), F.lit(MISSING))
         row = row.withField(
             quoted(name), F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name])
@@ -117,7 +118,7 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
             {
                 "row": row,
                 "seqs": F.when(F.size(entries) > 0, entries),
-                "op": F.coalesce("op", F.lit("p")),
+                "op": F.coalesce("op", F.lit(Op.PASSED)),
                 "unanchored": F.coalesce("unanchored", F.lit(False)),
                 "records": F.coalesce("records", F.lit(0)),
                 "own": F.coalesce("own", F.lit(0)),
@@ -132,8 +133,8 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
 def _moves(events: DataFrame, stored: DataFrame | None) -> DataFrame:
     """key, seq, new_key of every move that is known."""
     halves = events.where(F.col("new_key").isNotNull() | F.col("old_key").isNotNull())
-    left = halves.where("op = 'd'").select("key", "seq", "new_key")
-    right = halves.where("old_key IS NOT NULL AND op <> 'd'").select(
+    left = halves.where(f"op = '{Op.DELETE}'").select("key", "seq", "new_key")
+    right = halves.where(f"old_key IS NOT NULL AND op <> '{Op.DELETE}'").select(
         F.col("old_key").alias("key"), "seq", F.col("key").alias("new_key")
     )
     found = left.where("new_key IS NOT NULL").union(right)
@@ -149,8 +150,8 @@ def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
         gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
         nothing = F.lit(None)
         columns.append(
-            F.when(F.col("op") == "d", F.struct(own(F.col("seq")).alias("s"), nothing.alias("v")))
-            .when(gap & (F.col("op") == "c"), F.struct(F.col("seq").alias("s"), nothing.alias("v")))
+            F.when(F.col("op") == Op.DELETE, F.struct(own(F.col("seq")).alias("s"), nothing.alias("v")))
+            .when(gap & (F.col("op") == Op.CREATE), F.struct(F.col("seq").alias("s"), nothing.alias("v")))
             .when(~gap, F.struct(own(F.col("seq")).alias("s"), F.col("row")[name].alias("v")))
             .alias(f"_{i}")
         )

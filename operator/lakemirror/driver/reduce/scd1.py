@@ -10,12 +10,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from lakemirror.driver.codes import WITH_ROW, Op
 from lakemirror.driver.expressions import kept
 from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
-from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own
+from lakemirror.driver.sequence import WIDTH, anchored_at, event_part, is_snapshot, minor, own
 from lakemirror.driver.tables.columns import S, T
 from lakemirror.driver.tables.delta import quoted
 
@@ -100,7 +101,11 @@ def _newer(plan: Scd1) -> Column:
     mine, stored = F.col("s.seq"), T("__seq")
     here = (F.col("s.topic") == T("__origin")["topic"]) & (F.col("s.partition") == T("__origin")["partition"])
     later = here & (F.col("s.offset") > T("__origin")["offset"])
-    differs = (mine == stored) & later & (_values_differ(plan) | (F.col("s.op") == "d") | (T("__op") == "d"))
+    differs = (
+        (mine == stored)
+        & later
+        & (_values_differ(plan) | (F.col("s.op") == Op.DELETE) | (T("__op") == Op.DELETE))
+    )
     newer = (mine > stored) | differs
     if plan.unanchored:
         follows = is_snapshot(stored) & later
@@ -115,7 +120,7 @@ def _newer(plan: Scd1) -> Column:
             is_snapshot(mine) & ~is_snapshot(stored) & here & (T("__origin")["offset"] > F.col("s.offset"))
         )
         newer = newer & ~overtaken
-    return newer & (F.col("s.op") != "p")
+    return newer & (F.col("s.op") != Op.PASSED)
 
 
 def _values_differ(plan: Scd1) -> Column:
@@ -135,18 +140,18 @@ def _seq(plan: Scd1) -> Column:
 def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
     if plan.floor is not None:
         yield _truncated(plan, newer)
-    delete = newer & (F.col("s.op") == "d")
+    delete = newer & (F.col("s.op") == Op.DELETE)
     if plan.soft is None:
         yield Clause(delete)
     else:
-        gone = {**_last_row(plan), plan.soft: F.col("s.event_time"), "__op": F.lit("d"), **_stamp(plan)}
+        gone = {**_last_row(plan), plan.soft: F.col("s.event_time"), "__op": F.lit(Op.DELETE), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
-        yield Clause(delete & (T("__op") != "d"), gone)
+        yield Clause(delete & (T("__op") != Op.DELETE), gone)
         yield Clause(delete, _stamp(plan))
     yield Clause(newer, _update(plan))
     if plan.tracked:
         usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), T("__seq")) for name in plan.tracked])
-        yield Clause(~newer & (T("__op") != "d") & usable, _fill(plan))
+        yield Clause(~newer & (T("__op") != Op.DELETE) & usable, _fill(plan))
     if plan.fills:
         yield Clause(~newer & aged(plan.fills), _filled(plan))
 
@@ -154,14 +159,18 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
 def _truncated(plan: Scd1, newer: Column) -> Clause:
     """A truncate takes a row also when the batch has something older, or only a value, for its key."""
     gone = ~newer & (T("__seq") < F.lit(plan.floor))
-    return Clause(gone) if plan.soft is None else Clause(gone & (T("__op") != "d"), _softly_truncated(plan))
+    return (
+        Clause(gone)
+        if plan.soft is None
+        else Clause(gone & (T("__op") != Op.DELETE), _softly_truncated(plan))
+    )
 
 
 def _softly_truncated(plan: Scd1) -> dict[str, Column]:
     assert plan.soft is not None
     return {
         plan.soft: F.coalesce(T(plan.soft), F.current_timestamp()),
-        "__op": F.lit("d"),
+        "__op": F.lit(Op.DELETE),
         "__seq": F.lit(plan.floor),
         "__column_seq": F.lit(None),
     }
@@ -241,7 +250,7 @@ def _placed(value: Column) -> Column:
 def _stored(plan: Scd1, name: str) -> Column:
     """A stored value; that of a soft-deleted row belongs to a former life."""
     kept = _kept(plan, name)
-    return kept if plan.soft is None else F.when(T("__op") != "d", kept)
+    return kept if plan.soft is None else F.when(T("__op") != Op.DELETE, kept)
 
 
 def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Column:
@@ -250,7 +259,7 @@ def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Colum
     ``mine`` is the state's sequence, ``row`` the one that the row has afterwards.
     """
     value = _placed(_mine(name, mine)) if place else _mine(name, mine)
-    return (value > stored_seq(name)) & (F.substring(value, 1, WIDTH) <= row)
+    return (value > stored_seq(name)) & (event_part(value, row) <= row)
 
 
 def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) -> Column:
@@ -268,7 +277,8 @@ def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) 
 def _unmatched(plan: Scd1) -> Iterator[Clause]:
     values = {name: S(name) for name in plan.columns if name != plan.soft}
     for name in plan.tracked:
-        values[name] = F.when(F.substring(_mine(name, F.col("s.seq")), 1, WIDTH) <= F.col("s.seq"), S(name))
+        seq = F.col("s.seq")
+        values[name] = F.when(event_part(_mine(name, seq), seq) <= seq, S(name))
     meta = {
         "__seq": F.col("s.seq"),
         "__op": F.col("s.op"),
@@ -277,14 +287,14 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
         "__column_seq": F.col("s.seqs"),
         "__unrepresentable": F.col("s.texts"),
     }
-    live = F.col("s.op").isin("c", "u", "r")
+    live = F.col("s.op").isin(*WITH_ROW)
     if plan.soft is None:
         yield Clause(live, {**values, **meta})
         return
     yield Clause(live, {**values, plan.soft: F.lit(None), **meta})
     keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
     gone = {**values, **keys, plan.soft: F.col("s.event_time"), **meta}
-    yield Clause(F.col("s.op") == "d", gone)
+    yield Clause(F.col("s.op") == Op.DELETE, gone)
 
 
 def _untouched(plan: Scd1) -> Iterator[Clause]:
@@ -294,7 +304,7 @@ def _untouched(plan: Scd1) -> Iterator[Clause]:
         if plan.soft is None:
             yield Clause(gone)
         else:
-            yield Clause(gone & (T("__op") != "d"), _softly_truncated(plan))
+            yield Clause(gone & (T("__op") != Op.DELETE), _softly_truncated(plan))
         if plan.tracked:
             base = own(F.lit(plan.floor))
             old = [(stored_seq(name) < base) for name in plan.tracked]

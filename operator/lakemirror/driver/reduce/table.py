@@ -5,14 +5,17 @@ do to its rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
+from lakemirror.driver.codes import WITH_ROW, Op
 from lakemirror.driver.expressions import kept
+from lakemirror.driver.materialise import materialised
+from lakemirror.driver.parse.condition import LEFT_OUT
 from lakemirror.driver.parse.decode import EventDecoder, Reading
 from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
 from lakemirror.driver.plan.table import TablePlan
@@ -23,9 +26,10 @@ from lakemirror.driver.reduce.changes import Changes
 from lakemirror.driver.reduce.events import anchor, reduce_events
 from lakemirror.driver.reduce.gate import gate
 from lakemirror.driver.reduce.scd1 import Scd1, changes
+from lakemirror.driver.reduce.scd2 import Truncate, distinct, moment
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
-from lakemirror.driver.tables.columns import T
+from lakemirror.driver.tables.columns import SHARD, T, of_shard
 from lakemirror.driver.tables.delta import ddl
 from lakemirror.driver.tables.tombstones import Summary
 
@@ -36,7 +40,8 @@ class StateCounts:
 
     Records: ``bad`` (they go to quarantine), ``superseded`` by a newer event or a truncate of the batch,
     ``duplicates`` in the batch, ``stale`` (older than a tombstone or a former truncate), ``newest`` (those
-    that are their key's state and not stale), and ``records``, all of these counted independently.
+    that are their key's state and not stale), ``left_out`` by the filter of a table without key, and
+    ``records``, all of these counted independently.
     Keys: to be merged (``keys``), deleted (``deletes``), deleted before (``known``), and to be seen as a
     changed row (``expected``).
 
@@ -50,6 +55,7 @@ class StateCounts:
     duplicates: int = 0
     stale: int = 0
     newest: int = 0
+    left_out: int = 0
     keys: int = 0
     deletes: int = 0
     known: int = 0
@@ -73,12 +79,14 @@ class State:
 @dataclass(frozen=True)
 class Reduced:
     """What a batch has for one table: the decoded ``events`` (None for a batch that only truncates), the
-    ``state`` that they make where the table has a key, and what these hold.
+    ``state`` that they make where the table has a key, and what these hold. In mode scd2 the state has each
+    event that makes a version, and ``truncates`` are those of the batch.
     """
 
     events: DataFrame | None = None
     state: State | None = None
     counts: StateCounts = StateCounts()
+    truncates: tuple[Truncate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ def is_plain(table: MirroredTable, plan: TablePlan) -> bool:
     """Whether events make states by themselves: no truncate, tombstone, key change or older value matters."""
     seen, summary = plan.seen, table.tombstone_summary
     return (
-        bool(plan.reading.key and plan.reading.versions)
+        bool(plan.mode == "scd1" and plan.reading.versions)
         and not plan.tracked
         and seen.floor is None
         and summary.floor is None
@@ -111,7 +119,9 @@ def is_plain(table: MirroredTable, plan: TablePlan) -> bool:
 def begin(decoder: EventDecoder, changes: DataFrame, *, soft: bool) -> Begun:
     """Build what a plain batch needs of a table's classified ``changes``; it is seen later whether it is."""
     events = decoder.decode(changes)
-    state = reduce_events(events, soft=soft).select("*", *_ungated())
+    state = reduce_events(events, soft=soft, filtered=decoder.reading.condition is not None).select(
+        "*", *_ungated()
+    )
     return Begun(decoder, soft, events, _numbered(state))
 
 
@@ -126,6 +136,8 @@ def reduce_table(
     """Read and reduce a table's classified ``changes`` and ``truncates``; materialises the state. What is
     ``begun`` for the same changes is taken where it fits.
     """
+    if plan.mode == "scd2":
+        return _reduce_to_versions(plan, decoder, changes, truncates)
     keyed, soft = bool(plan.reading.key), plan.soft is not None
     if keyed and not plan.reading.versions:
         return NOTHING
@@ -134,10 +146,28 @@ def reduce_table(
         return Reduced(begun.events, state, _count(state, plan.reading))
     events = decoder.decode(changes)
     if not keyed:
-        events = _with_truncates(events, truncates) if plan.seen.truncates else events
+        events = _with_truncates(events, truncates, plan.reading) if plan.seen.truncates else events
         return Reduced(events, counts=_count_events(events))
     state = _state(table, plan, events)
     return Reduced(events, state, _count(state, plan.reading))
+
+
+def _reduce_to_versions(
+    plan: TablePlan, decoder: EventDecoder, changes: DataFrame, truncates: DataFrame
+) -> Reduced:
+    """The events that make versions; what they do is seen when they are written."""
+    found = _collected(truncates) if plan.seen.truncates else ()
+    if not plan.reading.versions:
+        return Reduced(truncates=found)
+    events = decoder.decode(changes)
+    state = State(_numbered(distinct(events)))
+    return Reduced(events, state, _count(state, plan.reading), found)
+
+
+def _collected(truncates: DataFrame) -> tuple[Truncate, ...]:
+    """Truncates, each once: they have no key, so that a table has few."""
+    rows = truncates.groupBy("seq").agg(F.unix_micros(F.min("event_time")).alias("micros")).collect()
+    return tuple(Truncate(bytes(row["seq"]), moment(row["micros"])) for row in rows)
 
 
 def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
@@ -154,15 +184,22 @@ def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
         fills=plan.fills,
         snapshot=seen.snapshot,
         unanchored=seen.unanchored,
-        bounds={} if seen.floor is not None or plan.fills else _bounds(plan, counts),
+        bounds={} if seen.floor is not None or plan.fills else bounds_of(plan, counts),
     )
-    return changes(rules, counts.keys, counts.deletes)
+    found = changes(rules, counts.keys, counts.deletes)
+    mine = [replace(each, when=of_own_shard(plan, each.when)) for each in found.untouched]
+    return replace(found, untouched=tuple(mine))
+
+
+def of_own_shard(plan: TablePlan, when: Column) -> Column:
+    """BOOLEAN: a condition on stored rows whose keys are not in the batch, for those of the shard alone."""
+    return when if plan.reading.shard is None else of_shard(plan.reading.shard) & when
 
 
 def states(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> DataFrame:
     """The states that change rows."""
     frame = reduced.state.frame if reduced.state is not None else _no_state(table, plan)
-    return frame.where("key IS NOT NULL" if plan.tracked else "key IS NOT NULL AND op <> 'p'")
+    return frame.where("key IS NOT NULL" if plan.tracked else f"key IS NOT NULL AND op <> '{Op.PASSED}'")
 
 
 def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
@@ -175,13 +212,18 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
     summary = table.tombstone_summary
     floor = max(filter(None, (summary.floor, seen.floor)), default=None)
     state = reduce_events(
-        events, tracked=tracked, floor=floor, former_floor=summary.floor, soft=plan.soft is not None
+        events,
+        tracked=tracked,
+        floor=floor,
+        former_floor=summary.floor,
+        soft=plan.soft is not None,
+        filtered=reading.condition is not None,
     )
     deleted = None if _outlived(seen, summary, tracked) else table.tombstones.deleted()
     state = state.select("*", *_ungated()) if deleted is None else gate(state, deleted, tracked=tracked)
     images = None
     if tracked and (seen.moves or summary.moved or reading.from_rows):
-        images = _images(table, events, deleted, reading, tracked, floor).localCheckpoint()
+        images = images_of(table, events, deleted, reading, tracked, floor).localCheckpoint()
         marks = state.select("key", "known", "stale")
         state = moves.inherit(state.drop("known", "stale"), moves.patches(images, tracked), tracked)
         state = state.join(marks, "key", "left").na.fill(False, ["known", "stale"])
@@ -195,7 +237,7 @@ def _ungated() -> list[Column]:
 
 def _numbered(state: DataFrame) -> DataFrame:
     """States with a number each, kept once they are computed, for writers read them twice."""
-    return state.select("*", F.monotonically_increasing_id().alias("number")).localCheckpoint(eager=False)
+    return materialised(state.select("*", F.monotonically_increasing_id().alias("number")))
 
 
 def _outlived(seen: TableOverview, summary: Summary, tracked: Sequence[str]) -> bool:
@@ -212,20 +254,24 @@ def _outlived(seen: TableOverview, summary: Summary, tracked: Sequence[str]) -> 
     return first > summary.newest
 
 
-def _images(
+def images_of(
     table: MirroredTable,
     events: DataFrame,
     deleted: DataFrame | None,
     reading: Reading,
     tracked: Sequence[str],
     floor: bytes | None,
+    more: DataFrame | None = None,
 ) -> DataFrame:
-    """Rows as they were when their key changed; from the batch, the mirror and the tombstones."""
+    """Rows as they were when their key changed; from the batch, the mirror and the tombstones, and from
+    ``more`` rows (key, row of tracked columns, seq, seqs).
+    """
     key_type = StructType([StructField(name, reading.columns[name]) for name in reading.key])
     row_type = StructType([StructField(name, reading.columns[name]) for name in tracked])
     known = rows = gone = None
     if table.mirror.exists:
         rows = _stored_rows(table, reading, tracked)
+        rows = rows if more is None else rows.unionByName(more)
         stored = table.tombstones.moved()
         if stored is not None:
             known = stored.select(
@@ -248,7 +294,7 @@ def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str])
         (T(name) if name in present else F.lit(None)).cast(reading.columns[name]).alias(name)
         for name in tracked
     ]
-    rows = table.mirror.frame().alias("t").where("__op <> 'd'")
+    rows = table.rows().where(f"__op <> '{Op.DELETE}'")
     return rows.select(
         stored_key(reading),
         F.struct(*values).alias("row"),
@@ -274,19 +320,19 @@ def _count(state: State, reading: Reading) -> StateCounts:
 def _aggregates(bounded: tuple[tuple[str, DataType], ...]) -> list[Column]:
     """What `StateCounts` has, by its names, and the ends of ``bounded`` key columns, by their number."""
     good, op, records, own = F.col("key").isNotNull(), F.col("op"), F.col("records"), F.col("own")
-    bad, counted = ~good & (op != "x"), good | (op == "x")
-    live, deleted = good & op.isin("c", "u", "r"), good & (op == "d")
+    bad, counted = ~good & (op != Op.TRUNCATED), good | (op == Op.TRUNCATED)
+    live, deleted = good & op.isin(*WITH_ROW), good & (op == Op.DELETE)
     return [
         _sum(records).alias("records"),
         _sum(F.when(bad, records)).alias("bad"),
         _sum(F.when(counted, records - own - F.col("duplicates"))).alias("superseded"),
         _sum(F.when(good, F.col("duplicates"))).alias("duplicates"),
-        _sum(F.when((op == "x") | (good & F.col("stale")), own)).alias("stale"),
+        _sum(F.when((op == Op.TRUNCATED) | (good & F.col("stale")), own)).alias("stale"),
         _sum(F.when(good & ~F.col("stale"), own)).alias("newest"),
-        F.count_if(good & (op != "p")).alias("keys"),
+        F.count_if(good & (op != Op.PASSED)).alias("keys"),
         F.count_if(deleted).alias("deletes"),
         F.count_if(good & F.col("known")).alias("known"),
-        F.count_if(good & (op != "p") & ~(deleted & F.col("born"))).alias("expected"),
+        F.count_if(good & (op != Op.PASSED) & ~(deleted & F.col("born"))).alias("expected"),
         F.min(F.when(live, F.col("seq"))).alias("first_seq"),
         F.max(F.when(deleted, F.col("seq"))).alias("last_delete"),
         *[
@@ -298,6 +344,14 @@ def _aggregates(bounded: tuple[tuple[str, DataType], ...]) -> list[Column]:
 
 def _sum(column: Column) -> Column:
     return F.coalesce(F.sum(column), F.lit(0))
+
+
+def no_events(table: MirroredTable, plan: TablePlan) -> DataFrame:
+    """An empty frame of the events that make versions."""
+    state = _no_state(table, plan)
+    key = state.schema["key"].dataType
+    more = {"gaps": ArrayType(StringType()), "new_key": key, "old_key": key}
+    return state.withColumns({name: F.lit(None).cast(kind) for name, kind in more.items()})
 
 
 def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
@@ -314,7 +368,7 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
     )
 
 
-def _bounds(plan: TablePlan, counts: StateCounts) -> dict[str, Bound]:
+def bounds_of(plan: TablePlan, counts: StateCounts) -> dict[str, Bound]:
     """Between which values the batch's keys lie."""
     return {
         name: Bound(plan.reading.columns[name], low, high)
@@ -323,10 +377,10 @@ def _bounds(plan: TablePlan, counts: StateCounts) -> dict[str, Bound]:
     }
 
 
-def _with_truncates(events: DataFrame, truncates: DataFrame) -> DataFrame:
+def _with_truncates(events: DataFrame, truncates: DataFrame, reading: Reading) -> DataFrame:
     """An event frame and the truncates of its table, as events without a row: a trace of their own."""
     given = {
-        "op": F.lit("t"),
+        "op": F.lit(Op.TRUNCATE),
         "digest": F.lit(0).cast("bigint"),
         "line": F.col("row"),
         "records": F.lit(1),
@@ -335,6 +389,11 @@ def _with_truncates(events: DataFrame, truncates: DataFrame) -> DataFrame:
             for name in ("seq", "unanchored", "event_time", "topic", "partition", "offset", "file")
         },
     }
+    if reading.shard is not None:
+        parts = {SHARD: F.lit(reading.shard)}
+        given["row"] = F.struct(
+            *[parts.get(n, F.lit(None)).cast(kind).alias(n) for n, kind in reading.columns.items()]
+        )
     rows = [
         given.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
         for field in events.schema.fields
@@ -344,6 +403,10 @@ def _with_truncates(events: DataFrame, truncates: DataFrame) -> DataFrame:
 
 def _count_events(events: DataFrame) -> StateCounts:
     """Of a table without key."""
-    row = events.agg(F.count("*").alias("records"), F.count("problem").alias("bad")).first()
+    row = events.agg(
+        F.count("*").alias("records"),
+        F.count("problem").alias("bad"),
+        F.count_if(F.col("op") == LEFT_OUT).alias("left_out"),
+    ).first()
     assert row is not None
-    return StateCounts(records=row["records"], bad=row["bad"], newest=row["records"] - row["bad"])
+    return StateCounts(**row.asDict(), newest=row["records"] - row["bad"] - row["left_out"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 from lakemirror.api.report import DriverPhase, Report, SourceReport
@@ -73,8 +74,9 @@ class Announcer:
 
     def _report(self, feed: Feed, held: HeldRecords, phase: DriverPhase) -> Report:
         # The first report waits for no source: it tells at once where the checkpoint stands.
+        observed = datetime.now(UTC)  # what comes while the lag is being asked for is not in it
         lag = _UNKNOWN if phase == "Starting" else self.lag(feed)
-        return self.progress.report(phase, lag, held.open, self.source.said)
+        return self.progress.report(phase, lag, held.open, self.source.said, observed)
 
     def _source_changed(self, said: SourceReport) -> None:
         """Tell that the source is reached, is lost, or is lost for another reason."""

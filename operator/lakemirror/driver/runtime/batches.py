@@ -56,9 +56,10 @@ class Batches:
             again = applier is not self.turns.first
             repeated = again or batch.batch_id in self._repeated
             history = self._history(raw.sparkSession) if repeated else None
-            announcer.progress.batch_done(result, history, again=again)
+            seconds = time.monotonic() - began
+            announcer.progress.batch_done(result, history, again=again, seconds=seconds)
             self._held.batch_done(result)
-            announcer.tell(BatchDone(result, time.monotonic() - began))
+            announcer.tell(BatchDone(result, seconds))
             announcer.news()
             if time.monotonic() - self._collected > _COLLECT_EVERY_SECONDS:
                 self.collect_tombstones(caught_up=False)

@@ -1,4 +1,4 @@
-"""What a run does about its quarantine while no batch is under way."""
+"""What a run does while no batch is under way: about its quarantine, and about its tables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,21 @@ _LONGEST_DELAY_SECONDS = 300.0
 
 
 class BetweenBatches:
-    """Serves requests for a replay, and tries held records again. ``warn`` is told what failed as a whole."""
+    """Serves requests for a replay, a repair and a reload, tries held records again, and then does ``more``.
+    ``warn`` is told what failed as a whole.
+    """
 
-    def __init__(self, requests: ReplayRequests, held: HeldRecords, warn: Callable[[str], None]) -> None:
-        self._requests, self._held, self._warn = requests, held, warn
+    def __init__(
+        self,
+        requests: ReplayRequests,
+        held: HeldRecords,
+        warn: Callable[[str], None],
+        more: Callable[[], object] = lambda: None,
+        repairs: Callable[[], object] = lambda: None,
+        reloads: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._requests, self._held, self._warn, self._more = requests, held, warn, more
+        self._repairs, self._reloads = repairs, reloads
         self._delays: Backoff[str] = Backoff(_EVERY_SECONDS, _LONGEST_DELAY_SECONDS)
 
     def serve_until(self, over: threading.Event) -> None:
@@ -30,13 +41,16 @@ class BetweenBatches:
     def serve(self) -> None:
         """Do what is due."""
         self._attempt("requests for a replay", self._serve_requests)
+        self._attempt("requests for a repair", self._repairs)
+        self._attempt("requests for a reload", self._reloads)
         self._attempt("held records", self._held.serve)
+        self._attempt("maintenance", self._more)
 
     def _serve_requests(self) -> None:
         if self._requests.serve():
             self._held.recount()
 
-    def _attempt(self, what: str, serve: Callable[[], None]) -> None:
+    def _attempt(self, what: str, serve: Callable[[], object]) -> None:
         if not self._delays.is_due(what):
             return
         try:
@@ -44,4 +58,4 @@ class BetweenBatches:
             self._delays.forget(what)
         except Exception as error:
             self._delays.failed(what)
-            self._warn(f"{what} could not be applied: {cause_of(error)}")
+            self._warn(f"{what} could not be served: {cause_of(error)}")

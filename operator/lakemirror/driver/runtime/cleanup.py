@@ -49,7 +49,8 @@ def _mirrors(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[Mirror]:
         target = str(row["target"])
         location = Location(path=target) if "/" in target else Location(name=target)
         mirror = Mirror(spark, location)
-        if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner_of(pipeline.name, row["source"]):
+        owner = owner_of(pipeline.name, pipeline.spec.kept_as(row["source"]))
+        if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner:
             yield mirror
 
 

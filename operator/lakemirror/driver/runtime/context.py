@@ -9,7 +9,9 @@ from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.read.open import FeedOpener
+from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.runtime.announcer import Announcer
 from lakemirror.driver.runtime.threads import Threads
 from lakemirror.driver.runtime.turns import Applier
@@ -20,7 +22,8 @@ class RunContext:
     """A run that has its checkpoint.
 
     ``storage`` is the checkpoint, ``feeds`` opens what is read, ``make_applier`` makes who applies the
-    batches of a pipeline and a query id. A run ``once`` ends by itself when all is applied.
+    batches of a pipeline and a query id, ``encoding`` is how records are written. A run ``once`` ends by
+    itself when all is applied. ``secrets`` has the directory of each Secret that the manifest names.
     """
 
     pipeline: CdcPipeline
@@ -28,6 +31,8 @@ class RunContext:
     storage: Storage
     feeds: FeedOpener
     make_applier: Callable[[CdcPipeline, str], Applier]
+    encoding: Encoding
     announcer: Announcer
     threads: Threads
     once: bool
+    secrets: Secrets

@@ -20,6 +20,7 @@ from lakemirror.driver.runtime.events import (
     BatchStarted,
     Event,
     Finished,
+    Maintained,
     Reported,
     Resync,
     Started,
@@ -68,6 +69,9 @@ class Display:
             case Resync():
                 told = "were read again" if event.done else "are read again from the beginning"
                 self._print(f"{told}: {event.tables}")
+            case Maintained():
+                if self._live is None:
+                    self._print(f"{event.task} {event.path}: {event.done}, {event.seconds:.1f} s")
             case Warned():
                 self._print(f"warning: {event.message}")
             case Finished():
@@ -114,8 +118,10 @@ class Display:
 
 def table_line(table: TableResult) -> str:
     """A table's counts in one line; zeros are left out."""
+    violated = ", ".join(f"{each.name} ({each.records}, {each.on_violation})" for each in table.violated)
+    unmet = f"; expectations not met: {violated}" if violated else ""
     error = f"; error: {table.error}" if table.error else ""
-    return f"{table.source}: {counts_text(table.counts)}{error}"
+    return f"{table.source}: {counts_text(table.counts)}{unmet}{error}"
 
 
 def counts_text(counts: Counts) -> str:

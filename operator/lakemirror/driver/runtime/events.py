@@ -57,10 +57,20 @@ class Resync:
 
 
 @dataclass(frozen=True)
+class Maintained:
+    """A table was compacted (optimize) or cleaned (vacuum); what that did, in so many seconds."""
+
+    task: str
+    path: str
+    done: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Finished:
     """The run has ended well."""
 
     summary: RunSummary
 
 
-Event = Started | BatchStarted | BatchDone | Reported | Warned | Resync | Finished
+Event = Started | BatchStarted | BatchDone | Reported | Warned | Resync | Maintained | Finished

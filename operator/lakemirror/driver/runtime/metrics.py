@@ -9,10 +9,15 @@ from operator import attrgetter
 from types import TracebackType
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
-from lakemirror.api.report import COUNTERS, GAUGES, Report, TableReport, Totals
+from lakemirror.api.report import COUNTERS, GAUGES, Report, TableReport, Totals, Verification
 from lakemirror.driver.errors import LakemirrorError
 
 PORT_VARIABLE = "LAKEMIRROR_METRICS_PORT"
@@ -78,8 +83,15 @@ class ReportCollector(Collector):
 def _of_pipeline(report: Report) -> Iterator[Metric]:
     gauges: list[tuple[str, str, float | None]] = [
         ("batch_id", "Last batch that was committed", report.batch_id),
-        ("committed_timestamp_seconds", "When that was", _seconds(report.committed_at)),
+        ("committed_timestamp_seconds", "When the last batch was committed", _seconds(report.committed_at)),
+        ("run_started_timestamp_seconds", "When this run began", _seconds(report.started_at)),
         ("observed_timestamp_seconds", "When these numbers were taken", _seconds(report.observed_at)),
+        (
+            "maintained_timestamp_seconds",
+            "When a table was compacted or cleaned last",
+            _seconds(report.maintained_at),
+        ),
+        *_of_verification(report.verified),
         ("event_timestamp_seconds", "Source time of the newest change applied", _seconds(report.event_time)),
         ("lag_records", "Records in the source that are not applied", report.lag_records),
         ("lag_seconds", "Age of the newest change applied, 0 when nothing is left", report.lag_seconds),
@@ -89,8 +101,32 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
             "1 when the source's positions began again",
             report.source_restarted is not None,
         ),
-        ("table_failed", "1 when a table failed and ended the run", report.table_failed is not None),
+        ("run_ended_by_table", "1 when a table failed and ended the run", report.table_failed is not None),
+        ("source_reachable", "1 while the source can be reached, 0 while it cannot", _reachable(report)),
+        ("tables", "Source tables that have been met", report.tables_total),
+        (
+            "resyncing_tables",
+            "Tables, as the manifest lists them, that are read again",
+            len(report.resyncing),
+        ),
+        *(
+            (name, f"{_help(name)} Over all tables, and records of no table", getattr(report.totals, name))
+            for name in GAUGES
+        ),
     ]
+    for name in COUNTERS:
+        counter = CounterMetricFamily(
+            f"lakemirror_{name}",
+            f"{_help(name)} Over all tables, and records of no table",
+            labels=["pipeline"],
+        )
+        counter.add_metric([report.pipeline], getattr(report.totals, name))
+        yield counter
+    took = SummaryMetricFamily(
+        "lakemirror_batch_duration_seconds", "How long the batches of this run took", labels=["pipeline"]
+    )
+    took.add_metric([report.pipeline], report.batches, report.batch_seconds)
+    yield took
     for name, text, value in gauges:
         gauge = GaugeMetricFamily(f"lakemirror_{name}", text, labels=["pipeline"])
         if value is not None:
@@ -103,6 +139,18 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
     yield phase
 
 
+def _of_verification(verified: Verification | None) -> list[tuple[str, str, float | None]]:
+    """Of the last comparison with the source, if there was one."""
+    ended = None if verified is None else _seconds(verified.ended_at)
+    told = verified is not None and verified.error is None
+    wrong = sum(each.missing + each.extra + each.differing for each in verified.findings) if verified else 0
+    return [
+        ("verified_timestamp_seconds", "When the mirrors were compared with their source last", ended),
+        ("verified_equal", "1 when they were all equal", bool(verified.equal) if verified and told else None),
+        ("verified_wrong_keys", "Keys that were wrong then, of the first tables", wrong if told else None),
+    ]
+
+
 def _of_tables(report: Report) -> Iterator[Metric]:
     labels = ["pipeline", "table"]
     for name in COUNTERS:
@@ -110,6 +158,16 @@ def _of_tables(report: Report) -> Iterator[Metric]:
         for table in report.tables:
             counter.add_metric([report.pipeline, table.source], getattr(table, name))
         yield counter
+    unmet = CounterMetricFamily(
+        "lakemirror_table_expectation_violations",
+        "Records whose row did not meet an expectation, by its name",
+        labels=[*labels, "expectation", "on_violation"],
+    )
+    for table in report.tables:
+        for each in table.expectations:
+            named = [report.pipeline, table.source, each.name, each.on_violation or ""]
+            unmet.add_metric(named, each.violations)
+    yield unmet
     states: dict[str, tuple[str, Callable[[TableReport], float | None]]] = {
         **{name: (_help(name), attrgetter(name)) for name in GAUGES},
         "version": ("Version of the Delta table", lambda t: t.version),
@@ -126,6 +184,14 @@ def _of_tables(report: Report) -> Iterator[Metric]:
             if (number := value(table)) is not None:
                 gauge.add_metric([report.pipeline, table.source], float(number))
         yield gauge
+
+
+def _reachable(report: Report) -> bool | None:
+    """Whether the source can be reached; None before the first answer."""
+    source = report.source
+    if source is None or (source.reached_at is None and source.lost_since is None):
+        return None
+    return source.lost_since is None
 
 
 def _help(name: str) -> str:

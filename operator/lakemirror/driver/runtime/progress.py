@@ -14,10 +14,12 @@ from lakemirror.api.report import (
     Counts,
     DriftReport,
     DriverPhase,
+    ExpectationReport,
     Report,
     SourceReport,
     TableReport,
     Totals,
+    Verification,
 )
 from lakemirror.driver.document import iso
 from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
@@ -38,6 +40,10 @@ def table_report(table: TableResult, open_records: Mapping[str, int]) -> TableRe
         version=table.version,
         last_event_time=_text(table.last_event_time),
         drift=[drift_report(each) for each in sorted(table.drift, key=lambda d: d.seen, reverse=True)],
+        expectations=[
+            ExpectationReport(name=each.name, on_violation=each.on_violation, violations=each.records)
+            for each in sorted(table.violated, key=lambda v: (-v.records, v.name))
+        ],
         error=table.error,
         tombstones_retained=table.tombstones_retained,
         **_open(open_records),
@@ -95,8 +101,16 @@ class Progress:
             with self._lock:
                 self._say(batch_id=last.batch_id, committed_at=iso(last.at))
 
-    def batch_done(self, result: BatchResult, history: History | None = None, *, again: bool = False) -> None:
-        """Take in a batch's result; ``again`` tells that it is none of the source's own count.
+    def batch_done(
+        self,
+        result: BatchResult,
+        history: History | None = None,
+        *,
+        again: bool = False,
+        seconds: float | None = None,
+    ) -> None:
+        """Take in a batch's result and, unless it is a replay's, how long it took; ``again`` tells that it is
+        none of the source's own count.
 
         ``history`` has to be given for a batch that is repeated after a crash: the totals with it, for it
         may be in the totals of before already.
@@ -109,9 +123,29 @@ class Progress:
                 self.tables[source] = add(self.tables.get(source), table)
                 self._all[source] = add(self._all.get(source), table)
             batch_id = self._report.batch_id if again else result.batch_id
-            self._say(batch_id=batch_id, committed_at=iso(_now()))
+            self._say(
+                batch_id=batch_id,
+                committed_at=iso(_now()),
+                batches=self._report.batches + (seconds is not None),
+                batch_seconds=round(self._report.batch_seconds + (seconds or 0.0), 3),
+            )
         if history is not None:
             self.begin_with(history)
+
+    def known_tables(self) -> dict[str, TableResult]:
+        """All source tables that this run or one before it met, with how they are now."""
+        with self._lock:
+            return dict(self._all)
+
+    def maintained(self) -> None:
+        """Take in that a table was compacted or cleaned."""
+        with self._lock:
+            self._say(maintained_at=iso(_now()))
+
+    def verified(self, told: Verification) -> None:
+        """Take in what came of a comparison with the source."""
+        with self._lock:
+            self._say(verified=told)
 
     def resyncing(self, sources: Iterable[str]) -> None:
         """Take in which tables are being read again from now on."""
@@ -144,15 +178,16 @@ class Progress:
         lag: Lag,
         open_records: OpenRecords = _NOTHING_OPEN,
         source: SourceReport | None = None,
+        observed: datetime | None = None,
     ) -> Report:
-        """The state now."""
+        """The state now, with a lag that was ``observed`` then."""
         with self._lock:
             tables = [self._all[source] for source in sorted(self._all)]
             times = [t.last_event_time for t in tables if t.last_event_time is not None]
             newest = max(map(_utc, times), default=None)
             self._say(
                 phase=phase,
-                observed_at=iso(_now()),
+                observed_at=iso(observed or _now()),
                 lag_records=lag.records,
                 lag_seconds=_lag_seconds(newest, lag),
                 event_time=_text(newest),

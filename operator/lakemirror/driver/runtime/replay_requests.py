@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Generic, Protocol, TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -30,6 +31,17 @@ _OUTCOMES_KEPT = 100
 
 class DamagedRequest(LakemirrorError):
     """A request file cannot be read."""
+
+
+class Request(Protocol):
+    """What the driver is asked to do between two batches."""
+
+    @property
+    def id(self) -> str:
+        """Its name, unlike that of any other."""
+
+
+Asked = TypeVar("Asked", bound=Request)
 
 
 @dataclass(frozen=True)
@@ -118,11 +130,11 @@ def file_request(storage: Storage, request: ReplayRequest) -> None:
     storage.write_text_new(f"{FOLDER}/{request.id}.json", json.dumps(asdict(request)) + "\n")
 
 
-def await_outcome(storage: Storage, request: ReplayRequest, timeout: float) -> ReplayOutcome:
+def await_outcome(storage: Storage, request: Request, timeout: float, folder: str = FOLDER) -> ReplayOutcome:
     """What the driver told of a request, or that it has not told anything in time."""
     until = time.monotonic() + timeout
     while True:
-        outcome = _told(storage, request.id)
+        outcome = _told(storage, request.id, folder)
         if outcome is not None:
             return outcome
         if time.monotonic() >= until:
@@ -130,47 +142,51 @@ def await_outcome(storage: Storage, request: ReplayRequest, timeout: float) -> R
         time.sleep(_POLL_SECONDS)
 
 
-def _told(storage: Storage, identity: str) -> ReplayOutcome | None:
+def _told(storage: Storage, identity: str, folder: str) -> ReplayOutcome | None:
     """What the driver has told of a request; None before, and while it is telling."""
     try:
-        return ReplayOutcome.parse(storage.read_text(f"{OUTCOMES}/{identity}.json"))
+        return ReplayOutcome.parse(storage.read_text(f"{folder}/outcomes/{identity}.json"))
     except (FileNotFoundError, ValueError, TypeError, KeyError, LakemirrorError):
         return None
 
 
-class ReplayRequests:
-    """The requests that were filed; for the owner of the checkpoint.
+class Requests(Generic[Asked]):
+    """The requests that were filed in a ``folder``; for the owner of the checkpoint.
 
-    ``carry_out`` does what one asks for. One that fails is tried again after a growing delay, and none waits
-    for another. ``warn`` is told of failures.
+    ``parse`` reads one, ``carry_out`` does what it asks for. One that fails is tried again after a growing
+    delay, and none waits for another. ``warn`` is told of failures; ``what`` they are is a word for people.
     """
 
     def __init__(
         self,
         storage: Storage,
-        carry_out: Callable[[ReplayRequest], ReplayOutcome],
+        folder: str,
+        what: str,
+        parse: Callable[[str, str], Asked],
+        carry_out: Callable[[Asked], ReplayOutcome],
         warn: Callable[[str], None],
     ) -> None:
         self._storage, self._carry_out, self._warn = storage, carry_out, warn
+        self._folder, self._what, self._parse = folder, what, parse
         self._delays: Backoff[str] = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
 
     def serve(self) -> list[ReplayOutcome]:
         """Carry out what is due."""
-        names = [entry.name for entry in self._storage.list(FOLDER) if entry.name.endswith(".json")]
+        names = [entry.name for entry in self._storage.list(self._folder) if entry.name.endswith(".json")]
         return [self._serve(name) for name in names if self._delays.is_due(name)]
 
-    def _request(self, name: str) -> ReplayRequest:
+    def _request(self, name: str) -> Asked:
         try:
             text = self._storage.read_text(name)
         except FileCutOff:
             text = ""
-        return ReplayRequest.parse(text, f"{self._storage.uri}/{name}")
+        return self._parse(text, f"{self._storage.uri}/{name}")
 
     def _serve(self, name: str) -> ReplayOutcome:
-        where, identity = f"{FOLDER}/{name}", name.removesuffix(".json")
+        where, identity = f"{self._folder}/{name}", name.removesuffix(".json")
         attempts = self._delays.failures(name) + 1
         try:
-            outcome = _told(self._storage, identity)  # done already, if only its file is left
+            outcome = _told(self._storage, identity, self._folder)  # done already, if only its file is left
             if outcome is None or outcome.error is not None:
                 request = self._request(where)
                 outcome = replace(self._carry_out(request), request=identity, attempts=attempts)
@@ -182,19 +198,32 @@ class ReplayRequests:
         except Exception as error:
             delay = self._delays.failed(name)
             message = cause_of(error)
-            self._warn(f"the replay {identity} failed and is tried again in {delay:.0f} s: {message}")
+            self._warn(f"the {self._what} {identity} failed and is tried again in {delay:.0f} s: {message}")
             outcome = ReplayOutcome(identity, error=message, attempts=attempts)
             self._tell_anyway(outcome)
             return outcome
 
     def _tell(self, outcome: ReplayOutcome) -> None:
         text = replace(outcome, at=iso(datetime.now(UTC))).text()
-        self._storage.write_text(f"{OUTCOMES}/{outcome.request}.json", text)
-        for old in sorted(self._storage.list(OUTCOMES), key=lambda entry: entry.mtime)[:-_OUTCOMES_KEPT]:
-            self._storage.delete(f"{OUTCOMES}/{old.name}")
+        folder = f"{self._folder}/outcomes"
+        self._storage.write_text(f"{folder}/{outcome.request}.json", text)
+        for old in sorted(self._storage.list(folder), key=lambda entry: entry.mtime)[:-_OUTCOMES_KEPT]:
+            self._storage.delete(f"{folder}/{old.name}")
 
     def _tell_anyway(self, outcome: ReplayOutcome) -> None:
         try:
             self._tell(outcome)
         except Exception as error:
-            self._warn(f"the outcome of the replay {outcome.request} could not be written: {error}")
+            self._warn(f"the outcome of the {self._what} {outcome.request} could not be written: {error}")
+
+
+class ReplayRequests(Requests[ReplayRequest]):
+    """The requests for a replay."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        carry_out: Callable[[ReplayRequest], ReplayOutcome],
+        warn: Callable[[str], None],
+    ) -> None:
+        super().__init__(storage, FOLDER, "replay", ReplayRequest.parse, carry_out, warn)

@@ -25,9 +25,13 @@ from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import CheckpointInUse
-from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.parse.encodings import Encoding, encoding_of
+from lakemirror.driver.read.base import CONTENT, RAW_NAMES, Batch, SourceFile
+from lakemirror.driver.read.secrets import Secrets
+from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.record.write_behind import WriteBehind
+from lakemirror.driver.reload.reading import RELOAD_TOPIC, as_read
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.replay_requests import (
@@ -57,10 +61,12 @@ def replay(
     reason: str | None = None,
     spark: SparkSession | None = None,
     timeout: float = WAIT_SECONDS,
+    secrets: Secrets | None = None,
 ) -> ReplayOutcome:
     """Replay open quarantined records of ``pipeline``, here or by the driver that owns its checkpoint.
 
-    In the second case this waits for ``timeout`` seconds until the driver has done it.
+    In the second case this waits for ``timeout`` seconds until the driver has done it. ``secrets`` has the
+    directory of the Secret of a schema registry.
     """
     pipeline = with_absolute_paths(pipeline)
     session = spark or create_session(f"lakemirror-replay-{pipeline.name}", pipeline.spec.spark.conf)
@@ -71,7 +77,8 @@ def replay(
             with Owner(storage, run_id=f"replay-{request.id}") as owner:
                 owner.hold_jvm(session)
                 with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
-                    return Replayer(session, pipeline).carry_out(request)
+                    encoding = encoding_of(pipeline.spec, secrets or {}, SourceWatch())
+                    return Replayer(session, pipeline, encoding=encoding).carry_out(request)
         except CheckpointInUse:
             file_request(storage, request)
             return await_outcome(storage, request, timeout)
@@ -92,9 +99,10 @@ class Replayer:
         pipeline: CdcPipeline,
         alone: Alone = nullcontext,
         told: Callable[[BatchResult], None] = lambda result: None,
+        encoding: Encoding | None = None,
     ) -> None:
         self._session = spark.newSession()  # its settings are not those of the streaming query
-        self._alone, self._told = alone, told
+        self._alone, self._told, self._encoding = alone, told, encoding
         self._checkpoint = pipeline.spec.checkpoint
         # Here a bad record stays where it is: there is nothing to be stopped.
         spec = pipeline.spec.model_copy(update={"on_bad_record": "quarantine"})
@@ -115,6 +123,15 @@ class Replayer:
 
     def apply(self, chosen: Column) -> list[str]:
         """Apply open records that meet a condition, some at a time; returns the ids of the queries."""
+        ours = F.coalesce(F.col("topic") == RELOAD_TOPIC, F.lit(False))
+        of_source = self._apply_some(chosen & ~ours, self._pipeline, self._encoding)
+        return [
+            *of_source,
+            *self._apply_some(chosen & ours, as_read(self._pipeline, on_bad_record="quarantine"), None),
+        ]
+
+    def _apply_some(self, chosen: Column, pipeline: CdcPipeline, encoding: Encoding | None) -> list[str]:
+        """Apply open records as a pipeline reads them."""
         rounds = self._rounds(chosen)
         queries = []
         for number in range(rounds):
@@ -122,7 +139,7 @@ class Replayer:
             # The same rows however often Spark computes them again, unlike those of a LIMIT.
             part = F.pmod(F.xxhash64("id"), F.lit(rounds)) == number
             with self._alone():
-                self._apply(chosen & part, query)
+                self._apply(chosen & part, query, pipeline, encoding)
             queries.append(query)
         return queries
 
@@ -173,7 +190,7 @@ class Replayer:
         records, volume = int(size[0]), int(size[1] or 0)
         return math.ceil(max(records / MOST_RECORDS, volume / MOST_BYTES))
 
-    def _apply(self, chosen: Column, query: str) -> None:
+    def _apply(self, chosen: Column, query: str, pipeline: CdcPipeline, encoding: Encoding | None) -> None:
         target = DeltaTable.forPath(self._session, quarantine.path(self._checkpoint))
         newest = target.history(1).select("version").first()
         assert newest is not None
@@ -183,8 +200,9 @@ class Replayer:
         try:
             if rows.isEmpty():
                 return
-            applier = BatchApplier(self._session, self._pipeline, query)
-            self._told(applier.apply(_raw(rows), Batch(query, 0, {"quarantine": int(newest[0])})))
+            applier = BatchApplier(self._session, pipeline, query, encoding)
+            batch = Batch(query, 0, {"quarantine": int(newest[0])}, _whole_files(rows, stored))
+            self._told(applier.apply(_raw(rows), batch))
             faults.reach("after-replay-applied")
             # What is still bad was stored again by this query, perhaps for another reason.
             applied = F.expr(f"t.state = 'open' AND NOT t.query_id <=> '{query}'")
@@ -204,6 +222,26 @@ class Replayer:
             return True
 
 
+def _whole_files(rows: DataFrame, stored: DataFrame) -> tuple[SourceFile, ...]:
+    """The files of rows of which ``rows`` are all that a table lacks: it was held when they were read."""
+    content = F.get(F.filter("headers", lambda each: each["key"] == CONTENT), 0)["value"].cast("string")
+    held = F.col("scope").isin(*quarantine.HELD) & F.col("file").isNotNull() & content.isNotNull()
+
+    def counts(some: DataFrame) -> dict[tuple[str, str, str], int]:
+        groups = some.where(held).groupBy(_source(), "file", content.alias("sha256")).count().collect()
+        return {(row[0], row[1], row[2]): row[3] for row in groups}
+
+    taken = counts(rows)
+    if not taken:
+        return ()
+    there = counts(stored.where("state = 'open'"))
+    return tuple(
+        SourceFile(file, file.rpartition("/")[2], sha256, again=True, table=source)
+        for (source, file, sha256), number in taken.items()
+        if number == there[source, file, sha256]
+    )
+
+
 def _source() -> Column:
     """A row's table, "" where it is not known."""
     return F.coalesce("source", F.lit("")).alias("source")
@@ -211,8 +249,4 @@ def _source() -> Column:
 
 def _raw(rows: DataFrame) -> DataFrame:
     """Quarantined rows as RAW records; a line that was no record still is none."""
-    names = [
-        part.split(" ")[0]
-        for part in RAW.replace("ARRAY<STRUCT<key: STRING, value: BINARY>>", "X").split(", ")
-    ]
-    return rows.select(*names)
+    return rows.select(*RAW_NAMES)

@@ -13,6 +13,7 @@ from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.document import to_json
 from lakemirror.driver.errors import cause_of
 
+REPORT_FILE = "progress.json"
 _log = logging.getLogger(__name__)
 
 
@@ -25,7 +26,7 @@ class ProgressSink(Protocol):
 class FileSink:
     """The newest report as a JSON file beside the checkpoint."""
 
-    def __init__(self, storage: Storage, name: str = "progress.json") -> None:
+    def __init__(self, storage: Storage, name: str = REPORT_FILE) -> None:
         self._storage = storage
         self._name = name
 

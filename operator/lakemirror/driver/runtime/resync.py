@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from contextlib import closing
 from functools import partial
 
@@ -12,24 +11,31 @@ from lakemirror.api import CdcPipeline
 from lakemirror.driver.checkpoint import tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.read.base import Feed
-from lakemirror.driver.read.files import InputIncomplete
+from lakemirror.driver.read.files.waiting import InputIncomplete
 from lakemirror.driver.runtime.batches import Batches
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import Resync
-from lakemirror.driver.runtime.retry import LOOK_SECONDS, Retries
+from lakemirror.driver.runtime.retry import Retries
+from lakemirror.driver.waiting import LOOK_SECONDS, pause
 
 
 class Rereading:
     """Reads all that the source still has of the ``wanted`` tables (with their tokens) again.
 
     ``feed`` reads the source meanwhile, and batches of both take turns. How far this one is stands in a
-    folder of its own beside the checkpoint.
+    folder of its own beside the checkpoint. ``others`` are tables that are under way besides.
     """
 
     def __init__(
-        self, run: RunContext, wanted: Mapping[str, str], feed: Feed, batches: Batches, retries: Retries
+        self,
+        run: RunContext,
+        wanted: Mapping[str, str],
+        feed: Feed,
+        batches: Batches,
+        retries: Retries,
+        others: Collection[str] = (),
     ) -> None:
-        self._run, self._wanted, self._feed = run, wanted, feed
+        self._run, self._wanted, self._feed, self._others = run, wanted, feed, others
         self._batches, self._retries = batches, retries
         self._tables = ", ".join(sorted(wanted))
 
@@ -48,7 +54,7 @@ class Rereading:
     def _await_source(self, stopping: Callable[[], bool]) -> None:
         source = self._run.announcer.source
         while not stopping() and (source.lost or source.said.reached_at is None):
-            time.sleep(LOOK_SECONDS)
+            pause(LOOK_SECONDS, stopping)
 
     def _read_all(self, stopping: Callable[[], bool]) -> None:
         beginning = self._retries.reading(self._feed.from_its_beginning, stopping)
@@ -56,7 +62,7 @@ class Rereading:
             return
         run = self._run
         folder = open_storage(f"{run.storage.uri}/{tokens.resync_folder(self._wanted)}", run.session)
-        with closing(run.feeds.open(beginning, folder)) as feed:
+        with closing(run.feeds.open(beginning, folder, rereads=self._feed)) as feed:
             applier = run.make_applier(_only(run.pipeline, self._wanted), feed.query_id)
             apply = partial(self._batches.apply, applier=applier)
             with self._batches.turns.shared_with(applier):
@@ -68,13 +74,11 @@ class Rereading:
     def _finish(self) -> None:
         announcer = self._run.announcer
         tokens.resynced(self._run.storage, self._wanted)
-        announcer.progress.resyncing(())
+        announcer.progress.resyncing(self._others)
         announcer.news()
         announcer.tell(Resync(self._tables, done=True))
 
 
 def _only(pipeline: CdcPipeline, sources: Container[str]) -> CdcPipeline:
     """The pipeline for these of its listed tables alone."""
-    listed = [table for table in pipeline.spec.tables if table.source in sources]
-    spec = pipeline.spec.model_copy(update={"tables": listed, "unlisted": "ignore"})
-    return pipeline.model_copy(update={"spec": spec})
+    return pipeline.model_copy(update={"spec": pipeline.spec.only(sources)})

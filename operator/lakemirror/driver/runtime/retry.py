@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.errors import LakemirrorError, SourceUnreachable, cause_of, stops_pipeline
+from lakemirror.driver.errors import LakemirrorError, NotAnswered, SourceUnreachable, cause_of, stops_pipeline
 from lakemirror.driver.runtime.context import RunContext
+from lakemirror.driver.waiting import pause
 
 RETRY_SECONDS = (1.0, 5.0, 25.0)
 """Delays after which a batch that failed is tried again, before the driver gives up."""
@@ -18,8 +19,6 @@ AWAY_SECONDS, AWAY_RETRY_SECONDS = 600.0, 30.0
 """For how long a store that is away is waited for, and how often it or the source is asked again after the
 delays above.
 """
-LOOK_SECONDS = 0.2
-"""How often whoever waits looks if it is to stop."""
 _AWAY = re.compile(
     r"TimeoutException|DisconnectException|ConnectException|NetworkException|UnknownHostException|NotAvailable|"
     r"NotLeaderOrFollower|Connection (refused|reset)|timed out",
@@ -41,17 +40,24 @@ class Retries:
         self._gave_up: BaseException | None = None
 
     def batch(self, batch_id: int, apply: Callable[[], None], before_again: Callable[[], None]) -> None:
-        """Have a batch applied, a few times if need be, with ``before_again`` in between."""
-        for delay in (*RETRY_SECONDS, None):
+        """Have a batch applied, a few times if need be, with ``before_again`` in between; as often as it
+        takes while the source or the schema registry is away, unless the run is once.
+        """
+        delays = iter(RETRY_SECONDS)
+        while True:
             try:
                 apply()
                 return
             except Exception as error:
+                waits = not self._run.once and (
+                    isinstance(error, NotAnswered) or self._source.lost is not None
+                )
+                delay = next(delays, AWAY_RETRY_SECONDS if waits else None)
                 if delay is None or not _may_pass(error, self._run.session) or self._run.threads.stopping():
                     self._gave_up = error
                     raise
                 self._warn(f"batch {batch_id} failed and is tried again in {delay:g} s: {cause_of(error)}")
-            _pause(delay, self._run.threads.stopping)
+            pause(delay, self._run.threads.stopping)
             before_again()
 
     def reading(self, read: Callable[[], Got], stopping: Callable[[], bool]) -> Got | None:
@@ -70,7 +76,7 @@ class Retries:
                     failures, since = 0, time.monotonic()
                 delay = self._delay(error, failures, time.monotonic() - since)
                 failures += 1
-            _pause(delay, stopping)
+            pause(delay, stopping)
             if stopping():
                 return None
 
@@ -93,15 +99,9 @@ class Retries:
 
 
 def _may_pass(error: Exception, session: SparkSession) -> bool:
-    """Whether time may heal what an error says: it is none of our own, and the session is still there."""
-    return not isinstance(error, LakemirrorError) and not stops_pipeline(error, session)
-
-
-def _pause(seconds: float, stopping: Callable[[], bool]) -> None:
-    """Wait so long, or until it is time to stop."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not stopping():
-        time.sleep(LOOK_SECONDS)
+    """Whether time may heal what an error says, and the session is still there."""
+    ours = isinstance(error, LakemirrorError) and not isinstance(error, NotAnswered)
+    return not ours and not stops_pipeline(error, session)
 
 
 def _is_away(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -12,11 +13,14 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
+from lakemirror.api.report import Verification
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.checkpoint import tokens
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
-from lakemirror.driver.read.base import Lag
+from lakemirror.driver.checkpoint.tokens import loads
+from lakemirror.driver.parse.encodings import encoding_of
+from lakemirror.driver.read.base import Feed, Lag
 from lakemirror.driver.read.open import FeedOpener
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
@@ -27,8 +31,12 @@ from lakemirror.driver.runtime.between_batches import BetweenBatches
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import BatchDone, Event, Finished, Started
 from lakemirror.driver.runtime.held import HeldRecords
+from lakemirror.driver.runtime.loading import Loading
+from lakemirror.driver.runtime.maintenance import Maintenance
 from lakemirror.driver.runtime.metrics import Metrics, port_from_environment
 from lakemirror.driver.runtime.paths import with_absolute_paths
+from lakemirror.driver.runtime.reload import Reloader
+from lakemirror.driver.runtime.repair import Repairer
 from lakemirror.driver.runtime.replay_requests import ReplayRequests
 from lakemirror.driver.runtime.replayer import Replayer
 from lakemirror.driver.runtime.reporter import FileSink, ProgressSink
@@ -37,9 +45,10 @@ from lakemirror.driver.runtime.retry import Retries
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.signals import StopRequests, stop_requests
 from lakemirror.driver.runtime.summary import RunSummary, Status, with_rows
-from lakemirror.driver.runtime.supported import require_supported
+from lakemirror.driver.runtime.supported import require_conditions, require_supported
 from lakemirror.driver.runtime.threads import Threads
 from lakemirror.driver.runtime.turns import Applier, Turns
+from lakemirror.driver.runtime.verification import Verifications
 
 __all__ = ["BatchDone", "Event", "run"]
 
@@ -54,7 +63,7 @@ def run(
     stopping: Callable[[], bool] | None = None,
     sinks: Sequence[ProgressSink] = (),
     grace_seconds: float | None = None,
-    make_applier: Callable[[SparkSession, CdcPipeline, str], Applier] = BatchApplier,
+    make_applier: Callable[[SparkSession, CdcPipeline, str], Applier] | None = None,
 ) -> RunSummary:
     """Apply the pipeline's change events until it is told to stop, or ``once`` all that is there now.
 
@@ -71,15 +80,19 @@ def run(
     with ExitStack() as stack:
         stop = stack.enter_context(stop_requests(stopping, grace_seconds))
         owner, storage, session = _take_over(stack, pipeline, announcer.progress.run_id, spark, stop)
+        require_conditions(pipeline, session)
+        encoding = encoding_of(pipeline.spec, secrets or {}, announcer.source)
         context = RunContext(
             pipeline,
             session,
             storage,
             FeedOpener(session, pipeline.spec, secrets or {}, announcer.warn, announcer.source),
-            partial(make_applier, session),
+            partial(make_applier or partial(BatchApplier, encoding=encoding, warn=announcer.warn), session),
+            encoding,
             announcer,
             Threads(stop.requested),
             once or bool(pipeline.spec.trigger.available_now),
+            secrets or {},
         )
         status, lag = _mirror(stack, context, owner, sinks)
         summary = _summary(context, status, lag, time.monotonic() - began)
@@ -117,22 +130,34 @@ def _mirror(
     turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id))
     announcer.progress.stands_at(feed.committed())
     told = partial(announcer.progress.batch_done, again=True)
-    replayer = Replayer(run.session, run.pipeline, turns.turn, told)
+    replayer = Replayer(run.session, run.pipeline, turns.turn, told, run.encoding)
     held = HeldRecords(spec, replayer, announcer.warn)
     requests = ReplayRequests(run.storage, replayer.carry_out, announcer.warn)
-    between = BetweenBatches(requests, held, announcer.warn)
+    repairs = Repairer(run.session, run.pipeline, turns.turn, told).requests(run.storage, announcer.warn)
+    reloader = Reloader(run.session, run.pipeline, run.storage, turns.turn, told)
     retries = Retries(run)
     batches = Batches(run, turns, retries, held, {batch.batch_id for batch in feed.pending()})
     all_sinks = _sinks(stack, run, sinks)
     announcer.tell(Started(run.pipeline.name, announcer.progress.run_id, run.storage.uri))
     announcer.start(feed, held, all_sinks)
     try:
-        with WriteBehind(run.session, spec.checkpoint, announcer.warn, owner.check):
-            with _beside(run, between, Rereading(run, wanted, feed, batches, retries) if wanted else None):
+        with WriteBehind(run.session, spec.checkpoint, announcer.warn, owner.check) as audited:
+            maintenance = Maintenance(run, turns, audited.idle)
+            # A run once does what is due at its end.
+            more = (lambda: False) if run.once else maintenance.serve
+            reloads = reloader.requests(announcer.warn)
+            between = BetweenBatches(requests, held, announcer.warn, more, repairs.serve, reloads.serve)
+            ended = threading.Event()
+            again = _again(run, wanted, feed, batches, retries, ended.is_set)
+            verifications = _verifications(run, feed)
+            with _beside(run, between, verifications, again):
                 stopping = run.threads.stopping
                 retries.reading(lambda: feed.run(batches.apply, once=run.once, stopping=stopping), stopping)
+                ended.set()
             if run.once and not run.threads.stopping():
                 between.serve()
+                maintenance.serve_all(run.threads.stopping)
+                verifications.serve_once(run.threads.stopping)
         lag = announcer.lag(feed)
         batches.collect_tombstones(caught_up=lag.caught_up)
     except BaseException as error:
@@ -154,15 +179,65 @@ def _resume(run: RunContext) -> dict[str, str]:
     return wanted
 
 
+def _again(
+    run: RunContext,
+    wanted: Mapping[str, str],
+    feed: Feed,
+    batches: Batches,
+    retries: Retries,
+    ended: Callable[[], bool],
+) -> Callable[[threading.Event], None] | None:
+    """What reads the tables that are wanted again: from the source, and then from their database."""
+    if not wanted:
+        return None
+    from_database = loads(run.pipeline.spec).keys() & wanted.keys()
+    from_source = {source: token for source, token in wanted.items() if source not in from_database}
+
+    def work(over: threading.Event) -> None:
+        if from_source:
+            Rereading(run, from_source, feed, batches, retries, from_database).read(over)
+        if from_database:
+            Loading(run, {source: wanted[source] for source in sorted(from_database)}, feed, ended).load(over)
+
+    return work
+
+
 @contextmanager
-def _beside(run: RunContext, between: BetweenBatches, rereading: Rereading | None) -> Iterator[None]:
+def _beside(
+    run: RunContext,
+    between: BetweenBatches,
+    verifications: Verifications,
+    again: Callable[[threading.Event], None] | None,
+) -> Iterator[None]:
     """What goes on beside the source; a run once waits until all is read again, too."""
     with ExitStack() as stack:
         stack.enter_context(run.threads.beside("replay", between.serve_until))
-        if rereading is not None:
+        if not run.once:
+            stack.enter_context(run.threads.beside("verify", verifications.serve_until))
+        if again is not None:
             cancel = run.session.sparkContext.cancelAllJobs
-            stack.enter_context(run.threads.beside("resync", rereading.read, wait=run.once, interrupt=cancel))
+            stack.enter_context(run.threads.beside("resync", again, wait=run.once, interrupt=cancel))
         yield
+
+
+def _verifications(run: RunContext, feed: Feed) -> Verifications:
+    """Comparisons with the source, which tell what they found in the reports."""
+    announcer = run.announcer
+
+    def tell(told: Verification) -> None:
+        announcer.progress.verified(told)
+        announcer.news()
+
+    return Verifications(
+        run.session,
+        run.pipeline,
+        run.storage,
+        run.secrets,
+        known=lambda: list(announcer.progress.known_tables()),
+        lag=lambda: announcer.lag(feed),
+        tell=tell,
+        warn=announcer.warn,
+    )
 
 
 def _sinks(stack: ExitStack, run: RunContext, more: Sequence[ProgressSink]) -> list[ProgressSink]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from lakemirror.api.jvm import java_options
+from lakemirror.driver import java
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime import jars
 
@@ -34,7 +36,9 @@ def create_session(app_name: str, conf: Mapping[str, str] | None = None) -> Spar
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, str(value))
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    java.find_once(session)
+    return session
 
 
 def check_java() -> int:
@@ -66,11 +70,16 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         # Plans are drawn as text for every query; ours are large and nobody looks at them.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.maxPlanStringLength": "4096",
+        # Options that plans and logs do not show: as Spark has it, and what a Kafka client logs in with.
+        "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|keystore[.]key|jaas",
         # Notes where each column was built, in every call to the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # A batch of a few tables has hundreds of generated classes, the same in each batch: the default of
         # 100 would compile them all anew every time.
         "spark.sql.codegen.cache.maxEntries": "10000",
+        # Every sort, aggregation and broadcast begins with a page, by default one of 64 MiB: of a few of them
+        # at a time a heap is full, and rows of a batch are small.
+        "spark.buffer.pageSize": "2m",
         # The log of one mirror is small, and its state is computed anew with every commit.
         "spark.databricks.delta.snapshotPartitions": "2",
         # Spark's own default is the INT96 of old, which costs a seventh of the time of rewriting a file.
@@ -87,16 +96,12 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
 
 def _java_options(conf: Mapping[str, str]) -> dict[str, str]:
     """Options of the JVMs that we start: ours, then those of ``conf``."""
-    # Elsewhere than in UTC, Delta checks with every commit that its checksum file agrees with the whole log.
-    ours = {
-        "driver": f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        "executor": "-Duser.timezone=UTC",
+    driver, executor = (f"spark.{role}.extraJavaOptions" for role in ("driver", "executor"))
+    logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    return {
+        driver: java_options(f"{logging} {conf.get(driver, '')}"),
+        executor: java_options(conf.get(executor, "")),
     }
-    found = {}
-    for role, options in ours.items():
-        name = f"spark.{role}.extraJavaOptions"
-        found[name] = f"{options} {conf.get(name, '')}".strip()
-    return found
 
 
 def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:

@@ -51,6 +51,16 @@ class Turns:
             finally:
                 self._forget_all_but(applier)
 
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """No turn meanwhile, for work that changes no row: all appliers keep what they know of the mirrors.
+
+        Raises CheckpointInUse where another driver has the checkpoint by now.
+        """
+        with self._busy:
+            self._owner.check()
+            yield
+
     def forget(self, applier: Applier) -> None:
         """Have an applier read the mirrors anew."""
         with self._busy:

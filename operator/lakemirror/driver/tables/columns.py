@@ -26,6 +26,60 @@ filled from an older image, with the sequence of that image (empty: nothing is k
 text``.
 """
 
+COMMENTS = {
+    "__source": "The shard that the row is of",
+    "__seq": "The place of the row's change in the order of its source, by which bytes compare",
+    "__op": "The change that the row is from: c create, u update, r read by a snapshot, d delete",
+    "__event_time": "When the source made the change",
+    "__origin": "Where the change was read: topic, partition and offset",
+    "__column_seq": "Columns whose value is older than the row, with the place of that value",
+    "__unrepresentable": "The source's text of values that the column's type cannot hold",
+    "__valid_from": "Since when the version is valid",
+    "__valid_to": "Until when it was valid, exclusive; null: it still is",
+    "__is_current": "Whether the version is the current row",
+    "__is_deleted": "Whether the row was deleted at the end of this version, and has not come back",
+    "__delete_seq": "The place of the delete that ended the version; null where another version did",
+}
+"""What a catalog shows of the metadata columns."""
+
+SHARD = "__source"
+"""The column of a mirror of several shards that names the shard a row is of."""
+
+VERSIONS = {
+    "__valid_from": "timestamp",
+    "__valid_to": "timestamp",
+    "__is_current": "boolean",
+    "__is_deleted": "boolean",
+    "__delete_seq": "binary",
+}
+"""Further metadata columns of a mirror that keeps all versions (mode scd2).
+
+A version is what its row was from ``__valid_from`` until before ``__valid_to`` (null: until now). One that
+is ``__is_current`` has no end; one that ``__is_deleted`` is the last version of a row that is deleted. So
+``__is_current OR __is_deleted`` is one version a key. ``__delete_seq`` is the sequence of the delete or
+truncate that ended the version; null where another version did, or nothing.
+"""
+
+SENT = ""
+"""In ``__column_seq`` of a mirror of that mode: the sequence of a change as it was sent, where its place is a
+matter of the snapshot row of its key (see `lakemirror.driver.reduce.events.anchor`).
+"""
+
+BEGAN = "__valid_from"
+"""In ``__column_seq`` of a version that has taken in further changes (``trackedColumns``): the sequence of
+the change that began it.
+"""
+
+
+def of_shard(shard: str) -> Column:
+    """BOOLEAN: the stored row is one of a shard."""
+    return T(SHARD) == F.lit(shard)
+
+
+def metadata_of(mode: str | None) -> dict[str, str]:
+    """The metadata columns of a mirror of this mode."""
+    return {**METADATA, **VERSIONS} if mode == "scd2" else METADATA
+
 
 def T(name: str) -> Column:  # noqa: N802
     """A column of the stored row."""

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakemirror.driver.checkpoint.storage import file_system
+from lakemirror.driver.java import java_class
 
 _LOG = "_delta_log"
 
@@ -20,10 +21,26 @@ SELDOM_READ: Mapping[str, str] = MappingProxyType({"delta.checkpointInterval": "
 
 def snapshot(spark: SparkSession, path: str) -> Any:
     """Delta's own snapshot object of the newest version (org.apache.spark.sql.delta.Snapshot)."""
-    jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    nothing = jvm.scala.Option.empty()
+    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
+    nothing = java_class(spark, "scala.Option").empty()
     return log.update(False, nothing, nothing)
+
+
+def configuration(newest: Any) -> dict[str, str]:
+    """The properties of the table that a snapshot is of, as they are set."""
+    pairs = newest.metadata().configuration().iterator()
+    found = {}
+    while pairs.hasNext():
+        pair = pairs.next()
+        found[str(pair._1())] = str(pair._2())
+    return found
+
+
+def path_of(table: DeltaTable) -> str:
+    """Where a table stands."""
+    detail = table.detail().select("location").first()
+    assert detail is not None
+    return str(detail[0])
 
 
 def is_table(spark: SparkSession, path: str) -> bool:

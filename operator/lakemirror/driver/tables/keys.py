@@ -26,7 +26,7 @@ arrays of their entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark.sql import Column
@@ -112,6 +112,15 @@ def decode_row(text: Column, kind: StructType) -> Column:
     wire = F.from_json(text, _wire(kind), {**_OPTIONS, "columnNameOfCorruptRecord": corrupt})  # type: ignore[arg-type]
     members = [_values(wire.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
     return F.struct(*members)
+
+
+def canonical_row(values: Mapping[str, Column], kinds: Mapping[str, DataType]) -> Column:
+    """STRING: a row as one JSON object in canonical form: the members in the order of their names, those that
+    are null left out, and the others as in keys. So it stays the same when a column is widened, or added
+    without a value.
+    """
+    members = [_texts(values[name], kinds[name], _canonical).alias(name) for name in sorted(kinds)]
+    return F.to_json(F.struct(*members))
 
 
 def _in_order(kind: StructType) -> list[StructField]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from delta import DeltaTable
+from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -22,12 +23,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakemirror.driver.tables.columns import METADATA
+from lakemirror.driver.tables.columns import COMMENTS, SHARD, metadata_of
 from lakemirror.driver.tables.delta import (
     applied,
     clear_unfinished,
+    configuration,
     ddl,
     is_table,
+    path_of,
     quoted,
     snapshot,
     sql_text,
@@ -41,6 +44,16 @@ SOURCE_PROPERTY = "lakemirror.source"
 KEY_PROPERTY = "lakemirror.key"
 MODE_PROPERTY = "lakemirror.mode"
 COLUMNS_PROPERTY = "lakemirror.columns"
+FILTER_PROPERTY = "lakemirror.filter"
+TRACKED_PROPERTY = "lakemirror.trackedColumns"
+INITIAL_PROPERTY = "lakemirror.initialValidFrom"
+OWN_PROPERTY = "lakemirror.ownColumns"
+EXPRESSIONS_PROPERTY = "lakemirror.expressions"
+AGED_PROPERTY = "lakemirror.expressionsAged"
+"""Whether stored rows may have values that were computed of columns of another type: true or false."""
+SHARD_PROPERTY = "lakemirror.shard"
+"""Of a mirror of several shards: true. What is known of one has the shard's name in its property's."""
+ORDER_PROPERTY = "lakemirror.ordering"
 NULLS_PROPERTY = "lakemirror.nulls"
 GAPS_PROPERTY = "lakemirror.gaps"
 
@@ -70,6 +83,8 @@ class Mirror:
         self.features: frozenset[str] = frozenset()
         self.writer_features: frozenset[str] = frozenset()
         self.partitioned = False
+        self.numbered = False
+        """Whether a column has numbers that Delta gives."""
         self.refresh()
 
     @property
@@ -82,16 +97,15 @@ class Mirror:
             self.columns = None
             return
         newest = self._snapshot()
-        metadata = newest.metadata()
-        schema = StructType.fromJson(json.loads(metadata.schemaString()))
-        self.columns = {field.name: field.dataType for field in schema.fields if field.name not in METADATA}
-        self._metadata = {field.name for field in schema.fields if field.name in METADATA}
-        pairs = metadata.configuration().iterator()
-        self.properties = {}
-        while pairs.hasNext():
-            pair = pairs.next()
-            self.properties[pair._1()] = pair._2()
-        self.partitioned = not metadata.partitionColumns().isEmpty()
+        about = newest.metadata()
+        schema = StructType.fromJson(json.loads(about.schemaString()))
+        self.properties = configuration(newest)
+        metadata = {*metadata_of(self.properties.get(MODE_PROPERTY))}
+        if SHARD_PROPERTY in self.properties:
+            metadata.add(SHARD)
+        self.columns = {field.name: field.dataType for field in schema.fields if field.name not in metadata}
+        self.partitioned = not about.partitionColumns().isEmpty()
+        self.numbered = any("delta.identity.step" in field.metadata for field in schema.fields)
         protocol = newest.protocol()
         self.features = _reader_features(protocol, self.properties)
         self.writer_features = frozenset(_listed(protocol.writerFeatures()))
@@ -103,8 +117,15 @@ class Mirror:
         key: Sequence[str] = (),
         *,
         avoided: Collection[str] = (),
+        comments: Mapping[str, str] = MappingProxyType({}),
+        comment: str | None = None,
+        identities: Collection[str] = (),
     ) -> None:
-        """Create the table, unless it is there; without the features that are to be ``avoided``."""
+        """Create the table, and its schema in the catalog, unless they are there; without the features that
+        are to be ``avoided``. ``comments`` are those of columns, ``comment`` is the table's;
+        ``identities`` are columns by which Delta numbers the rows.
+        """
+        self._create_schema()
         place = self.location.path or self._default_path()
         if place is not None:
             clear_unfinished(self._spark, place)
@@ -115,9 +136,12 @@ class Mirror:
             else builder.tableName(self.location.sql)
         )
         for name, kind in columns.items():
-            builder = builder.addColumn(name, kind)
-        for name, kind_name in METADATA.items():
-            builder = builder.addColumn(name, kind_name)
+            number = IdentityGenerator() if name in identities else None
+            builder = builder.addColumn(name, kind, comment=comments.get(name), generatedAlwaysAs=number)
+        for name, kind_name in metadata_of(properties.get(MODE_PROPERTY)).items():
+            builder = builder.addColumn(name, kind_name, comment=COMMENTS.get(name))
+        if comment is not None:
+            builder = builder.comment(comment)
         mapping = _MAPPED if needs_mapping(columns) else {}
         vectors = {VECTORS_PROPERTY: "false"} if VECTORS in avoided else {}
         settings = {**_LOG, **mapping, **vectors, **_statistics(columns, key), **properties}
@@ -135,8 +159,10 @@ class Mirror:
         properties: Mapping[str, str],
         *,
         avoided: Collection[str] = (),
+        comments: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Add and widen columns and set properties; doing it again changes nothing.
+        """Add and widen columns and set properties; doing it again changes nothing. ``comments`` are those
+        of columns that are added.
 
         Features of Delta that not every reader knows are switched on when they are needed first. Without type
         widening, if that is to be ``avoided``, the whole table is written anew.
@@ -151,7 +177,7 @@ class Mirror:
             features[WIDENING_PROPERTY] = "true"
         self._set(features)
         if new:
-            listed = ", ".join(f"{quoted(name)} {ddl(kind)}" for name, kind in new.items())
+            listed = ", ".join(_column(name, kind, comments.get(name)) for name, kind in new.items())
             self._spark.sql(f"ALTER TABLE {self.location.sql} ADD COLUMNS ({listed})")
         if wider and WIDENING in avoided:
             self._rewrite(wider)
@@ -180,6 +206,17 @@ class Mirror:
             listed = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in changed.items())
             self._spark.sql(f"ALTER TABLE {self.location.sql} SET TBLPROPERTIES ({listed})")
         return bool(changed)
+
+    def show_current(self) -> None:
+        """Make the view of the current rows of a mirror of versions beside it in the catalog, or anew.
+
+        Raises Spark's AnalysisException where the catalog has no views, or a table of that name.
+        """
+        view = Location(name=f"{self.location.name}__current")
+        shard = [SHARD] if SHARD_PROPERTY in self.properties else []
+        columns = ", ".join(map(quoted, [*shard, *(self.columns or ())]))
+        rows = f"SELECT {columns} FROM {self.location.sql} WHERE __is_current"
+        self._spark.sql(f"CREATE OR REPLACE VIEW {view.sql} AS {rows}")
 
     def delta(self, spark: SparkSession | None = None) -> DeltaTable:
         return DeltaTable.forPath(spark or self._spark, self.required_path)
@@ -217,6 +254,16 @@ class Mirror:
     def _in_catalog(self) -> bool:
         return self.location.name is not None and self._spark.catalog.tableExists(self.location.sql)
 
+    def _create_schema(self) -> None:
+        """Create the schema that the table's name has in the catalog. Whoever may not create one may have one
+        created before.
+        """
+        schema = self.location.parts[:-1]
+        if schema:
+            named = ".".join(map(quoted, schema))
+            if not self._spark.catalog.databaseExists(named):
+                self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {named}")
+
     def _default_path(self) -> str | None:
         """Where the session's own catalog puts a new table; others keep such places to themselves."""
         state: Any = self._spark._jsparkSession.sessionState()
@@ -226,9 +273,7 @@ class Mirror:
         return str(state.catalog().defaultTablePath(identifier)) if catalog == "spark_catalog" else None
 
     def _catalog_path(self) -> str:
-        detail = self._spark.sql(f"DESCRIBE DETAIL {self.location.sql}").select("location").first()
-        assert detail is not None
-        return str(detail[0])
+        return path_of(DeltaTable.forName(self._spark, self.location.sql))
 
 
 def _reader_features(protocol: Any, properties: Mapping[str, str]) -> frozenset[str]:
@@ -241,6 +286,11 @@ def _listed(features: Any) -> list[str]:
     """The names in an Option of Scala's Set."""
     text = str(features.get().mkString(",")) if features.isDefined() else ""
     return text.split(",") if text else []
+
+
+def _column(name: str, kind: DataType, comment: str | None) -> str:
+    """A column as ADD COLUMNS wants it."""
+    return f"{quoted(name)} {ddl(kind)}" + (f" COMMENT {sql_text(comment)}" if comment else "")
 
 
 def needs_mapping(columns: Mapping[str, DataType]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from urllib.parse import quote
 
 from pyspark.sql import Column
@@ -66,15 +67,23 @@ class Location:
         """The table as SQL names it."""
         if self.path is not None:
             return f"delta.`{self.path.replace('`', '``')}`"
-        return ".".join(f"`{part}`" for part in (self.name or "").split("."))
+        return ".".join(f"`{part}`" for part in self.parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts of a name in the catalog; none of a path."""
+        return self.name.split(".") if self.name is not None else []
 
 
-def locate(target: Target, table: TableName) -> Location:
-    """Fill a target's placeholders; in a path, names from events are percent-encoded."""
+def locate(target: Target, table: TableName, groups: Mapping[str, str] = MappingProxyType({})) -> Location:
+    """Fill a target's placeholders, ``groups`` before the parts of the table's name; in a path, all of them
+    are percent-encoded.
+    """
     parts = {
         "db": table.database or "default",
         "schema": table.schema or table.database or "default",
         "table": table.table,
+        **groups,
     }
     if target.path is not None:
         encoded = {name: quote(value, safe="") for name, value in parts.items()}

@@ -9,6 +9,8 @@ deleted    ``key`` was deleted at ``seq``: older events do not write it again
 truncated  all keys were, at ``seq`` (no key)
 moved      ``key`` became ``new_key`` at ``seq``; ``image`` are the values that the row had under its
            former key, and ``seqs`` their sequences: the create half may need them
+merged     a change of ``key`` at ``seq`` that begins no version (``trackedColumns``), for events that come
+           later and before it; ``image`` is what it was
 collected  deletes up to ``seq`` were collected: an older event that comes now is late
 =========  =========================================================================================
 
@@ -17,6 +19,7 @@ Keys and images are texts (`lakemirror.driver.tables.keys`): a widened key colum
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -49,7 +52,7 @@ _TYPES = {
 @dataclass(frozen=True)
 class Summary:
     """What is known of a mirror's tombstones without reading them. ``newest`` is the highest sequence of a
-    tombstone, ``oldest`` when the first one was recorded.
+    tombstone, ``oldest`` when the first one was recorded; ``merged`` tells whether there are merged changes.
     """
 
     retained: int = 0
@@ -58,14 +61,16 @@ class Summary:
     moved: int = 0
     collected: bytes | None = None
     oldest: datetime | None = None
+    merged: bool = False
 
 
 class Tombstones:
     """The tombstones of one mirror."""
 
-    def __init__(self, spark: SparkSession, mirror: Mirror) -> None:
+    def __init__(self, spark: SparkSession, mirror: Mirror, shard: str | None = None) -> None:
+        """Those of one ``shard``, where the mirror has several."""
         self._spark = spark
-        self.path = mirror.side("tombstones")
+        self.path = mirror.side(folder_of(shard))
         self.summary = self._summarise()
 
     def frame(self) -> DataFrame:
@@ -94,11 +99,17 @@ class Tombstones:
         """
         if self.summary.oldest is None or self.summary.oldest >= before:
             return 0
-        old = (F.col("kind").isin("deleted", "moved")) & (F.col("at") < F.lit(before))
+        old = F.col("kind").isin("deleted", "moved", "merged") & (F.col("at") < F.lit(before))
         if below is not None:
             old = old & (F.col("seq") < F.lit(below))
-        found = self.frame().where(old).agg(F.count("*"), F.max("seq")).first()
-        if found is None or not found[0]:
+        gone = F.col("kind") != "merged"
+        rows = self.frame().where(old)
+        found = rows.agg(F.count_if(gone), F.max(F.when(gone, F.col("seq"))), F.count("*")).first()
+        if found is None or not found[2]:
+            return 0
+        if not found[0]:
+            DeltaTable.forPath(self._spark, self.path).delete(old)
+            self.summary = self._summarise()
             return 0
         highest = bytes(found[1])
         if self.summary.collected is not None:
@@ -121,13 +132,20 @@ class Tombstones:
                 F.max(F.when(kind == "truncated", F.col("seq"))),
                 F.count_if(kind == "moved"),
                 F.max(F.when(kind == "collected", F.col("seq"))),
-                F.unix_micros(F.min(F.when(kind.isin("deleted", "moved"), F.col("at")))),
+                F.unix_micros(F.min(F.when(kind.isin("deleted", "moved", "merged"), F.col("at")))),
+                F.count_if(kind == "merged"),
             )
             .first()
         )
         assert row is not None
         oldest = datetime.fromtimestamp(row[5] / 1e6, UTC) if row[5] is not None else None
-        return Summary(row[0], as_bytes(row[1]), as_bytes(row[2]), row[3], as_bytes(row[4]), oldest)
+        seqs = as_bytes(row[1]), as_bytes(row[2])
+        return Summary(row[0], *seqs, row[3], as_bytes(row[4]), oldest, bool(row[6]))
+
+
+def folder_of(shard: str | None) -> str:
+    """Which table beside a mirror has the tombstones of a shard, or of all rows."""
+    return "tombstones" if shard is None else f"tombstones-{hashlib.sha256(shard.encode()).hexdigest()[:16]}"
 
 
 def encoded_key(rows: DataFrame, column: str = "key") -> Column:
@@ -150,6 +168,7 @@ def raised(
     last_delete: bytes | None = None,
     moved: int = 0,
     floor: bytes | None = None,
+    merged: bool = False,
 ) -> Summary:
     """The summary after more facts."""
     return replace(
@@ -158,7 +177,8 @@ def raised(
         newest=_highest(summary.newest, last_delete),
         moved=summary.moved + moved,
         floor=_highest(summary.floor, floor),
-        oldest=summary.oldest or (datetime.now(UTC) if deletes or moved else None),
+        oldest=summary.oldest or (datetime.now(UTC) if deletes or moved or merged else None),
+        merged=summary.merged or merged,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
@@ -14,11 +14,18 @@ from lakemirror.driver.sequence import is_snapshot
 from lakemirror.driver.tables.columns import S, T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import Mirror
+from lakemirror.driver.write.own import Own
 from lakemirror.driver.write.writer import Written
 
 
-def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -> Written:
-    """Add an event frame's rows that are not there yet, as one commit.
+def append(
+    mirror: Mirror,
+    events: DataFrame,
+    columns: Mapping[str, DataType],
+    own: Own,
+    session: SparkSession | None = None,
+) -> Written:
+    """Add an event frame's rows that are not there yet, as one commit of the session, or of another.
 
     A change that was sent again has the position of the first one and its payload, or its origin. Changes
     of one position may differ: PostgreSQL gives all rows of a COPY one LSN, Oracle those of one SCN. All rows
@@ -43,9 +50,10 @@ def append(mirror: Mirror, events: DataFrame, columns: Mapping[str, DataType]) -
         "__origin": F.col("s.origin"),
         "__unrepresentable": F.col("s.texts"),
     }
-    inserts: dict[str, str | Column] = {quoted(name): value for name, value in {**values, **meta}.items()}
+    rows = {**values, **meta, **own.values(meta, values)}
+    inserts: dict[str, str | Column] = {quoted(name): value for name, value in rows.items()}
     result = (
-        mirror.delta(events.sparkSession)
+        mirror.delta(session or events.sparkSession)
         .alias("t")
         .merge(once.alias("s"), same)
         .whenNotMatchedInsert(values=inserts)

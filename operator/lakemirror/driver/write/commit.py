@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pyspark.sql import functions as F
+
 from lakemirror.driver import faults
 from lakemirror.driver.errors import BatchMismatch
+from lakemirror.driver.parse.condition import LEFT_OUT
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.reduce.history import History, history
 from lakemirror.driver.reduce.table import Reduced, row_changes, states
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.write.append import append
-from lakemirror.driver.write.gone import write_tombstones
+from lakemirror.driver.write.gone import write_ends, write_tombstones
+from lakemirror.driver.write.marks import mark_files
 from lakemirror.driver.write.outcome import counted
+from lakemirror.driver.write.own import Own
 from lakemirror.driver.write.writer import Transaction, Written
 from lakemirror.driver.write.writers import Writers
 
@@ -30,12 +36,18 @@ def write_table(
     writers: Writers,
 ) -> TableResult:
     """Write tombstones and rows of a mirror in form; returns ``result`` with what that did."""
+    mark_files(table, transaction)
     before = table.mirror.version
-    rows = _write(table, plan, reduced, transaction, writers)
+    told = history(table, plan, reduced, transaction.batch.batch_id) if plan.mode == "scd2" else None
+    if told is not None:
+        rows = _write_versions(table, plan, told, transaction, writers)
+    else:
+        rows = _write(table, plan, reduced, transaction, writers)
     faults.reach("after-rows")
     table.report(plan.drift)
     table.applied(plan.seen)
-    return counted(table, plan, reduced, result, rows, before=before, after=table.mirror.version)
+    after = table.mirror.version
+    return counted(table, plan, reduced, result, rows, before=before, after=after, told=told)
 
 
 def _write(
@@ -46,7 +58,9 @@ def _write(
         faults.reach("after-tombstones")
         if reduced.events is None:
             return Written()
-        return append(table.mirror, reduced.events.where("problem IS NULL"), plan.reading.columns)
+        kept = reduced.events.where(F.col("problem").isNull() & (F.col("op") != LEFT_OUT))
+        own = Own.of(table, plan, transaction.batch)
+        return append(table.mirror, kept, plan.reading.columns, own, transaction.session)
 
     def first() -> None:
         write_tombstones(table, plan, reduced, transaction.batch)
@@ -56,8 +70,25 @@ def _write(
     if changes is None:
         first()
         return Written()
+    changes = Own.of(table, plan, transaction.batch).filled(changes)
     writer = writers.for_changes(changes)
     return writer.write(states(table, plan, reduced), changes, transaction, first)
+
+
+def _write_versions(
+    table: MirroredTable, plan: TablePlan, told: History, transaction: Transaction, writers: Writers
+) -> Written:
+    """Write tombstones, and then commit the versions."""
+
+    def first() -> None:
+        write_ends(table, told, transaction.batch)
+        faults.reach("after-tombstones")
+
+    if told.changes is None:
+        first()
+        return Written()
+    changes = Own.of(table, plan, transaction.batch).filled(told.changes)
+    return writers.for_changes(changes).write(told.rows, changes, transaction, first)
 
 
 def already(
@@ -72,6 +103,8 @@ def already(
         note = json.loads(row["userMetadata"])
         if note.get("query") != batch.query_id or note.get("batch") != batch.batch_id:
             continue
+        if table.shard is not None and note.get("source") != table.shard:
+            continue
         if note.get("extent") != json.loads(json.dumps(batch.extent)):
             raise BatchMismatch(
                 f"table {table.name} has batch {batch.batch_id} already, with another range of input: "
@@ -80,7 +113,10 @@ def already(
             )
         counts = _said(note, row["operationMetrics"] or {})
         version = int(row["version"])
-        return counted(table, plan, reduced, result, counts, before=version - 1, after=version)
+        before, told = version - 1, None
+        if plan.mode == "scd2":
+            told = history(table, plan, reduced, batch.batch_id, before)
+        return counted(table, plan, reduced, result, counts, before=before, after=version, told=told)
     return replace(result, version=table.mirror.version)
 
 

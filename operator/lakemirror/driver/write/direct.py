@@ -21,7 +21,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.expressions import kept
+from lakemirror.driver.materialise import materialised
 from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.delta import quoted
@@ -55,11 +57,11 @@ _Flags = npt.NDArray[np.bool_]
 
 def possible(mirror: Mirror) -> bool:
     """Whether a mirror can be written so: nobody reads its change feed, in which an update would look like a
-    delete and an insert, and it has no feature that asks more of a writer.
+    delete and an insert, it has no feature that asks more of a writer, and Delta does not number its rows.
     """
     return (
         mirror.properties.get(CHANGE_FEED_PROPERTY, "false").lower() != "true"
-        and not mirror.partitioned
+        and not (mirror.partitioned or mirror.numbered)
         and mirror.writer_features <= _KNOWN
     )
 
@@ -146,7 +148,7 @@ class DirectWriter:
             standing.result()
         written = outcome.written or Written(inserted=_count(added, outcome))
         rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
-        note = {**transaction.batch.note, "rows": rows}
+        note = {**transaction.note, "rows": rows}
         attempt.commit(added, gone, note, anew=anew)
         self._in_order = hides and self._in_order
         return written
@@ -217,7 +219,7 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
         *[F.col("key")[name].alias(f"s{i}") for i, name in enumerate(changes.key)],
         "seq",
         "number",
-        (F.col("op") == "d").alias("gone"),
+        (F.col("op") == Op.DELETE).alias("gone"),
     )
     same = [F.col(f"k{i}") == F.col(f"s{i}") for i in range(len(changes.key))]
     found = stored.join(_hinted(keys, changes), reduce(Column.__and__, same)).select(
@@ -237,7 +239,7 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     wanted = stored.join(_hinted(keys, changes).alias("s"), _same_key(changes)).select(
         F.struct("t.*").alias("t"), F.col("s.number").alias("of"), *_place(attempt, stored)
     )
-    wanted = wanted.localCheckpoint(eager=False)
+    wanted = materialised(wanted)
     joined = states.alias("s").join(_hinted(wanted, changes), F.col("s.number") == F.col("of"), "left")
     matched = F.col("at_file").isNotNull()
     chosen = F.when(matched, _first(changes.matched)).otherwise(_first(changes.unmatched))
@@ -251,7 +253,7 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
         for each in attempt.schema.fields
     ]
     deletes = [i for i, each in enumerate(changes.matched) if each.values is None]
-    outcome = (
+    outcome = materialised(
         joined.withColumn("choice", chosen)
         .where("choice IS NOT NULL")
         .select(
@@ -260,7 +262,6 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
             (matched & F.col("choice").isin(deletes)).alias("gone"),
             F.struct(*values).alias("n"),
         )
-        .localCheckpoint(eager=False)
     )
     found = _arrays(outcome.select(F.col("at_file").isNotNull().alias("matched"), "gone", "number", *_PLACE))
     hit, gone = found["matched"], found["gone"]

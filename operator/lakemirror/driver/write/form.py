@@ -5,22 +5,37 @@ repeated.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
+from functools import reduce
 
-from pyspark.sql.types import TimestampType
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType, TimestampType
 
+from lakemirror.driver.codes import WITH_ROW
+from lakemirror.driver.plan.key import made_for_good
 from lakemirror.driver.plan.lives import to_text
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.tables.columns import SHARD
+from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import (
+    AGED_PROPERTY,
+    CHANGE_FEED_PROPERTY,
     COLUMNS_PROPERTY,
     GAPS_PROPERTY,
     KEY_PROPERTY,
     MODE_PROPERTY,
     NULLS_PROPERTY,
+    ORDER_PROPERTY,
+    SHARD_PROPERTY,
     SOURCE_PROPERTY,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 def form(table: MirroredTable, plan: TablePlan) -> None:
@@ -33,11 +48,47 @@ def form(table: MirroredTable, plan: TablePlan) -> None:
         properties[NULLS_PROPERTY] = "true"
     if plan.reading.key and plan.reading.versions and plan.tracked:
         properties[GAPS_PROPERTY] = "true"
+    if table.shard is not None:
+        names = {*json.loads(table.properties.get(SHARD_PROPERTY, "[]")), *plan.reading.names}
+        properties[SHARD_PROPERTY] = json.dumps(sorted(names))
+    properties = {table.property_name(name): text for name, text in properties.items()}
+    if table.change_feed is not None:
+        properties[CHANGE_FEED_PROPERTY] = str(table.change_feed).lower()
+    change = plan.alteration
     if table.mirror.exists:
-        change = plan.alteration
-        table.mirror.alter(change.add, change.alter, properties, avoided=table.avoided)
+        if any(name in change.alter for each in plan.computed.values() for name in each.columns):
+            table.mirror.alter({}, {}, {AGED_PROPERTY: "true"})  # stands until all rows are computed anew
+        table.mirror.alter(
+            change.add, change.alter, properties, avoided=table.avoided, comments=plan.comments
+        )
+        if table.mirror.properties.get(AGED_PROPERTY) == "true":
+            _compute_anew(table, plan)
+            table.mirror.alter({}, {}, {AGED_PROPERTY: "false"})
     else:
         _create(table, plan, properties)
+    if plan.mode == "scd2" and table.location.name and (change.add or change.alter or not table.has_view):
+        _show_current(table)
+
+
+def _compute_anew(table: MirroredTable, plan: TablePlan) -> None:
+    """Bring computed columns of stored rows up to date with the types of the columns that they read: a number
+    that is 1.5 as a text may be 1.50 with more digits.
+    """
+    row = {name: F.col(quoted(name)) for each in plan.computed.values() for name in each.columns}
+    values = {name: each.of(row) for name, each in plan.computed.items()}
+    old = [~F.col(quoted(name)).eqNullSafe(value) for name, value in values.items()]
+    made: dict[str, str | Column] = {quoted(name): value for name, value in values.items()}
+    shown = F.col("__op").isin(*WITH_ROW) if plan.mode == "append" else F.lit(True)
+    table.mirror.delta().update(shown & reduce(Column.__or__, old), made)
+
+
+def _show_current(table: MirroredTable) -> None:
+    """Make the view of the current rows, for people: the mirror does not need it."""
+    table.has_view = True
+    try:
+        table.mirror.show_current()
+    except AnalysisException as error:
+        _LOG.warning("table %s has no view of its current rows: %s", table.location, error.getCondition())
 
 
 def _create(table: MirroredTable, plan: TablePlan, properties: Mapping[str, str]) -> None:
@@ -46,10 +97,24 @@ def _create(table: MirroredTable, plan: TablePlan, properties: Mapping[str, str]
     own = {
         SOURCE_PROPERTY: table.source,
         KEY_PROPERTY: json.dumps(list(key)),
-        MODE_PROPERTY: "scd1" if key else "append",
+        MODE_PROPERTY: plan.mode,
     }
+    computed = {name: each.kind for name, each in plan.computed.items()}
+    shard: dict[str, DataType] = {}
+    if table.shard is not None:
+        own[SHARD_PROPERTY] = "true"
+        shard[SHARD] = StringType()
+    own |= made_for_good(table)
+    if table.spec.order.values is not None:
+        own[ORDER_PROPERTY] = table.spec.order.values
     table.mirror.create(
-        {**plan.alteration.columns, **soft}, {**own, **properties}, key, avoided=table.avoided
+        {**shard, **plan.alteration.columns, **soft, **table.own, **computed},
+        {**own, **properties},
+        key,
+        avoided=table.avoided,
+        comments=plan.comments,
+        identities=[name for name, what in table.settings.own_columns.items() if what == "identity"],
+        comment=f"Mirror of {table.kept_as}, kept by Lakemirror's pipeline {table.pipeline}: to be read only",
     )
     owner = table.properties.get(SOURCE_PROPERTY)
     if owner != table.source:  # somebody else was faster

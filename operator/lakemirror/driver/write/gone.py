@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.reduce.history import History, to_remember
 from lakemirror.driver.reduce.table import Reduced, State
 from lakemirror.driver.tables import tombstones
 from lakemirror.driver.tables.keys import encode_row
@@ -32,20 +36,67 @@ def write_tombstones(table: MirroredTable, plan: TablePlan, reduced: Reduced, ba
         moved = state.images.count()
         if moved:
             facts.append(_moved(state.images, batch))
+    _append(table, facts, deletes=deletes, last_delete=reduced.counts.last_delete, moved=moved, floor=floor)
+
+
+def write_ends(table: MirroredTable, told: History, batch: Batch) -> None:
+    """The same of a mirror that keeps versions: all deletes and truncates, for each may end a version that
+    comes later.
+    """
+    facts, deletes = [], told.outcomes.deletes
+    moved = told.images.count() if told.images is not None else 0
+    if deletes:
+        facts.append(_ended(told.versions, batch))
+    for each in told.truncates:
+        place = {"seq": F.lit(each.seq), "event_time": F.lit(each.event_time)}
+        facts.append(tombstones.fact(table.spark.range(1), "truncated", batch=batch.batch_id, **place))
+    if moved:
+        assert told.images is not None
+        facts.append(_moved(told.images, batch))
+    if told.outcomes.merged:
+        facts.append(_merged(told.versions, batch))
+    raised = {
+        "deletes": deletes,
+        "last_delete": told.outcomes.last_delete,
+        "moved": moved,
+        "floor": max((each.seq for each in told.truncates), default=None),
+        "merged": told.outcomes.merged > 0,
+    }
+    _append(table, facts, **raised)
+
+
+def _append(table: MirroredTable, facts: Sequence[DataFrame], **raised: Any) -> None:
+    """Write facts, if there are any, with what they do to the summary (``tombstones.raised``)."""
     if facts:
-        summary = tombstones.raised(
-            table.tombstones.summary,
-            deletes=deletes,
-            last_delete=reduced.counts.last_delete,
-            moved=moved,
-            floor=floor,
-        )
+        summary = tombstones.raised(table.tombstones.summary, **raised)
         append(reduce(DataFrame.unionByName, facts), table.tombstones.path)
         table.tombstones.summary = summary
 
 
+def _ended(versions: DataFrame, batch: Batch) -> DataFrame:
+    gone = versions.where(f"kind = 'event' AND op = '{Op.DELETE}'")
+    named = ("seq", "event_time", "topic", "partition", "offset", "seqs")
+    place = {name: F.col(name) for name in named}
+    return tombstones.fact(gone, "deleted", batch=batch.batch_id, key=tombstones.encoded_key(gone), **place)
+
+
+def _merged(versions: DataFrame, batch: Batch) -> DataFrame:
+    rows = versions.where(to_remember()).withColumn("_image", F.struct("op", "texts", "row"))
+    image = rows.schema["_image"].dataType
+    assert isinstance(image, StructType)
+    place = {name: F.col(name) for name in ("seq", "event_time", "topic", "partition", "offset", "seqs")}
+    return tombstones.fact(
+        rows,
+        "merged",
+        batch=batch.batch_id,
+        key=tombstones.encoded_key(rows),
+        image=encode_row(F.col("_image"), image),
+        **place,
+    )
+
+
 def _deleted(state: State, batch: Batch) -> DataFrame:
-    gone = state.frame.where("key IS NOT NULL AND op = 'd' AND NOT known")
+    gone = state.frame.where(f"key IS NOT NULL AND op = '{Op.DELETE}' AND NOT known")
     place = {name: F.col(name) for name in ("seq", "event_time", "topic", "partition", "offset")}
     return tombstones.fact(gone, "deleted", batch=batch.batch_id, key=tombstones.encoded_key(gone), **place)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.checkpoint.storage import file_system
+from lakemirror.driver.java import java_class
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.tables import delta
 from lakemirror.driver.tables.delta import applied_at
@@ -29,6 +30,7 @@ from lakemirror.driver.write.writer import Transaction
 Rows = npt.NDArray[np.int64]
 """Indexes of rows in a file."""
 
+_DELTA: Final = "org.apache.spark.sql.delta"
 _Ranges = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 _MAGIC: Final = (1681511377).to_bytes(4, "little")
@@ -121,12 +123,10 @@ class TableLog:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        self._delta = jvm.org.apache.spark.sql.delta
-        self._log = self._delta.DeltaLog.forTable(spark._jsparkSession, path)
+        self._java = partial(java_class, spark)
+        self._log = self._java(f"{_DELTA}.DeltaLog").forTable(spark._jsparkSession, path)
         self._base = self._log.dataPath()
-        self._none = jvm.scala.Option.empty()
+        self._none = self._java("scala.Option").empty()
         self._known: DataFiles | None = None
         self._done: int | None = None
 
@@ -168,7 +168,7 @@ class TableLog:
     ) -> None:
         """See `Attempt.commit`."""
         transaction, data = attempt.transaction, attempt.data
-        actions, live = self._jvm.java.util.ArrayList(), dict(data.files)
+        actions, live = self._java("java.util.ArrayList")(), dict(data.files)
         for each in added:
             actions.add(each)
             live[self._hash(each)] = each
@@ -185,7 +185,9 @@ class TableLog:
                 actions.add(pair._1())
                 actions.add(pair._2())
         number = transaction.batch.batch_id
-        started.updateSetTransaction(transaction.app_id, number, self._jvm.scala.Option.apply(self._now()))
+        started.updateSetTransaction(
+            transaction.app_id, number, self._java("scala.Option").apply(self._now())
+        )
         version = self._commit(started, actions, transaction.app_id, number, json.dumps(note, sort_keys=True))
         # What Delta takes for no conflict may have come in between; then the files are read again.
         alone = version == data.version + 1
@@ -200,11 +202,11 @@ class TableLog:
         """Commit actions as an operation that Delta carries its incremental checksum on for; with others it
         computes the state of the log with each commit.
         """
-        operation = self._delta.DeltaOperations.StreamingUpdate(
-            self._jvm.org.apache.spark.sql.streaming.OutputMode.Update(),
+        operation = self._java(f"{_DELTA}.DeltaOperations$StreamingUpdate")(
+            self._java("org.apache.spark.sql.streaming.OutputMode").Update(),
             app_id,
             number,
-            self._jvm.scala.Option.apply(note),
+            self._java("scala.Option").apply(note),
         )
         return int(started.commit(self._seq(actions), operation))
 
@@ -212,13 +214,15 @@ class TableLog:
         """Store which rows of each file are hidden from now on, with those that were before."""
         if not hidden:
             return {}
-        entries = self._jvm.java.util.ArrayList()
+        entries = self._java("java.util.ArrayList")()
         for place, rows in hidden.items():
             before = data.files[place].deletionVector()
-            former = self._jvm.scala.Option.apply(None if before is None else before.serializeToBase64())
+            former = self._java("scala.Option").apply(None if before is None else before.serializeToBase64())
             bitmap = bytearray(_MAGIC + BitMap64(rows).serialize())
-            entries.add(self._delta.commands.DeletionVectorData(str(place), former, bitmap, len(rows)))
-        writer = getattr(getattr(self._delta.commands, "DeletionVectorWriter$"), "MODULE$")
+            entries.add(
+                self._java(f"{_DELTA}.commands.DeletionVectorData")(str(place), former, bitmap, len(rows))
+            )
+        writer = getattr(self._java(f"{_DELTA}.commands.DeletionVectorWriter$"), "MODULE$")
         store = writer.createMapperToStoreDeletionVectors(
             self._spark._jsparkSession, self._log.newDeltaHadoopConf(), self._base, 0
         )
@@ -227,25 +231,25 @@ class TableLog:
 
     def _place(self, add: Any) -> Any:
         """The path of a data file."""
-        operations = getattr(getattr(self._delta.util, "DeltaFileOperations$"), "MODULE$")
+        operations = getattr(self._java(f"{_DELTA}.util.DeltaFileOperations$"), "MODULE$")
         return operations.absolutePath(self._base.toString(), add.path())
 
     def _hash(self, add: Any) -> int:
         """What `place_of` gives for the rows of a file."""
         place = self._place(add).toUri().toString()  # as Spark has it in _metadata.file_path
-        text = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(place)
-        return int(self._jvm.org.apache.spark.sql.catalyst.expressions.XXH64.hashUTF8String(text, _SEED))
+        text = self._java("org.apache.spark.unsafe.types.UTF8String").fromString(place)
+        return int(self._java("org.apache.spark.sql.catalyst.expressions.XXH64").hashUTF8String(text, _SEED))
 
     def _seq(self, items: Iterable[Any]) -> Any:
         found = items
         if not hasattr(items, "_get_object_id"):
-            found = self._jvm.java.util.ArrayList()
+            found = self._java("java.util.ArrayList")()
             for each in items:
                 found.add(each)
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(found)
+        return self._java("org.apache.spark.api.python.PythonUtils").toSeq(found)
 
     def _now(self) -> int:
-        return int(self._jvm.java.lang.System.currentTimeMillis())
+        return int(self._java("java.lang.System").currentTimeMillis())
 
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"

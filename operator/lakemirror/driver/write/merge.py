@@ -33,7 +33,11 @@ class MergeWriter:
         same = [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key]
         within = [bounds.within(T(name), b.kind, b.low, b.high) for name, b in changes.bounds.items()]
         on = reduce(Column.__and__, [*same, *within])
-        builder = self._mirror.delta(states.sparkSession).alias("t").merge(states.alias("s"), on)
+        builder = (
+            self._mirror.delta(transaction.session or states.sparkSession)
+            .alias("t")
+            .merge(states.alias("s"), on)
+        )
         for each in changes.matched:
             builder = (
                 builder.whenMatchedDelete(each.when)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from datetime import timedelta
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.codes import WITH_ROW, Op
+from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
 from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.reduce.bounds import within
+from lakemirror.driver.reduce.history import History
 from lakemirror.driver.reduce.table import Reduced
 from lakemirror.driver.results import TableResult
+from lakemirror.driver.tables.columns import T
+from lakemirror.driver.tables.tombstones import encoded_key
 from lakemirror.driver.write.writer import Written
+
+_LOG = logging.getLogger(__name__)
 
 
 def counted(
@@ -22,15 +32,23 @@ def counted(
     *,
     before: int | None,
     after: int | None,
+    told: History | None = None,
 ) -> TableResult:
-    """The result with what the commit between two versions did."""
-    outcomes = _keyed(table, plan, reduced, rows, before) if plan.reading.key else _appended(reduced, rows)
+    """The result with what the commit between two versions did; ``told`` is of a mirror of versions."""
+    if told is not None:
+        outcomes = _versioned(plan, reduced, told)
+    elif plan.reading.key:
+        outcomes = _keyed(table, plan, reduced, rows, before)
+    else:
+        outcomes = _appended(reduced, rows)
     counted = result.counted(
         **outcomes,
+        no_row_change=result.counts.no_row_change + reduced.counts.left_out,
         inserted=rows.inserted,
         updated=rows.updated,
         deleted=rows.deleted,
-        late_after_collection=_late(table, plan, reduced),
+        out_of_order=_out_of_order(table, plan, reduced, outcomes.get("stale", 0), before),
+        late_after_collection=told.outcomes.late if told is not None else _late(table, plan, reduced),
     )
     retained = table.tombstones.summary.retained if plan.reading.key else 0
     return replace(counted, version=after, tombstones_retained=retained)
@@ -52,6 +70,19 @@ def _keyed(
         found[_truncate(plan.seen.floor, plan.former_floor)] += 1
         found["superseded"] += plan.seen.truncates - 1
     return found
+
+
+def _versioned(plan: TablePlan, reduced: Reduced, told: History) -> dict[str, int]:
+    """Outcomes of the records of a table whose versions are kept: an event that is older than others is
+    applied as well. A truncate counts once.
+    """
+    found, seen, once = told.outcomes, plan.seen.truncates, len(reduced.truncates)
+    return {
+        "applied": found.applied + once - told.known,
+        "superseded": reduced.counts.superseded,
+        "stale": found.stale,
+        "duplicates": reduced.counts.duplicates + found.repeated + seen - once + told.known,
+    }
 
 
 def _truncate(floor: bytes, former: bytes | None) -> str:
@@ -78,7 +109,10 @@ def _passed_over(
     if reduced.state is None or before is None or (plain and changed >= reduced.counts.expected):
         return 0, 0
     stored = table.stored_seqs(plan.reading, before)
-    newest = reduced.state.frame.where("key IS NOT NULL AND op <> 'p'")
+    for name, (low, high) in reduced.counts.bounds.items():
+        if low is not None:
+            stored = stored.where(within(F.col("key")[name], plan.reading.columns[name], low, high))
+    newest = reduced.state.frame.where(f"key IS NOT NULL AND op <> '{Op.PASSED}'")
     own, known = F.col("own"), F.col("known")
     same = (F.col("stored") == F.col("seq")) | (known & F.col("stored").isNull())
     row = (
@@ -93,6 +127,41 @@ def _passed_over(
     return row["stale"] or 0, row["duplicates"] or 0
 
 
+def _out_of_order(
+    table: MirroredTable, plan: TablePlan, reduced: Reduced, stale: int, before: int | None
+) -> int:
+    """How many stale records of a table of current rows were made more than the tolerance before what stood
+    there of their row: the row, or the tombstone of its key. Only asked where there are stale ones.
+    """
+    if not stale or plan.mode != "scd1" or reduced.state is None or before is None:
+        return 0
+    tolerance = F.lit(timedelta(milliseconds=table.spec.ordering.tolerance_ms))
+    keyed = reduced.state.frame.where("key IS NOT NULL")
+    stood = T("__seq").alias("stood"), T("__event_time").alias("at")
+    rows = table.rows(before).select(stored_key(plan.reading), *stood)
+    passed = keyed.where(f"NOT stale AND op <> '{Op.PASSED}'").join(rows, "key").where("stood > seq")
+    found = _older(passed, tolerance)
+    gated = keyed.where("stale")
+    if table.tombstone_summary.retained:
+        gone = table.tombstones.frame().where("kind IN ('deleted', 'moved')")
+        gone = gone.groupBy(F.col("key").alias("gone")).agg(F.max_by("event_time", "seq").alias("at"))
+        found += _older(gated.join(gone, encoded_key(gated) == F.col("gone")), tolerance)
+    if found and not table.warned_of_order:
+        table.warned_of_order = True
+        _LOG.warning(
+            "table %s: %d record(s) came more than ordering.toleranceMs (%d ms) after newer changes of their "
+            "rows, and changed nothing. Further ones are counted as outOfOrder",
+            *(table.name, found, table.spec.ordering.tolerance_ms),
+        )
+    return found
+
+
+def _older(passed: DataFrame, tolerance: Column) -> int:
+    """How many records are older than what stood there, ``at``, by more than the tolerance."""
+    row = passed.where(F.col("at") - F.col("event_time") > tolerance).agg(F.sum("own")).first()
+    return (row[0] if row is not None else None) or 0
+
+
 def _late(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> int:
     """Events older than a collected tombstone that wrote a row after all."""
     if reduced.state is None:
@@ -100,6 +169,6 @@ def _late(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> int:
     collected, first = table.tombstones.summary.collected, reduced.counts.first_seq
     if collected is None or first is None or first > collected:
         return 0
-    written = reduced.state.frame.where("key IS NOT NULL AND op IN ('c', 'u', 'r')")
+    written = reduced.state.frame.where(F.col("key").isNotNull() & F.col("op").isin(*WITH_ROW))
     old = written.where(F.col("seq") <= F.lit(collected))
     return old.join(table.stored_seqs(plan.reading), "key").where("stored = seq").count()

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.write.writer import Transaction
 
 _TXN_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -33,6 +34,22 @@ def transaction(session: SparkSession, app_id: str, batch: Batch) -> AbstractCon
             _MATERIALIZE: "none",  # what is merged is materialised already
         },
     )
+
+
+def of_shard(app_id: str, batch: Batch, shard: str, session: SparkSession) -> Transaction:
+    """The transaction of a shard: Delta has one version a log and id, so each has an id and a session of its
+    own.
+    """
+    own = session.newSession()
+    mine = Transaction(f"{app_id}/{shard}", batch, shard, own)
+    for name, value in (
+        (_USER_METADATA, json.dumps(mine.note, sort_keys=True)),
+        (_TXN_ID, mine.app_id),
+        (_TXN_VERSION, str(batch.batch_id)),
+        (_MATERIALIZE, "none"),
+    ):
+        own.conf.set(name, value)
+    return mine
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.changes import Changes
@@ -18,6 +18,14 @@ class Transaction:
 
     app_id: str
     batch: Batch
+    shard: str | None = None
+    session: SparkSession | None = None
+    """A session of its own, for a shard: of one mirror's commits each batch has several."""
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What the commit says of itself."""
+        return self.batch.note if self.shard is None else {**self.batch.note, "source": self.shard}
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Ordering
-from lakemirror.driver.parse.envelopes.debezium import Classifier
-from lakemirror.driver.read.files import read_records
+from lakemirror.driver.parse.envelopes.debezium import Debezium
+from lakemirror.driver.read.files.records import read_records
 from tests.support import records
 from tests.support.records import Column
 from tests.support.shop import Shop, table
@@ -39,7 +40,7 @@ def collected(events: DataFrame) -> list[dict[str, Any]]:
 def test_events_with_a_known_schema_are_those_whose_schema_was_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    source, classifier = raw(spark, tmp_path), Classifier(Ordering())
+    source, classifier = raw(spark, tmp_path), Debezium(Envelope(), Ordering())
     first = collected(classifier.classify(source))
     known = {
         event[i]: event[text] for event in first for i, text in DOCUMENTS.items() if event[i] is not None
@@ -56,7 +57,7 @@ def test_events_with_a_known_schema_are_those_whose_schema_was_read(
 
 
 def test_what_is_known_may_grow(spark: SparkSession, tmp_path: Path) -> None:
-    source, classifier = raw(spark, tmp_path), Classifier(Ordering())
+    source, classifier = raw(spark, tmp_path), Debezium(Envelope(), Ordering())
     first = classifier.classify(source).where("kind = 'change'").first()
     assert first is not None
     known = {first["schema_id"]: first["schema_text"]}

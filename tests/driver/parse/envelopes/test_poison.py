@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Ordering
-from lakemirror.driver.parse.envelopes.debezium import Classifier
+from lakemirror.driver.parse.envelopes.debezium import Debezium
 from lakemirror.driver.profile.overview import overview
 from lakemirror.driver.read.base import RAW
 from tests.support.records import Column, dumps
@@ -130,7 +131,7 @@ def rows(spark: SparkSession) -> dict[str, Row]:
         for name, text in (documents | dict.fromkeys(places, GOOD["value"])).items()
         for value in [text if isinstance(text, bytes) else text.encode()]
     ]
-    events = Classifier(Ordering()).classify(spark.createDataFrame(raw, RAW))
+    events = Debezium(Envelope(), Ordering()).classify(spark.createDataFrame(raw, RAW))
     assert overview(events).records == len(raw)
     columns = "file", "kind", "reason", "event_time", "hex(seq) AS seq", "raw_value IS NULL AS dropped"
     found = {row["file"]: row for row in events.selectExpr(*columns).collect()}
@@ -175,7 +176,7 @@ def test_a_record_without_the_declared_position_is_bad(
 ) -> None:
     raw = [(ITEMS.topic, 0, 0, None, GOOD["key"].encode(), document.encode(), None, None, None, None)]
     ordering = Ordering.model_validate({"by": by})
-    row = Classifier(ordering).classify(spark.createDataFrame(raw, RAW)).first()
+    row = Debezium(Envelope(), ordering).classify(spark.createDataFrame(raw, RAW)).first()
     assert row is not None
     assert row["kind"] == ("change" if reason is None else "bad")
     assert reason is None or reason in row["reason"]

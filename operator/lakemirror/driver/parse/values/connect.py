@@ -8,7 +8,7 @@ A schema document is JSON: ``{"type", "optional", "name", "parameters", "default
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,12 @@ SCHEMALESS = "json"
 
 _NUMBERS = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
 PHYSICAL = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
+
+
+PATH = "path"
+"""Begins a schema document that is not one of Connect alone: names that lead from the schema of a whole
+``record`` to the one of the row or key in it.
+"""
 
 
 class SchemaError(LakemirrorError):
@@ -32,7 +38,8 @@ class Field:
     ``connect_type`` is the physical type (int8 to int64, float, double, boolean, string, bytes,
     array, map, struct, or ``SCHEMALESS``), ``semantic_name`` the name that gives it a meaning.
     ``items`` is the element of an array or the value of a map, ``keys`` the key of a map.
-    ``default`` is the default as it stands on the wire.
+    ``default`` is the default as it stands on the wire, ``doc`` the comment that the column has in its
+    database (Debezium's ``include.schema.comments``).
     """
 
     name: str
@@ -44,10 +51,15 @@ class Field:
     items: Field | None = None
     keys: Field | None = None
     fields: tuple[Field, ...] = ()
+    doc: str | None = field(default=None, compare=False)
 
 
 def parse_envelope(schema_json_text: str) -> list[Field]:
-    """The columns of a row, from the schema document of a Debezium envelope (its ``after`` or ``before``)."""
+    """The columns of a row, from the schema document of a Debezium envelope (its ``after`` or ``before``), or
+    of a custom record (see `PATH`).
+    """
+    if _path(schema_json_text) is not None:
+        return _columns_at(schema_json_text, "the row image")
     images = {f.get("field"): f for f in _struct(_document(schema_json_text), "the envelope")}
     image = images.get("after") or images.get("before")
     if image is None:
@@ -58,8 +70,38 @@ def parse_envelope(schema_json_text: str) -> list[Field]:
 
 
 def parse_key(schema_json_text: str) -> list[Field]:
-    """The key columns, from the schema document of a record's key."""
+    """The key columns, from the schema document of a record's key, or of a custom record (see `PATH`)."""
+    if _path(schema_json_text) is not None:
+        return _columns_at(schema_json_text, "the key")
     return [_field(f) for f in _struct(_document(schema_json_text), "the key")]
+
+
+def at_path(path: Sequence[str]) -> tuple[str, str]:
+    """What stands before and after a record's schema in a document that says where in it a row or key is."""
+    return f'{{"{PATH}":{json.dumps(list(path), separators=(",", ":"))},"record":', "}"
+
+
+def is_at_path(text: str) -> bool:
+    """Whether a document says where in a record's schema a row or key is."""
+    return text.startswith(f'{{"{PATH}":')
+
+
+def _path(text: str) -> list[str] | None:
+    return list(_document(text)[PATH]) if is_at_path(text) else None
+
+
+def _columns_at(text: str, what: str) -> list[Field]:
+    """The columns at a document's `PATH`: those of a struct, or the one of a plain value."""
+    document = _document(text)
+    found: Mapping[str, Any] = document["record"]
+    for name in document[PATH]:
+        inner = next((each for each in _struct(found, what) if each.get("field") == name), None)
+        if inner is None:
+            raise SchemaError(f"the schema has no {'.'.join(document[PATH])}: {what} should stand there")
+        found = inner
+    if found.get("type") == "struct" or not document[PATH]:
+        return [_field(each) for each in _struct(found, what)]
+    return [_field(found)]
 
 
 def schemaless(name: str) -> Field:
@@ -99,4 +141,5 @@ def _field(schema: Mapping[str, Any]) -> Field:
         items=_field(element) if element else None,
         keys=_field(schema["keys"]) if schema.get("keys") else None,
         fields=tuple(_field(f) for f in schema.get("fields") or ()),
+        doc=schema.get("doc") if isinstance(schema.get("doc"), str) else None,
     )

@@ -1,0 +1,1 @@
+"""What ``scripts/monitoring`` makes: the table of metrics, and Grafana's dashboards."""

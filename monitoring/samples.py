@@ -1,0 +1,102 @@
+"""Exporters with the real metrics and plausible values: of a driver, and of an operator."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lakemirror.api.report import (
+    COUNTERS,
+    GAUGES,
+    ExpectationReport,
+    Report,
+    SourceReport,
+    TableReport,
+    Totals,
+    Verification,
+)
+from lakemirror.controller.figures import PipelineFigures
+from lakemirror.controller.vitals import Vitals
+
+NAMESPACE, PIPELINE = "mirrors", "shop"
+
+
+def report(step: int = 0, pipeline: str = PIPELINE, error: str | None = None) -> Report:
+    """What a driver says of a pipeline that has some of everything; with each ``step`` more. ``error`` is why
+    its source is away.
+    """
+    now = datetime.now(UTC)
+    totals = {name: 100 * step + n for n, name in enumerate((*COUNTERS, *GAUGES), 1)}
+    unmet = ExpectationReport(name="positive total", on_violation="warn", violations=3 + step)
+    tables = [
+        TableReport(
+            source=source,
+            target=f"/lake/{source}",
+            version=7 + step,
+            last_event_time=(now - timedelta(seconds=20)).isoformat(),
+            expectations=[unmet],
+            error=refusal,
+            **totals,
+        )
+        for source, refusal in (("public.orders", None), ("public.odd", "public.odd: give it a key"))
+    ]
+    return Report(
+        pipeline=pipeline,
+        run_id="r",
+        started_at=(now - timedelta(hours=1)).isoformat(),
+        phase="Running",
+        source=SourceReport(
+            reached_at=now.isoformat(), lost_since=now.isoformat() if error else None, error=error
+        ),
+        batch_id=40 + step,
+        batches=40 + step,
+        batch_seconds=100.0 + 3 * step,
+        committed_at=now.isoformat(),
+        observed_at=now.isoformat(),
+        maintained_at=now.isoformat(),
+        event_time=(now - timedelta(seconds=1200)).isoformat(),
+        lag_records=1000 + step,
+        lag_seconds=1200.0,
+        caught_up=False,
+        tables_total=len(tables),
+        tables=tables,
+        resyncing=["public.*"],
+        totals=Totals(**totals),
+        verified=Verification(ended_at=now.isoformat(), equal=True, tables=2),
+    )
+
+
+def resource(**status: Any) -> dict[str, Any]:
+    """A pipeline as the operator knows it."""
+    conditions = [
+        {"type": "Ready", "status": "False", "reason": "SourceUnreachable"},
+        {"type": "Stalled", "status": "True", "reason": "ResetNeeded"},
+        {"type": "SchemaDrift", "status": "True", "reason": "ColumnsChanged"},
+    ]
+    driver = {"restarts": 5, "consecutiveFailures": 4}
+    return {
+        "metadata": {"namespace": NAMESPACE, "name": PIPELINE},
+        "status": {"phase": "Running", "conditions": conditions, "driver": driver, **status},
+    }
+
+
+def operator(*resources: dict[str, Any]) -> Vitals:
+    """An operator's vitals, fed as the operator feeds them."""
+    vitals = Vitals()
+    vitals.leader.set(1)
+    vitals.beat()
+    for phase in ("Running", "Failed"):
+        vitals.pipelines.labels(phase).set(2)
+    for state in ("updated", "waiting"):
+        vitals.rollout.labels(state).set(1)
+    vitals.waiting.set(3)
+    work(vitals)
+    vitals.registry.register(PipelineFigures(lambda: resources))
+    return vitals
+
+
+def work(vitals: Vitals) -> None:
+    """Some passes."""
+    for result, number in (("done", 2), ("failed", 5)):
+        vitals.passes.labels(result).inc(number)
+    vitals.pass_seconds.observe(0.2)

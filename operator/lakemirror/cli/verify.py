@@ -1,0 +1,268 @@
+"""``lakemirror verify``: the mirrors of a pipeline against their source."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.cli.common import (
+    FAILED,
+    call,
+    debug_option,
+    driver_module,
+    given_directories,
+    manifest_option,
+    read_pipeline,
+    secret_option,
+    set_option,
+)
+
+_SHOWN = 20
+_SNAPSHOT = re.compile(r"(delta|parquet):(.+)", re.DOTALL)
+
+
+def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--user, --password-file and --password-env, of a database."""
+    for option in (
+        click.option("--password-env", metavar="NAME", help="An environment variable with the password."),
+        click.option(
+            "--password-file",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False),
+            help="Its password.",
+        ),
+        click.option("--user", metavar="NAME", help="The user of the database."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@manifest_option
+@click.option(
+    "--source",
+    metavar="URL",
+    help="What to compare with: jdbc:postgresql://HOST/DATABASE, jdbc:mariadb://HOST/, jdbc:mysql://HOST/, "
+    "or delta:PATH or parquet:PATH, where {db}, {schema} and {table} stand for a table's name. "
+    "Default: spec.verify.",
+)
+@login_options
+@click.option("--slot", metavar="NAME", help="PostgreSQL: the connector's replication slot.")
+@click.option("--table", "tables", metavar="TABLE", multiple=True, help="Only this source table. Repeatable.")
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="How long to wait, for each table, until the mirror is past what was read of the source. "
+    "Default: 120.",
+)
+@click.option(
+    "--settle",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="How long a change takes at most from the source to the pipeline, where no position tells. "
+    "Default: 30.",
+)
+@click.option(
+    "--settled",
+    is_flag=True,
+    help="Nothing changes, and all changes are applied: each difference counts at once.",
+)
+@click.option(
+    "--limit",
+    metavar="KEYS",
+    type=click.IntRange(1, 1_000_000),
+    default=10_000,
+    show_default=True,
+    help="How many keys of a table are looked at, at most.",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Have wrong rows read again from the source, and applied by the driver (or here, where none runs).",
+)
+@set_option
+@secret_option
+@debug_option
+def verify(
+    file: str,
+    source: str | None,
+    user: str | None,
+    password_file: str | None,
+    password_env: str | None,
+    slot: str | None,
+    tables: tuple[str, ...],
+    wait: float | None,
+    settle: float | None,
+    settled: bool,
+    limit: int,
+    repair: bool,
+    settings: tuple[str, ...],
+    secrets: tuple[str, ...],
+    debug: bool,
+) -> None:
+    """Compare mirrors with their source, while both change.
+
+    Rows are compared by count and checksum for each range of keys, and only ranges that differ are read
+    further. A change that has not arrived yet is no difference: it is waited for.
+
+    The exit code is 0 if all tables are equal (or were repaired), 1 if one is not or could not be compared,
+    and 2 if the manifest or the command line is wrong.
+    """
+    pipeline = read_pipeline(file, settings)
+    verifier = driver_module("verifier")
+    login = {"user": user, "password": password_of(password_file, password_env), "slot": slot}
+    wanted = source_wanted(verifier, pipeline, "--source", source, login, secrets)
+    asked = pipeline.spec.verify if source is None else None
+    if asked is not None:
+        wait = duration_seconds(asked.wait) if wait is None else wait
+        settle = duration_seconds(asked.settle) if settle is None else settle
+        tables = tables or tuple(asked.tables or ())
+    patience = {"wait": wait, "settle": settle}
+    done = call(
+        verifier.verify,
+        pipeline,
+        wanted,
+        tables=tables,
+        patience=verifier.Patience(
+            settled=settled, **{name: value for name, value in patience.items() if value is not None}
+        ),
+        most=limit,
+        repair=repair,
+        told=lambda table: click.echo("\n".join(told(table))),
+        debug=debug,
+    )
+    for text in summary(done):
+        click.echo(text)
+    if not done.equal:
+        sys.exit(FAILED)
+
+
+def password_of(file: str | None, variable: str | None) -> str | None:
+    """The password of a database, from a file or from a variable."""
+    if file is not None and variable is not None:
+        raise click.UsageError("--password-file and --password-env: give one of them")
+    if variable is not None:
+        if variable not in os.environ:
+            raise click.UsageError(f"--password-env: there is no environment variable {variable}")
+        return os.environ[variable]
+    return None if file is None else Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+
+
+def source_wanted(
+    verifier: Any,
+    pipeline: CdcPipeline,
+    option: str,
+    source: str | None,
+    login: dict[str, str | None],
+    secrets: tuple[str, ...],
+) -> Any:
+    """The source of rows that the command line names by an ``option``, or else spec.verify, as the driver has
+    it.
+    """
+    asked, given = pipeline.spec.verify, given_directories(secrets)
+    if source is None:
+        if asked is None:
+            raise click.UsageError(
+                f"{option} is missing, and the manifest has no spec.verify: give one of them"
+            )
+        useless = next((f"--{name}" for name, value in login.items() if value is not None), None)
+        if useless is not None:
+            raise click.UsageError(f"{useless} belongs to {option}; spec.verify has its own")
+        if asked.jdbc is not None and asked.jdbc.secret is not None and asked.jdbc.secret not in given:
+            name = asked.jdbc.secret
+            raise click.UsageError(
+                f"spec.verify.jdbc.secret names the secret {name}: say where it is with --secret {name}=DIR"
+            )
+        return call(verifier.source_of, asked, given, debug=False)
+    snapshot = _SNAPSHOT.fullmatch(source)
+    if snapshot is not None:
+        useless = next((f"--{name}" for name, value in login.items() if value is not None), None)
+        if useless is not None:
+            raise click.UsageError(f"{useless} has no effect with a snapshot")
+        return verifier.SnapshotWanted(snapshot[2], snapshot[1])
+    if not source.startswith(verifier.URLS):
+        kinds = ", ".join((*verifier.URLS, "delta:", "parquet:"))
+        raise click.UsageError(f"{option} {source.partition('?')[0]}: it must begin with one of {kinds}")
+    return verifier.DatabaseWanted(
+        verifier.Login(source, login["user"], login["password"]), login.get("slot")
+    )
+
+
+def told(table: Any) -> list[str]:
+    """What came of a table (`lakemirror.driver.verify.table.Checked`), a line each."""
+    if table.error is not None:
+        return [f"{table.source}: not compared: {table.error}"]
+    settled = table.settled
+    rows = f"{table.mirror_rows:,} rows in the mirror, {table.source_rows:,} in the source"
+    lines = [f"{table.source}: {_verdict(table)} ({rows}, {table.seconds:.1f} s)"]
+    if not table.keyed and settled.wrong:
+        lines.append("  the table has no key, so that nothing tells which rows differ")
+    elif settled.wrong:
+        lines += [f"  {each.what} {each.key}" for each in settled.wrong[:_SHOWN]]
+        if len(settled.wrong) > _SHOWN:
+            lines.append(f"  and {len(settled.wrong) - _SHOWN:,} more")
+    if settled.arriving and table.keyed:
+        lines += [f"  not arrived {key}" for key in settled.arriving[:_SHOWN]]
+    if settled.moving and table.keyed:
+        lines.append(
+            f"  {len(settled.moving):,} keys changed each time they were looked at, and were left alone"
+        )
+    for column, why in sorted(table.left_out.items()):
+        lines.append(f"  column {column} is not compared: {why}")
+    return lines
+
+
+def _verdict(table: Any) -> str:
+    if not table.complete:
+        return f"more than {len(table.settled.wrong) + len(table.settled.arriving):,} keys differ"
+    parts = []
+    if table.settled.wrong:
+        kinds = [each.what for each in table.settled.wrong]
+        counts = ", ".join(f"{kinds.count(kind):,} {kind}" for kind in sorted(set(kinds)))
+        parts.append(f"{len(kinds):,} keys are wrong: {counts}" if table.keyed else "the rows differ")
+    if table.settled.arriving:
+        number = f"{len(table.settled.arriving):,} keys differ" if table.keyed else "the rows differ"
+        parts.append(f"{number}, perhaps because changes have not arrived")
+    return "; ".join(parts) or "equal"
+
+
+def summary(done: Any) -> list[str]:
+    """The last lines, about all tables (`lakemirror.driver.runtime.verifier.Verified`)."""
+    unequal = [table for table in done.tables if not table.equal]
+    lines = []
+    if not done.driver and any(table.settled.arriving for table in done.tables):
+        lines.append(
+            "No driver is at work, so that nothing tells changes that are not applied yet from wrong rows: "
+            "run the pipeline, or say --settled if the mirrors have all changes"
+        )
+    lines += [_repaired(each) for each in done.repairs]
+    number = len(done.tables)
+    noun = "table" if number == 1 else "tables"
+    if not unequal:
+        lines.append(f"{number} {noun}, all equal")
+    elif done.equal:
+        lines.append(f"{number} {noun}, {len(unequal)} of them repaired")
+    else:
+        lines.append(f"{len(unequal)} of {number} {noun} not equal")
+    return lines
+
+
+def _repaired(each: Any) -> str:
+    """What came of a table's repair (`lakemirror.driver.runtime.verifier.Repaired`)."""
+    if each.impossible is not None:
+        return f"{each.source}: not repaired: {each.impossible}"
+    outcome, rows = each.outcome, f"{each.rows:,} rows"
+    if outcome.filed:
+        return f"{each.source}: {rows} are handed to the driver, which has not told yet what came of them"
+    if outcome.error is not None:
+        return f"{each.source}: the repair of {rows} failed, and the driver tries it again: {outcome.error}"
+    left = "".join(f"; {bad.records:,} left alone: {bad.reason}" for bad in outcome.bad)
+    return f"{each.source}: {each.rows - outcome.still_bad:,} of {rows} repaired{left}"

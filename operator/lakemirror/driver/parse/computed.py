@@ -1,0 +1,89 @@
+"""``columns.expressions``: columns that are computed of the others of their row, as the mirror calls them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from lakemirror.api.checks import QUOTED
+from lakemirror.driver.codes import WITH_ROW
+from lakemirror.driver.parse.condition import WrongCondition, resolved
+from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.keys import can_be_key
+
+_WHOLE = "__lakemirror_event"
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An expression that was checked: its SQL, the columns that it reads, and its type."""
+
+    sql: str
+    columns: tuple[str, ...]
+    kind: DataType
+
+    def of(self, row: Mapping[str, Column]) -> Column:
+        """What it is for a row. Each column that it reads is the variable of a lambda, so that Spark itself
+        looks the names up in the SQL, whatever the values of the row are made of.
+        """
+        if not self.columns:
+            return F.expr(self.sql).cast(self.kind)
+        given = "_" * (1 + max(map(len, self.columns)))  # longer than any name of a column
+        # Spark does not find a variable whose name has a dot.
+        names = {name: f"{given}{i}" if "." in name else name for i, name in enumerate(self.columns)}
+        body = _renamed(self.sql, names)
+        for i, name in enumerate(self.columns):
+            variable = quoted(names[name])
+            body = f"transform(array({given}.v{i}), {variable} -> {body})[0]"
+        values = F.struct(*[row[name].alias(f"v{i}") for i, name in enumerate(self.columns)])
+        found = F.call_function("transform", F.array(values), F.expr(f"{given} -> {body}"))
+        return found.getItem(0).cast(self.kind)
+
+
+def _renamed(sql: str, names: Mapping[str, str]) -> str:
+    """An expression with other names for columns whose names have a dot; they stand in backticks."""
+    others = {name.casefold(): other for name, other in names.items() if name != other}
+
+    def each(found: re.Match[str]) -> str:
+        text = found[0]
+        inside = found.start() > 0 and sql[found.start() - 1] == "."  # a field of a struct
+        if not text.startswith("`") or inside:
+            return text
+        other = others.get(text[1:-1].replace("``", "`").casefold())
+        return quoted(other) if other else text
+
+    return QUOTED.sub(each, sql)
+
+
+def checked(spark: SparkSession, sql: str, columns: Mapping[str, DataType]) -> Computed:
+    """The expression on rows with these columns; raises WrongCondition."""
+    kind, read = resolved(spark, sql, columns, "an expression")
+    if not can_be_key(kind):
+        raise WrongCondition(
+            f"is of type {kind.simpleString()}, of which a computed column cannot be: cast it to another one"
+        )
+    return Computed(sql, read, kind)
+
+
+def evaluated(events: DataFrame, computed: Sequence[Computed], *, keyed: bool) -> DataFrame:
+    """An event frame for which expressions are evaluated once more than they are needed, so that a record for
+    which one fails (a division by zero, a text that is no number) is found before anything is written.
+    """
+    whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
+    values = F.xxhash64(*[F.expr(each.sql) for each in computed])
+    never = F.bit_count("_computed") < 0
+    event = F.col(_WHOLE)
+    shown = event["op"].isin(*WITH_ROW) & event["problem"].isNull()
+    if keyed:  # what the source left out is filled in later
+        shown = shown & F.coalesce(F.size(event["gaps"]) <= 0, F.lit(True))
+    value = F.when(shown, values).alias("_computed")
+    found = events.select(whole, "row.*").select(f"{_WHOLE}.*", value)
+    problem = F.coalesce("problem", F.when(never, F.lit("an expression failed")))
+    return found.withColumns({"problem": problem, "key": F.when(problem.isNull(), F.col("key"))}).drop(
+        "_computed"
+    )

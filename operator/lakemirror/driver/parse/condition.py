@@ -1,0 +1,160 @@
+"""``tables[].filter``: an SQL condition on the rows of a table, with the columns as the mirror names them.
+
+A row for which it is false or null is none of the mirror's: an event that shows one is what a delete is at
+its sequence, or, where events are appended, no row change at all. So a row that stops meeting the condition
+goes, and an older event does not bring it back. Deletes and truncates pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType
+
+from lakemirror.driver.codes import WITH_ROW, Op
+
+LEFT_OUT: Final = "n"
+"""The op of an event that is not appended."""
+_WHOLE: Final = "__lakemirror_event"
+_OF_THE_MOMENT: Final = ("Now", "LocalTimestamp")
+_SUBQUERIES: Final = ("ListQuery", "Exists")
+_SUCH_AS: Final = {"a condition": "status = 'active'", "an expression": "price * quantity"}
+
+
+class WrongCondition(ValueError):
+    """A condition that cannot be one on a row; the message says why, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition that was checked: its SQL, and the columns that it reads."""
+
+    sql: str
+    columns: tuple[str, ...]
+
+
+def parse(spark: SparkSession, sql: str, what: str = "a condition") -> None:
+    """Raise WrongCondition for what is no expression of Spark's, or needs more than one row; messages call it
+    ``what``. Which columns and functions there are is not looked at.
+    """
+    parser: Any = spark._jsparkSession.sessionState().sqlParser()
+    try:
+        tree = parser.parseExpression(sql)
+    except ParseException as error:
+        raise WrongCondition(f"cannot be parsed: {_first(error)}") from None
+    for node in _nodes(tree):
+        name = _name(node)
+        if _is_subquery(name):
+            raise WrongCondition(f"has a subquery: {what} sees one row only")
+        if name.startswith("Window"):
+            raise WrongCondition(f"has a window function: {what} sees one row only")
+        if name in ("UnresolvedStar", "Alias"):
+            raise WrongCondition(f"is not {what}: write one such as {_SUCH_AS[what]}")
+
+
+def checked(spark: SparkSession, sql: str, columns: Mapping[str, DataType]) -> Condition:
+    """The condition on rows with these columns; raises WrongCondition."""
+    kind, read = resolved(spark, sql, columns)
+    if not isinstance(kind, BooleanType):
+        raise WrongCondition(f"is of type {kind.simpleString()}: a condition is true or false")
+    return Condition(sql, read)
+
+
+def resolved(
+    spark: SparkSession, sql: str, columns: Mapping[str, DataType], what: str = "a condition"
+) -> tuple[DataType, tuple[str, ...]]:
+    """The type of an expression on rows with these columns, and those that it reads; raises WrongCondition
+    where it needs more than one row, or has another value each time.
+    """
+    parse(spark, sql, what)
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    empty: DataFrame = spark.createDataFrame([], schema)
+    try:
+        found = empty.select(F.expr(sql).alias("found"))
+    except AnalysisException as error:
+        raise WrongCondition(f"cannot be evaluated: {_first(error)}") from None
+    plan = found._jdf.queryExecution().analyzed()
+    if _name(plan) != "Project" or not plan.child().children().isEmpty():
+        raise WrongCondition(f"has an aggregate or generator: {what} sees one row only")
+    [tree] = _items(plan.expressions())
+    for node in _nodes(tree):
+        name = _name(node)
+        if name.startswith("Current") or name in _OF_THE_MOMENT or _is_random(node):
+            what = node.prettyName()
+            raise WrongCondition(f"has {what}, whose value is not the same each time a record is read")
+    read = {str(each.name()).casefold() for each in _items(tree.references().toSeq())}
+    named = tuple(sorted(name for name in columns if name.casefold() in read))
+    return found.schema["found"].dataType, named
+
+
+def without_gaps(events: DataFrame, condition: Condition, place: str, *, keyed: bool) -> DataFrame:
+    """An event frame in which records have a ``problem`` whose row is not known well enough.
+
+    Where rows have a key, no value may be missing: the row may enter the mirror with this event, and then
+    nothing tells what the source did not send. Otherwise only what the condition reads has to be there.
+    """
+    read = F.array(*map(F.lit, condition.columns)).cast("array<string>")
+    missing = F.size("gaps") > 0 if keyed else F.arrays_overlap("gaps", read)
+    listed = F.concat_ws(", ", F.col("gaps"))
+    reason = F.concat(
+        F.lit("the source did not send "),
+        listed,
+        F.lit(f", and {place} needs the whole row: set REPLICA IDENTITY FULL on the table"),
+    )
+    problem = F.coalesce("problem", F.when(F.coalesce(missing, F.lit(False)), reason))
+    return events.withColumns({"problem": problem, "key": F.when(problem.isNull(), F.col("key"))})
+
+
+def applied(events: DataFrame, condition: Condition, *, keyed: bool) -> DataFrame:
+    """An event frame in which events whose row does not meet the condition are left out or, where rows have a
+    key, deletes; then the column ``was`` has the op of each event as it came.
+    """
+    whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
+    marked = events.select(whole, "row.*").select(f"{_WHOLE}.*", F.expr(condition.sql).alias(_WHOLE))
+    shows_row = F.col("op").isin(*WITH_ROW) & F.col("problem").isNull()
+    out = shows_row & ~F.coalesce(F.col(_WHOLE), F.lit(False))
+    if not keyed:
+        return marked.withColumn("op", F.when(out, LEFT_OUT).otherwise(F.col("op"))).drop(_WHOLE)
+    changed = {"was": F.col("op"), "op": F.when(out, Op.DELETE).otherwise(F.col("op"))}
+    row = events.schema["row"].dataType
+    assert isinstance(row, StructType)
+    nothing = F.struct(*[F.lit(None).cast(each.dataType).alias(each.name) for each in row.fields])
+    blank = {"row": nothing, "texts": F.lit(None), "old_key": F.lit(None)}
+    for name, value in blank.items():
+        changed[name] = F.when(out, value.cast(events.schema[name].dataType)).otherwise(F.col(name))
+    return marked.withColumns(changed).drop(_WHOLE)
+
+
+def _nodes(tree: Any) -> Iterator[Any]:
+    yield tree
+    for child in _items(tree.children()):
+        yield from _nodes(child)
+
+
+def _is_random(node: Any) -> bool:
+    """Whether the node itself, and none of its parts, has another value each time."""
+    return not node.deterministic() and all(child.deterministic() for child in _items(node.children()))
+
+
+def _items(items: Any) -> list[Any]:
+    return [items.apply(i) for i in range(items.size())]
+
+
+def _name(node: Any) -> str:
+    return str(node.getClass().getSimpleName()).removesuffix("$")
+
+
+def _is_subquery(name: str) -> bool:
+    return "Subquery" in name or name in _SUBQUERIES
+
+
+def _first(error: Exception) -> str:
+    """What Spark says, in one line and without its code and the plan."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[0] if lines else type(error).__name__
+    return said.partition("] ")[2].partition(" SQLSTATE")[0] or said

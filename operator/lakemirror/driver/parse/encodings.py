@@ -1,0 +1,317 @@
+"""How keys and values of records are written: as JSON, or as Avro with a schema registry.
+
+A key or value in Avro is a value in Avro's binary form, and the record says with which schema it was written:
+
+- before the value, as the byte 0 and Confluent's id in four bytes ("Wire format"; Apicurio's converters with
+  ``apicurio.registry.as-confluent``, and by default from version 3 on), or the byte 1 and a GUID in sixteen;
+- before the value, as the byte 0 and Apicurio's id in eight bytes (its converters by default before version
+  3; told by the first four being 0, as its own ``OptimisticFallbackIdHandler`` does);
+- in a header: ``__value_schema_id`` with the same bytes as Confluent's prefix, ``apicurio.value.globalId`` or
+  ``apicurio.value.contentId`` with a number in eight bytes, and likewise for keys.
+
+The most significant byte of a number comes first. Each value is read with the schema that it was written
+with, and told as the JSON that JsonConverter would have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Final, Protocol
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from lakemirror.api.spec import PipelineSpec
+from lakemirror.driver.parse.envelopes import embedded
+from lakemirror.driver.parse.values import avro
+from lakemirror.driver.parse.values.avro import AvroSchema
+from lakemirror.driver.parse.values.connect import SchemaError
+from lakemirror.driver.read.base import RAW_NAMES
+from lakemirror.driver.read.registry import (
+    CONTENT_IDS,
+    GLOBAL_IDS,
+    GUIDS,
+    IDS,
+    NotOfThisRegistry,
+    Reference,
+    Registered,
+    RegistryClient,
+)
+from lakemirror.driver.read.secrets import Secrets
+from lakemirror.driver.read.watch import SourceWatch
+
+UNKNOWN_SCHEMA: Final = "the schema is not known yet"
+"""What the ``problem`` of a record whose schema has to be asked for begins with."""
+
+_WHOLE: Final = 2**31 - 1
+_SPACES: Final = {IDS: 0, GUIDS: 0, GLOBAL_IDS: 1 << 61, CONTENT_IDS: 1 << 62}
+_OF_KEYS: Final = 1 << 60
+"""Ids of schemas are numbers of 64 bits: one of them tells each kind of name, and keys, from the others."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Schemas of Connect as JsonConverter writes them, by id: those of values, and those of keys."""
+
+    values: Mapping[int, str] = field(default_factory=dict)
+    keys: Mapping[int, str] = field(default_factory=dict)
+
+
+class Encoding(Protocol):
+    """How keys and values of records are written."""
+
+    @property
+    def revision(self) -> int:
+        """Grows when `split` gives something else."""
+
+    def split(self, names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
+        """Columns to select, one list after the other; see `lakemirror.driver.parse.envelopes.embedded`."""
+
+    def learn(self, unknown: Collection[str]) -> Documents:
+        """Ask for schemas that records name, as `unknown_schemas` has them; those that there are."""
+
+
+def encoding_of(spec: PipelineSpec, secrets: Secrets, watch: SourceWatch) -> Encoding:
+    """The encoding of a pipeline's records; ``watch`` takes in whether its registry answers."""
+    registry = spec.envelope.schema_registry
+    if spec.envelope.encoding == "json" or registry is None:
+        return JsonEncoding()
+    return AvroEncoding(RegistryClient(registry, secrets, watch).schema, registry.use_id)
+
+
+def unknown_schemas(reason: str) -> set[str]:
+    """What a reason that begins with `UNKNOWN_SCHEMA` says is unknown."""
+    return set(reason.removeprefix(UNKNOWN_SCHEMA).removeprefix(": ").split(", "))
+
+
+class JsonEncoding:
+    """Documents of JSON, with or without their schema."""
+
+    revision = 0
+
+    def split(self, names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
+        return embedded.split(names, known)
+
+    def learn(self, unknown: Collection[str]) -> Documents:
+        return Documents()
+
+
+@dataclass(frozen=True)
+class _Name:
+    """One way in which a record may name the schema of its key or value: if it does, the ``kind`` of the
+    name, its bytes, and how many bytes stand before the value.
+    """
+
+    there: Column
+    kind: str
+    raw: Column
+    before: int = 0
+
+
+class AvroEncoding:
+    """Avro with a schema registry, which ``schema`` asks. ``use_id`` is what Apicurio's converters wrote
+    before values (``apicurio.registry.use-id``); by default four bytes are an id of Confluent's API, and
+    eight a globalId.
+    """
+
+    def __init__(self, schema: Callable[[Reference], Registered | None], use_id: str | None = None) -> None:
+        self._ask, self._use_id = schema, f"{use_id}s" if use_id else None
+        self._asked: dict[Reference, AvroSchema | str] = {}
+        self._schemas: dict[str, dict[int, AvroSchema | str]] = {"value": {}, "key": {}}
+
+    @property
+    def revision(self) -> int:
+        return sum(map(len, self._schemas.values()))
+
+    def learn(self, unknown: Collection[str]) -> Documents:
+        """Raises RegistryUnreachable. What is wrong with a schema is said by its records."""
+        found: dict[str, dict[int, str]] = {"value": {}, "key": {}}
+        for each in sorted(filter(None, unknown)):
+            name, _, text = each.partition(" ")
+            kind, _, raw = text.partition("/")
+            reference = Reference(kind, bytes.fromhex(raw))
+            if reference not in self._asked:
+                self._asked[reference] = self._schema(reference)
+            schema, identity = self._asked[reference], _identity(name, reference)
+            self._schemas[name][identity] = schema
+            if isinstance(schema, AvroSchema):
+                found[name][identity] = schema.document
+        return Documents(found["value"], found["key"])
+
+    def split(self, names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
+        """Payload and schema id of each name, and what is wrong with a record as its ``problem``."""
+        ids, read, told = [F.col("*")], [F.col("*")], []
+        for name in names:
+            ways = self._names(name)
+            ids += [
+                _schema_id(name, ways).alias(f"{name}_schema_id"),
+                _body(name, ways).alias(f"{name}_body"),
+            ]
+            good = self._good(name)
+            read += [_decoded(name, each, schema).alias(_column(name, each)) for each, schema in good.items()]
+            told.append(_json(name, list(good)).alias(f"{name}_payload"))
+        problem = F.coalesce("problem", *map(self._problem, names), self._unknown(names))
+        raw = [F.col(name) for name in RAW_NAMES if name != "problem"]
+        return [
+            [F.col("*"), *[_in_headers(name).alias(f"{name}_header") for name in names]],
+            ids,
+            read,
+            [*raw, problem.alias("problem"), *told, *[F.col(f"{name}_schema_id") for name in names]],
+        ]
+
+    def _good(self, name: str) -> dict[int, AvroSchema]:
+        schemas = self._schemas[name].items()
+        return {identity: schema for identity, schema in schemas if isinstance(schema, AvroSchema)}
+
+    def _names(self, name: str) -> list[_Name]:
+        """The ways in which a record may name a schema, of which the first that is there holds: a header says
+        so for good, also where the value begins as if it had an id.
+        """
+        document, header, size = F.col(name), F.col(f"{name}_header.value"), F.octet_length(name)
+        confluents = F.col(f"{name}_header.key") == f"__{name}_schema_id"
+        eight = F.octet_length(header) == 8
+        none, first = F.col(f"{name}_header").isNull(), F.substring(document, 1, 1)
+        zero, one = F.lit(b"\x00"), F.lit(b"\x01")
+        eighth = (size >= 9) & (F.substring(document, 1, 5) == F.lit(bytes(5)))
+        return [
+            _Name(confluents & _begins(header, zero, 5), IDS, F.substring(header, 2, 4)),
+            _Name(confluents & _begins(header, one, 17), GUIDS, F.substring(header, 2, 16)),
+            _Name((F.col(f"{name}_header.key") == f"apicurio.{name}.globalId") & eight, GLOBAL_IDS, header),
+            _Name((F.col(f"{name}_header.key") == f"apicurio.{name}.contentId") & eight, CONTENT_IDS, header),
+            _Name(none & eighth, self._use_id or GLOBAL_IDS, F.substring(document, 2, 8), 9),
+            _Name(none & (size >= 5) & (first == zero), self._use_id or IDS, F.substring(document, 2, 4), 5),
+            _Name(none & (size >= 17) & (first == one), GUIDS, F.substring(document, 2, 16), 17),
+        ]
+
+    def _schema(self, reference: Reference) -> AvroSchema | str:
+        try:
+            found = self._ask(reference)
+        except NotOfThisRegistry as error:
+            return f"{reference} cannot be asked for: {error}"
+        if found is None:
+            return f"{reference} is not in the registry: register it there, and replay the record"
+        if found.kind != "AVRO":
+            return (
+                f"{reference} of the registry is of kind {found.kind}, and not Avro: have the connector "
+                "write with an Avro or a JSON converter"
+            )
+        try:
+            return avro.parse(found.text, found.referenced)
+        except SchemaError as error:
+            return f"{reference} of the registry cannot be used: {error}"
+        except (KeyError, TypeError, AttributeError):
+            return f"{reference} of the registry is not a schema of Avro"
+
+    def _problem(self, name: str) -> Column:
+        """STRING: what is wrong with a key or value; null where nothing is, or its schema is unknown."""
+        column, identity, body = F.col(name), F.col(f"{name}_schema_id"), F.col(f"{name}_body")
+        wrong = F.when(column.isNull(), None).when(
+            identity.isNull(),
+            f"the {name} names no schema: it does not begin with the byte 0 and a schema's id, as "
+            "Confluent's wire format does, and no header has one",
+        )
+        for each, schema in self._schemas[name].items():
+            if isinstance(schema, str):
+                wrong = wrong.when(identity == each, f"the {name}: {schema}")
+        as_json = F.exists(
+            "headers",
+            lambda header: (
+                (header["key"] == f"apicurio.{name}.encoding") & (header["value"] == F.lit(b"JSON"))
+            ),
+        )
+        for each, schema in self._good(name).items():
+            unreadable = (identity == each) & _unreadable(body, F.col(_column(name, each)), schema)
+            wrong = wrong.when(
+                unreadable,
+                F.when(
+                    as_json,
+                    f"the {name} is Avro in its JSON form: have the converter write it in binary form",
+                ).otherwise(f"the {name} is not Avro of {self._called(name, each)}"),
+            )
+        return wrong
+
+    def _called(self, name: str, identity: int) -> str:
+        return next(str(each) for each in self._asked if _identity(name, each) == identity)
+
+    def _unknown(self, names: Sequence[str]) -> Column:
+        """STRING: which schemas have to be asked for; null where all are known."""
+        found = []
+        for name in names:
+            identity = F.col(f"{name}_schema_id")
+            known = identity.isin(list(self._schemas[name]))
+            text = F.coalesce(
+                *[
+                    F.when(way.there, F.concat(F.lit(f"{name} {way.kind}/"), F.hex(way.raw)))
+                    for way in self._names(name)
+                ]
+            )
+            found.append(F.when(F.col(name).isNotNull() & identity.isNotNull() & ~known, text))
+        listed = F.concat_ws(", ", *found)
+        return F.when(listed != "", F.concat(F.lit(f"{UNKNOWN_SCHEMA}: "), listed))
+
+
+def _in_headers(name: str) -> Column:
+    """STRUCT: the last header that names the schema of a key or value; null where none does."""
+    known = (f"__{name}_schema_id", f"apicurio.{name}.globalId", f"apicurio.{name}.contentId")
+    found = F.filter("headers", lambda header: header["key"].isin(*known) & header["value"].isNotNull())
+    return F.when(F.size("headers") > 0, F.get(found, F.size(found) - 1))
+
+
+def _begins(raw: Column, byte: Column, size: int) -> Column:
+    return (F.octet_length(raw) >= size) & (F.substring(raw, 1, 1) == byte)
+
+
+def _number(raw: Column) -> Column:
+    """BIGINT: the first eight bytes."""
+    return F.conv(F.hex(F.substring(raw, 1, 8)), 16, -10).cast("bigint")
+
+
+def _space(name: str, kind: str) -> int:
+    return _SPACES[kind] ^ (_OF_KEYS if name == "key" else 0)
+
+
+def _schema_id(name: str, ways: Sequence[_Name]) -> Column:
+    """BIGINT: tells the schema of a key or value from others; null where it names none."""
+    return F.coalesce(
+        *[F.when(way.there, _number(way.raw).bitwiseXOR(F.lit(_space(name, way.kind)))) for way in ways]
+    )
+
+
+def _identity(name: str, reference: Reference) -> int:
+    """What `_schema_id` makes of a name."""
+    raw = reference.raw[:8]
+    return int.from_bytes(raw, "big", signed=len(raw) == 8) ^ _space(name, reference.kind)
+
+
+def _body(name: str, ways: Sequence[_Name]) -> Column:
+    """BINARY: the value without what names its schema."""
+    before = [way for way in ways if way.before]
+    cut = [F.when(way.there, F.substring(name, way.before + 1, _WHOLE)) for way in before]
+    return F.when(F.col(f"{name}_header").isNotNull(), F.col(name)).otherwise(F.coalesce(*cut))
+
+
+def _column(name: str, identity: int) -> str:
+    """The column of a value that was read with a schema."""
+    return f"{name}_{identity % 2**64:x}"
+
+
+def _decoded(name: str, identity: int, schema: AvroSchema) -> Column:
+    """STRUCT: the value, if it was written with this schema. Of what cannot be read all fields are null."""
+    mine = F.when(F.col(f"{name}_schema_id") == identity, F.col(f"{name}_body"))
+    return from_avro(mine, schema.reader, {"mode": "PERMISSIVE"})
+
+
+def _unreadable(body: Column, decoded: Column, schema: AvroSchema) -> Column:
+    """BOOLEAN: all fields are null, and not because so many nulls were written, of a byte each."""
+    nothing = reduce(
+        Column.__and__, [decoded.getField(field).isNull() for field in schema.fields], F.lit(True)
+    )
+    return nothing & (F.octet_length(body) != len(schema.fields))
+
+
+def _json(name: str, ids: Sequence[int]) -> Column:
+    texts = [F.to_json(F.col(_column(name, each)), {"ignoreNullFields": "false"}) for each in ids]
+    return F.coalesce(*texts, F.lit(None).cast("string"))

@@ -1,0 +1,314 @@
+"""What all envelopes share: the interface, the columns of a classified event, and what is wrong with records.
+
+An envelope is a module with a subclass of `Classifier`; `chooser` knows them by the manifest's
+``envelope.format``. docs/envelopes.md says how to add one.
+"""
+
+from __future__ import annotations
+
+import base64
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from functools import reduce
+from types import MappingProxyType
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.api.source import Envelope
+from lakemirror.api.spec import Ordering
+from lakemirror.driver.codes import Op
+from lakemirror.driver.parse import order
+from lakemirror.driver.parse.encodings import Encoding, JsonEncoding
+from lakemirror.driver.parse.envelopes.embedded import schema_id, unless_known
+from lakemirror.driver.sequence import SOURCE
+
+EVENT_COLUMNS: Final = (
+    "kind, reason, database, schema, table, op, key_text, row_text, before_text, new_key_text, old_key_text, "
+    "schema_text, schema_id, key_schema_text, key_schema_id, seq, unanchored, gaps, full_before, event_time, "
+    "stream, server, source_time, topic, partition, offset, timestamp, file, row, raw_key, raw_value, "
+    "raw_headers"
+)
+"""Columns of a classified event.
+
+``kind`` is ``change`` (op c, u, d, r), ``truncate``, ``tombstone`` (Kafka's null payload), ``other``
+(heartbeat, transaction metadata, schema change, logical message), or with ``reason`` ``bad`` or ``no place``
+(`lakemirror.driver.parse.order`). The texts are
+JSON objects; ``schema_text`` is the embedded schema document, null without one or when its ``schema_id`` is
+among the known. An update with ``old_key_text`` changes its row's key by itself; a create with one is half of
+such a change, and the delete with the ``new_key_text`` the other. ``gaps`` says that a value may be the
+placeholder of one that the source did not send, ``full_before`` that a before image has all columns whatever
+the table's replica identity.
+``stream``, ``server`` and ``source_time`` (microseconds) tell where positions start again
+(`lakemirror.driver.profile.rewinds`); without ``stream`` the event says nothing of that.
+``raw_*`` are set for bad records only.
+"""
+
+PLACEHOLDER: Final = "__debezium_unavailable_value"
+"""Debezium's default for ``unavailable.value.placeholder``."""
+
+PLACE: Final = ("topic", "partition", "offset", "timestamp", "file", "row")
+"""Where a record stood."""
+
+LEVELS: Final = 100
+CHARACTERS: Final = 20_000_000
+_OPTIONS = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": "_corrupt",
+    "maxNestingDepth": str(LEVELS),
+    "maxStringLen": str(CHARACTERS),
+}
+LIMITS: Final = f"(of at most {LEVELS} levels, with at most {CHARACTERS:,} characters in a text)"
+
+KEY: Final = "schema STRING, payload STRING"
+"""A key that may be wrapped with its schema."""
+
+_VALUES = "map<string,variant>"
+_TYPES: Final = {
+    "schema_id": "bigint",
+    "key_schema_id": "bigint",
+    "seq": "binary",
+    "event_time": "timestamp",
+    "source_time": "bigint",
+}
+
+
+class Classifier(ABC):
+    """Raw records -> classified change events, for one envelope.
+
+    Its expressions are two thousand calls to the JVM: they are made again only when more schemas are known.
+    ``keep_before`` keeps every before image; else only those of deletes and of records without key.
+    ``encoding`` is how records are written, JSON unless given.
+    """
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        ordering: Ordering,
+        *,
+        keep_before: bool = False,
+        encoding: Encoding | None = None,
+    ) -> None:
+        self._envelope, self._ordering, self._keep_before = envelope, ordering, keep_before
+        self._encoding = encoding or JsonEncoding()
+        self._known: tuple[frozenset[int], int] | None = None
+        self._made: list[list[Column]] = []
+
+    def classify(self, raw: DataFrame, known: Mapping[int, str] = MappingProxyType({})) -> DataFrame:
+        """RAW records -> events with the columns of `EVENT_COLUMNS`.
+
+        ``known`` are the schema documents that the caller has, by id.
+        """
+        given = frozenset(known), self._encoding.revision
+        if given != self._known:
+            self._made = [*self.steps(known), *self._order(known)]
+            self._known = given
+        return reduce(lambda frame, columns: frame.select(*columns), self._made, raw)
+
+    def learn(self, unknown: Collection[str]) -> dict[int, str]:
+        """Ask for schemas that records name (see `Encoding.learn`); the documents that events have by then,
+        by id.
+        """
+        found = self._encoding.learn(unknown)
+        documents = dict(found.keys)
+        for identity, text in found.values.items():
+            documents |= self._of_value(identity, text)
+        return documents
+
+    def _of_value(self, identity: int, text: str) -> dict[int, str]:
+        """The documents that events have of the schema of a value."""
+        return {identity: text}
+
+    def _order(self, known: Mapping[int, str]) -> list[list[Column]]:
+        return order.steps(self._envelope, self._ordering, known, EVENT_COLUMNS.split(", "))
+
+    @abstractmethod
+    def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
+        """What is selected from RAW records, one list after the other; the last is `EVENT_COLUMNS`, and of
+        custom records that are ordered by columns `lakemirror.driver.parse.order.GIVEN`.
+        """
+
+    @classmethod
+    def is_metadata(cls, envelope: Envelope, name: str) -> bool:
+        """Whether a member of a row's JSON object belongs to the envelope and is no column of the row."""
+        return False
+
+
+# -- reading JSON -------------------------------------------------------------------------------------
+
+
+def document(text: Column, form: str) -> Column:
+    """The only object of a text, as ``it``; wrapped in another, so that text after it is an error too."""
+    return F.from_json(
+        F.concat(F.lit('{"it":'), text, F.lit("}")), f"it STRUCT<{form}>, _corrupt STRING", _OPTIONS
+    )
+
+
+def plain_document(text: Column) -> Column:
+    """The only value of a text, as the text ``it``."""
+    return F.from_json(F.concat(F.lit('{"it":'), text, F.lit("}")), "it STRING, _corrupt STRING", _OPTIONS)
+
+
+def is_object(text: Column) -> Column:
+    """BOOLEAN: JSON, as Spark prints it again, is an object; null where there is none."""
+    return text.startswith("{")
+
+
+def values_of(text: Column) -> Column:
+    """MAP<STRING, VARIANT>: the members of a JSON object."""
+    return F.from_json(text, _VALUES)
+
+
+def overlaid(values: Column, changed: Column) -> Column:
+    """MAP: ``values``, those that are among the ``changed`` taken from there."""
+    return F.transform_values(
+        values, lambda name, value: F.when(F.map_contains_key(changed, name), changed[name]).otherwise(value)
+    )
+
+
+def former_key(key_text: Column, before_text: Column) -> Column:
+    """The key that an update's row had, from a before image of all columns or of those that changed; null
+    where the key is the same.
+    """
+    values = values_of(key_text)
+    names = F.json_object_keys(before_text)
+    former = F.to_json(overlaid(values, values_of(before_text)))
+    touched = F.exists(F.json_object_keys(key_text), lambda name: F.array_contains(names, name))
+    return F.when(touched, F.when(former != F.to_json(values), former))
+
+
+def has_schema(wrapped: Column) -> Column:
+    """BOOLEAN: a document is wrapped as ``{"schema": {"type": "struct", ...}, "payload": ...}``."""
+    return F.coalesce(wrapped["schema"].contains('"fields"') & wrapped["payload"].isNotNull(), F.lit(False))
+
+
+def unsplit(name: str, form: str) -> Column:
+    """A document that `embedded.split` could not split, read whole."""
+    return F.when(F.col(f"{name}_payload").isNull(), document(F.col(name).cast("string"), form))
+
+
+def key_text() -> Column:
+    """The payload of a key that was split, or else read as `KEY` into ``k``; one without is its own."""
+    wrapped = F.when(has_schema(F.col("k.it")), F.col("k.it.payload"))
+    return F.coalesce("key_payload", wrapped, F.col("key").cast("string"))
+
+
+def key_fails() -> Column:
+    """BOOLEAN: such a key is not a JSON object."""
+    split = F.when(F.col("key_payload").isNotNull(), F.json_object_keys("key_payload").isNull())
+    return split.otherwise(F.col("k._corrupt").isNotNull())
+
+
+def schema(name: str, whole: Column, known: Mapping[int, str]) -> tuple[Column, Column]:
+    """Text and id of the schema of a split document, or of one read ``whole``."""
+    prefix = "" if name == "value" else "key_"
+    read = F.when(whole.isNotNull(), schema_id(whole))
+    return (
+        unless_known(whole, read, known).alias(f"{prefix}schema_text"),
+        F.coalesce(f"{name}_schema_id", read).alias(f"{prefix}schema_id"),
+    )
+
+
+def header(name: str) -> Column:
+    """The key in a header of a key change; it is wrapped with its schema when record keys are."""
+    first = F.get(F.filter("headers", lambda each: each["key"] == name), 0)["value"].cast("string")
+    payload = F.get_json_object(first, "$.payload")
+    return F.when(
+        F.size(F.col("headers")) > 0,
+        F.when(payload.isNotNull() & first.contains('"schema"'), payload).otherwise(first),
+    )
+
+
+def may_have_gaps(text: Column) -> Column:
+    """The placeholder as text, as base64 of its bytes, as their hexadecimal form, or as an array of its
+    codes.
+    """
+    raw = PLACEHOLDER.encode()
+    codes = ",".join(str(code) for code in raw)
+    forms = [PLACEHOLDER, base64.b64encode(raw).decode().rstrip("="), raw.hex(), codes]
+    found = text.contains(forms[0])
+    for form in forms[1:]:
+        found = found | text.contains(form)
+    return found
+
+
+# -- what is wrong with a record ----------------------------------------------------------------------
+
+
+def unreadable(*, split: bool = False) -> Column:
+    """The reason why a record cannot be read whatever its envelope; the first branch of others.
+
+    A record without value has no reason. ``split``: payloads are split off where that is possible.
+    """
+    value, key = F.col("value").cast("string"), F.col("key").cast("string")
+    if split:
+        value, key = F.coalesce("value_payload", value), F.coalesce("key_payload", key)
+    return (
+        F.when(F.col("problem").isNotNull(), F.col("problem"))
+        .when(F.col("value").isNull(), None)
+        .when(~F.is_valid_utf8(value), "the value is not valid UTF-8")
+        .when(~F.is_valid_utf8(key), "the key is not valid UTF-8")
+    )
+
+
+def quoted(text: Column) -> Column:
+    """A record's word for a message, cut after 50 characters."""
+    return F.concat(F.lit("'"), F.substring(text, 1, 50), F.lit("'"))
+
+
+def kind_of(reason: Column, other: Column, op: Column) -> Column:
+    """``kind`` of a record with a value or an op."""
+    return (
+        F.when(reason.isNotNull(), "bad")
+        .when(F.coalesce(other, F.lit(False)), "other")
+        .when(op.isNull(), "tombstone")
+        .when(op == Op.TRUNCATE, "truncate")
+        .otherwise("change")
+    )
+
+
+# -- events -------------------------------------------------------------------------------------------
+
+
+def source_block(**fields: Column) -> Column:
+    """A struct of type `lakemirror.driver.sequence.SOURCE`; what is not given is null."""
+    declared = dict(part.split(": ") for part in SOURCE.removeprefix("STRUCT<").removesuffix(">").split(", "))
+    return F.struct(
+        *[fields.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in declared.items()]
+    )
+
+
+def event(**given: Column) -> list[Column]:
+    """The columns of `EVENT_COLUMNS`, from columns ``kind`` and ``reason``, the record's place and what is
+    ``given``; what is not, is null.
+    """
+    bad = F.col("kind") == "bad"
+    columns = {
+        "kind": F.col("kind"),
+        "reason": F.col("reason"),
+        "unanchored": F.lit(False),
+        "gaps": F.lit(False),
+        "full_before": F.lit(True),
+        **{name: F.col(name) for name in PLACE},
+        **{f"raw_{name}": F.when(bad, F.col(name)) for name in ("key", "value", "headers")},
+        **given,
+    }
+    return [
+        columns.get(name, F.lit(None).cast(_TYPES.get(name, "string"))).alias(name)
+        for name in EVENT_COLUMNS.split(", ")
+    ]
+
+
+def named(dotted: Column) -> dict[str, Column]:
+    """Database, schema and table of a dotted name, like a topic's: the table is its last part, the schema
+    the one before, and the database all that is left; null where there is none.
+    """
+    parts = F.split(dotted, r"\.")
+    size = F.size(parts)
+    rest = F.array_join(F.slice(parts, 1, F.greatest(size - 2, F.lit(0))), ".")
+    return {
+        "database": F.nullif(rest, F.lit("")),
+        "schema": F.when(size > 1, F.nullif(F.element_at(parts, -2), F.lit(""))),
+        "table": F.nullif(F.element_at(parts, -1), F.lit("")),
+    }

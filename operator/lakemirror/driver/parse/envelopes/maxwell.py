@@ -1,0 +1,232 @@
+"""Maxwell's JSON records: raw record -> classified change event.
+
+Format: https://maxwells-daemon.io/dataformat/ and https://maxwells-daemon.io/bootstrapping/; what a record
+has besides the row depends on Maxwell's ``output_*`` options. A key is Kafka's, in either form of
+``kafka_key_format``, or ``primary_key_columns``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.parse.envelopes.base import (
+    LIMITS,
+    Classifier,
+    document,
+    event,
+    is_object,
+    kind_of,
+    overlaid,
+    quoted,
+    source_block,
+    unreadable,
+    values_of,
+)
+from lakemirror.driver.sequence import misplaced, sequence, server, source_micros, stream, unplaced
+
+_BODY: Final = (
+    "database STRING, table STRING, type STRING, ts BIGINT, xoffset BIGINT, commit BOOLEAN, "
+    "position STRING, gtid STRING, server_id BIGINT, reason STRING, data STRING, old STRING, "
+    "primary_key_columns ARRAY<STRING>"
+)
+
+_OPS: Final = {
+    "insert": Op.CREATE,
+    "update": Op.UPDATE,
+    "delete": Op.DELETE,
+    "bootstrap-insert": Op.READ,
+}
+_OTHER: Final = (
+    *("bootstrap-start", "bootstrap-complete"),
+    *(f"{what}-{done}" for what in ("table", "database") for done in ("create", "alter", "drop")),
+)
+"""Types that change no row."""
+
+_POSITION: Final = r"^.*\.\d{1,10}:\d{1,18}$"
+_GTID: Final = r"^(?:(.*):|(\d+-\d+)-)(\d{1,10})$"
+"""MySQL's ``uuid:number``, MariaDB's ``domain-server-number``."""
+_LAST_OF_TRANSACTION: Final = 2**31 - 2
+
+_CALLED: Final = {
+    "ts_ms": "ts",
+    "file": "position",
+    "pos": "position",
+    "row": "xoffset",
+}
+
+
+class Maxwell(Classifier):
+    """Maxwell's records: raw records -> classified change events.
+
+    The order is that of the binlog: ``position``, with ``xoffset`` for the rows of one event, or else
+    ``gtid``. Rows of a bootstrap have neither: they fill only what is missing. Where Maxwell outputs no
+    position, ``ts`` orders, and in one second the offset; ``xid`` does not, for transactions get it before
+    they are committed.
+    """
+
+    def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
+        by = self._ordering.by
+        return [
+            [F.col("*"), document(F.col("value").cast("string"), _BODY).alias("v")],
+            [F.col("*"), F.col("v.it").alias("b"), _key_columns().alias("key_columns")],
+            [F.col("*"), *_parts(), _position().alias("source")],
+            [F.col("*"), *_keys(), _reason(by).alias("reason")],
+            [F.col("*"), kind_of(F.col("reason"), F.col("b.type").isin(*_OTHER), F.col("op")).alias("kind")],
+            self._event(),
+        ]
+
+    def _event(self) -> list[Column]:
+        ordering, source, snapshot = self._ordering, F.col("source"), F.col("snapshot")
+        change, by, op = F.col("kind") == "change", self._ordering.by, F.col("op")
+        data, old = F.col("b.data"), F.col("b.old")
+        kept = F.lit(True) if self._keep_before else F.col("key_text").isNull()
+        former = F.when(old.isNull(), data).otherwise(F.to_json(overlaid(values_of(data), values_of(old))))
+        origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
+        seq = sequence(source, snapshot=snapshot, by=by, epochs=ordering.epochs, **origin)
+        return event(
+            database=F.col("b.database"),
+            table=F.col("b.table"),
+            op=op,
+            key_text=F.col("key_text"),
+            row_text=F.when(op != Op.DELETE, data),
+            before_text=F.when(change & (op == Op.DELETE), data).when(
+                change & (op == Op.UPDATE) & kept, former
+            ),
+            old_key_text=F.when(change, F.col("old_key_text")),
+            seq=F.when(change, seq),
+            event_time=F.timestamp_micros(source_micros(source)),
+            stream=F.when(change & ~snapshot, stream(source, by)),
+            server=server(source),
+            source_time=source_micros(source),
+        )
+
+
+def _key_columns() -> Column:
+    """ARRAY<STRING>: columns of the primary key in lower case, as Kafka's key has them (`RowIdentity` in
+    Maxwell); null where the record does not tell, empty where the table has none.
+    """
+    lower = F.transform(F.col("v.it.primary_key_columns"), F.lower)
+    key = F.col("key").cast("string")
+    members = F.json_object_keys(key)
+    prefixed = F.filter(members, lambda name: name.startswith("pk."))
+    hashed = F.transform(prefixed, lambda name: F.substr(name, F.lit(4)))
+    listed = F.from_json(F.get_json_object(key, "$[2]"), "array<map<string,variant>>")
+    array = F.flatten(F.transform(listed, lambda each: F.map_keys(each)))
+    return F.coalesce(lower, F.when(key.startswith("["), array).otherwise(hashed))
+
+
+def _parts() -> list[Column]:
+    """The op, whether it is a bootstrap's, and the names of the row's key columns as the row has them."""
+    kind = F.col("b.type")
+    op = F.coalesce(*[F.when(kind == name, op) for name, op in _OPS.items()])
+    names = F.filter(
+        F.json_object_keys("b.data"), lambda name: F.array_contains(F.col("key_columns"), F.lower(name))
+    )
+    return [
+        op.alias("op"),
+        F.coalesce(kind == "bootstrap-insert", F.lit(False)).alias("snapshot"),
+        F.when(F.size("key_columns") > 0, names).alias("key_names"),
+    ]
+
+
+def _position() -> Column:
+    """Where the change stands in the binlog, as Debezium's source block says it.
+
+    The last row of a transaction has ``commit`` instead of its ``xoffset``. A GTID counts transactions as
+    the numbers of binlog files do files.
+    """
+    position, gtid = F.col("b.position"), F.col("b.gtid")
+    number = F.nullif(F.regexp_extract(gtid, _GTID, 3), F.lit(""))
+    whose = F.concat(F.regexp_extract(gtid, _GTID, 1), F.regexp_extract(gtid, _GTID, 2))
+    last = F.coalesce("b.commit", F.lit(False)) & F.col("b.xoffset").isNull()
+    file = F.when(position.isNotNull(), F.regexp_replace(position, r":\d+$", ""))
+    return source_block(
+        # With a position all changes have one; a bootstrap's row, which has none, is not ordered by its time.
+        connector=F.when(
+            position.isNotNull() | gtid.isNotNull() | (F.col("b.type") == "bootstrap-insert"), "mysql"
+        ),
+        name=F.lit("maxwell"),
+        ts_ms=F.try_multiply(F.col("b.ts"), F.lit(1000)),
+        db=F.col("b.database"),
+        table=F.col("b.table"),
+        server_id=F.col("b.server_id"),
+        system_identifier=F.when(position.isNull(), F.nullif(whose, F.lit(""))),
+        file=F.coalesce(file, F.when(number.isNotNull(), F.concat(F.lit("gtid."), number))),
+        pos=F.try_to_number(
+            F.nullif(F.regexp_extract(position, r":(\d{1,18})$", 1), F.lit("")), F.lit("9" * 18)
+        ),
+        row=F.when(last, _LAST_OF_TRANSACTION).otherwise(F.col("b.xoffset")),
+    )
+
+
+def _keys() -> list[Column]:
+    """``key_text`` and ``old_key_text``: the key columns of the row, and what they were before an update that
+    changed one.
+    """
+    names = F.col("key_names")
+    row = F.when(is_object(F.col("b.data")) & (F.size(names) > 0), values_of(F.col("b.data")))
+    key = F.map_filter(row, lambda name, _: F.array_contains(names, name))
+    touched = F.arrays_overlap(names, F.json_object_keys("b.old"))
+    old = F.to_json(overlaid(key, values_of(F.col("b.old"))))
+    return [
+        F.to_json(key).alias("key_text"),
+        F.when((F.col("op") == Op.UPDATE) & touched, old).alias("old_key_text"),
+    ]
+
+
+def _reason(by: str) -> Column:
+    kind, data, old, source = F.col("b.type"), F.col("b.data"), F.col("b.old"), F.col("source")
+    position, gtid = F.col("b.position"), F.col("b.gtid")
+    lacking = F.array_except(F.col("key_columns"), F.transform(F.col("key_names"), F.lower))
+    read = F.coalesce("b.type", "b.table", "b.data").isNotNull()
+    return (
+        unreadable()
+        .when(
+            F.col("v.it").isNull() | F.col("v._corrupt").isNotNull(),
+            F.when(read, "a field of the record has another type than Maxwell gives it").otherwise(
+                f"the value is not a JSON object of Maxwell {LIMITS}"
+            ),
+        )
+        .when(kind.isNull(), "the value has no type: it is not a record of Maxwell")
+        .when(kind.isin(*_OTHER), None)
+        .when(~kind.isin(*_OPS), F.concat(F.lit("unknown type "), quoted(kind)))
+        .when(F.coalesce("b.database", F.lit("")) == "", "database is missing")
+        .when(F.coalesce("b.table", F.lit("")) == "", "table is missing")
+        .when(
+            F.col("b.reason").isNotNull(),
+            F.concat(F.lit("Maxwell could not send the row, only its key: "), quoted(F.col("b.reason"))),
+        )
+        .when(data.isNull(), F.concat(F.lit("type "), kind, F.lit(" without data")))
+        .when(~is_object(data), "data is not a JSON object")
+        .when(~is_object(old), "old is not a JSON object")
+        .when(
+            F.size(lacking) > 0,
+            F.concat(F.lit("data lacks the primary key's column "), F.array_join(lacking, ", ")),
+        )
+        .when(
+            F.lit(by in ("auto", "binlog")) & ~position.rlike(_POSITION),
+            F.concat(F.lit("position is not valid: "), quoted(position)),
+        )
+        .when(
+            F.lit(by in ("auto", "binlog")) & position.isNull() & ~gtid.rlike(_GTID),
+            F.concat(F.lit("gtid is not valid: "), quoted(gtid)),
+        )
+        .otherwise(
+            F.coalesce(
+                misplaced(
+                    source,
+                    partition=F.col("partition"),
+                    offset=F.col("offset"),
+                    by=by,
+                    called=_CALLED,
+                    anywhere=F.col("snapshot"),
+                ),
+                F.when(~F.col("snapshot"), unplaced(source, F.col("offset"), by)),
+            )
+        )
+    )

@@ -1,0 +1,95 @@
+"""``tables[].expectations``: conditions that the rows of a table should meet.
+
+Each event that shows a row is judged by itself, before events are reduced: so a verdict does not depend on
+batches or on the order of delivery. As with a CHECK constraint of Delta, a row meets a condition only where
+that is true; null does not do.
+
+What an event did not carry (`gaps`) was judged with the event that did. So an event that carries none of the
+columns that a condition reads is not judged; where it carries some of them, nobody can tell: then it goes to
+quarantine, unless violations are only counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.api.tables import Violation
+from lakemirror.driver.codes import WITH_ROW
+from lakemirror.driver.parse.condition import Condition
+
+VIOLATIONS: Final = "violations"
+"""The column of an event frame that has the names of the expectations that the event's row does not meet;
+null where it meets all.
+"""
+_WHOLE: Final = "__lakemirror_event"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An expectation of which the condition was checked; ``place`` is where the manifest has it."""
+
+    name: str
+    condition: Condition
+    on_violation: Violation
+    place: str
+
+
+def judged(events: DataFrame, expected: Sequence[Expected], filtered: Condition | None) -> DataFrame:
+    """An event frame with the column `VIOLATIONS`, and with a ``problem`` where a record goes to quarantine.
+
+    Judged are events that show a row, can be applied, and meet the filter, if there is one.
+    """
+    whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
+    meets = [
+        F.coalesce(F.expr(each.condition.sql), F.lit(False)).alias(f"_e{i}")
+        for i, each in enumerate(expected)
+    ]
+    kept = F.lit(True) if filtered is None else F.coalesce(F.expr(filtered.sql), F.lit(False))
+    marked = events.select(whole, "row.*").select(f"{_WHOLE}.*", *meets, kept.alias("_kept"))
+    shown = F.col("op").isin(*WITH_ROW) & F.col("problem").isNull() & F.col("_kept")
+    violated, reasons = [], []
+    for i, each in enumerate(expected):
+        sent, left_out = _sent(each.condition)
+        bad = shown & sent & ~F.col(f"_e{i}")
+        violated.append(F.when(bad, F.lit(each.name)))
+        if each.on_violation == "quarantine":
+            reasons.append(F.when(bad, _violated(each)))
+        if each.on_violation != "warn":
+            reasons.append(F.when(shown & ~sent & ~left_out, _undecided(each)))
+    names = F.array_compact(F.array(*violated))
+    found = marked.withColumn(VIOLATIONS, F.when(F.size(names) > 0, names))
+    problem = F.coalesce("problem", *reasons)
+    return found.withColumns({"problem": problem, "key": F.when(problem.isNull(), F.col("key"))}).drop(
+        "_kept", *[f"_e{i}" for i in range(len(expected))]
+    )
+
+
+def _sent(condition: Condition) -> tuple[Column, Column]:
+    """BOOLEAN, BOOLEAN: an event carries all columns that a condition reads, or none of them."""
+    gaps = F.coalesce("gaps", F.array().cast("array<string>"))
+    left_out = [F.array_contains(gaps, name) for name in condition.columns]
+    sent, nothing = F.lit(True), F.lit(bool(left_out))
+    for each in left_out:
+        sent, nothing = sent & ~each, nothing & each
+    return sent, nothing
+
+
+def _violated(each: Expected) -> Column:
+    return F.lit(f"the row does not meet the expectation {each.name}, {each.condition.sql} ({each.place})")
+
+
+def _undecided(each: Expected) -> Column:
+    return F.concat(
+        F.lit("the source did not send "),
+        F.concat_ws(", ", F.col("gaps")),
+        F.lit(
+            f", so that nobody can tell whether the row meets the expectation {each.name}, "
+            f"{each.condition.sql} ({each.place}): set REPLICA IDENTITY FULL on the table, or onViolation: "
+            "warn"
+        ),
+    )

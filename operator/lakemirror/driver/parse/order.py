@@ -1,0 +1,233 @@
+"""The order of the columns that the manifest names (``ordering.by: columns``): classified events -> events
+with their sequence, or with the reason why they have none.
+
+Values are compared as what they are: numbers as numbers, dates and times as moments (in seconds since 1970;
+without a zone they are UTC). With a schema, that says what a value is; without one, its JSON does.
+docs/ordering.md tells the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from lakemirror.api.source import Envelope
+from lakemirror.api.spec import Ordering
+from lakemirror.driver.codes import Op
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA
+from lakemirror.driver.parse.values.connect import Field, parse_envelope
+from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
+from lakemirror.driver.sequence import VALUE, sequence_of_values
+
+SET_APART: Final = "no place"
+"""``kind`` of an event that has no place in the order; ``reason`` says why."""
+
+GIVEN: Final = "_ordered_by"
+"""STRUCT of VARIANT: the values that order an event, where its envelope has them from elsewhere than its row.
+"""
+
+_NUMBERS: Final = "^(BIGINT|DECIMAL|DOUBLE|FLOAT|INT|SMALLINT|TINYINT)"
+_MOMENT: Final = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?$"
+_DIGITS: Final = r"^-?\d+(\.\d+)?$"
+_UNREADABLE: Final = "the embedded schema cannot be read, so that nothing tells the types of its columns"
+_FULL: Final = "in PostgreSQL set REPLICA IDENTITY FULL on the table"
+
+
+def steps(
+    envelope: Envelope, ordering: Ordering, known: Mapping[int, str], columns: Sequence[str]
+) -> list[list[Column]]:
+    """What is selected from classified events, one list after the other; nothing where the order is another.
+
+    ``columns`` are those of a classified event, ``known`` the schema documents that are known, by id. An
+    event whose schema is not among them is set apart, so that the caller learns of it and asks again.
+    """
+    if ordering.by != "columns":
+        return []
+    names = ordering.columns or []
+    custom = envelope.format == "custom"
+    # Debezium writes decimals as bytes, in base64, and without a schema nothing tells these from digits.
+    texts = envelope.format not in ("debezium", "debezium-flat")
+    declared = {} if custom else {each: _declared(text) for each, text in known.items()}
+    unreadable = [each for each, fields in declared.items() if fields is None]
+    image = F.when(F.col("op") == Op.DELETE, F.col("before_text")).otherwise(F.col("row_text"))
+    form = ", ".join(f"`{name.replace('`', '``')}` VARIANT" for name in names)
+    values = F.col(GIVEN) if custom else F.from_json(F.col("_image"), form)
+    decoders = [_decoders(name, declared) for name in names]
+    wires = [
+        each.decoder.parse(F.when(F.col("schema_id").isin(each.schemas), F.col("_image"))).alias(f"_{i}_{j}")
+        for i, found in enumerate(decoders)
+        for j, each in enumerate(found)
+    ]
+    parsed = [_value(name, i, decoders[i], texts=texts).alias(f"_value_{i}") for i, name in enumerate(names)]
+    ordered = F.col("kind").isin("change", "truncate")
+    reason = _reason(names, custom=custom)
+    if not custom:
+        reason = F.when(_is_known(list(known)), reason).otherwise(UNKNOWN_SCHEMA)
+        reason = F.when(F.col("schema_id").isin(unreadable), _UNREADABLE).otherwise(reason)
+    origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
+    seq = sequence_of_values(
+        [F.col(f"_value_{i}.value") for i in range(len(names))],
+        snapshot=F.col("op") == Op.READ,
+        epochs=ordering.epochs,
+        **origin,
+    )
+    return [
+        [F.col("*"), image.alias("_image")],
+        [F.col("*"), values.alias("_values"), *wires],
+        [F.col("*"), *parsed],
+        [F.col("*"), F.when(ordered, reason).alias("_reason")],
+        _placed(seq, columns),
+    ]
+
+
+def _placed(seq: Column, columns: Sequence[str]) -> list[Column]:
+    """The columns of a classified event."""
+    apart = F.col("_reason").isNotNull()
+    change = F.col("kind").isin("change", "truncate")
+    changed = {
+        "kind": F.when(apart, SET_APART).otherwise(F.col("kind")),
+        "reason": F.coalesce("_reason", "reason"),
+        "seq": F.when(change & ~apart, seq),
+        "unanchored": F.lit(False),
+    }
+    return [changed.get(name, F.col(name)).alias(name) for name in columns]
+
+
+class _Decoder:
+    """Reads one column of the events of some ``schemas``, in which it has the same type."""
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+        self.decoder = RowDecoder([field])
+        self.schemas: list[int] = []
+
+    @property
+    def kind(self) -> DataType:
+        return self.decoder.types[self.field.name]
+
+
+def _declared(document: str) -> dict[str, Field] | None:
+    """The columns of a schema document by name; None where it cannot be read."""
+    try:
+        return {each.name: each for each in parse_envelope(document)}
+    except LakemirrorError:
+        return None
+
+
+def _decoders(name: str, declared: Mapping[int, Mapping[str, Field] | None]) -> list[_Decoder]:
+    """One decoder for each type that a column has in the known schemas."""
+    found: dict[str, _Decoder] = {}
+    for identity, fields in declared.items():
+        if fields and name in fields:
+            found.setdefault(repr(fields[name]), _Decoder(fields[name])).schemas.append(identity)
+    return list(found.values())
+
+
+def _value(name: str, index: int, decoders: Sequence[_Decoder], *, texts: bool) -> Column:
+    """STRUCT: what an event has in a column. ``there``, ``null``; ``value`` of type `VALUE`, null where it
+    is no number and no moment; ``placeholder``: it could stand for a value that was not sent; ``shown``.
+    """
+    variant = F.col("_values")[name]
+    text = variant.cast("string")
+    number = F.schema_of_variant(variant).rlike(_NUMBERS)
+    plain = F.when(number, text.try_cast(VALUE)).otherwise(_of_text(text, digits=texts))
+    value, sent = plain, F.lit(None)
+    for j, each in enumerate(decoders):
+        decoded = each.decoder.project(F.col(f"_{index}_{j}"))[name]
+        mine = F.col("schema_id").isin(each.schemas)
+        value = F.when(mine, _of(decoded, each.kind)).otherwise(value)
+        default = RowDecoder([each.field]).default(name)
+        sent = F.when(mine, _of(Decoded(default), each.kind)).otherwise(sent)
+    return F.struct(
+        variant.isNotNull().alias("there"),
+        F.coalesce(F.is_variant_null(variant), F.lit(False)).alias("null"),
+        value.cast(VALUE).alias("value"),
+        F.coalesce(value.isNull() | (value == 0) | (value == sent), F.lit(False)).alias("placeholder"),
+        F.substring(text, 1, 50).alias("shown"),
+    )
+
+
+def _of(decoded: Decoded, kind: DataType) -> Column:
+    """A decoded value as `VALUE`; null where it has none."""
+    value = decoded.value
+    for lost in (decoded.gap, decoded.unrepresentable, decoded.misfit):
+        if lost is not None:
+            value = F.when(~lost, value)
+    if isinstance(kind, NumericType):
+        return value.try_cast(VALUE)
+    if isinstance(kind, DateType):
+        return (F.unix_date(value).cast("bigint") * 86400).cast(VALUE)
+    if isinstance(kind, (TimestampType, TimestampNTZType)):
+        return _seconds(value)
+    if isinstance(kind, StringType):
+        return _of_text(value, digits=True)
+    return F.lit(None).cast(VALUE)
+
+
+def _of_text(text: Column, *, digits: bool) -> Column:
+    """A moment in ISO text as `VALUE`, and ``digits`` as a number; null of other text."""
+    moment = F.when(text.rlike(_MOMENT), _seconds(text.try_cast("timestamp")))
+    return F.when(text.rlike(_DIGITS), text.try_cast(VALUE)).otherwise(moment) if digits else moment
+
+
+def _seconds(moment: Column) -> Column:
+    micros = F.unix_micros(moment.cast("timestamp")).cast("decimal(20,0)")
+    return (micros * F.lit(Decimal("0.000001"))).cast(VALUE)
+
+
+def _is_known(schemas: list[int]) -> Column:
+    return F.coalesce(F.col("schema_id").isin(schemas), F.lit(True))
+
+
+def _reason(names: Sequence[str], *, custom: bool) -> Column:
+    """Why an event has no place."""
+    op, listed = F.col("op"), ", ".join(names)
+    because = f"ordering.columns ({listed})"
+    reasons = [
+        F.when(
+            op == Op.TRUNCATE,
+            f"a truncate has no row, so that {because} cannot order it. The mirror keeps its rows: to begin "
+            "anew, give the table a new target and a new resyncToken",
+        )
+    ]
+    made_up = reduce(
+        Column.__and__, [_may_be_made_up(name, F.col(f"_value_{i}")) for i, name in enumerate(names)]
+    )
+    for i, name in enumerate(names):
+        part, deletes = F.col(f"_value_{i}"), op == Op.DELETE
+        lacks = f"the record has no {name}, by which {because} orders it"
+        of_delete = f"a delete whose before image has no {name}, by which {because} orders it"
+        remedy = "" if custom else f": {_FULL}"
+        reasons += [
+            F.when(~part["there"], lacks if custom else F.when(deletes, of_delete + remedy).otherwise(lacks)),
+            F.when(
+                ~part["null"] & part["value"].isNull(),
+                F.concat(
+                    F.lit(f"{name} of {because} is neither a number nor a time: "),
+                    F.coalesce(part["shown"], F.lit("its type has no order")),
+                ),
+            ),
+        ]
+    doubtful = (op == Op.DELETE) & ~F.col("full_before") & made_up
+    reasons.append(F.when(doubtful, f"a delete whose before image may lack {because}: {_FULL}"))
+    return F.coalesce(*reasons)
+
+
+def _may_be_made_up(name: str, part: Column) -> Column:
+    """BOOLEAN: a value could stand for one that PostgreSQL did not send. The columns of a key always are."""
+    keys = F.coalesce(F.json_object_keys("key_text"), F.array())
+    return F.array_contains(keys, name) | part["null"] | part["placeholder"]

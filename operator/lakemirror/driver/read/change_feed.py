@@ -1,0 +1,473 @@
+"""The change feed of a Delta table as a source.
+
+A batch is a range of versions, read with ``readChangeFeed``; the first one of a new checkpoint is the whole
+table, unless the manifest says where to start. (https://docs.delta.io/latest/delta-change-data-feed.html)
+The changes of a table that keeps no feed and tracks its rows (``delta.enableRowTracking``) are computed when
+they are read: by Spark's ``CHANGES``, which Delta offers from 4.4 on, by a setting of its own.
+
+The checkpoint holds, beside the query id (``metadata.json``)::
+
+    changes/offsets/<N>.json  written before batch N is applied: its versions, and the table's id
+    changes/commits/<N>.json  written after batch N was applied
+
+A row of the feed becomes a change event in Debezium's form, and its version the high part of its offset.
+Then comes a bit that is 0 where a row is gone, for a key that a version deletes and inserts exists then,
+and a hash that tells the rows of a version from each other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any, Final
+
+from delta import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from lakemirror.api.source import ChangeFeedSource, Source
+from lakemirror.api.tables import parts_of
+from lakemirror.driver import faults
+from lakemirror.driver.checkpoint import identity
+from lakemirror.driver.checkpoint.storage import Storage, numbered
+from lakemirror.driver.codes import Op
+from lakemirror.driver.document import from_millis, iso
+from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, PipelineStopped
+from lakemirror.driver.read import rows
+from lakemirror.driver.read.base import RAW_NAMES, Batch, Committed, Lag
+from lakemirror.driver.read.watch import SourceWatch
+from lakemirror.driver.tables.delta import configuration, path_of, quoted, snapshot
+from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, KEY_PROPERTY, SOURCE_PROPERTY
+from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.waiting import pause
+
+_MOST_VERSIONS: Final = 1000
+"""Versions of one batch."""
+_OFFSETS, _COMMITS = "changes/offsets", "changes/commits"
+_FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
+_ROW_IDS: Final = "_metadata"
+"""The column with the identities of rows, by which Spark computes changes."""
+_OFFERS_CHANGES: Final = "spark.databricks.delta.changelogV2.enabled"
+_ROW_TRACKING: Final = "delta.enableRowTracking"
+_GONE: Final = ("delete", "update_preimage")
+_OPS: Final = {
+    "insert": Op.CREATE,
+    "update_postimage": Op.UPDATE,
+    "delete": Op.DELETE,
+    "update_preimage": Op.DELETE,
+    "snapshot": Op.READ,
+}
+_LOST: Final = re.compile(
+    r"DELTA_CHANGE_DATA_FILE_NOT_FOUND|DELTA_VERSION_NOT_FOUND|DELTA_TRUNCATED_TRANSACTION_LOG"
+    r"|DELTA_LOG_FILE_NOT_FOUND|FileNotFound|FAILED_READ_FILE.FILE_NOT_EXIST"
+)
+_NOT_COMPUTED: Final = re.compile(r"DELTA_CHANGELOG_\w+")
+_ANEW: Final = "Give spec.spark.resetToken a new value, so that the whole table is read anew"
+_HASH_BITS: Final = 32
+
+
+class FeedLost(PipelineStopped):
+    """The feed does not have the changes that come next, or it is another table's."""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The versions of a batch, both included, of the table with this id; without ``first``, the whole table
+    as of ``until``.
+    """
+
+    table_id: str
+    until: int
+    first: int | None = None
+
+    @property
+    def extent(self) -> dict[str, Any]:
+        return {"changes": [self.first, self.until], "table": self.table_id}
+
+
+class ChangeFeed:
+    """See ``base.Feed``. ``key`` are the columns that the manifest declares as the key of the table's rows;
+    without any they are those of the mirror that the table is, if it is one of Lakemirror's.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: ChangeFeedSource,
+        storage: Storage,
+        *,
+        key: Callable[[TableName], Sequence[str]] = lambda name: (),
+        interval_seconds: float = 10.0,
+        watch: SourceWatch | None = None,
+    ) -> None:
+        self._spark, self._source, self._storage = spark, source, storage
+        self._declared, self._interval = key, interval_seconds
+        self._watch = watch or SourceWatch()
+        self._caught_up = False
+        self.name = name_of(source)
+        started = bool(numbered(storage, _OFFSETS))
+        self.query_id = identity.query_id(storage, "changeFeed", started=started)
+
+    def run(
+        self,
+        apply: Callable[[DataFrame, Batch], None],
+        *,
+        once: bool,
+        stopping: Callable[[], bool],
+    ) -> None:
+        goal = None
+        for number, versions in self._pending():
+            if stopping():
+                return
+            self._apply(apply, number, versions)
+        while not stopping():
+            table_id, latest = self._latest()
+            goal = goal if goal is not None else latest
+            following, found = self._next(table_id, min(goal, latest) if once else latest)
+            self._caught_up = found is None
+            if found is not None:
+                self._record(following, found)
+                self._apply(apply, following, found)
+            elif once:
+                return
+            else:
+                pause(self._interval, stopping)
+
+    def lag(self) -> Lag:
+        return Lag(0 if self._caught_up else None, self._caught_up)
+
+    def from_its_beginning(self) -> Source:
+        """The source, as a new checkpoint would read it."""
+        return Source(change_feed=self._source)
+
+    def committed(self) -> Committed | None:
+        done = numbered(self._storage, _COMMITS)
+        if not done:
+            return None
+        last = max(done)
+        return Committed(last, from_millis(self._storage.stat(f"{_COMMITS}/{last}.json").mtime))
+
+    def pending(self) -> Iterator[Batch]:
+        return (self._batch(number, versions) for number, versions in self._pending())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # -- which versions ---------------------------------------------------------------------------
+
+    def _pending(self) -> list[tuple[int, Versions]]:
+        done = numbered(self._storage, _COMMITS)
+        recorded = sorted(numbered(self._storage, _OFFSETS) - done)
+        return [(number, self._recorded(number)) for number in recorded]
+
+    def _recorded(self, number: int) -> Versions:
+        name = f"{_OFFSETS}/{number}.json"
+        try:
+            document = json.loads(self._storage.read_text(name))
+            return Versions(document["table_id"], document["until"], document["first"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise LakemirrorError(
+                f"{self._storage.uri}/{name} is damaged ({error}): restore it from a copy"
+            ) from None
+
+    def _latest(self) -> tuple[str, int]:
+        """The table's id and its newest version."""
+        with self._watch.asking():
+            newest = self._snapshot()
+        return str(newest.metadata().id()), int(newest.version())
+
+    def _next(self, table_id: str, latest: int) -> tuple[int, Versions | None]:
+        """The number of the next batch and its versions; None where there are none yet."""
+        numbers = numbered(self._storage, _OFFSETS)
+        if not numbers:
+            start = self._start(latest)
+            if start is None:
+                return 0, Versions(table_id, latest)
+            first = start
+        else:
+            before = self._recorded(max(numbers))
+            if before.table_id != table_id:
+                raise FeedLost(
+                    f"{self._place} was deleted and made again since version {before.until} was read: its "
+                    f"changes do not follow those that were applied. {_ANEW}"
+                )
+            first = before.until + 1
+        if first > latest:
+            return 0, None
+        until = min(latest, first + _MOST_VERSIONS - 1)
+        return max(numbers, default=-1) + 1, Versions(table_id, until, first)
+
+    def _start(self, latest: int) -> int | None:
+        """The first version that a new checkpoint reads; None: the whole table, and then its changes."""
+        asked = self._source.starting_version
+        if asked is not None and asked > latest + 1:
+            raise FeedLost(
+                f"source.changeFeed.startingVersion: {self._place} has no version {asked}, the newest is "
+                f"{latest}: give one of its versions, or {latest + 1} for the next one"
+            )
+        if asked is not None:
+            return asked
+        if self._source.starting_timestamp is None:
+            return None
+        moment = datetime.fromisoformat(self._source.starting_timestamp).astimezone(UTC)
+        later = self._table().history().where(F.col("timestamp") >= F.lit(moment))
+        row = later.agg(F.min("version")).first()
+        return latest + 1 if row is None or row[0] is None else int(row[0])
+
+    def _record(self, number: int, versions: Versions) -> None:
+        document = {"recordedAt": iso(datetime.now(UTC)), **asdict(versions)}
+        if not self._storage.write_text_new(f"{_OFFSETS}/{number}.json", json.dumps(document) + "\n"):
+            raise CheckpointInUse(
+                f"batch {number} of the checkpoint {self._storage.uri} was begun by another driver: stop "
+                "that driver, or give this pipeline a checkpoint of its own"
+            )
+
+    # -- what they hold ---------------------------------------------------------------------------
+
+    def _apply(self, apply: Callable[[DataFrame, Batch], None], number: int, versions: Versions) -> None:
+        try:
+            apply(self._records(versions), self._batch(number, versions))
+        except Exception as error:
+            told = self._explained(error, versions)
+            if told is None:
+                raise
+            raise told from error
+        faults.reach("before-checkpoint-commit")
+        self._storage.write_text(
+            f"{_COMMITS}/{number}.json", json.dumps({"committedAt": iso(datetime.now(UTC))}) + "\n"
+        )
+        for folder in (_COMMITS, _OFFSETS):
+            for old in numbered(self._storage, folder):
+                if old < number:
+                    self._storage.delete(f"{folder}/{old}.json")
+
+    def _batch(self, number: int, versions: Versions) -> Batch:
+        return Batch(self.query_id, number, versions.extent)
+
+    def _records(self, versions: Versions) -> DataFrame:
+        """The changes as RAW records."""
+        reader = self._spark.read.format("delta")
+        if versions.first is None:
+            whole = self._load(reader.option("versionAsOf", versions.until))
+            return self._as_records(self._as_changes(whole, versions.until))
+        bounds = {"startingVersion": str(versions.first), "endingVersion": str(versions.until)}
+        if _keeps_feed(configuration(self._snapshot())):
+            changes = self._load(reader.option("readChangeFeed", "true").options(**bounds))
+        else:
+            changes = self._computed(bounds)
+        return self._as_records(changes, net=self._source.net_changes)
+
+    def _computed(self, bounds: Mapping[str, str]) -> DataFrame:
+        """The changes as Spark computes them, of files and the identities of rows."""
+        conf, before = self._spark.conf, self._spark.conf.get(_OFFERS_CHANGES, "false")
+        name = self._source.table or f"delta.{quoted(str(self._source.path))}"
+        conf.set(_OFFERS_CHANGES, "true")
+        try:
+            reader = self._spark.read.options(computeUpdates="true", **bounds)
+            return reader.changes(name).drop(_ROW_IDS)
+        finally:
+            conf.set(_OFFERS_CHANGES, str(before))
+
+    def _as_changes(self, whole: DataFrame, version: int) -> DataFrame:
+        """The rows of a version, as the feed would tell them."""
+        made = self._table().history().where(F.col("version") == version).select("timestamp").first()
+        return whole.withColumns(
+            {
+                "_change_type": F.lit("snapshot"),
+                "_commit_version": F.lit(version).cast("bigint"),
+                "_commit_timestamp": F.lit(made[0] if made is not None else None).cast("timestamp"),
+            }
+        )
+
+    def _as_records(self, changes: DataFrame, *, net: bool = False) -> DataFrame:
+        properties = configuration(self._snapshot())
+        ours = SOURCE_PROPERTY in properties
+        fields = [
+            field
+            for field in changes.schema.fields
+            if field.name not in _FEED_COLUMNS and not (ours and field.name.startswith("__"))
+        ]
+        key = self._key(fields, json.loads(properties.get(KEY_PROPERTY, "[]")))
+        kept = self._net(changes, fields, key) if net else _without_preimages(changes, key)
+        value = rows.document(self._envelope(fields), _payload(fields, self.name))
+        key_text = rows.document(rows.schema_of(key, optional=False), rows.wire(key)) if key else F.lit(None)
+        record = {
+            "topic": F.lit(str(self.name)),
+            "partition": F.lit(0),
+            "gone": _is_gone(),
+            "version": F.col("_commit_version"),
+            "timestamp": F.col("_commit_timestamp"),
+            "key": key_text.cast("string").cast("binary"),
+            "value": value.cast("binary"),
+            "headers": F.lit(None).cast("array<struct<key: string, value: binary>>"),
+            "file": F.lit(None).cast("string"),
+            "problem": F.lit(None).cast("string"),
+        }
+        told = kept.select(*[each.alias(name) for name, each in record.items()])
+        return told.withColumn("row", _told_apart()).withColumn("offset", _offset()).select(*RAW_NAMES)
+
+    def _net(
+        self, changes: DataFrame, fields: Sequence[StructField], key: Sequence[StructField]
+    ) -> DataFrame:
+        """What the changes of each key come to: nothing where the row is as it was, or was not there."""
+        if not key:
+            raise LakemirrorError(
+                f"source.changeFeed.netChanges: nothing says what the key of {self._place} is: declare "
+                f"tables[{self.name}].primaryKey, or leave netChanges out"
+            )
+        row = F.struct(*[F.col(quoted(name)) for name in changes.columns])
+        place = F.struct("_commit_version", (~_is_gone()).alias("there"))
+        ends = changes.groupBy(*[F.col(quoted(each.name)) for each in key]).agg(
+            F.min_by(row, place).alias("_first"), F.max_by(row, place).alias("_last")
+        )
+        before, gone = _is_gone("_first._change_type"), _is_gone("_last._change_type")
+        first, last = (rows.text(rows.wire(fields, of=end)) for end in ("_first", "_last"))
+        kind = F.when(gone, "delete").when(before, "update_postimage").otherwise("insert")
+        others = [name for name in changes.columns if name != "_change_type"]
+        return ends.where(F.when(before, gone | (first != last)).otherwise(~gone)).select(
+            *[F.col(f"_last.{quoted(name)}") for name in others], kind.alias("_change_type")
+        )
+
+    def _key(self, fields: Sequence[StructField], known: Sequence[str]) -> list[StructField]:
+        """The fields of the key, ``known`` unless the manifest declares others; none where nothing says."""
+        names = self._declared(self.name) or known
+        by_name = {field.name: field for field in fields}
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            raise LakemirrorError(
+                f"tables[{self.name}].primaryKey: {self._place} has no column {missing[0]}; its columns are "
+                f"{', '.join(by_name)}"
+            )
+        return [by_name[name] for name in names]
+
+    def _envelope(self, fields: Sequence[StructField]) -> dict[str, Any]:
+        row = rows.schema_of(fields)
+        images = [{**row, "field": "before"}, {**row, "field": "after"}]
+        return {"type": "struct", "fields": images, "optional": False, "name": "lakemirror.Envelope"}
+
+    # -- the table --------------------------------------------------------------------------------
+
+    @property
+    def _place(self) -> str:
+        return self._source.table or self._source.path or ""
+
+    def _table(self) -> DeltaTable:
+        if self._source.table is not None:
+            return DeltaTable.forName(self._spark, self._source.table)
+        return DeltaTable.forPath(self._spark, str(self._source.path))
+
+    def _load(self, reader: Any) -> DataFrame:
+        found: DataFrame = (
+            reader.table(self._source.table) if self._source.table else reader.load(self._source.path)
+        )
+        return found
+
+    def _snapshot(self) -> Any:
+        """The newest one; AnalysisException where there is no Delta table."""
+        return snapshot(self._spark, path_of(self._table()))
+
+    def _explained(self, error: Exception, versions: Versions) -> FeedLost | None:
+        """What an error says, if it says that the feed does not have the changes."""
+        which = f"versions {versions.first} to {versions.until}"
+        if "DELTA_MISSING_CHANGE_DATA" in str(error):
+            return FeedLost(
+                f"{self._place} has no change feed for all of the {which}: ALTER TABLE ... SET TBLPROPERTIES "
+                f"(delta.enableChangeDataFeed = true) makes it keep one from then on. {_ANEW}, or set "
+                "source.changeFeed.startingVersion to the first version that has one"
+            )
+        if (found := _NOT_COMPUTED.search(str(error))) is not None:
+            return FeedLost(
+                f"{self._place} keeps no change feed, and its changes of the {which} cannot be computed "
+                f"({found[0]}): ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true) makes "
+                f"it keep one from then on. {_ANEW}"
+            )
+        if _LOST.search(str(error)):
+            return FeedLost(
+                f"{self._place}: changes of the {which} were gone before they were read, most likely by "
+                f"VACUUM. {_ANEW}, and let VACUUM keep files for longer than this pipeline may be away"
+            )
+        return None
+
+
+def _keeps_feed(properties: Mapping[str, str]) -> bool:
+    """Whether changes are read from a table's feed: unless they can only be computed."""
+    return _is_on(properties, CHANGE_FEED_PROPERTY) or not _is_on(properties, _ROW_TRACKING)
+
+
+def _is_on(properties: Mapping[str, str], name: str) -> bool:
+    return properties.get(name, "false").lower() == "true"
+
+
+def name_of(source: ChangeFeedSource) -> TableName:
+    """What the table is called in ``tables`` and in the target: the last parts of its name or path."""
+    if source.table is not None:
+        *schema, table = parts_of(source.table)
+        padded = [None, None, *schema]
+        return (
+            TableName(padded[-2], padded[-1], table)
+            if len(schema) > 1
+            else TableName(padded[-1], None, table)
+        )
+    parts = [part for part in re.split(r"[/\\]+", str(source.path)) if part and not part.endswith(":")]
+    return TableName(parts[-2] if len(parts) > 1 else None, None, parts[-1])
+
+
+def _payload(fields: Sequence[StructField], name: TableName) -> Column:
+    """STRUCT: the change in Debezium's form."""
+    row, kind = rows.wire(fields), F.col("_change_type")
+    op = reduce(
+        lambda found, each: F.when(kind == each[0], each[1]).otherwise(found), _OPS.items(), F.lit("")
+    )
+    millis = F.unix_millis("_commit_timestamp")
+    source = {
+        "connector": F.lit("delta"),
+        "name": F.lit("delta"),
+        "ts_ms": millis,
+        "ts_us": F.unix_micros("_commit_timestamp"),
+        "db": F.lit(name.database),
+        "schema": F.lit(name.schema),
+        "table": F.lit(name.table),
+    }
+    return F.struct(
+        F.when(_is_gone(), row).alias("before"),
+        F.when(~_is_gone(), row).alias("after"),
+        F.struct(*[each.alias(field) for field, each in source.items()]).alias("source"),
+        op.alias("op"),
+        millis.alias("ts_ms"),
+    )
+
+
+def _is_gone(kind: str = "_change_type") -> Column:
+    """BOOLEAN: after such a change its row is not there."""
+    return F.col(kind).isin(*_GONE)
+
+
+def _without_preimages(changes: DataFrame, key: Sequence[StructField]) -> DataFrame:
+    """The changes without the rows before updates, but for those whose key is no more afterwards."""
+    others = changes.where("_change_type <> 'update_preimage'")
+    if not key:
+        return others
+    names = [field.name for field in key]
+    after = others.where("_change_type <> 'delete'").alias("a")
+    before = changes.where("_change_type = 'update_preimage'").alias("b")
+    both = (quoted(name) for name in (*names, "_commit_version"))
+    same = [F.col(f"a.{name}").eqNullSafe(F.col(f"b.{name}")) for name in both]
+    return others.unionByName(before.join(after, same, "left_anti"))
+
+
+def _told_apart() -> Column:
+    """BIGINT: tells the rows of a version from each other, equal ones too, the same in any reading."""
+    alike = Window.partitionBy("version", "gone", "key", "value").orderBy(F.lit(1))
+    return F.xxhash64("key", "value", F.row_number().over(alike))
+
+
+def _offset() -> Column:
+    """BIGINT: the version, whether the row is there afterwards, and a hash."""
+    low = F.pmod("row", F.lit(2**_HASH_BITS))
+    there = F.when(F.col("gone"), 0).otherwise(2**_HASH_BITS)
+    return F.col("version") * F.lit(2 ** (_HASH_BITS + 1)) + there + low

@@ -1,0 +1,336 @@
+"""Files in the order of their names or times, each applied once.
+
+A file that is still being copied is not read: a ``.gz`` before it is a whole gzip stream, another text
+whose last line has no end before it has not changed for a while, and Parquet and Avro before they are whole.
+What was taken too early all the same is noticed, for the former content then stands at the beginning of the
+new one: the file is read again whole, which changes no row that is right.
+
+Files of rows have no positions. Each row gets an offset when its file is recorded: those of a file follow
+those of the files before it. Offsets begin with the time, so that they go on growing when the checkpoint is
+deleted and made anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemirror.api.source import FilesSource, Source
+from lakemirror.driver import faults
+from lakemirror.driver.checkpoint import identity
+from lakemirror.driver.checkpoint.storage import Entry, Storage
+from lakemirror.driver.errors import BatchMismatch, PipelineStopped
+from lakemirror.driver.read.base import Batch, Committed, Lag, SourceFile
+from lakemirror.driver.read.files.ledger import InputFile, Ledger
+from lakemirror.driver.read.files.listing import InputMissing, Inputs
+from lakemirror.driver.read.files.rows import SUFFIXES, place_of, reader_of
+from lakemirror.driver.read.files.waiting import Waiting
+from lakemirror.driver.read.watch import SourceWatch
+from lakemirror.driver.waiting import LOOK_SECONDS, pause
+
+_FIRST_SECOND: Final = 1_577_836_800
+"""The year 2020: offsets of rows begin then, and last until 2091."""
+_PER_MICROSECOND: Final = 4096
+"""Offsets of rows: four billion in a second, which is faster than rows are read."""
+_LEAST_ROOM: Final = 2**24
+_GROWTH: Final = 4
+"""Offsets that a file of rows has at least, and how many times those that it needs, so that it may grow."""
+_log = logging.getLogger(__name__)
+
+
+class FilesFeed:
+    """A directory, a pattern (``dir/*.jsonl``) or a single file as a source; see ``base.Feed``.
+
+    ``base64`` tells that keys and values are stored as base64 of their bytes, ``optional`` which column rows
+    of CSV without header may lack. ``warn`` is told of files that are not applied: a known name with new
+    content, or known content under a new name. ``watch`` takes in whether the files can be listed.
+    ``rereads`` is the feed that has read these files before: their rows keep their offsets, and are
+    applied though tables may have them.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: FilesSource,
+        storage: Storage,
+        *,
+        base64: bool = False,
+        optional: str | None = None,
+        interval_seconds: float = 10.0,
+        warn: Callable[[str], None] = _log.warning,
+        watch: SourceWatch | None = None,
+        rereads: FilesFeed | None = None,
+    ) -> None:
+        self._spark = spark
+        self._watch = watch or SourceWatch()
+        self._source = source
+        self._of_rows = source.format != "records"
+        self._inputs = Inputs(source.path, spark, SUFFIXES[source.format])
+        self._reader = reader_of(
+            spark, source, self._inputs, base64=base64, optional=optional, table_of=self._table_of
+        )
+        self._storage = storage
+        self._interval = interval_seconds
+        self._warn = warn
+        self._rereads = rereads
+        self._ledger = self._load()
+        self._looked_at: dict[str, tuple[int, int]] = {}
+        self._waiting = Waiting(self._reader.why_not, warn)
+        self._caught_up = False
+        self.changed = 0
+        self.skipped = 0
+        self.query_id = identity.query_id(storage, "files", started=self._ledger.next_id > 0)
+
+    def run(
+        self,
+        apply: Callable[[DataFrame, Batch], None],
+        *,
+        once: bool,
+        stopping: Callable[[], bool],
+    ) -> None:
+        listing = self._list(once=once)
+        self._ledger = self._load()
+        self._waiting.once = once
+        for batch_id, files in self._ledger.pending():
+            if stopping():
+                return
+            if self._grown(batch_id, files):
+                self._ledger.abandon(batch_id)
+            else:
+                self._apply(apply, batch_id, files)
+        while not stopping():
+            files = self._record_next(listing)
+            self._caught_up = not files and self._waiting.all_told
+            if files:
+                self._apply(apply, self._ledger.next_id - 1, files)
+            elif once and self._caught_up:
+                self._waiting.require_none()
+                return
+            else:
+                pause(LOOK_SECONDS if once else self._interval, stopping)
+            if not once:
+                listing = self._list(once=once)
+            elif not files:
+                listing = [entry for entry in self._list(once=once) if entry.name in self._waiting]
+
+    def _load(self) -> Ledger:
+        return Ledger.load(self._storage, self._table_of)
+
+    def _table_of(self, name: str) -> str:
+        """The table of rows that do not name it; none of records."""
+        return (self._source.table or self._inputs.table_of(name)) if self._of_rows else ""
+
+    def _list(self, *, once: bool) -> list[Entry]:
+        """The files that are there, in their order. A place that is not there is waited for, but not by a run
+        ``once``.
+        """
+        try:
+            with self._watch.asking():
+                listed = self._inputs.files()
+        except InputMissing:
+            if once:
+                raise
+            return []
+        return sorted(listed, key=lambda each: (each.mtime, each.name)) if self._by_time else listed
+
+    @property
+    def _by_time(self) -> bool:
+        return self._source.order == "time"
+
+    def lag(self) -> Lag:
+        return Lag(0 if self._caught_up else None, self._caught_up)
+
+    def from_its_beginning(self) -> Source:
+        """The source, as a new checkpoint would read it."""
+        return Source(files=self._source)
+
+    def committed(self) -> Committed | None:
+        return self._ledger.committed()
+
+    def pending(self) -> Iterator[Batch]:
+        return (self._batch(batch_id, files) for batch_id, files in self._ledger.pending())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _apply(
+        self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
+    ) -> None:
+        try:
+            apply(self._reader.read(files), self._batch(batch_id, files))
+        except Exception as error:
+            damaged = {} if isinstance(error, PipelineStopped) else self._damaged(files)
+            if not damaged:
+                raise
+            self._set_aside(batch_id, damaged)
+            return
+        faults.reach("before-checkpoint-commit")
+        self._ledger.commit(batch_id, self._grown(batch_id, files, applied=True))
+
+    def _damaged(self, files: Iterable[InputFile]) -> dict[str, str]:
+        """Those of the files that cannot be read to their ends, and why. Nothing of their batch is written,
+        for it is read first.
+        """
+        found = {file.name: self._reader.damage(file) for file in files}
+        return {name: why for name, why in found.items() if why is not None}
+
+    def _set_aside(self, batch_id: int, damaged: Mapping[str, str]) -> None:
+        """Give up a batch for the sake of its other files, which come in the next one."""
+        for name, why in damaged.items():
+            entry = self._inputs.storage().stat(name)
+            self._waiting.put(Entry(name, entry.size, entry.mtime), why)
+        files = dict(self._ledger.pending())[batch_id]
+        self._ledger.abandon(batch_id)
+        for file in files:
+            self._looked_at.pop(file.name, None)
+
+    def _batch(self, batch_id: int, files: Iterable[InputFile]) -> Batch:
+        extent = {"files": [[file.name, file.sha256] for file in files]}
+        return Batch(self.query_id, batch_id, extent, self._marked(files))
+
+    def _marked(self, files: Iterable[InputFile]) -> tuple[SourceFile, ...]:
+        """The files of which tables remember that they have them: those whose rows nothing else tells from
+        new ones.
+        """
+        if not self._of_rows:
+            return ()
+        again = self._rereads is not None
+        places = [(place_of(self._spark, self._inputs.uri(file.name)), file) for file in files]
+        return tuple(SourceFile(place, file.name, file.sha256, again) for place, file in places)
+
+    # -- which files come next ----------------------------------------------------------------------
+
+    def _record_next(self, listing: list[Entry]) -> list[InputFile]:
+        """The files of the next batch, recorded; empty when nothing new is there."""
+        fresh: list[InputFile] = []
+        skipped: list[InputFile] = []
+        self._waiting.keep({entry.name for entry in listing})
+        for entry in listing:
+            file = self._look_at(entry, fresh)
+            if file is not None:
+                (skipped if file.same_as else fresh).append(file)
+            if len(fresh) == self._source.max_files_per_batch:
+                break
+        if fresh:
+            self._ledger.record(fresh, skipped)
+        return fresh
+
+    def _look_at(self, entry: Entry, fresh: list[InputFile]) -> InputFile | None:
+        """The file if it is to be read; None for one that is known, changed, empty or not whole yet."""
+        stamp = (entry.size, entry.mtime)
+        known = self._ledger.files.get(entry.name)
+        seen = self._looked_at.get(entry.name) or (known and (known.size, known.mtime))
+        if entry.size == 0 or seen == stamp:
+            return None
+        try:
+            if not self._waiting.is_ready(entry):
+                return None
+            if known is not None and not self._has_grown(known, entry):
+                self._looked_at[entry.name] = stamp
+                return None
+            sha256 = self._inputs.sha256(entry.name, entry.size)
+            room = self._reader.room(entry)
+        except FileNotFoundError:  # it was there when the folder was listed
+            return None
+        if known is not None:
+            self._warn(_grown_text(entry.name))
+        self._looked_at[entry.name] = stamp
+        file = InputFile(entry.name, entry.size, entry.mtime, sha256)
+        table = self._table_of(entry.name)
+        same_as = self._ledger.with_content(sha256, table) or next(
+            (f.name for f in fresh if f.sha256 == sha256 and self._table_of(f.name) == table), None
+        )
+        if same_as is not None:
+            self.skipped += 1
+            self._warn(f"{entry.name} is skipped: {same_as} has the same content and is applied already")
+            return InputFile(entry.name, entry.size, entry.mtime, sha256, same_as)
+        if room is None:
+            return file
+        self._warn_if_late(file, table)
+        return self._placed(file, room, fresh)
+
+    def _placed(self, file: InputFile, room: int, fresh: list[InputFile]) -> InputFile:
+        """The file with offsets for its rows: those that it had, or others after those of all files."""
+        earlier = self._ledger.former(file.name)
+        if earlier is None and self._rereads is not None:
+            earlier = self._rereads._ledger.files.get(file.name)
+            if earlier is not None and earlier.sha256 != file.sha256:
+                earlier = None
+        if earlier is not None and earlier.start is not None:
+            return _at(file, earlier.start, max(room, earlier.room or 0))
+        now = (time.time_ns() // 1000 - _FIRST_SECOND * 1_000_000) * _PER_MICROSECOND
+        ends = [now, self._ledger.end, *[each.end for each in fresh]]
+        return _at(file, max(ends), max(room * _GROWTH, _LEAST_ROOM))
+
+    def _warn_if_late(self, file: InputFile, table: str) -> None:
+        last = self._ledger.last.get(table)
+        if last is None or self._ledger.former(file.name) is not None or self._rereads is not None:
+            return
+        late = (file.mtime, file.name) < (last.mtime, last.name) if self._by_time else file.name < last.name
+        if late:
+            by = "time" if self._by_time else "name"
+            self._warn(
+                f"{file.name} was read after {last.name}, though it comes before it by {by}: where rows have "
+                "no time of their own, its rows count as newer"
+            )
+
+    def _has_grown(self, known: InputFile, entry: Entry) -> bool:
+        """Whether a file that was applied has its former content at its beginning, and more."""
+        if entry.size >= known.size and self._inputs.sha256(entry.name, known.size) == known.sha256:
+            if entry.size == known.size:
+                return False
+            room = self._ledger.room_of(known) if known.start is not None else None
+            needed = self._reader.room(entry)
+            if room is None or needed is None or needed <= room:
+                return True
+        self.changed += 1
+        self._warn(
+            f"{entry.name} has changed since it was applied; the new content is not applied. "
+            "Give new records a file of their own"
+        )
+        return False
+
+    def _grown(self, batch_id: int, files: list[InputFile], *, applied: bool = False) -> list[str]:
+        """Files of a batch that have grown since it was recorded.
+
+        Raises BatchMismatch for files with other content, and InputMissing for those that are gone before
+        they were ``applied``.
+        """
+        grown = []
+        for file in files:
+            try:
+                now = self._inputs.storage().stat(file.name)
+                if applied and (now.size, now.mtime) == (file.size, file.mtime):
+                    continue
+                same = now.size >= file.size and self._inputs.sha256(file.name, file.size) == file.sha256
+            except FileNotFoundError:
+                if applied:
+                    continue
+                raise InputMissing(
+                    f"{file.name} is gone, but batch {batch_id}, which was begun and not finished, needs it: "
+                    "put it back"
+                ) from None
+            if not same:
+                raise BatchMismatch(
+                    f"{file.name} belongs to batch {batch_id}, which was begun and not finished, and has "
+                    "changed since: put the former content back, and the new records into a file of their own"
+                )
+            if now.size > file.size:
+                self._warn(_grown_text(file.name))
+                grown.append(file.name)
+        return grown
+
+
+def _at(file: InputFile, start: int, room: int) -> InputFile:
+    return InputFile(file.name, file.size, file.mtime, file.sha256, None, start, room)
+
+
+def _grown_text(name: str) -> str:
+    return (
+        f"{name} has grown since it was read, and is read again whole. Move a file into the folder once it "
+        "is complete, and give new records a file of their own"
+    )

@@ -1,0 +1,205 @@
+"""What the checkpoint says of the files: which batch each belongs to, and which batches are done.
+
+The checkpoint holds, beside the query id (``metadata.json``)::
+
+    files/offsets/<N>.json   written before batch N is applied: its files with size, mtime and sha256
+    files/commits/<N>.json   written after batch N was applied
+    files/grown/<N>.json     names of files of batch N that have grown since it was recorded: not applied
+    files/state/<N>.json     all files of the batches up to N, in place of the older ones of these
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from lakemirror.driver.checkpoint.storage import Storage, numbered
+from lakemirror.driver.document import from_millis, iso
+from lakemirror.driver.errors import CheckpointInUse, LakemirrorError
+from lakemirror.driver.read.base import Committed
+
+COMPACT_EVERY: Final = 50
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of a batch; ``same_as`` names the applied file that has the same content, if it is skipped.
+
+    ``start`` is the offset of the first of its rows, and ``room`` how many offsets are kept for them; None
+    for files of records, which have offsets of their own.
+    """
+
+    name: str
+    size: int
+    mtime: int
+    sha256: str
+    same_as: str | None = None
+    start: int | None = None
+    room: int | None = None
+
+    @property
+    def end(self) -> int:
+        """The first offset after those of its rows."""
+        return (self.start or 0) + (self.room or 0)
+
+
+class Ledger:
+    """The files of the batches. ``table_of`` tells which table the rows of a file belong to as far as its
+    place says: the same content may be meant for two of them.
+    """
+
+    def __init__(self, storage: Storage, table_of: Callable[[str], str]) -> None:
+        self._storage = storage
+        self._table_of = table_of
+        self._pending: dict[int, list[InputFile]] = {}
+        self._by_content: dict[tuple[str, str], str] = {}
+        self._former: dict[str, InputFile] = {}
+        self.files: dict[str, InputFile] = {}
+        self.last: dict[str, InputFile] = {}
+        """By table, the file that was recorded last."""
+        self.end = 0
+        """The first offset after those of all files."""
+        self.next_id = 0
+
+    @classmethod
+    def load(cls, storage: Storage, table_of: Callable[[str], str]) -> Ledger:
+        ledger = cls(storage, table_of)
+        compacted = max(numbered(storage, "files/state"), default=-1)
+        if compacted >= 0:
+            ledger._remember(_files(storage, f"files/state/{compacted}.json"))
+            former = _files(storage, f"files/state/{compacted}.json", "former")
+            ledger._former = {file.name: file for file in former}
+        done, grown = numbered(storage, "files/commits"), numbered(storage, "files/grown")
+        for batch_id in sorted(numbered(storage, "files/offsets")):
+            if batch_id <= compacted:
+                continue
+            files = _files(storage, f"files/offsets/{batch_id}.json")
+            ledger._remember(files)
+            if batch_id in grown:
+                ledger._forget(_grown_names(storage, batch_id))
+            if batch_id not in done:
+                ledger._pending[batch_id] = [file for file in files if file.same_as is None]
+            ledger.next_id = batch_id + 1
+        ledger.next_id = max(ledger.next_id, compacted + 1)
+        return ledger
+
+    def committed(self) -> Committed | None:
+        """The last batch that is done."""
+        done = numbered(self._storage, "files/commits") | numbered(self._storage, "files/state")
+        if not done:
+            return None
+        last = max(done)
+        names = (f"files/{folder}/{last}.json" for folder in ("commits", "state"))
+        name = next(name for name in names if self._storage.exists(name))
+        return Committed(last, from_millis(self._storage.stat(name).mtime))
+
+    def pending(self) -> list[tuple[int, list[InputFile]]]:
+        """The batches that were recorded and are not done, with their files."""
+        return sorted(self._pending.items())
+
+    def with_content(self, sha256: str, table: str) -> str | None:
+        """The name of a file of this content, whose rows belong to the same table."""
+        return self._by_content.get((sha256, table))
+
+    def former(self, name: str) -> InputFile | None:
+        """The file as it was recorded last, be it that it has grown since then."""
+        return self.files.get(name) or self._former.get(name)
+
+    def room_of(self, file: InputFile) -> int | None:
+        """How many offsets the rows of a file may have, up to those of the next one; None: any number."""
+        assert file.start is not None
+        later = [each.start for each in self.files.values() if each.start and each.start > file.start]
+        return min(later) - file.start if later else None
+
+    def record(self, fresh: list[InputFile], skipped: list[InputFile]) -> None:
+        """Write down the next batch."""
+        batch_id = self.next_id
+        document = {"recordedAt": _now(), "files": [_document(file) for file in [*fresh, *skipped]]}
+        if not self._storage.write_text_new(f"files/offsets/{batch_id}.json", json.dumps(document) + "\n"):
+            raise CheckpointInUse(
+                f"batch {batch_id} of the checkpoint {self._storage.uri} was begun by another driver: "
+                "stop that driver, or give this pipeline a checkpoint of its own"
+            )
+        self._remember([*fresh, *skipped])
+        self._pending[batch_id] = fresh
+        self.next_id = batch_id + 1
+
+    def abandon(self, batch_id: int) -> None:
+        """Take the batch for done, and its files for files that were not read."""
+        self.commit(batch_id, [file.name for file in self._pending[batch_id]])
+
+    def commit(self, batch_id: int, grown: Sequence[str] = ()) -> None:
+        """Note that the batch was applied, but for files that are to be read again."""
+        if grown:
+            text = json.dumps({"files": list(grown)}) + "\n"
+            self._storage.write_text(f"files/grown/{batch_id}.json", text)
+            self._forget(grown)
+        self._storage.write_text(f"files/commits/{batch_id}.json", json.dumps({"committedAt": _now()}) + "\n")
+        del self._pending[batch_id]
+        if (batch_id + 1) % COMPACT_EVERY == 0 and not self._pending:
+            self._compact(batch_id)
+
+    def _compact(self, batch_id: int) -> None:
+        document = {
+            "files": [_document(file) for file in self.files.values()],
+            "former": [_document(file) for file in self._former.values()],
+        }
+        self._storage.write_text(f"files/state/{batch_id}.json", json.dumps(document) + "\n")
+        for folder, last in (
+            ("offsets", batch_id),
+            ("commits", batch_id),
+            ("grown", batch_id),
+            ("state", batch_id - 1),
+        ):
+            for old in numbered(self._storage, f"files/{folder}"):
+                if old <= last:
+                    self._storage.delete(f"files/{folder}/{old}.json")
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            file = self.files.pop(name, None)
+            if file is None:
+                continue
+            self._former[name] = file
+            content = (file.sha256, self._table_of(name))
+            if self._by_content.get(content) == name:
+                del self._by_content[content]
+
+    def _remember(self, files: Iterable[InputFile]) -> None:
+        for file in files:
+            table = self._table_of(file.name)
+            self.files[file.name] = file
+            self._former.pop(file.name, None)
+            self._by_content.setdefault((file.sha256, table), file.name)
+            if file.same_as is None:
+                self.last[table] = file
+            self.end = max(self.end, file.end)
+
+
+def _document(file: InputFile) -> dict[str, Any]:
+    rows = ("start", "room")
+    return {name: value for name, value in asdict(file).items() if name not in rows or value is not None}
+
+
+def _files(storage: Storage, name: str, part: str = "files") -> list[InputFile]:
+    try:
+        document: dict[str, Any] = json.loads(storage.read_text(name))
+        listed = document[part] if part == "files" else document.get(part, [])
+        return [InputFile(**file) for file in listed]
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakemirrorError(f"{storage.uri}/{name} is damaged ({error}): restore it from a copy") from None
+
+
+def _grown_names(storage: Storage, batch_id: int) -> list[str]:
+    name = f"files/grown/{batch_id}.json"
+    try:
+        return [str(each) for each in json.loads(storage.read_text(name))["files"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakemirrorError(f"{storage.uri}/{name} is damaged ({error}): restore it from a copy") from None
+
+
+def _now() -> str:
+    return iso(datetime.now(UTC))

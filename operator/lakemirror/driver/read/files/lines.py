@@ -1,0 +1,71 @@
+"""Lines of text files, each with its place."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.readwriter import DataFrameReader
+
+from lakemirror.driver.read.files.listing import literal
+
+BLOCK: Final = 16 * 2**20
+"""What a task reads of a file: little enough that one file keeps several cores busy."""
+_IN_BLOCK: Final = 2**33 - 1
+
+
+def lines(spark: SparkSession, uris: Sequence[str], block: int = BLOCK) -> DataFrame:
+    """line, file, row of text files: all lines, without their line feed.
+
+    ``row`` counts lines from 0. (Of a file that is read in several blocks, it is the block's first
+    byte plus the line in the block: it grows along the file, but counts lines in the first block only.)
+    """
+    return in_blocks(
+        spark,
+        lambda reader: reader.text([literal(uri) for uri in uris], lineSep="\n"),
+        {"line": F.col("value"), "file": _file(), "row": block_start() + in_block()},
+        block,
+    )
+
+
+def _file() -> Column:
+    return F.col("_metadata.file_path")
+
+
+def block_start() -> Column:
+    """BIGINT: the first byte of the block that a row was read from."""
+    return F.col("_metadata.file_block_start")
+
+
+def in_block() -> Column:
+    """BIGINT: counts the rows of a block from 0, where each task reads one block."""
+    return F.monotonically_increasing_id().bitwiseAND(F.lit(_IN_BLOCK))
+
+
+def in_blocks(
+    spark: SparkSession,
+    load: Callable[[DataFrameReader], DataFrame],
+    columns: Mapping[str, Column],
+    block: int,
+) -> DataFrame:
+    """``columns`` of what is loaded, where each task reads one block of one file.
+
+    The settings that keep Spark from packing files together belong to the session that reads, so
+    it gets a session of its own; the plan is then taken over into the caller's.
+    """
+    reader = spark.newSession()
+    reader.conf.set("spark.sql.files.openCostInBytes", str(2**40))
+    reader.conf.set("spark.sql.files.maxPartitionBytes", block)
+    # Many files are listed by a job: with a task a core, not with one a file.
+    tasks = str(spark.sparkContext.defaultParallelism)
+    reader.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", tasks)
+    loaded = load(reader.read).select(*[column.alias(name) for name, column in columns.items()])
+    view = f"lakemirror_lines_{uuid.uuid4().hex}"
+    loaded.createGlobalTempView(view)
+    try:
+        return spark.table(f"global_temp.{view}")
+    finally:
+        spark.catalog.dropGlobalTempView(view)

@@ -1,0 +1,206 @@
+"""Rows of text files: JSON Lines, and CSV.
+
+A row becomes a document of JSON, and what is wrong with a line its ``problem``, beside its bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField
+
+from lakemirror.api.source import CsvFormat
+from lakemirror.driver.read import rows
+from lakemirror.driver.read.files.lines import lines
+
+_LONGEST: Final = 20_000_000
+"""Characters of a record of CSV. With more, a quote was opened by mistake."""
+_NOT_UTF8: Final = "the line is not valid UTF-8: convert the file"
+_QUOTE: Final = "a quote is not closed, or stands within a field that does not begin with one"
+
+
+def json_rows(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
+    """file, row, value (BINARY) and problem of files of JSON Lines; blank lines are left out.
+
+    Whether a line is the JSON that it should be, its envelope says.
+    """
+    line = _without_mark(F.col("line"))
+    found = lines(spark, uris).withColumn("line", line).where(F.col("line").rlike(r"\S"))
+    return found.select(
+        "file", "row", F.col("line").cast("binary").alias("value"), _nothing().alias("problem")
+    )
+
+
+def csv_rows(
+    spark: SparkSession, uris: Sequence[str], form: CsvFormat, optional: str | None = None
+) -> DataFrame:
+    """file, row, value (BINARY: a document with its schema, all texts) and problem of files of CSV.
+
+    ``row`` is the number of a record's first line. Blank lines and headers are left out. Without header,
+    a record may lack the column ``optional``.
+    """
+    read = lines(spark, uris).withColumn("line", _without_mark(F.col("line")))
+    known = read.agg(
+        F.max(_is_odd(F.col("line"))).alias("broken"),
+        F.collect_list(F.when(F.col("row") == 0, F.struct("file", "line"))).alias("first"),
+    ).first()
+    assert known is not None
+    if known["broken"]:
+        read = _joined(read)
+    record = F.regexp_replace("line", r"\r\z", "")
+    read = read.withColumn("record", record).where("record <> ''")
+    if not form.header:
+        layouts = [_Layout(tuple(form.columns or ()), optional)]
+        return _parsed(read, form, layouts, F.lit(0))
+    headers = {each["file"]: each["line"] for each in known["first"]}
+    return _with_headers(spark, read, form, headers)
+
+
+# -- lines and records ----------------------------------------------------------------------------------
+
+
+def _without_mark(line: Column) -> Column:
+    """The line without the byte order mark that may begin a file."""
+    marked = (F.col("row") == 0) & line.startswith("\ufeff")
+    return F.when(marked, F.substr(line, F.lit(2))).otherwise(line)
+
+
+def _is_odd(line: Column) -> Column:
+    """BOOLEAN: the line has an odd number of quotes, so that its record does not end with it."""
+    return (F.length(line) - F.length(F.replace(line, F.lit('"')))) % 2 == 1
+
+
+def _joined(read: DataFrame) -> DataFrame:
+    """Lines that a line break within quotes parts, as one; ``row`` is that of the first.
+
+    What would not end, or only after a very long text, is left as it is: then one quote is wrong, and the
+    lines after it are not.
+    """
+    before = Window.partitionBy("file").orderBy("row").rowsBetween(Window.unboundedPreceding, -1)
+    so_far = Window.partitionBy("file").orderBy("row").rowsBetween(Window.unboundedPreceding, 0)
+    whole = Window.partitionBy("file", "first")
+    odd = F.col("odd").cast("bigint")
+    begun = (
+        read.withColumn("odd", _is_odd(F.col("line")))
+        .withColumn("within", F.coalesce(F.sum(odd).over(before), F.lit(0)) % 2 == 1)
+        .withColumn("first", F.last(F.when(~F.col("within"), F.col("row")), ignorenulls=True).over(so_far))
+    )
+    sound = (F.sum(odd).over(whole) % 2 == 0) & (F.sum(F.length("line")).over(whole) <= _LONGEST)
+    parts = begun.withColumn("first", F.when(sound, F.col("first")).otherwise(F.col("row")))
+    ordered = F.array_sort(F.collect_list(F.struct("row", "line")))
+    text = F.array_join(F.transform(ordered, lambda each: each["line"]), "\n")
+    return parts.groupBy("file", F.col("first").alias("row")).agg(text.alias("line"))
+
+
+# -- fields -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The columns of a file, of which a record may lack one; or what is wrong with its header."""
+
+    columns: tuple[str, ...]
+    optional: str | None = None
+    problem: str | None = None
+
+    @property
+    def variants(self) -> list[tuple[str, ...]]:
+        """The columns of a record, by their number."""
+        if self.optional not in self.columns:
+            return [self.columns]
+        return [self.columns, tuple(name for name in self.columns if name != self.optional)]
+
+
+def _with_headers(
+    spark: SparkSession, read: DataFrame, form: CsvFormat, headers: Mapping[str, str]
+) -> DataFrame:
+    """Each record with the columns of its file's header."""
+    texts = sorted(set(headers.values()))
+    numbers = {text: number for number, text in enumerate(texts)}
+    layouts = [_layout_of(text, form.delimiter) for text in texts]
+    body = read.where("row <> 0")
+    if len(texts) == 1:
+        return _parsed(body, form, layouts, F.lit(0))
+    listed = [(file, numbers[text]) for file, text in headers.items()]
+    of_file = F.broadcast(spark.createDataFrame(listed, "file STRING, layout INT"))
+    return _parsed(body.join(of_file, "file", "left"), form, layouts, F.col("layout"))
+
+
+def _layout_of(header: str, delimiter: str) -> _Layout:
+    names = next(csv.reader([header.rstrip("\r")], delimiter=delimiter), [])
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    problem = None
+    if "" in names:
+        problem = f"column {names.index('') + 1} of the file's header has no name"
+    elif twice is not None:
+        problem = f"the file's header has the column {twice} twice"
+    return _Layout(tuple(names), problem=problem)
+
+
+def _parsed(read: DataFrame, form: CsvFormat, layouts: Sequence[_Layout], chosen: Column) -> DataFrame:
+    """The documents of records, each by the layout whose number is ``chosen``."""
+    values = F.transform("fields", lambda field: _value(field, form.null_value))
+    size, many = F.size("fields"), len(layouts) > 1
+    problem, value = _nothing(), _nothing()
+    for number, layout in enumerate(layouts):
+        here = chosen == number if many else F.lit(True)
+        wrong, document = _by_layout(layout, size)
+        problem = F.when(here, wrong).otherwise(problem) if many else wrong
+        value = F.when(here, document).otherwise(value) if many else document
+    framed = F.concat(F.lit(form.delimiter), F.array_join("fields", form.delimiter))
+    unsound = framed != F.concat(F.lit(form.delimiter), F.col("record"))
+    problem = F.when(~F.is_valid_utf8(F.col("line")), _NOT_UTF8).when(unsound, _QUOTE).otherwise(problem)
+    stages: list[list[Column]] = [
+        [F.col("*"), _fields(F.col("record"), form.delimiter).alias("fields")],
+        [F.col("*"), problem.alias("problem"), values.alias("values")],
+        [
+            F.col("file"),
+            F.col("row"),
+            F.when(F.col("problem").isNull(), value).otherwise(F.col("line")).cast("binary").alias("value"),
+            F.col("problem"),
+        ],
+    ]
+    return reduce(lambda frame, columns: frame.select(*columns), stages, read)
+
+
+def _by_layout(layout: _Layout, size: Column) -> tuple[Column, Column]:
+    """What is wrong with a record of this layout, and its document."""
+    if layout.problem is not None:
+        return F.lit(layout.problem), _nothing()
+    document = _nothing()
+    for names in layout.variants:
+        fields = [StructField(name, StringType()) for name in names]
+        head = json.dumps(rows.schema_of(fields), separators=(",", ":"))
+        row = F.to_json(F.map_from_arrays(F.array(*map(F.lit, names)), F.col("values")))
+        whole = F.concat(F.lit(f'{{"schema":{head},"payload":'), row, F.lit("}"))
+        document = F.when(size == len(names), whole).otherwise(document)
+    expected = " or ".join(str(len(names)) for names in layout.variants)
+    fits = size.isin([len(names) for names in layout.variants])
+    reason = F.concat(F.lit("the line has "), size.cast("string"), F.lit(f" fields instead of {expected}"))
+    return F.when(~fits, reason), document
+
+
+def _fields(record: Column, delimiter: str) -> Column:
+    """ARRAY: the fields as they are written. Of what is not CSV, something is missing."""
+    d = f"\\x{{{ord(delimiter):x}}}"
+    quoted, plain = r'"[^"]*+(?:""[^"]*+)*+"', rf'(?!")[^{d}]*+'
+    pattern = rf"{d}({quoted}(?={d}|\z)|{plain})"
+    return F.regexp_extract_all(F.concat(F.lit(delimiter), record), F.lit(pattern), F.lit(1))
+
+
+def _value(field: Column, null_value: str) -> Column:
+    """A field without its quotes; null where it stands for that."""
+    inner = F.substr(field, F.lit(2), F.length(field) - 2)
+    text = F.replace(inner, F.lit('""'), F.lit('"'))
+    return F.when(field.startswith('"'), text).when(field != null_value, field)
+
+
+def _nothing() -> Column:
+    return F.lit(None).cast("string")

@@ -1,0 +1,139 @@
+"""Rows of Parquet and Avro: each becomes a document with its schema (`lakemirror.driver.read.rows`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any, Final, Literal
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.readwriter import DataFrameReader
+from pyspark.sql.types import StructType
+
+from lakemirror.driver.checkpoint.storage import file_system
+from lakemirror.driver.errors import cause_of
+from lakemirror.driver.java import java_class
+from lakemirror.driver.read import rows
+from lakemirror.driver.read.files.lines import BLOCK, block_start, in_block, in_blocks
+from lakemirror.driver.read.files.listing import literal
+from lakemirror.driver.tables.delta import quoted
+
+Format = Literal["parquet", "avro"]
+
+_ROW_METADATA: Final = "org.apache.spark.sql.parquet.row.metadata"
+
+
+class NotReadable(Exception):
+    """A file is not of its format, or has a type that cannot be mirrored; the message says which."""
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """The types of a file, and how its rows are numbered: below ``room``, and those of a block of bytes of an
+    Avro file from ``per_byte`` times its first byte on.
+    """
+
+    schema: StructType
+    room: int
+    per_byte: int = 1
+
+
+class TypedFiles:
+    """Files of one format. Reads their footers and headers; a schema that many have is told from one."""
+
+    def __init__(self, spark: SparkSession, form: Format) -> None:
+        self._spark, self._form = spark, form
+        self._java = partial(java_class, spark)
+        self._schemas: dict[str, StructType] = {}
+        self._inspected: dict[str, tuple[tuple[int, int], Inspected]] = {}
+
+    def inspect(self, uri: str) -> Inspected:
+        """What a file holds. Raises NotReadable, FileNotFoundError and PermissionError."""
+        files, path = file_system(self._spark, uri)
+        try:
+            if not files.exists(path):
+                raise FileNotFoundError(uri)
+            status = files.getFileStatus(path)
+            stamp = int(status.getLen()), int(status.getModificationTime())
+            known = self._inspected.get(uri)
+            if known is None or known[0] != stamp:
+                known = self._inspected[uri] = stamp, self._inspect(uri, files, path, stamp[0])
+            return known[1]
+        except (Py4JJavaError, PySparkException, rows.UnreadableType) as error:
+            if "AccessControlException" in str(error):
+                raise PermissionError(uri) from None
+            raise NotReadable(cause_of(error)) from None
+
+    def _inspect(self, uri: str, files: Any, path: Any, size: int) -> Inspected:
+        identity, count = (self._parquet if self._form == "parquet" else self._avro)(files, path)
+        schema = self._schemas.get(identity)
+        if schema is None:
+            schema = self._load(self._spark.read, None, [uri]).schema
+            rows.schema_of(schema.fields)
+            self._schemas[identity] = schema
+        if self._form == "parquet":
+            return Inspected(schema, count + 1)
+        per_byte = 1 + count // BLOCK
+        return Inspected(schema, size * per_byte + count + 1, per_byte)
+
+    def read(self, uris: Sequence[str]) -> DataFrame:
+        """file, row, value (BINARY) and problem of files."""
+        groups: dict[tuple[str, int], tuple[Inspected, list[str]]] = {}
+        for uri in uris:
+            told = self.inspect(uri)
+            groups.setdefault((told.schema.json(), told.per_byte), (told, []))[1].append(uri)
+            del self._inspected[uri]
+        return reduce(DataFrame.unionAll, [self._documents(*each) for each in groups.values()])
+
+    def _documents(self, told: Inspected, uris: Sequence[str]) -> DataFrame:
+        fields = told.schema.fields
+        columns = {
+            "r": F.struct(*[F.col(quoted(each.name)) for each in fields]),
+            "file": F.col("_metadata.file_path"),
+        }
+        if self._form == "parquet":
+            columns["row"] = F.col("_metadata.row_index")
+            loaded = self._load(self._spark.read, told.schema, uris)
+            found = loaded.select(*[each.alias(name) for name, each in columns.items()])
+        else:
+            columns["row"] = block_start() * told.per_byte + in_block()
+            found = in_blocks(
+                self._spark, lambda reader: self._load(reader, told.schema, uris), columns, BLOCK
+            )
+        value = rows.document(rows.schema_of(fields), rows.wire(fields, "r")).cast("binary")
+        problem = F.lit(None).cast("string")
+        return found.select("file", "row", value.alias("value"), problem.alias("problem"))
+
+    def _load(self, reader: DataFrameReader, schema: StructType | None, uris: Sequence[str]) -> DataFrame:
+        chosen = reader.format(self._form)
+        return (chosen if schema is None else chosen.schema(schema)).load([literal(uri) for uri in uris])
+
+    def _parquet(self, files: Any, path: Any) -> tuple[str, int]:
+        """What tells the schema of a file from others, and how many rows it has."""
+        hadoop = "org.apache.parquet.hadoop"
+        source = self._java(f"{hadoop}.util.HadoopInputFile").fromPath(path, files.getConf())
+        reader = self._java(f"{hadoop}.ParquetFileReader").open(source)
+        try:
+            about = reader.getFooter().getFileMetaData()
+            told = about.getKeyValueMetaData().get(_ROW_METADATA)
+            return f"{about.getSchema().toString()}{told or ''}", int(reader.getRecordCount())
+        finally:
+            reader.close()
+
+    def _avro(self, files: Any, path: Any) -> tuple[str, int]:
+        """The same. All blocks are read, so that one that is cut off or damaged is noticed."""
+        source = self._java("org.apache.avro.mapred.FsInput")(path, files.getConf())
+        any_schema = self._java("org.apache.avro.generic.GenericDatumReader")()
+        reader = self._java("org.apache.avro.file.DataFileReader")(source, any_schema)
+        try:
+            count = 0
+            while reader.hasNext():
+                reader.nextBlock()
+                count += int(reader.getBlockCount())
+            return str(reader.getSchema().toString()), count
+        finally:
+            reader.close()

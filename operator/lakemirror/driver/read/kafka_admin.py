@@ -1,0 +1,147 @@
+"""What Kafka's brokers say of topics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.errors import NotAnswered
+from lakemirror.driver.java import java_class
+from lakemirror.driver.read.offset_log import Offsets
+
+_REQUEST_SECONDS, _CLIENT_SECONDS, _ANSWER_SECONDS = 15, 30, 40
+"""How long one request may take, what is asked for with all its tries, and at most until we look away."""
+_CLOSE_SECONDS = 5
+_TOPICS_NAMED = 5
+"""So many topics are named in a message."""
+
+
+class TopicsForbidden(NotAnswered):
+    """The brokers do not let the driver read topics."""
+
+
+class KafkaAdmin:
+    """Questions to the brokers, through the Kafka client that Spark's source brings.
+
+    The client is made with the first question: it refuses to be made for hosts that are not known.
+    """
+
+    def __init__(self, spark: SparkSession, client: Mapping[str, str]) -> None:
+        self._java = partial(java_class, spark)
+        self._settings = {
+            **client,
+            "request.timeout.ms": str(_REQUEST_SECONDS * 1000),
+            "default.api.timeout.ms": str(_CLIENT_SECONDS * 1000),
+        }
+        self._tells_rights = True
+        """False of brokers before Kafka 2.3, and of others that do not speak its newer protocol."""
+        self._making = threading.Lock()
+        self._made: Any = None
+
+    @property
+    def _client(self) -> Any:
+        with self._making:
+            if self._made is None:
+                properties = self._java("java.util.Properties")()
+                for name, value in self._settings.items():
+                    properties.setProperty(name, value)
+                self._made = self._java("org.apache.kafka.clients.admin.AdminClient").create(properties)
+            return self._made
+
+    def compile(self, pattern: str) -> Any:
+        """A Java regular expression."""
+        return self._java("java.util.regex.Pattern").compile(pattern)
+
+    def begin_offsets(self, topics: Mapping[str, Any]) -> Offsets:
+        """Where the partitions of topics, as ``described``, begin now."""
+        return self._offsets(topics, "earliest")
+
+    def end_offsets(self, topics: Mapping[str, Any]) -> Offsets:
+        """Where they end now."""
+        return self._offsets(topics, "latest")
+
+    def described(self, wanted: Callable[[str], bool], before: Collection[str] = ()) -> dict[str, Any]:
+        """The descriptions of the topics that are ``wanted``, and of those ``before`` that are still there.
+
+        Brokers list only the topics that a client may see, but answer whether one that is named may be seen.
+        """
+        names = {name for name in self._get(self._client.listTopics().names()) if wanted(name)}
+        found: dict[str, Any] = {}
+        hidden: list[str] = []
+        for name, answer in self._describing({*names, *before}).items():
+            try:
+                found[name] = self._get(answer)
+            except Py4JJavaError as error:
+                cause = str(error.java_exception.getCause())
+                if "TopicAuthorizationException" in cause:
+                    hidden.append(name)
+                elif "UnsupportedVersionException" in cause and self._tells_rights:
+                    self._tells_rights = False
+                    return self.described(wanted, before)
+                elif "UnknownTopicOrPartitionException" not in cause:
+                    raise
+        unread = [name for name, each in found.items() if not self._may_read(each)]
+        if hidden or unread:
+            raise TopicsForbidden(_forbidden_text(sorted(unread), sorted(hidden)))
+        return found
+
+    def _describing(self, names: Collection[str]) -> dict[str, Any]:
+        """An answer to come for each topic, which has the rights of who asks if the brokers tell them."""
+        topics = self._java("java.util.ArrayList")()
+        for name in names:
+            topics.add(name)
+        options = self._java("org.apache.kafka.clients.admin.DescribeTopicsOptions")()
+        options.includeAuthorizedOperations(self._tells_rights)
+        return dict(self._client.describeTopics(topics, options).topicNameValues())
+
+    def _may_read(self, described: Any) -> bool:
+        """Whether a topic may be read, or nothing else is known (of brokers that do not tell rights)."""
+        rights = described.authorizedOperations()
+        kinds = self._java("org.apache.kafka.common.acl.AclOperation")
+        return rights is None or rights.contains(kinds.READ) or not rights.contains(kinds.DESCRIBE)
+
+    def _offsets(self, topics: Mapping[str, Any], which: str) -> Offsets:
+        place = self._java("org.apache.kafka.common.TopicPartition")
+        wanted = getattr(self._java("org.apache.kafka.clients.admin.OffsetSpec"), which)
+        asked = self._java("java.util.HashMap")()
+        for name, described in topics.items():
+            for partition in described.partitions():
+                asked.put(place(name, partition.partition()), wanted())
+        offsets: Offsets = {}
+        for at, found in self._get(self._client.listOffsets(asked).all()).items():
+            offsets.setdefault(at.topic(), {})[at.partition()] = found.offset()
+        return offsets
+
+    def close(self) -> None:
+        """Close the connection; the next question makes another."""
+        with self._making:
+            made, self._made = self._made, None
+        if made is not None:
+            made.close(self._java("java.time.Duration").ofSeconds(_CLOSE_SECONDS))
+
+    def _get(self, future: Any) -> Any:
+        return future.get(_ANSWER_SECONDS, self._java("java.util.concurrent.TimeUnit").SECONDS)
+
+
+def _forbidden_text(unread: Sequence[str], hidden: Sequence[str]) -> str:
+    """``unread``: topics that may be seen and not read; ``hidden``: those that may not even be seen."""
+    parts = []
+    if unread:
+        parts.append(f"may not read {named(unread)}")
+    if hidden:
+        parts.append(f"may not see {named(hidden)}, or there is none")
+    them = "it" if len(unread) + len(hidden) == 1 else "them"
+    return f"the driver's user {' and '.join(parts)}: give the user the right Read on {them}"
+
+
+def named(topics: Sequence[str]) -> str:
+    """Topics in a message, the first of them if they are many."""
+    more = len(topics) - _TOPICS_NAMED
+    named = ", ".join(topics[:_TOPICS_NAMED])
+    what = "topic" if len(topics) == 1 else "topics"
+    return f"{what} {named}" + (f" and {more} more" if more > 0 else "")

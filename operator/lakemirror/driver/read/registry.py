@@ -1,0 +1,237 @@
+"""Schema registries: those that speak Confluent's protocol (Confluent's own, Karapace, Apicurio's under
+``/apis/ccompat``), and Apicurio's own.
+
+Of Confluent's API three questions are asked: ``GET /schemas/ids/{id}``, ``GET /schemas/guids/{guid}`` and,
+for schemas that refer to others, ``GET /subjects/{subject}/versions/{version}``. Of Apicurio's, in its
+versions 2 and 3 alike: ``GET /ids/globalIds/{id}`` and ``GET /ids/contentIds/{id}``, which answer with the
+schema itself, with ``/references`` behind them, and, for the schemas that these name,
+``GET /groups/{group}/artifacts/{artifact}/versions/{version}``.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import requests
+
+from lakemirror.api.source import SchemaRegistry
+from lakemirror.driver.errors import LakemirrorError, NotAnswered
+from lakemirror.driver.read.secrets import Secrets, read_secret
+from lakemirror.driver.read.watch import SourceWatch
+
+_SECONDS: Final = (5.0, 20.0)
+"""How long a connection and an answer may take."""
+_MOST_REFERENCES: Final = 100
+_PART: Final = "schema registry"
+
+IDS, GUIDS, GLOBAL_IDS, CONTENT_IDS = "ids", "guids", "globalIds", "contentIds"
+"""What a record may name its schema by: Confluent's number or GUID, and Apicurio's two numbers. They are
+parts of the addresses that are asked.
+"""
+SCHEMA_HEADERS: Final = r"^(__(key|value)_schema_id|apicurio[.](key|value)[.](globalId|contentId))$"
+"""Headers of a record in which a schema is named."""
+_APICURIO: Final = re.compile(r"^(?P<apis>.*/apis)/(?P<api>ccompat|registry)/v\d+$")
+_GUID_BYTES: Final = 16
+
+
+class NotOfThisRegistry(LakemirrorError):
+    """The registry's API does not know schemas by what a record names its own by."""
+
+
+class RegistryUnreachable(NotAnswered):
+    """The registry does not answer, or not as a registry does: time or a person heals it."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What a registry has under an id: the texts of a schema and of those that it refers to, and its kind
+    (AVRO, PROTOBUF or JSON).
+    """
+
+    text: str
+    kind: str = "AVRO"
+    referenced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, order=True)
+class Reference:
+    """What a record says of its schema: the kind of name (`IDS` and the others), and its bytes."""
+
+    kind: str
+    raw: bytes
+
+    @property
+    def name(self) -> str:
+        """The name in addresses: a number, or a GUID with hyphens."""
+        if self.kind == GUIDS:
+            return str(uuid.UUID(bytes=self.raw)) if len(self.raw) == _GUID_BYTES else self.raw.hex()
+        return str(int.from_bytes(self.raw, "big"))
+
+    def __str__(self) -> str:
+        shown = {GLOBAL_IDS: "globalId ", CONTENT_IDS: "contentId "}.get(self.kind, "")
+        return f"schema {shown}{self.name}"
+
+
+class RegistryClient:
+    """Asks a registry for schemas. ``watch`` takes in whether it answers."""
+
+    def __init__(self, registry: SchemaRegistry, secrets: Secrets, watch: SourceWatch) -> None:
+        self._url, self._watch = registry.url.rstrip("/"), watch
+        found = _APICURIO.match(self._url)
+        self._has_confluents = found is None or found["api"] == "ccompat"
+        self._own = (
+            self._url if not self._has_confluents else f"{found['apis']}/registry/v2" if found else None
+        )
+        self._session = requests.Session()
+        if registry.secret is not None:
+            self._log_in(registry.secret, secrets)
+
+    def schema(self, reference: Reference) -> Registered | None:
+        """A schema by its name, None where there is none.
+
+        Raises RegistryUnreachable and NotOfThisRegistry.
+        """
+        kind, name = reference.kind, reference.name
+        if kind == IDS and not self._has_confluents:
+            kind = CONTENT_IDS
+        if kind == GUIDS and not self._has_confluents:
+            raise NotOfThisRegistry(
+                "it is named by a GUID, as Confluent's registry has them, and the address in "
+                "spec.envelope.schemaRegistry.url is one of Apicurio's own API"
+            )
+        if kind in (GLOBAL_IDS, CONTENT_IDS) and self._own is None:
+            raise NotOfThisRegistry(
+                "it is named as Apicurio's registry has it, and the address in "
+                "spec.envelope.schemaRegistry.url is not one of that (/apis/registry/v2 or /apis/ccompat/v7)"
+            )
+        with self._watch.asking(lambda error: f"the schema registry {error}", of=_PART):
+            texts: dict[str, str] = {}
+            if kind in (GLOBAL_IDS, CONTENT_IDS):
+                text = self._text(f"{self._own}/ids/{kind}/{name}")
+                if text is None:
+                    return None
+                self._follow_own(f"{self._own}/ids/{kind}/{name}", texts)
+                return Registered(text, referenced=tuple(texts.values()))
+            found = self._get(f"{self._url}/schemas/{kind}/{name}")
+            if found is None:
+                return None
+            self._follow(found, texts)
+            return Registered(found["schema"], found.get("schemaType") or "AVRO", tuple(texts.values()))
+
+    # -- Apicurio's own API -----------------------------------------------------------------------
+
+    def _follow_own(self, address: str, texts: dict[str, str]) -> None:
+        """Add the schemas that the one at an address refers to, the innermost first."""
+        answer = self._asked(f"{address}/references")
+        references = _json(answer)
+        if not answer.ok or not isinstance(references, list):
+            raise self._no_answer(f"{address}/references", answer)
+        for each in references:
+            if each["name"] in texts:
+                continue
+            self._check_number(texts)
+            group, artifact, version = (
+                quote(str(part), safe="")
+                for part in (each.get("groupId") or "default", each["artifactId"], each["version"])
+            )
+            inner = f"{self._own}/groups/{group}/artifacts/{artifact}/versions/{version}"
+            text = self._text(f"{inner}/content" if str(self._own).endswith("/v3") else inner)
+            if text is None:
+                raise self._missing(each["artifactId"], each["version"])
+            self._follow_own(inner, texts)
+            texts[each["name"]] = text
+
+    def _text(self, address: str) -> str | None:
+        """What stands at an address, None where nothing does."""
+        answer = self._asked(address)
+        if answer.status_code == requests.codes.not_found and _json(answer) is not None:
+            return None
+        if not answer.ok or "html" in answer.headers.get("Content-Type", ""):
+            raise self._no_answer(address, answer)
+        return answer.content.decode("utf-8", "replace")
+
+    # -- Confluent's API --------------------------------------------------------------------------
+
+    def _follow(self, schema: Mapping[str, Any], texts: dict[str, str]) -> None:
+        """Add the schemas that one refers to, the innermost first."""
+        for each in schema.get("references") or ():
+            if each["name"] in texts:
+                continue
+            self._check_number(texts)
+            subject = quote(each["subject"], safe="")
+            found = self._get(f"{self._url}/subjects/{subject}/versions/{each['version']}")
+            if found is None:
+                raise self._missing(each["subject"], each["version"])
+            self._follow(found, texts)
+            texts[each["name"]] = found["schema"]
+
+    def _get(self, address: str) -> dict[str, Any] | None:
+        answer = self._asked(address)
+        found = _json(answer)
+        if answer.status_code == requests.codes.not_found and isinstance(found, dict):
+            return None
+        if not answer.ok or not isinstance(found, dict) or "schema" not in found:
+            raise self._no_answer(address, answer)
+        return found
+
+    # -- both -------------------------------------------------------------------------------------
+
+    def _log_in(self, name: str, secrets: Secrets) -> None:
+        keys, folder = read_secret(name, secrets), Path(secrets[name])
+        if "username" in keys:
+            self._session.auth = (keys["username"].strip(), keys.get("password", "").strip())
+        if "ca.crt" in keys:
+            self._session.verify = str(folder / "ca.crt")
+        if "tls.crt" in keys:
+            self._session.cert = (str(folder / "tls.crt"), str(folder / "tls.key"))
+
+    def _asked(self, address: str) -> requests.Response:
+        try:
+            answer = self._session.get(address, timeout=_SECONDS)
+        except (requests.RequestException, OSError) as error:
+            raise RegistryUnreachable(f"{self._url}: {_innermost(error)}") from error
+        if answer.status_code in (requests.codes.unauthorized, requests.codes.forbidden):
+            raise RegistryUnreachable(
+                f"{self._url} answers {answer.status_code} {answer.reason}: check the username and password "
+                "in the secret of spec.envelope.schemaRegistry"
+            )
+        return answer
+
+    def _no_answer(self, address: str, answer: requests.Response) -> RegistryUnreachable:
+        return RegistryUnreachable(
+            f"{address} answers {answer.status_code} {answer.reason} and no schema: check "
+            "spec.envelope.schemaRegistry.url (for Apicurio it ends in /apis/ccompat/v7 or /apis/registry/v2)"
+        )
+
+    def _check_number(self, texts: Mapping[str, str]) -> None:
+        if len(texts) >= _MOST_REFERENCES:
+            raise RegistryUnreachable(f"{self._url}: a schema refers to too many others")
+
+    def _missing(self, name: str, version: object) -> RegistryUnreachable:
+        return RegistryUnreachable(
+            f"{self._url}: a schema refers to {name}, version {version}, which is not in the registry: "
+            "register it again"
+        )
+
+
+def _json(answer: requests.Response) -> Any:
+    """The document that an answer is; None where it is none."""
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
+def _innermost(error: BaseException) -> str:
+    """The last cause of an error of the client, which wraps the others in its own."""
+    each: BaseException = error
+    while (cause := each.__cause__ or each.__context__) is not None:
+        each = cause
+    said = getattr(each, "strerror", None) or str(each) or type(each).__name__
+    return " ".join(str(said).split())

@@ -1,0 +1,102 @@
+"""What a batch's events say of a table's expectations: how many violations there are, and whether one of
+them holds the table (``onViolation: fail``).
+
+In mode scd1 a violation that a newer change of its row has overtaken, in the batch or in the mirror, shows
+nowhere. So it does not hold the table: records that are held are applied by themselves once the source has
+corrected its rows, and it is all the same whether both come in one batch. Where every event is kept, each one
+counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.reduce.conflicts import stored_rows
+from lakemirror.driver.reduce.table import Reduced
+from lakemirror.driver.results import Violated
+from lakemirror.driver.tables.tombstones import encoded_key
+
+
+def violations(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> tuple[Violated, ...]:
+    """What the events of a batch violate. Raises Refused where that holds the table."""
+    expected = plan.reading.expectations
+    if not expected or reduced.events is None:
+        return ()
+    counts = reduced.events.agg(
+        *[
+            F.coalesce(
+                F.sum(F.when(F.array_contains(VIOLATIONS, each.name), F.col("records"))), F.lit(0)
+            ).alias(f"_{i}")
+            for i, each in enumerate(expected)
+        ]
+    ).first()
+    assert counts is not None
+    found = {each: int(counts[i]) for i, each in enumerate(expected) if counts[i]}
+    failing = [each for each in found if each.on_violation == "fail"]
+    if failing:
+        _refuse(table, plan, reduced, failing)
+    return tuple(
+        Violated(each.name, each.on_violation, records)
+        for each, records in found.items()
+        if each.on_violation != "fail"
+    )
+
+
+def _refuse(table: MirroredTable, plan: TablePlan, reduced: Reduced, failing: Sequence[Expected]) -> None:
+    """Raise Refused where a row that is to be shown violates one of these."""
+    bad = _shown(table, plan, reduced, [each.name for each in failing])
+    place = F.struct("seq", "topic", "partition", "offset")
+    named = F.to_json("key") if plan.reading.key else F.lit(None).cast("string")
+    for each in failing:
+        mine = bad.where(F.array_contains(VIOLATIONS, each.name))
+        row = mine.agg(
+            F.count("*").alias("records"),
+            F.min_by(F.struct(place.alias("at"), named.alias("key")), place).alias("first"),
+        ).first()
+        if row is None or not row["records"]:
+            continue
+        at, key = row["first"]["at"], row["first"]["key"]
+        record = f"the record {at['topic']}/{at['partition']}/{at['offset']}"
+        first = f"the row {key} of {record}" if key else record
+        overtaken = "when a later change of these rows meets it, or " if plan.mode == "scd1" else ""
+        raise Refused(
+            f"{row['records']} record(s) of {table.name} do not meet the expectation {each.name}, "
+            f"{each.condition.sql}, the first of them {first}, and {each.place}.onViolation is fail: the "
+            f"table's records are held. They are applied by themselves {overtaken}when the manifest's "
+            "condition lets them through; to apply them as they are, set onViolation: warn"
+        )
+
+
+def _shown(table: MirroredTable, plan: TablePlan, reduced: Reduced, names: Sequence[str]) -> DataFrame:
+    """The events with one of these violations whose row is to be shown."""
+    assert reduced.events is not None
+    violates = F.arrays_overlap(VIOLATIONS, F.array(*map(F.lit, names)))
+    good = reduced.events.where("problem IS NULL")
+    wanted = ("key", "seq", "topic", "partition", "offset", VIOLATIONS)
+    bad = good.where(violates).select(*wanted)
+    if plan.mode != "scd1":
+        return bad
+    newest = good.groupBy(F.col("key").alias("_key")).agg(F.max("seq").alias("_newest"))
+    bad = bad.join(newest, F.col("key") == F.col("_key")).where("seq = _newest").select(*wanted)
+    floor = max(filter(None, (plan.seen.floor, plan.former_floor)), default=None)
+    if floor is not None:
+        bad = bad.where(F.col("seq") > F.lit(floor))
+    stored = stored_rows(table, plan, reduced)
+    if stored is None:
+        return bad
+    rows = stored.select(F.col("key").alias("_key"), "stored")
+    bad = bad.join(rows, F.col("key") == F.col("_key"), "left").where("stored IS NULL OR seq > stored")
+    bad = bad.select(*wanted)
+    deleted = table.tombstones.deleted()
+    if deleted is None:
+        return bad
+    gone = deleted.select(F.col("key").alias("_key"), F.col("seq").alias("_gone"))
+    bad = bad.join(gone, encoded_key(bad) == F.col("_key"), "left").where("_gone IS NULL OR seq > _gone")
+    return bad.select(*wanted)

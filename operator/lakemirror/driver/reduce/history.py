@@ -1,0 +1,331 @@
+"""What a batch does to the versions of a table: what is stored of its keys is fetched and folded with its
+events (`lakemirror.driver.reduce.scd2`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType, StringType, StructField, StructType
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.materialise import materialised
+from lakemirror.driver.plan.fills import aged, is_former
+from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
+from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.reduce import bounds, moves, scd2
+from lakemirror.driver.reduce.changes import Changes, Clause
+from lakemirror.driver.reduce.scd2 import Scd2, Truncate, moment
+from lakemirror.driver.reduce.table import Reduced, bounds_of, images_of, no_events, of_own_shard
+from lakemirror.driver.sequence import as_bytes
+from lakemirror.driver.tables import keys
+from lakemirror.driver.tables.columns import T
+from lakemirror.driver.tables.tombstones import encoded_key
+
+_BROADCAST = 500_000
+"""Keys that are sent to all tasks at most."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of the events of a batch; ``late`` are those among the applied that are older than a
+    collected tombstone. ``deletes`` are facts that no tombstone tells yet, up to ``last_delete``; so are
+    ``merged`` changes.
+    """
+
+    applied: int = 0
+    stale: int = 0
+    repeated: int = 0
+    late: int = 0
+    deletes: int = 0
+    last_delete: bytes | None = None
+    puts: int = 0
+    gone: int = 0
+    merged: int = 0
+
+
+@dataclass(frozen=True)
+class History:
+    """What a batch does to a table: the ``versions`` of its keys as they are to be, ``rows`` and ``changes``
+    that make the mirror have them, the ``truncates`` that no tombstone tells yet, and how many of the batch's
+    are ``known``.
+    """
+
+    versions: DataFrame
+    rows: DataFrame
+    changes: Changes | None
+    outcomes: Outcomes
+    truncates: Sequence[Truncate] = ()
+    known: int = 0
+    images: DataFrame | None = None
+
+
+def history(
+    table: MirroredTable, plan: TablePlan, reduced: Reduced, batch: int, version: int | None = None
+) -> History:
+    """Fold a batch into what is stored, now or at a version of the mirror."""
+    state = reduced.state.frame if reduced.state is not None else no_events(table, plan)
+    state = state.where("key IS NOT NULL")
+    truncates, known = _truncates(table, reduced, batch)
+    fetch = _Fetch(table, plan, version, whole=bool(reduced.truncates), all_of_key=_is_placed(plan))
+    facts = _facts(plan, fetch, state, reduced)
+    images = _images(table, plan, state, facts)
+    patches = moves.patches(images, plan.tracked) if images is not None else None
+    if patches is not None:
+        facts = _facts(plan, fetch, state, reduced, patches)
+    rules = Scd2(
+        columns=plan.reading.columns,
+        key=plan.reading.key,
+        tracked=plan.tracked,
+        truncates=truncates,
+        placed=_is_placed(plan),
+        whole=bool(plan.fills),
+        compared=plan.compared,
+        initial=plan.initial,
+    )
+    versions = materialised(scd2.fold(facts, rules, batch, patches))
+    outcomes = _outcomes(versions, table.tombstones.summary.collected)
+    return History(
+        versions,
+        materialised(scd2.puts(versions, plan.reading.key)),
+        _changes(plan, reduced, outcomes, fetch, patched=patches is not None),
+        outcomes,
+        [each for each in truncates if not each.told],
+        known,
+        images,
+    )
+
+
+def _is_placed(plan: TablePlan) -> bool:
+    """Whether changes may have to be placed by snapshot rows, or to be placed otherwise than they are."""
+    return plan.seen.snapshot or plan.seen.unanchored
+
+
+def _facts(
+    plan: TablePlan, fetch: _Fetch, state: DataFrame, reduced: Reduced, patches: DataFrame | None = None
+) -> DataFrame:
+    """The events of a batch, and what is stored of their keys and of those that get ``patches``."""
+    firsts, placed = _firsts(state, patches), _is_placed(plan)
+    found = fetch.versions(firsts, plan.reading.key, None if patches is not None else reduced)
+    images = scd2.of_versions(found, placed=placed)
+    facts = scd2.of_events(state, plan.tracked).unionByName(images)
+    if plan.compared is not None:
+        facts = facts.unionByName(scd2.beginnings(images))
+        merged = fetch.merged(firsts, always=patches is not None)
+        if merged is not None:
+            facts = facts.unionByName(scd2.of_merged(merged, facts, placed=placed))
+    deleted = fetch.tombstones(firsts, always=patches is not None)
+    if deleted is None:
+        return facts
+    return facts.unionByName(scd2.of_tombstones(deleted, facts, placed=placed))
+
+
+def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: DataFrame) -> DataFrame | None:
+    """Rows as they were under their former keys, where values may come from there."""
+    if not plan.tracked or not (plan.seen.moves or table.tombstone_summary.moved or plan.reading.from_rows):
+        return None
+    rows = merged = None
+    if table.tombstones.summary.merged:
+        values = F.struct(*[F.col("row")[name].alias(name) for name in plan.tracked]).alias("row")
+        merged = merged_changes(table, plan).select("key", values, "seq", "seqs")
+    if _is_placed(plan):
+        at = materialised(scd2.placed(facts))
+        places = at.where("kind = 'event'").select(
+            "key", F.col("base").alias("seq"), F.col("seq").alias("at")
+        )
+        state = materialised(state.join(places, ["key", "seq"]).drop("seq").withColumnRenamed("at", "seq"))
+        values = F.struct(*[F.col("row")[name].alias(name) for name in plan.tracked])
+        rows = at.where("kind = 'image'").select("key", values.alias("row"), "seq", "seqs")
+    summary = table.tombstones.summary
+    deleted = table.tombstones.frame().where("kind = 'deleted'") if summary.retained else None
+    floor = max(filter(None, (summary.floor, plan.seen.floor)), default=None)
+    if merged is not None:
+        rows = merged if rows is None else rows.unionByName(merged)
+    found = images_of(table, state, deleted, plan.reading, plan.tracked, floor, rows)
+    return found.localCheckpoint()
+
+
+def _truncates(table: MirroredTable, reduced: Reduced, batch: int) -> tuple[list[Truncate], int]:
+    """All truncates of the table that are known or come with the batch, and how many of the batch's own were
+    known before it.
+    """
+    found = {each.seq: each for each in reduced.truncates}
+    known = 0
+    if table.tombstones.summary.floor is not None:
+        rows = table.tombstones.frame().where("kind = 'truncated'")
+        told = rows.groupBy("seq").agg(
+            F.unix_micros(F.min("event_time")).alias("micros"), F.min("batch").alias("batch")
+        )
+        for row in told.collect():
+            seq = bytes(row["seq"])
+            known += seq in found and row["batch"] != batch
+            found[seq] = replace(found.get(seq, Truncate(seq, moment(row["micros"]))), told=True)
+    return list(found.values()), known
+
+
+def _firsts(state: DataFrame, patches: DataFrame | None) -> DataFrame:
+    """The first fact of each key that the batch has something for: key, first."""
+    places = state.select("key", "seq")
+    if patches is not None:
+        places = places.union(patches.select("key", "seq"))
+    return materialised(places.groupBy("key").agg(F.min("seq").alias("first")))
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """Reads what is stored: of all keys (``whole``), all of the batch's keys (``all_of_key``), or of these
+    what the batch can change.
+    """
+
+    table: MirroredTable
+    plan: TablePlan
+    version: int | None
+    whole: bool
+    all_of_key: bool
+
+    def versions(self, firsts: DataFrame, key: Sequence[str], within: Reduced | None) -> DataFrame:
+        """Stored versions, as `scd2.of_versions` wants them; ``within`` has the range of the keys."""
+        reading = self.plan.reading
+        rows = self.table.rows(self.version)
+        values = {name: self._value(name, rows.columns) for name in reading.columns}
+        nothing = F.lit(None).cast("binary")
+        if self.whole:
+            found = rows.select(stored_key(reading), nothing.alias("first"), *scd2.stored(values))
+        else:
+            limits = {} if within is None else bounds_of(self.plan, within.counts)
+            for name, each in limits.items():
+                rows = rows.where(bounds.within(T(name), each.kind, each.low, each.high))
+            few = within is not None and within.counts.keys <= _BROADCAST
+            wanted = (F.broadcast(firsts) if few else firsts).alias("f")
+            same = [T(name) == F.col("f.key")[name] for name in key]
+            found = rows.join(wanted, reduce(Column.__and__, same)).select(
+                F.col("f.key").alias("key"),
+                (nothing if self.all_of_key else F.col("f.first")).alias("first"),
+                *scd2.stored(values),
+            )
+        older = F.col("seq") < F.col("first")
+        below = F.max(F.when(older, F.col("seq"))).over(Window.partitionBy("key"))
+        needed = F.col("first").isNull() | ~older | (F.col("seq") == F.col("below"))
+        found = found.withColumn("below", below).where(needed)
+        return materialised(
+            found.withColumn("anchored", F.coalesce(older, F.lit(False))).drop("first", "below")
+        )
+
+    def _value(self, name: str, present: Sequence[str]) -> Column:
+        """A stored value with the type that the column has now, or what a new life of it makes of it."""
+        kind, fill = self.plan.reading.columns[name], self.plan.fills.get(name)
+        value = (T(name) if name in present else F.lit(None)).cast(kind)
+        if fill is None:
+            return value
+        return F.when(is_former(name, fill), fill.value).otherwise(value)
+
+    def tombstones(self, firsts: DataFrame, *, always: bool) -> DataFrame | None:
+        """Deletes that may matter, as `scd2.of_tombstones` wants them; None when there are none."""
+        newest, reading = self.table.tombstones.summary.newest, self.plan.reading
+        if newest is None or not (always or self.whole or self.all_of_key or self._may_be_older(newest)):
+            return None
+        deleted = self.table.tombstones.frame().where("kind = 'deleted'")
+        facts = ("seq", "event_time", "topic", "partition", "offset", "seqs", "batch")
+        if self.whole:
+            kind = StructType([StructField(name, reading.columns[name]) for name in reading.key])
+            return deleted.select(keys.decode(F.col("key"), kind).alias("key"), *facts)
+        named = firsts.select(F.col("key").alias("_key"), "first", encoded_key(firsts).alias("_text"))
+        joined = deleted.join(named, deleted["key"] == F.col("_text"))
+        if not self.all_of_key:
+            joined = joined.where(deleted["seq"] >= F.col("first"))
+        return joined.select(F.col("_key").alias("key"), *[deleted[name] for name in facts])
+
+    def merged(self, firsts: DataFrame, *, always: bool) -> DataFrame | None:
+        """Changes that began no version, as `scd2.of_merged` wants them; None when there are none, or all of
+        the batch is newer than all that was applied.
+        """
+        if not self.table.tombstones.summary.merged:
+            return None
+        if not (always or self.whole or self.all_of_key or self._may_be_older(self.table.highest() or b"")):
+            return None
+        found = merged_changes(self.table, self.plan)
+        if self.whole:
+            return found
+        return found.join(firsts.select("key"), "key", "left_semi")
+
+    def _may_be_older(self, newest: bytes) -> bool:
+        """Whether an event of the batch may come before what has this sequence."""
+        groups = self.plan.seen.groups.values()
+        return min((each.first_seq for each in groups if each.first_seq), default=b"") <= newest
+
+
+def to_remember() -> Column:
+    """BOOLEAN: a change is taken into another version, and nothing beside the mirror tells of it yet."""
+    return F.col("merged") & F.col("kind").isin("event", "image")
+
+
+def merged_changes(table: MirroredTable, plan: TablePlan) -> DataFrame:
+    """All changes that began no version: key, seq, op, event_time, topic, partition, offset, row, seqs,
+    texts, batch.
+    """
+    reading = plan.reading
+    key = StructType([StructField(name, reading.columns[name]) for name in reading.key])
+    kind = StructType(
+        [
+            StructField("op", StringType()),
+            StructField("texts", MapType(StringType(), StringType())),
+            StructField("row", StructType([StructField(n, each) for n, each in reading.columns.items()])),
+        ]
+    )
+    stored = table.tombstones.frame().where("kind = 'merged'")
+    return (
+        stored.select(
+            keys.decode(F.col("key"), key).alias("key"),
+            *("seq", "event_time", "topic", "partition", "offset", "seqs", "batch"),
+            keys.decode_row(F.col("image"), kind).alias("_image"),
+        )
+        .select("*", "_image.*")
+        .drop("_image")
+    )
+
+
+def _outcomes(versions: DataFrame, collected: bytes | None) -> Outcomes:
+    told = (F.col("kind") == "event") & (F.col("op") == Op.DELETE)
+    late = F.lit(False)
+    if collected is not None:
+        late = (F.col("kind") == "event") & (F.col("op") != Op.DELETE) & (F.col("seq") <= F.lit(collected))
+    row = versions.agg(
+        *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("applied", "stale", "repeated")],
+        F.count_if(late).alias("late"),
+        F.count_if(told).alias("deletes"),
+        F.max(F.when(told, F.col("seq"))).alias("last_delete"),
+        F.count_if("put").alias("puts"),
+        F.count_if("gone").alias("gone"),
+        F.count_if(to_remember()).alias("merged"),
+    ).first()
+    assert row is not None
+    found = row.asDict()
+    return Outcomes(**{**found, "last_delete": as_bytes(found["last_delete"])})
+
+
+def _changes(
+    plan: TablePlan, reduced: Reduced, outcomes: Outcomes, fetch: _Fetch, *, patched: bool
+) -> Changes | None:
+    """None where no version changes."""
+    if not (outcomes.puts or outcomes.gone or plan.fills):
+        return None
+    untouched = []
+    if plan.fills:
+        filled = {
+            name: F.when(is_former(name, fill), fill.value).otherwise(T(name))
+            for name, fill in plan.fills.items()
+        }
+        untouched = [Clause(of_own_shard(plan, aged(plan.fills)), filled)]
+    narrow = not (fetch.whole or patched or plan.fills)
+    return scd2.changes(
+        plan.reading.columns,
+        plan.reading.key,
+        keys=outcomes.puts + outcomes.gone,
+        rows=outcomes.puts,
+        untouched=untouched,
+        bounds=bounds_of(plan, reduced.counts) if narrow else {},
+    )

@@ -1,0 +1,664 @@
+"""Change events of one table -> the versions of its rows: fetch, fold, put.
+
+Everything here is a pure function from frames to frames. What happened to a key is a set of *facts*, each at
+a place in the source's order. Of the batch there are its events; of the mirror there are the stored versions
+(their images are facts, and so are the deletes that ended them); of the tombstones there are deletes that
+ended no version. The history is a function of that set alone, so that it does not depend on the order of
+delivery:
+
+1. *Settle*: of the facts at one place of a key one counts. An event that says what is stored is a duplicate;
+   otherwise the later arrival counts.
+2. *Fold*: in the order of sequence, each image makes a version. It is valid from its event's time, but never
+   from before the one before it, to where the next fact is valid from: [from, to). Images get the values
+   that the source left out from the version before, as `lakemirror.driver.reduce.events` says of states.
+3. *Put*: versions that are new or other than stored ones are written, and stored ones that are no
+   more are removed.
+
+What is fetched is enough: a fact changes what comes after it in its key, and the end of the one version
+before it. So, for each key, all that is stored from the batch's first fact on, and the version below (the
+*anchor*, whose values and beginning are right as they are stored). Truncates reach all keys, and a snapshot
+row may change the place of changes whose own place is not known (`events.anchor`): then all versions are
+fetched, and there is no anchor.
+
+A *fact* frame has the columns
+
+    key STRUCT, kind, op, seq, base, unanchored, event_time, topic, partition, offset, row STRUCT, seqs
+    MAP<STRING, BINARY>, texts MAP<STRING, STRING>, own BIGINT, was STRUCT, anchored BOOLEAN, told BIGINT
+
+``kind`` is ``event``, ``image`` (a stored version), ``end`` (a stored delete), ``merged`` (a stored change
+that another version has taken in) or ``began`` (where that is forgotten: the beginning of a version).
+``seqs`` has the sequences of values that the fact did not carry itself, empty where nothing is known of one.
+``base`` is the sequence before the fact is placed, ``own`` the number of records that it stands for, ``told``
+the batch that wrote a tombstone, and ``was`` what is stored of an image's version (`WAS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.parse.values.expressions import same_value
+from lakemirror.driver.reduce.bounds import Bound
+from lakemirror.driver.reduce.changes import Changes, Clause
+from lakemirror.driver.reduce.events import ARRIVAL, anchor, older_seqs, with_values
+from lakemirror.driver.sequence import MISSING, event_part, own
+from lakemirror.driver.tables.columns import BEGAN, SENT, S, T
+from lakemirror.driver.tables.delta import quoted
+
+WAS: Final = (
+    "STRUCT<seq: BINARY, valid_from: TIMESTAMP, valid_to: TIMESTAMP, is_current: BOOLEAN, "
+    "is_deleted: BOOLEAN, delete_seq: BINARY, began: BINARY>"
+)
+"""What is stored of a version beside its image; ``began`` is the sequence of the change that began it."""
+
+HIDDEN: Final = ("merged", "began")
+"""Kinds of facts that stand for changes that began no version."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Where a version begins that has no time, and none before it."""
+
+_NO_SEQS: Final = "map<string, binary>"
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """All rows of a table were deleted at ``seq``; ``told`` says that a tombstone tells so."""
+
+    seq: bytes
+    event_time: datetime | None
+    told: bool = False
+
+
+def moment(micros: int | None) -> datetime | None:
+    """A time that Spark gave as microseconds since 1970."""
+    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+@dataclass(frozen=True)
+class Scd2:
+    """How the facts of one table are folded.
+
+    ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are
+    those that may hold values older than their version. ``truncates`` are those that come after some
+    fact, in their order. ``placed`` says that facts are yet to be placed (`events.anchor`), ``whole`` that
+    the images themselves may have changed, so that all are put. ``compared`` are the columns whose changes
+    begin versions (`_runs`), None where every change does. ``initial`` is since when a row is valid that was
+    there before its first fact.
+    """
+
+    columns: Mapping[str, DataType]
+    key: Sequence[str]
+    tracked: Sequence[str] = ()
+    truncates: Sequence[Truncate] = field(default=())
+    placed: bool = False
+    whole: bool = False
+    compared: Sequence[str] | None = None
+    initial: datetime | None = None
+
+
+def distinct(events: DataFrame) -> DataFrame:
+    """Event frame -> one event a place of a key, the last that arrived; a state frame (see
+    `lakemirror.driver.reduce.events`) that keeps ``gaps``, ``new_key`` and ``old_key``.
+    """
+    place = Window.partitionBy("key", "seq")
+    last = place.orderBy(*ARRIVAL)
+    whole = last.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    again = (F.lag("digest").over(last) == F.col("digest")) & F.col("key").isNotNull()
+    marked = events.withColumn("_again", F.coalesce(again, F.lit(False)))
+    folded = marked.withColumns(
+        {
+            "_records": F.sum("records").over(whole),
+            "_duplicates": F.sum(F.when(F.col("_again"), F.col("records")).otherwise(0)).over(whole),
+            "_last": F.lead("seq").over(last).isNull(),
+        }
+    )
+    return folded.where("_last OR key IS NULL").select(
+        *("key", "op", "seq", "unanchored", "event_time", *ARRIVAL, "row", "gaps", "texts"),
+        *("new_key", "old_key"),
+        F.when(F.col("key").isNull(), F.col("records"))
+        .otherwise(F.col("_records"))
+        .cast("bigint")
+        .alias("records"),
+        F.col("records").cast("bigint").alias("own"),
+        F.when(F.col("key").isNull(), 0).otherwise(F.col("_duplicates")).cast("bigint").alias("duplicates"),
+        *[F.lit(False).alias(name) for name in ("known", "stale", "born")],
+    )
+
+
+def of_events(state: DataFrame, tracked: Sequence[str]) -> DataFrame:
+    """The facts of a batch; ``state`` is `distinct`."""
+    gap = [F.coalesce(F.array_contains("gaps", name), F.lit(False)) for name in tracked]
+    # A create begins a new life: nothing older fills it but what its row had under another key.
+    nothing = F.when(F.col("op") == Op.CREATE, F.col("seq")).otherwise(F.lit(MISSING))
+    seqs = {
+        name: F.when((F.col("op") != Op.DELETE) & left_out, nothing).otherwise(own(F.col("seq")))
+        for name, left_out in zip(tracked, gap, strict=True)
+    }
+    return state.select(
+        "key",
+        F.lit("event").alias("kind"),
+        *("op", "seq"),
+        F.col("seq").alias("base"),
+        *("unanchored", "event_time", *ARRIVAL, "row"),
+        older_seqs(seqs, F.col("seq")).alias("seqs"),
+        *("texts", "own"),
+        F.lit(None).cast(WAS).alias("was"),
+        F.lit(False).alias("anchored"),
+        F.lit(None).cast("bigint").alias("told"),
+    )
+
+
+def of_versions(stored: DataFrame, *, placed: bool = False) -> DataFrame:
+    """The facts of stored versions: their images, and the deletes that ended them.
+
+    ``stored``: key, row, seq, op, event_time, origin, seqs, texts, was, anchored. ``placed``: they are going
+    to be placed anew.
+    """
+    sent = F.col("seqs")[F.lit(SENT)]
+    images = stored.select(
+        "key",
+        F.lit("image").alias("kind"),
+        "op",
+        (F.coalesce(sent, F.col("seq")) if placed else F.col("seq")).alias("seq"),
+        F.col("seq").alias("base"),
+        sent.isNotNull().alias("unanchored"),
+        "event_time",
+        *[F.col("origin")[name].alias(name) for name in ARRIVAL],
+        "row",
+        _of_values("seqs").alias("seqs"),
+        "texts",
+        F.lit(0).cast("bigint").alias("own"),
+        *("was", "anchored"),
+        F.lit(None).cast("bigint").alias("told"),
+    )
+    ended = stored.where("was.delete_seq IS NOT NULL")
+    ends = ended.select(
+        "key", F.col("was.delete_seq").alias("seq"), F.col("was.valid_to").alias("event_time")
+    )
+    return images.unionByName(_ends(ends, images))
+
+
+def of_merged(merged: DataFrame, like: DataFrame, *, placed: bool = False) -> DataFrame:
+    """The facts of changes that began no version (key, seq, op, event_time, topic, partition, offset, row,
+    seqs, texts, batch).
+    """
+    sent = F.col("seqs")[F.lit(SENT)]
+    given = {
+        "kind": F.lit("merged"),
+        "base": F.col("seq"),
+        "unanchored": sent.isNotNull(),
+        "seqs": _of_values("seqs"),
+        "own": F.lit(0),
+        "anchored": F.lit(False),
+        "told": F.col("batch"),
+        **{name: F.col(name) for name in ("key", "op", "event_time", *ARRIVAL, "row", "texts")},
+        "seq": F.coalesce(sent, F.col("seq")) if placed else F.col("seq"),
+    }
+    return _like(merged, given, like)
+
+
+def beginnings(images: DataFrame) -> DataFrame:
+    """Where versions that have taken in further changes began, as facts. They stand for the changes that
+    began them where these are forgotten: of the columns that are not compared, they have what came later.
+    """
+    longer = images.where("kind = 'image' AND NOT anchored AND was.began < seq")
+    given = {
+        **{name: F.col(name) for name in images.columns},
+        "kind": F.lit("began"),
+        **{name: F.col("was.began") for name in ("seq", "base")},
+        "unanchored": F.lit(False),
+        "event_time": F.col("was.valid_from"),
+        **{name: F.lit(None) for name in (*ARRIVAL, "was", "seqs")},
+    }
+    return _like(longer, given, images)
+
+
+def _of_values(seqs: str) -> Column:
+    """The sequences of values alone."""
+    return F.map_filter(seqs, lambda name, _: ~name.isin(SENT, BEGAN))
+
+
+def of_tombstones(deleted: DataFrame, like: DataFrame, *, placed: bool = False) -> DataFrame:
+    """The facts of tombstones (key, seq, event_time, topic, partition, offset, seqs, batch)."""
+    sent = F.col("seqs")[F.lit(SENT)]
+    return _ends(
+        deleted.select(
+            "key",
+            (F.coalesce(sent, F.col("seq")) if placed else F.col("seq")).alias("seq"),
+            F.col("seq").alias("base"),
+            sent.isNotNull().alias("unanchored"),
+            *("event_time", *ARRIVAL),
+            F.col("batch").alias("told"),
+        ),
+        like,
+    )
+
+
+def _ends(rows: DataFrame, like: DataFrame) -> DataFrame:
+    """Deletes as facts with the types of another fact frame."""
+    given = {
+        "kind": F.lit("end"),
+        "op": F.lit(Op.DELETE),
+        "base": F.col("seq"),
+        "unanchored": F.lit(False),
+        "own": F.lit(0),
+        "anchored": F.lit(False),
+        **{name: F.col(name) for name in rows.columns},
+    }
+    return _like(rows, given, like)
+
+
+def _like(rows: DataFrame, given: Mapping[str, Column], like: DataFrame) -> DataFrame:
+    """Rows with the columns of another frame, those that are ``given`` and nulls."""
+    return rows.select(
+        [
+            given.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name)
+            for each in like.schema.fields
+        ]
+    )
+
+
+def fold(facts: DataFrame, plan: Scd2, batch: int, patches: DataFrame | None = None) -> DataFrame:
+    """Facts -> the facts that count, each with the version that it makes.
+
+    ``patches`` are values that rows had under their former keys (`lakemirror.driver.reduce.moves`): key, seq,
+    row, seqs. ``batch`` is the number of the batch: a tombstone that it has written itself, before it
+    failed, makes no duplicate.
+
+    To a fact come ``valid_from``, ``valid_to``, ``is_current``, ``is_deleted``, ``delete_seq``, ``began``;
+    ``put``: the version is to be written; ``merged``: another version takes the change in; ``replaces``: the
+    sequence of the stored version that this one goes on with; ``gone``: the version stored at ``was.seq`` is
+    no more; and the number of records that are ``applied``, ``stale``, ``repeated``.
+    """
+    if plan.placed:
+        facts = placed(facts)
+    if plan.compared is not None:
+        above = F.max(F.when(F.col("anchored"), F.col("seq"))).over(Window.partitionBy("key"))
+        kept = ~F.col("kind").isin(*HIDDEN) | F.col("_above").isNull() | (F.col("seq") > F.col("_above"))
+        facts = facts.withColumn("_above", above).where(kept).drop("_above")
+    settled = _settled(facts, plan, batch).withColumn("patched", F.lit(False))
+    if patches is not None:
+        settled = _patched(settled, patches, plan.tracked)
+    return _versions(settled, plan)
+
+
+def placed(facts: DataFrame) -> DataFrame:
+    """Facts at their places; sequences of their values that were given at these very facts move along."""
+    lifted = anchor(facts)
+    at, seq = event_part(F.col("base"), F.col("seq")), F.col("seq")
+    moved = F.transform_values(
+        "seqs",
+        lambda _, value: F.when(
+            event_part(value, seq) == at,
+            F.concat(seq, F.substr(value, F.length(seq) + 1)),
+        ).otherwise(value),
+    )
+    return lifted.withColumn("seqs", moved)
+
+
+def _settled(facts: DataFrame, plan: Scd2, batch: int) -> DataFrame:
+    """The fact that counts at each place of a key."""
+    place = Window.partitionBy("key", "seq")
+    image, event = F.col("kind") == "image", F.col("kind") == "event"
+    what = F.struct("row", "op", "seqs", "was", "told", *ARRIVAL)
+    stored = F.first(F.when(image, what), ignorenulls=True).over(place)
+    if plan.compared is not None:
+        merged = F.when(F.col("kind") == "merged", what)
+        stored = F.coalesce(stored, F.first(merged, ignorenulls=True).over(place))
+    ends = F.collect_list(F.when(F.col("kind") == "end", F.struct("told", *ARRIVAL))).over(place)
+    seen = facts.withColumns({"_stored": stored, "_ends": ends})
+    alike = [
+        same_value(F.col("row")[name], F.col("_stored.row")[name], kind) | _left_out(name, plan)
+        for name, kind in plan.columns.items()
+    ]
+    gaps = [_left_out(name, plan) == _left_out(name, plan, "_stored.seqs") for name in plan.tracked]
+    again = F.when(F.col("op") == Op.DELETE, F.size("_ends") > 0).otherwise(
+        F.col("_stored").isNotNull()
+        & (F.col("op") == F.col("_stored.op"))
+        & reduce(Column.__and__, alike + gaps)
+    )
+    mine = F.exists(
+        "_ends",
+        lambda end: (
+            ~(
+                (F.coalesce(end["told"], F.lit(-2)) == batch)
+                & reduce(Column.__and__, [end[name].eqNullSafe(F.col(name)) for name in ARRIVAL])
+            )
+        ),
+    )
+    told = (F.coalesce(F.col("_stored.told"), F.lit(-2)) == batch) & F.col("_stored.was").isNull()
+    here = reduce(Column.__and__, [F.col(f"_stored.{name}").eqNullSafe(F.col(name)) for name in ARRIVAL])
+    counted = seen.withColumns(
+        {
+            "_again": event & F.coalesce(again, F.lit(False)),
+            "_known": F.when(F.col("op") == Op.DELETE, mine).otherwise(~(told & here)),
+        }
+    )
+    arrival = F.struct(*ARRIVAL)
+    order = place.orderBy(F.col("_again"), arrival.desc_nulls_last(), F.col("kind").desc())
+    ranked = counted.withColumns({"_rank": F.row_number().over(order)})
+    lost = event & ~F.col("_again") & (F.col("_rank") > 1)
+    whole = {
+        "applied": F.when(event & ~lost & (~F.col("_again") | ~F.col("_known")), F.col("own")),
+        "repeated": F.when(F.col("_again") & F.col("_known"), F.col("own")),
+        "stale": F.when(lost, F.col("own")),
+    }
+    sums = {name: F.coalesce(F.sum(each).over(place), F.lit(0)) for name, each in whole.items()}
+    return (
+        ranked.withColumns(sums)
+        .where("_rank = 1")
+        .withColumn("was", F.col("_stored.was"))
+        .drop("_rank", "_stored", "_ends", "_again", "_known")
+    )
+
+
+def _left_out(name: str, plan: Scd2, seqs: str = "seqs") -> Column:
+    """BOOLEAN: an event did not carry the column itself."""
+    if name not in plan.tracked:
+        return F.lit(False)
+    return F.coalesce(F.map_contains_key(F.col(seqs), F.lit(name)), F.lit(False))
+
+
+def _patched(facts: DataFrame, patches: DataFrame, tracked: Sequence[str]) -> DataFrame:
+    """Facts with the values that their rows had under their former keys, where these are newer."""
+    mine = patches.select("key", "seq", F.struct("row", "seqs").alias("_patch")).dropDuplicates(
+        ["key", "seq"]
+    )
+    joined = facts.join(mine, ["key", "seq"], "left")
+    row, seqs, newer = F.col("row"), {}, F.lit(False)
+    for name in tracked:
+        have, given = _seq_of(name), F.coalesce(F.col("_patch.seqs")[F.lit(name)], F.lit(MISSING))
+        row = row.withField(
+            quoted(name), F.when(given > have, F.col("_patch.row")[name]).otherwise(F.col("row")[name])
+        )
+        seqs[name] = F.greatest(have, given)
+        newer = newer | (given > have)
+    use = (F.col("op") != Op.DELETE) & F.col("_patch").isNotNull()
+    return joined.withColumns(
+        {
+            "row": F.when(use, row).otherwise(F.col("row")),
+            "seqs": F.when(use, older_seqs(seqs, F.col("seq"))).otherwise(F.col("seqs")),
+            "patched": F.coalesce(use & newer, F.lit(False)),
+        }
+    ).drop("_patch")
+
+
+def _seq_of(name: str) -> Column:
+    return F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+
+
+def _carried(name: str) -> Column:
+    """What a fact says of a column: STRUCT<value, seq>, or null where it was filled from the one before."""
+    seq = _seq_of(name)
+    known = F.col("anchored") | (event_part(seq, F.col("seq")) == F.col("seq"))
+    value = F.when(F.col("op") != Op.DELETE, F.col("row")[name])
+    return F.when((F.col("op") == Op.DELETE) | known, F.struct(value.alias("value"), seq.alias("seq")))
+
+
+def _versions(facts: DataFrame, plan: Scd2) -> DataFrame:
+    """The facts of each key in their order, with what each makes of those before and after it."""
+    key = Window.partitionBy("key")
+    in_order = key.orderBy("seq")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    listed = _listed(plan.truncates)
+    seq = F.col("seq")
+    above = F.filter(listed, lambda t: t["seq"] >= seq)
+    below = F.filter(listed, lambda t: t["seq"] < seq)
+    time = F.greatest(
+        "event_time",
+        F.when(F.col("anchored"), F.col("was.valid_from")),
+        F.array_max(F.transform(below, _time)),
+    )
+    values = {name: F.last(_carried(name), ignorenulls=True).over(so_far) for name in plan.tracked}
+    first = F.lag("op").over(in_order).isNull() & (F.size(below) == 0) & ~F.col("anchored")
+    was_there = first & F.col("op").isin(Op.READ, Op.UPDATE) & (F.col("kind") != "began")
+    begun = facts.withColumns(
+        {
+            "_cut": F.try_element_at(above, F.lit(1)),
+            "_floor": F.try_element_at(below, F.lit(-1))["seq"],
+            "_from": F.coalesce(F.max(time).over(so_far), F.lit(_EPOCH)),
+            "_newest": F.max(F.when(F.col("op") != Op.DELETE, seq)).over(key),
+            "_first": was_there if plan.initial is not None else F.lit(False),
+            **{f"_v{i}": value for i, value in enumerate(values.values())},
+        }
+    )
+    following = begun.withColumn("_next", F.lead(F.struct("seq", "op", "_from")).over(in_order))
+    cut = F.col("_cut").isNotNull() & (F.col("_next").isNull() | (F.col("_cut.seq") < F.col("_next.seq")))
+    deleted = cut | F.coalesce(F.col("_next.op") == Op.DELETE, F.lit(False))
+    ended = following.withColumns(
+        {
+            "valid_from": F.when(F.col("anchored"), F.col("was.valid_from"))
+            .when(F.col("_first"), F.least(F.lit(plan.initial).cast("timestamp"), "_from"))
+            .otherwise(F.col("_from")),
+            "valid_to": F.when(cut, F.greatest("_from", "_cut.time")).otherwise(F.col("_next._from")),
+            "is_current": ~cut & F.col("_next").isNull(),
+            "is_deleted": deleted & (F.col("_newest") == seq),
+            "delete_seq": F.when(cut, F.col("_cut.seq")).when(deleted, F.col("_next.seq")),
+            "_ends": F.coalesce(cut, F.lit(False)),
+        }
+    )
+    filled = _runs(_filled(ended, plan), plan)
+    other = [
+        ~F.col(f"was.{name}").eqNullSafe(F.col(name))
+        for name in ("seq", "valid_from", "valid_to", "is_current", "is_deleted", "delete_seq", "began")
+    ]
+    changed = reduce(
+        Column.__or__,
+        [
+            F.col("kind").isin("event", *HIDDEN),
+            F.col("patched"),
+            F.lit(plan.whole),
+            *other,
+            *[F.col(f"_c{i}") for i in range(len(plan.tracked))],
+        ],
+    )
+    shown = (F.col("op") != Op.DELETE) & ~F.col("merged")
+    found = filled.withColumns(
+        {
+            "put": shown & changed,
+            "gone": F.col("was").isNotNull() & (~shown | (F.col("was.seq") != seq)),
+        }
+    ).drop(
+        *("_cut", "_floor", "_from", "_newest", "_first", "_next", "_ends"),
+        *[f"_c{i}" for i in range(len(plan.tracked))],
+    )
+    return _replaced(found, plan)
+
+
+def _runs(facts: DataFrame, plan: Scd2) -> DataFrame:
+    """Facts with ``began`` and ``merged``: a change in which no compared column has another value than before
+    begins no version, but is taken into the one that is there.
+
+    So a version stands for a run of changes: it has the values of the last of them, and the beginning of the
+    first. What the others were is kept beside the mirror (``merged``), for a change that comes late may part
+    the run.
+    """
+    if plan.compared is None:
+        return facts.withColumns({"began": F.col("seq"), "merged": F.lit(False)})
+    in_order = Window.partitionBy("key").orderBy("seq")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    live = F.col("op") != Op.DELETE
+    before = F.lag(F.struct("op", "row", "_ends")).over(in_order)
+    alike = [
+        same_value(F.col("row")[name], F.col("_before.row")[name], plan.columns[name])
+        for name in plan.compared
+    ]
+    goes_on = (F.col("_before.op") != Op.DELETE) & ~F.col("_before._ends") & reduce(Column.__and__, alike)
+    first = F.struct(
+        F.when(F.col("anchored"), F.coalesce("was.began", "seq")).otherwise(F.col("seq")).alias("seq"),
+        "valid_from",
+    )
+    parted = facts.withColumn("_before", before).withColumn(
+        "_begins", live & ~F.coalesce(goes_on, F.lit(False))
+    )
+    after = F.lead(F.struct("op", "_begins")).over(in_order)
+    begun = parted.withColumns(
+        {
+            "_run": F.last(F.when(F.col("_begins"), first), ignorenulls=True).over(so_far),
+            "merged": live
+            & ~F.col("_ends")
+            & F.coalesce((after["op"] != Op.DELETE) & ~after["_begins"], F.lit(False)),
+        }
+    )
+    return begun.withColumns(
+        {
+            "began": F.when(live, F.col("_run.seq")).otherwise(F.col("seq")),
+            "valid_from": F.when(live, F.col("_run.valid_from")).otherwise(F.col("valid_from")),
+        }
+    ).drop("_before", "_begins", "_run")
+
+
+def _replaced(facts: DataFrame, plan: Scd2) -> DataFrame:
+    """Versions that go on as others are named: these are updated, and not removed and written anew."""
+    if plan.compared is None:
+        return facts.withColumn("replaces", F.lit(None).cast("binary"))
+    run = Window.partitionBy("key", "began")
+    left = F.max(F.when(F.col("gone") & F.col("merged"), F.col("was.seq"))).over(run)
+    new = F.max(F.col("put") & F.col("was").isNull()).over(run)
+    taken = facts.withColumn("_left", F.when(new, left))
+    return taken.withColumns(
+        {
+            "replaces": F.when(F.col("put") & F.col("was").isNull(), F.col("_left")),
+            "gone": F.col("gone") & ~F.coalesce(F.col("was.seq") == F.col("_left"), F.lit(False)),
+        }
+    ).drop("_left")
+
+
+def _listed(truncates: Sequence[Truncate]) -> Column:
+    """ARRAY<STRUCT<seq, time>> in the order of sequence."""
+    items = [
+        F.struct(F.lit(each.seq).alias("seq"), F.lit(each.event_time).cast("timestamp").alias("time"))
+        for each in sorted(truncates, key=lambda each: each.seq)
+    ]
+    return F.array(*items) if items else F.array().cast("array<struct<seq: binary, time: timestamp>>")
+
+
+def _time(truncate: Column) -> Column:
+    return truncate["time"]
+
+
+def _filled(facts: DataFrame, plan: Scd2) -> DataFrame:
+    """Images with the values that they did not carry; ``_c0``...: whether that is other than before."""
+    if not plan.tracked:
+        return facts.withColumn("seqs", _with_sent(F.lit(None).cast(_NO_SEQS)))
+    values, seqs, changed = {}, {}, {}
+    nothing = F.lit(None)
+    for i, name in enumerate(plan.tracked):
+        found, floor = F.col(f"_v{i}"), own(F.col("_floor"))
+        wiped = F.col("_floor").isNotNull() & (F.coalesce(found["seq"], F.lit(MISSING)) < floor)
+        values[name] = F.when(wiped, nothing).otherwise(found["value"])
+        seqs[name] = F.when(wiped, floor).otherwise(F.coalesce(found["seq"], F.lit(MISSING)))
+        kind = plan.columns[name]
+        changed[f"_c{i}"] = (seqs[name] != _seq_of(name)) | ~same_value(
+            values[name], F.col("row")[name], kind
+        )
+    live = F.col("op") != Op.DELETE
+    return facts.withColumns(
+        {
+            **{name: F.coalesce(each, F.lit(True)) for name, each in changed.items()},
+            "row": F.when(live, with_values("row", values)).otherwise(F.col("row")),
+            "seqs": _with_sent(older_seqs(seqs, F.col("seq"))),
+        }
+    ).drop(*[f"_v{i}" for i in range(len(plan.tracked))])
+
+
+def _with_sent(seqs: Column) -> Column:
+    """The sequences of older values, and the fact's own as it was sent where its place is a matter of its
+    snapshot row.
+    """
+    nothing = F.create_map().cast(_NO_SEQS)
+    # What is unanchored has only its LSN, which is then both parts of its sequence.
+    lsn = F.substring(F.col("seq"), 13, 10)
+    raw = F.concat(F.substring(F.col("seq"), 1, 2), lsn, lsn, F.substring(F.col("seq"), 23, 4))
+    return F.when(
+        F.col("unanchored"), F.map_concat(F.coalesce(seqs, nothing), F.create_map(F.lit(SENT), raw))
+    ).otherwise(seqs)
+
+
+def puts(versions: DataFrame, key: Sequence[str]) -> DataFrame:
+    """What `changes` is to write: one row a stored version, named by the mirror's key and ``__seq``."""
+    todo = F.array_compact(F.array(F.when(F.col("put"), F.lit("put")), F.when(F.col("gone"), F.lit("gone"))))
+    each = versions.where("put OR gone").withColumn("op_", F.explode(todo))
+    at = F.when(F.col("op_") == "gone", F.col("was.seq")).otherwise(F.coalesce("replaces", "seq"))
+    nothing = F.create_map().cast(_NO_SEQS)
+    seqs = F.when(
+        F.col("began") != F.col("seq"),
+        F.map_concat(F.coalesce("seqs", nothing), F.create_map(F.lit(BEGAN), F.col("began"))),
+    ).otherwise(F.col("seqs"))
+    named = F.struct(*[F.col("key")[name].alias(name) for name in key], at.alias("__seq"))
+    return each.select(
+        named.alias("key"),
+        F.col("op_").alias("todo"),
+        *("op", "seq", "event_time", *ARRIVAL, "row", seqs.alias("seqs"), "texts"),
+        *("valid_from", "valid_to", "is_current", "is_deleted", "delete_seq", "began"),
+        F.monotonically_increasing_id().alias("number"),
+    )
+
+
+def changes(
+    columns: Mapping[str, DataType],
+    key: Sequence[str],
+    *,
+    keys: int,
+    rows: int,
+    untouched: Sequence[Clause] = (),
+    bounds: Mapping[str, Bound] | None = None,
+) -> Changes:
+    """What a frame of `puts` does to the rows of a mirror."""
+    put = F.col("s.todo") == "put"
+    values = {
+        **{name: S(name) for name in columns},
+        "__seq": F.col("s.seq"),
+        "__op": F.col("s.op"),
+        "__event_time": F.col("s.event_time"),
+        "__origin": F.struct(*[F.col(f"s.{name}").alias(name) for name in ARRIVAL]),
+        "__column_seq": F.col("s.seqs"),
+        "__unrepresentable": F.col("s.texts"),
+        "__valid_from": F.col("s.valid_from"),
+        "__valid_to": F.col("s.valid_to"),
+        "__is_current": F.col("s.is_current"),
+        "__is_deleted": F.col("s.is_deleted"),
+        "__delete_seq": F.col("s.delete_seq"),
+    }
+    return Changes(
+        key=[*key, "__seq"],
+        matched=(Clause(~put), Clause(put, values)),
+        unmatched=(Clause(put, values),),
+        untouched=tuple(untouched),
+        keys=keys,
+        rows=rows,
+        bounds=bounds or {},
+    )
+
+
+def stored(columns: Mapping[str, Column]) -> list[Column]:
+    """Of a mirror's row, named ``t``, what `of_versions` wants of it, but for its key and ``anchored``;
+    ``columns`` are the values of the row.
+    """
+    was = F.struct(
+        T("__seq").alias("seq"),
+        T("__valid_from").alias("valid_from"),
+        T("__valid_to").alias("valid_to"),
+        T("__is_current").alias("is_current"),
+        T("__is_deleted").alias("is_deleted"),
+        T("__delete_seq").alias("delete_seq"),
+        F.coalesce(T("__column_seq")[F.lit(BEGAN)], T("__seq")).alias("began"),
+    )
+    return [
+        F.struct(*[value.alias(name) for name, value in columns.items()]).alias("row"),
+        T("__seq").alias("seq"),
+        T("__op").alias("op"),
+        T("__event_time").alias("event_time"),
+        T("__origin").alias("origin"),
+        T("__column_seq").alias("seqs"),
+        T("__unrepresentable").alias("texts"),
+        was.cast(WAS).alias("was"),
+    ]

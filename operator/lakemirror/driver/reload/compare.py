@@ -1,0 +1,141 @@
+"""A snapshot against a mirror -> the changes that make the mirror what the snapshot shows.
+
+Pure functions from frames to frames. Rows that are the same make no change: so a reload writes little, adds
+no versions to histories, and does nothing when it is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.read import rows as wire
+from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.verify.canonical import canonical
+from lakemirror.driver.verify.sources import UNFIT, Compared
+
+WHAT = ("equal", "missing", "changed", "gone", "newer", "unfit")
+"""What a key is: as the snapshot shows it; a row that the mirror lacks, or has otherwise; one that the
+snapshot does not have; one whose row in the mirror is newer than the snapshot; one of which the snapshot has
+values that the mirror's types cannot hold.
+"""
+CHANGES = ("missing", "changed", "gone")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a reload writes of a table: ``compared`` has all columns, of which the mirror has no ``fresh``
+    ones yet.
+    """
+
+    name: TableName
+    compared: Compared
+    fresh: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> Compared:
+        """What both sides have."""
+        columns = {name: kind for name, kind in self.compared.columns.items() if name not in self.fresh}
+        return Compared(columns, self.compared.names, self.compared.key, self.compared.same)
+
+
+def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, place: bytes) -> DataFrame:
+    """What each key of either side is: what (`WHAT`), key STRING, copies (rows of the snapshot with it),
+    values STRUCT (of the key), row STRUCT, unfit STRING.
+
+    ``snapshot`` has its rows with `UNFIT`, ``mirror`` the live rows, with ``__seq``; None before there is
+    one. ``place`` is the sequence of the snapshot.
+    """
+    compared, known = shape.compared, shape.known
+    key = F.struct(*[F.col(quoted(name)).alias(name) for name in compared.key])
+    row = F.struct(*[F.col(quoted(name)).alias(name) for name in compared.columns])
+    fresh = F.lit(False)
+    for name in shape.fresh:
+        fresh = fresh | F.col(quoted(name)).isNotNull()
+    shown = snapshot.withColumns({"__values": key, "__row": row, "__fresh": fresh})
+    shown = canonical(
+        shown.withColumnRenamed(UNFIT, "__why"), known, "__values", "__row", "__fresh", "__why"
+    ).withColumn("__copies", F.count("*").over(Window.partitionBy("key")))
+    if mirror is None:
+        stored = shown.limit(0).select("key", "digest", "__values", F.lit(None).cast("binary").alias("__seq"))
+    else:
+        stored = canonical(mirror.withColumn("__values", key), known, "__values", "__seq")
+        stored = stored.select("key", "digest", "__values", "__seq")
+    both = shown.alias("s").join(stored.alias("m"), F.col("s.key") == F.col("m.key"), "full")
+    same = F.col("s.digest").eqNullSafe(F.col("m.digest")) & ~F.col("__fresh")
+    older = F.col("m.__seq") <= F.lit(place)  # of another reload to the same moment, the later one counts
+    what = (
+        F.when(F.col("s.key").isNull(), F.when(older, "gone").otherwise("newer"))
+        .when(F.col("__why").isNotNull(), "unfit")
+        .when(F.col("m.key").isNull(), "missing")
+        .when(same, "equal")
+        .otherwise(F.when(older, "changed").otherwise("newer"))
+    )
+    return both.select(
+        what.alias("what"),
+        F.coalesce("s.key", "m.key").alias("key"),
+        F.coalesce("__copies", F.lit(0)).alias("copies"),
+        F.coalesce("s.__values", "m.__values").alias("values"),
+        F.col("__row").alias("row"),
+        F.col("__why").alias("unfit"),
+    )
+
+
+def records(found: DataFrame, shape: Shape, place: bytes, moment: datetime) -> DataFrame:
+    """The changes among `differences` as change events in Debezium's form, with schemas: key STRING, value
+    STRING. ``moment`` is when the source was as the snapshot shows.
+    """
+    compared, name = shape.compared, shape.name
+    key, fields = _fields(compared, compared.key), _fields(compared, list(compared.columns))
+    gone = F.col("what") == "gone"
+    values = wire.wire(key, "values", compared.names)
+    micros = int(moment.astimezone(UTC).timestamp() * 1_000_000)
+    source = {
+        "connector": "lakemirror",
+        "name": "lakemirror",
+        "ts_ms": micros // 1000,
+        "ts_us": micros,
+        "snapshot": "true",
+        "db": name.database,
+        "schema": name.schema,
+        "table": name.table,
+        "sequence": place.hex(),
+    }
+    payload = F.struct(
+        F.when(gone, values).alias("before"),
+        F.when(~gone, wire.wire(fields, "row", compared.names)).alias("after"),
+        F.struct(*[F.lit(value).alias(field) for field, value in source.items()]).alias("source"),
+        F.when(gone, F.lit(str(Op.DELETE))).otherwise(F.lit(str(Op.READ))).alias("op"),
+        F.lit(micros // 1000).alias("ts_ms"),
+    )
+    named = [StructField(compared.names[each.name], each.dataType) for each in fields]
+    row = wire.schema_of(named)
+    images = [{**row, "field": "before"}, {**row, "field": "after"}]
+    envelope = {"type": "struct", "fields": images, "optional": False, "name": "lakemirror.Envelope"}
+    key_schema = wire.schema_of([named[fields.index(each)] for each in key], optional=False)
+    return found.where(F.col("what").isin(*CHANGES)).select(
+        wire.document(key_schema, values).alias("key"), wire.document(envelope, payload).alias("value")
+    )
+
+
+def _fields(compared: Compared, names: Sequence[str]) -> list[StructField]:
+    return [StructField(name, compared.columns[name]) for name in names]
+
+
+def counted() -> list[Column]:
+    """Aggregates of `differences`: how many keys are what; and one of the keys that several rows of the
+    snapshot have, and of the values that do not fit.
+    """
+    return [
+        *[F.count_if(F.col("what") == what).alias(what) for what in WHAT],
+        F.count_if(F.col("copies") > 0).alias("rows"),
+        F.max(F.when(F.col("copies") > 1, F.col("key"))).alias("twice"),
+        F.max("unfit").alias("unfitting"),
+    ]

@@ -1,0 +1,26 @@
+"""How change events are read that a reload has made."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lakemirror.api import CdcPipeline
+from lakemirror.api.source import Envelope
+from lakemirror.driver.sequence import GIVEN
+from lakemirror.driver.verify.repairs import OWN_TOPICS
+
+RELOAD_TOPIC: Final = f"{OWN_TOPICS}reload"
+"""Where rows that a reload wrote say they come from."""
+
+
+def as_read(pipeline: CdcPipeline, *, on_bad_record: str = "fail") -> CdcPipeline:
+    """The pipeline for these events, which say their place themselves. A bad one is no record of the source,
+    so that it is refused, with all of them, unless ``on_bad_record`` says otherwise.
+    """
+    given: dict[str, Any] = {"by": GIVEN, "epochs": [], "columns": None}
+    changes: dict[str, Any] = {
+        "envelope": Envelope(),
+        "ordering": pipeline.spec.ordering.model_copy(update=given),
+        "on_bad_record": on_bad_record,
+    }
+    return pipeline.model_copy(update={"spec": pipeline.spec.model_copy(update=changes)})

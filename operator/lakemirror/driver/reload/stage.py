@@ -1,0 +1,230 @@
+"""A snapshot of a table, compared with its mirror; and the changes, kept in files until they are applied.
+
+That takes three steps, and each may be cut off: the snapshot is read and compared, with nothing written but
+files of its own; a request names these files; the driver applies them (`lakemirror.driver.runtime.reload`).
+The place of the snapshot is known before it is read. So what the stream brings meanwhile, before or after,
+finds its order: changes above the place win, whenever they come, and those below are stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.reload.compare import Shape, counted, differences, records
+from lakemirror.driver.reload.place import NOWHERE, after
+from lakemirror.driver.reload.reading import RELOAD_TOPIC
+from lakemirror.driver.sequence import as_bytes
+from lakemirror.driver.tables.keys import can_be_key
+from lakemirror.driver.tables.mirror import MODE_PROPERTY
+from lakemirror.driver.verify.jdbc import Database
+from lakemirror.driver.verify.sides import is_live
+from lakemirror.driver.verify.sources import UNFIT, Compared, Described, SourceTables, SourceUnfit, Wanted
+from lakemirror.driver.verify.table import wanted_of
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What a snapshot of a table has to change. ``rows`` are those of the snapshot; of their keys ``missing``
+    are not in the mirror, ``changed`` are otherwise there, ``newer`` have a newer row there and ``unfit``
+    values that the mirror's types cannot hold, like ``unfitting``; ``gone`` are in the mirror alone.
+    """
+
+    rows: int = 0
+    missing: int = 0
+    changed: int = 0
+    gone: int = 0
+    newer: int = 0
+    unfit: int = 0
+    unfitting: str | None = None
+
+    @property
+    def records(self) -> int:
+        """How many change events that makes."""
+        return self.missing + self.changed + self.gone
+
+
+def stage(
+    spark: SparkSession,
+    table: MirroredTable,
+    sources: SourceTables,
+    folder: str,
+    *,
+    at: datetime | None = None,
+    empty: bool = False,
+    wait: float = 120.0,
+) -> Staged:
+    """Compare a mirror with a snapshot, and write the changes to Parquet files in ``folder``: number BIGINT,
+    key STRING, value STRING.
+
+    ``at`` is when the source was as a snapshot shows that is no database, and ``empty`` whether that may have
+    no rows; ``wait`` says for how many seconds open transactions of a database are waited for. Raises
+    SourceUnfit, and nothing counts then that is in the folder.
+    """
+    check(table)
+    placed = isinstance(sources, Database) and sources.by == "log"
+    if placed and at is not None:
+        raise SourceUnfit(f"{table.name}: the database itself tells its position: leave --at out")
+    if not placed and at is None and table.mirror.exists:
+        raise SourceUnfit(
+            f"{table.name}: nothing tells whether a row of the snapshot is newer than the mirror's: say when "
+            "the source was like that (--at 2026-03-01T00:00:00Z: when the export began)"
+        )
+    moment = at or datetime.now(UTC)
+    if not isinstance(sources, Database):
+        staged = _compare(spark, table, sources, folder, place_at(table, moment), moment)
+        if staged.gone and not staged.rows and not empty:
+            raise SourceUnfit(
+                f"{table.name}: the snapshot has no rows, so that {staged.gone} rows would be deleted: "
+                "say so if that is meant (--empty)"
+            )
+        return staged
+    with sources.snapshot(wait) as position:
+        place = position if placed else place_at(table, moment)
+        return _compare(spark, table, sources, folder, place, moment)
+
+
+def check(table: MirroredTable) -> None:
+    """Raise SourceUnfit for a table that no snapshot can be laid over."""
+    reason = None
+    if "append" in (table.mode, table.properties.get(MODE_PROPERTY)):
+        reason = "its mirror keeps events and no rows (mode append, or no key): only rows can be reloaded"
+    elif table.shard is not None:
+        reason = "it is a shard of a mirror that others share, which is not supported yet"
+    elif table.settings.suspend:
+        reason = "it is suspended: resume it first"
+    elif table.spec.order.by == "columns":
+        reason = (
+            "its changes are ordered by columns, so that nothing tells when a missing row was deleted: set "
+            "its resyncToken to a new value to have the source read again"
+        )
+    if reason is not None:
+        raise SourceUnfit(f"{table.name}: {reason}")
+
+
+def place_at(table: MirroredTable, moment: datetime) -> bytes:
+    """The place of a snapshot that shows the source as it was at a moment: after all changes that the mirror
+    has of the time until then.
+
+    A change of that time that has not arrived yet may lie above it. It brings its row back to what it was,
+    and all follow it that the snapshot shows of the row beyond that.
+    """
+    if not table.mirror.exists:
+        return NOWHERE
+    stored = table.rows()
+    facts = stored.select(F.col("__seq").alias("seq"), F.col("__event_time").alias("at"), "__origin.topic")
+    if "__delete_seq" in stored.columns:
+        ends = stored.where("__delete_seq IS NOT NULL")
+        facts = facts.unionByName(
+            ends.select(F.col("__delete_seq").alias("seq"), F.col("__valid_to").alias("at"), "__origin.topic")
+        )
+    if table.tombstone_summary.newest is not None or table.tombstone_summary.floor is not None:
+        gone = table.tombstones.frame().where("kind <> 'collected'")
+        facts = facts.unionByName(gone.select("seq", F.col("event_time").alias("at"), "topic"))
+    row = facts.where(F.col("at") <= F.lit(moment)).agg(F.max(F.struct("seq", "topic"))).first()
+    newest = row[0] if row is not None else None
+    if newest is None:
+        return NOWHERE
+    seq = as_bytes(newest["seq"]) or NOWHERE
+    # After another reload to the same moment: of the two, the later one counts.
+    return seq if newest["topic"] == RELOAD_TOPIC else after(seq)
+
+
+def _compare(
+    spark: SparkSession,
+    table: MirroredTable,
+    sources: SourceTables,
+    folder: str,
+    place: bytes,
+    moment: datetime,
+) -> Staged:
+    shape = shape_of(table, sources.described(table.name))
+    source = sources.table(table.name, shape.compared)
+    if source.compared.unread:
+        raise SourceUnfit(_unreadable(table, source.compared.unread[0], "its type"))
+    shape = replace(shape, compared=source.compared)
+    strict = table.spec.on_unrepresentable != "null"
+    snapshot = _meeting(table, source.rows(Wanted(strict=strict)))
+    found = differences(snapshot, _live(table), shape, place)
+    seen = Observation()
+    changes = records(found.observe(seen, *counted()), shape, place, moment)
+    numbered = changes.select(F.monotonically_increasing_id().alias("number"), "key", "value")
+    numbered.write.mode("overwrite").parquet(folder)
+    counts = seen.get
+    if counts["twice"] is not None:
+        raise SourceUnfit(
+            f"{table.name}: the snapshot has several rows with the key {counts['twice']}: name the columns "
+            f"that tell its rows apart in tables[{table.settings.source}].primaryKey"
+        )
+    return Staged(**counts_of(counts))
+
+
+def counts_of(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the aggregates, what `Staged` has."""
+    return {each.name: counts[each.name] for each in fields(Staged)}
+
+
+def shape_of(table: MirroredTable, described: Described) -> Shape:
+    """What is compared and written of a table: the columns of its mirror, and those that only the source has.
+    Raises SourceUnfit where rows would not be whole, or have no key.
+    """
+    known = wanted_of(table) if table.mirror.exists else Compared({}, {}, [])
+    columns, names, fresh = dict(known.columns), dict(known.names), []
+    settings, fed = table.settings.columns, set(known.names.values())
+    for source, (kind, called) in described.columns.items():
+        kept = settings is None or settings.keeps(source)
+        if source in fed or not kept or (table.mirror.exists and table.spec.schema_evolution == "skip"):
+            continue
+        found = table.declared.get(source, kind)
+        if found is None:
+            raise SourceUnfit(_unreadable(table, source, f"its type {called}"))
+        mirror = table.rename.get(source, source)
+        columns[mirror], names[mirror] = found, source
+        fresh += [mirror] if table.mirror.exists else []
+    key = list(known.key) if table.mirror.exists else _key(table, described, names)
+    bad = next((name for name in key if name not in columns or not can_be_key(columns[name])), None)
+    if not key or bad is not None:
+        why = (
+            f"the key column {bad} is not among its columns, or of no type of a key"
+            if bad
+            else "it has no key"
+        )
+        raise SourceUnfit(
+            f"{table.name}: {why}, so that nothing tells its rows apart: name the columns that do in "
+            f"tables[{table.settings.source}].primaryKey"
+        )
+    return Shape(table.name, Compared(columns, names, key, excluded=known.excluded), tuple(fresh))
+
+
+def _key(table: MirroredTable, described: Described, names: Mapping[str, str]) -> list[str]:
+    """The mirror's names of the columns of the key."""
+    back = {source: mirror for mirror, source in names.items()}
+    declared = table.settings.primary_key or described.key
+    return [back.get(source, source) for source in declared]
+
+
+def _unreadable(table: MirroredTable, column: str, why: str) -> str:
+    return (
+        f"{table.name}: column {column} cannot be read exactly ({why}), so that rows would not be whole: "
+        f"leave it out (tables[{table.settings.source}].columns.exclude), or have the connector make the "
+        "snapshot"
+    )
+
+
+def _live(table: MirroredTable) -> DataFrame | None:
+    """The mirror's rows that the source should have."""
+    if not table.mirror.exists:
+        return None
+    return table.rows().where(is_live(table, keyed=True))
+
+
+def _meeting(table: MirroredTable, rows: DataFrame) -> DataFrame:
+    """Those that the manifest's filter lets through, or that it cannot judge."""
+    condition = table.settings.filter
+    return rows if condition is None else rows.where(F.expr(condition) | F.col(UNFIT).isNotNull())

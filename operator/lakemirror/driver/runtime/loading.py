@@ -1,0 +1,123 @@
+"""Tables whose rows come from the database and not from the stream (``tables[].snapshot: jdbc``): loaded by a
+new checkpoint, and again with each new resyncToken.
+
+The stream is begun first. So it brings every change that comes after the position at which the rows are read,
+and many that come before it, which are stale (`lakemirror.driver.reload`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from lakemirror.driver.checkpoint import tokens
+from lakemirror.driver.errors import LakemirrorError, PipelineStopped
+from lakemirror.driver.read.base import Feed
+from lakemirror.driver.record import audit
+from lakemirror.driver.runtime.backoff import Backoff
+from lakemirror.driver.runtime.context import RunContext
+from lakemirror.driver.runtime.events import Resync
+from lakemirror.driver.runtime.reload import FOLDER, Reloaded, stage_table, wanted
+from lakemirror.driver.runtime.replay_requests import await_outcome
+from lakemirror.driver.verify.open import open_source, source_of
+from lakemirror.driver.verify.table import session_for
+from lakemirror.driver.waiting import LOOK_SECONDS, pause
+
+_FIRST_DELAY, _LONGEST_DELAY = 5.0, 300.0
+
+
+class Loading:
+    """Loads the tables of ``asked`` (listed names, with their tokens). ``ended`` tells that ``feed`` has read
+    all that a run once is going to read.
+
+    What fails is tried again after a growing delay, and holds up no other table; a run once gives up.
+    """
+
+    def __init__(
+        self, run: RunContext, asked: Mapping[str, str], feed: Feed, ended: Callable[[], bool]
+    ) -> None:
+        self._run, self._left, self._feed, self._ended = run, dict(asked), feed, ended
+        self._delays: Backoff[str] = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+
+    def load(self, over: threading.Event) -> None:
+        """Load until all is done, or it is ``over``."""
+
+        def stopping() -> bool:
+            return over.is_set() or self._run.threads.stopping()
+
+        self._await_begin(stopping)
+        while self._left and not stopping():
+            for table in [each for each in self._left if self._delays.is_due(each)]:
+                if not stopping():
+                    self._try(table, stopping)
+            pause(LOOK_SECONDS, stopping)
+
+    def _await_begin(self, stopping: Callable[[], bool]) -> None:
+        """Wait until the stream is begun: one that starts at its end would lose what comes before that."""
+        kafka = self._run.pipeline.spec.source.kafka
+        if kafka is None or kafka.starting_offsets == "earliest":
+            return
+        while not stopping():
+            ended = self._ended()  # before the last look
+            if self._feed.committed() is not None or any(self._feed.pending()):
+                return
+            if ended:
+                raise LakemirrorError(
+                    "the source has no partition yet, so that nothing tells from where it will be read: "
+                    "create its topics, or set source.kafka.startingOffsets: earliest"
+                )
+            pause(LOOK_SECONDS, stopping)
+
+    def _try(self, table: str, stopping: Callable[[], bool]) -> None:
+        run = self._run
+        run.announcer.tell(Resync(table, done=False))
+        try:
+            done = self._load(table, stopping)
+        except PipelineStopped:
+            raise
+        except LakemirrorError as error:  # as long as it lasts, the stream goes on
+            done = Reloaded(table, error=str(error))
+        if done is None:
+            return
+        failed = done.error or (done.outcome.error if done.outcome is not None else None)
+        if failed is None:
+            self._finish(table, done)
+            return
+        delay, what = self._delays.failed(table), f"{table} could not be loaded from its database"
+        if run.once:
+            raise LakemirrorError(f"{what}: {failed}")
+        run.announcer.warn(f"{what}, and is loaded again in {delay:.0f} s: {failed}")
+
+    def _finish(self, table: str, done: Reloaded) -> None:
+        run, staged = self._run, done.staged
+        if staged.unfit:
+            run.announcer.warn(
+                f"{table}: {staged.unfit} rows have values that the mirror's types cannot hold, and were not "
+                f"loaded, like {staged.unfitting}"
+            )
+        outcome = done.outcome
+        for bad in outcome.bad if outcome is not None and outcome.still_bad else ():
+            run.announcer.warn(f"{table}: {bad.records} rows were not loaded: {bad.reason}")
+        tokens.loaded(run.storage, table, self._left.pop(table))
+        run.announcer.progress.resyncing(self._left)
+        run.announcer.news()
+        run.announcer.tell(Resync(table, done=True))
+
+    def _load(self, table: str, stopping: Callable[[], bool]) -> Reloaded | None:
+        """Read a table, and have it written by the thread that serves requests; None when that is to stop."""
+        run, spec = self._run, self._run.pipeline.spec
+        assert spec.verify is not None
+        session = session_for(run.session)
+        with open_source(session, source_of(spec.verify, run.secrets), spec) as sources:
+            known = audit.history(run.session, spec.checkpoint).tables
+            [name] = wanted(known, [table], sources)
+            found, request = stage_table(session, run.pipeline, sources, run.storage, name)
+        if request is None:
+            return found
+        run.storage.write_text_new(f"{FOLDER}/{request.id}.json", request.text())
+        while not stopping():
+            outcome = await_outcome(run.storage, request, LOOK_SECONDS, FOLDER)
+            if not outcome.filed and (run.once or outcome.error is None):
+                return replace(found, outcome=outcome)
+        return None

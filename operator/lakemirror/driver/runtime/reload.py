@@ -1,0 +1,295 @@
+"""``reload(pipeline, source)``: mirrors brought to what a snapshot of their source shows; docs/snapshots.md.
+
+Only the driver writes mirrors. So a snapshot is read and compared here (`lakemirror.driver.reload`), which
+keeps the changes as files in ``reload/ID`` beside the checkpoint; and a request, ``reload/ID.json``, has the
+driver apply them between two batches, through the same gate as all others. Where no driver owns the
+checkpoint, that is done here.
+
+A request that was cut off is carried out again from the same files, and what was applied already changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.api import AmbiguousTable, CdcPipeline
+from lakemirror.api.tables import matches, parts_of
+from lakemirror.driver import faults
+from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import Storage, open_storage
+from lakemirror.driver.errors import (
+    BadRecordRefused,
+    CheckpointInUse,
+    LakemirrorError,
+    NotAnswered,
+    PipelineStopped,
+    cause_of,
+)
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.read.base import RAW_NAMES, Batch
+from lakemirror.driver.record import audit
+from lakemirror.driver.record.write_behind import WriteBehind
+from lakemirror.driver.reload.reading import RELOAD_TOPIC, as_read
+from lakemirror.driver.reload.stage import Staged, stage
+from lakemirror.driver.results import BatchResult
+from lakemirror.driver.runtime.paths import absolute, with_absolute_paths
+from lakemirror.driver.runtime.replay_requests import (
+    DamagedRequest,
+    ReplayOutcome,
+    Requests,
+    StillBad,
+    await_outcome,
+)
+from lakemirror.driver.runtime.replayer import Alone
+from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.verifier import URLS, DatabaseWanted, Login, SnapshotWanted, source_of
+from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.verify.jdbc import Database
+from lakemirror.driver.verify.open import SourceWanted, open_source
+from lakemirror.driver.verify.sources import SourceTables, SourceUnfit
+from lakemirror.driver.verify.table import named, session_for, table_of
+
+__all__ = ["URLS", "DatabaseWanted", "Login", "Reloaded", "SnapshotWanted", "reload", "source_of"]
+
+FOLDER = "reload"
+MOST_RECORDS = 500_000
+"""Change events that are applied at once; batches of the source come in between."""
+WAIT_SECONDS = 300.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReloadRequest:
+    """The changes of one source table, ``records`` in number, that stand in the folder of the same name."""
+
+    id: str
+    table: str
+    records: int
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> ReloadRequest:
+        """The request in the file ``where``; raises DamagedRequest."""
+        try:
+            document = json.loads(text)
+            return cls(str(document["id"]), str(document["table"]), int(document["records"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedRequest(
+                f"{where} is not a request for a reload ({type(error).__name__}: {error}): delete it, and "
+                "run `lakemirror reload` again"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """What came of a table; ``error`` says why it was not reloaded."""
+
+    source: str
+    staged: Staged = field(default_factory=Staged)
+    outcome: ReplayOutcome | None = None
+    error: str | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the mirror has all that the snapshot shows, or something newer."""
+        if self.error is not None or self.staged.unfit:
+            return False
+        outcome = self.outcome
+        return outcome is None or not (outcome.filed or outcome.error or outcome.still_bad)
+
+
+class Reloader:
+    """Applies the changes of requests, as batches of their own.
+
+    ``alone`` keeps batches away meanwhile; ``told`` gets the results.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: CdcPipeline,
+        storage: Storage,
+        alone: Alone = nullcontext,
+        told: Callable[[BatchResult], None] = lambda result: None,
+    ) -> None:
+        self._session = spark.newSession()  # its settings are not those of the streaming query
+        self._pipeline, self._storage = pipeline, storage
+        self._alone, self._told = alone, told
+
+    def requests(self, warn: Callable[[str], None]) -> Requests[ReloadRequest]:
+        """Those that were filed."""
+        return Requests(self._storage, FOLDER, "reload", ReloadRequest.parse, self.carry_out, warn)
+
+    def carry_out(self, request: ReloadRequest) -> ReplayOutcome:
+        """Apply the changes of a request. Those that are older than what the mirror has by now do nothing."""
+        rounds, stale = math.ceil(request.records / MOST_RECORDS), 0
+        bad: tuple[StillBad, ...] = ()
+        for number in range(rounds):
+            query, raw = f"replay-{uuid.uuid4().hex}", self._raw(request, rounds, number)
+            with self._alone():
+                applier = BatchApplier(self._session, as_read(self._pipeline), query)
+                try:
+                    result = applier.apply(raw, Batch(query, 0, {"reload": request.id, "part": number}))
+                except BadRecordRefused as error:  # it would be no better another time
+                    bad += (StillBad(request.table, f"not applied: {error}", raw.count()),)
+                    continue
+                self._told(result)
+            held = result.tables[request.table].error if request.table in result.tables else None
+            if held is not None:
+                bad += (StillBad(request.table, f"held, and tried again by itself: {held}", raw.count()),)
+            stale += result.counts.stale
+            faults.reach("after-reload-part")
+        if stale:
+            bad += (StillBad(request.table, "the mirror has a newer change of the row by now", stale),)
+        lost = sum(each.records for each in bad) - stale
+        self._storage.delete_folder(f"{FOLDER}/{request.id}")
+        taken = {request.table: request.records}
+        return ReplayOutcome(request.id, request.records, lost, taken=taken, bad=bad)
+
+    def _raw(self, request: ReloadRequest, rounds: int, number: int) -> DataFrame:
+        """A part of the changes as RAW records, the same each time."""
+        place = folder(self._pipeline, request.id)
+        rows = self._session.read.schema("number BIGINT, key STRING, value STRING").parquet(place)
+        given: dict[str, Column] = {
+            "topic": F.lit(RELOAD_TOPIC),
+            "partition": F.lit(0),
+            "offset": F.lit(int(request.id.partition("-")[0], 16)) + F.col("number"),
+            "timestamp": F.current_timestamp(),
+            "key": F.col("key").cast("binary"),
+            "value": F.col("value").cast("binary"),
+            "headers": F.lit(None).cast("array<struct<key: string, value: binary>>"),
+            "file": F.lit(None).cast("string"),
+            "row": F.lit(None).cast("bigint"),
+            "problem": F.lit(None).cast("string"),
+        }
+        part = rows.where(F.pmod(F.xxhash64("key"), F.lit(rounds)) == number)
+        return part.select(*[given[name].alias(name) for name in RAW_NAMES])
+
+
+def folder(pipeline: CdcPipeline, identity: str) -> str:
+    """Where the changes of a request stand."""
+    return f"{pipeline.spec.checkpoint.rstrip('/')}/{FOLDER}/{identity}"
+
+
+def new_identity() -> str:
+    """A name for a request: of two of the same place, the later one counts, by its number."""
+    micros = int(datetime.now(UTC).timestamp() * 1_000_000)
+    return f"{micros:x}-{uuid.uuid4().hex[:8]}"
+
+
+def reload(
+    pipeline: CdcPipeline,
+    source: SourceWanted,
+    *,
+    tables: Sequence[str] = (),
+    at: datetime | None = None,
+    empty: bool = False,
+    spark: SparkSession | None = None,
+    timeout: float = WAIT_SECONDS,
+    told: Callable[[Reloaded], None] = lambda table: None,
+) -> list[Reloaded]:
+    """Bring mirrors to what ``source`` shows: those of the ``tables`` that are named, or all.
+
+    ``at`` is when the source was like that, for a snapshot that is no database, and ``empty`` whether such a
+    one may have no rows. ``timeout`` is for how many seconds a running driver is waited for. One table that
+    fails stops no other. Raises LakemirrorError where nothing can be read.
+    """
+    pipeline = with_absolute_paths(pipeline)
+    if isinstance(source, SnapshotWanted):
+        source = replace(source, path=absolute(source.path))
+    session = spark or create_session(f"lakemirror-reload-{pipeline.name}", pipeline.spec.spark.conf)
+    try:
+        storage = open_storage(pipeline.spec.checkpoint, session)
+        reading, done = session_for(session), []
+        with open_source(reading, source, pipeline.spec) as sources:
+            known = audit.history(session, pipeline.spec.checkpoint).tables
+            for name in wanted(known, tables, sources):
+                found, request = stage_table(reading, pipeline, sources, storage, name, at=at, empty=empty)
+                if request is not None:
+                    found = replace(found, outcome=_carried_out(session, pipeline, storage, request, timeout))
+                told(found)
+                done.append(found)
+        return done
+    finally:
+        if spark is None:
+            session.stop()
+
+
+def wanted(known: Collection[str], names: Sequence[str], sources: SourceTables) -> list[TableName]:
+    """The tables that are to be reloaded: all that are ``known``, or those that are named, which may be new.
+    Raises SourceUnfit.
+    """
+    if not names:
+        if not known:
+            raise SourceUnfit("no table has been mirrored yet: name the tables that are to be loaded")
+        return [named(source) for source in sorted(known)]
+    found = []
+    for name in names:
+        meant = [each for each in sorted(known) if matches(name, each)]
+        if len(meant) > 1:
+            raise SourceUnfit(f"{name} means {' and '.join(meant)}: name one of them")
+        if meant:
+            found.append(named(meant[0]))
+        elif isinstance(sources, Database):
+            found.append(sources.full_name(parts_of(name)))
+        else:
+            found.append(named(name))
+    return found
+
+
+def stage_table(
+    session: SparkSession,
+    pipeline: CdcPipeline,
+    sources: SourceTables,
+    storage: Storage,
+    name: TableName,
+    *,
+    at: datetime | None = None,
+    empty: bool = False,
+) -> tuple[Reloaded, ReloadRequest | None]:
+    """A table, read and compared, and the request that has it written; None where nothing is to be."""
+    identity = new_identity()
+    try:
+        table, place = table_of(session, pipeline, name), folder(pipeline, identity)
+        found = stage(session, table, sources, place, at=at, empty=empty)
+        if found.records:
+            return Reloaded(str(name), found), ReloadRequest(identity, str(name), found.records)
+        result = Reloaded(str(name), found)
+    except (PipelineStopped, NotAnswered):  # no other table would fare better
+        storage.delete_folder(f"{FOLDER}/{identity}")
+        raise
+    except (LakemirrorError, Refused, AmbiguousTable) as error:
+        result = Reloaded(str(name), error=str(error))
+    except Exception as error:
+        result = Reloaded(str(name), error=f"{name}: {cause_of(error)}")
+    storage.delete_folder(f"{FOLDER}/{identity}")
+    return result, None
+
+
+def _carried_out(
+    session: SparkSession, pipeline: CdcPipeline, storage: Storage, request: ReloadRequest, timeout: float
+) -> ReplayOutcome:
+    """Have a request carried out: here, or by the driver that owns the checkpoint."""
+    try:
+        with Owner(storage, run_id=f"reload-{request.id}") as owner:
+            owner.hold_jvm(session)
+            with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
+                return Reloader(session, pipeline, storage).carry_out(request)
+    except CheckpointInUse:
+        storage.write_text_new(f"{FOLDER}/{request.id}.json", request.text())
+        return await_outcome(storage, request, timeout, FOLDER)

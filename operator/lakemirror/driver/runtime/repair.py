@@ -1,0 +1,150 @@
+"""Repairs: rows that `lakemirror verify` found to be wrong, handed to the driver as change events.
+
+Only the driver writes mirrors. So a repair is a request, like that for a replay: a file ``repair/<id>.json``
+with change events in Debezium's form, which the driver applies between two batches through the same gate as
+all others. Each has the position at which the source stood before its row was read: so it is newer than all
+that the mirror has of the row, and older than each change that the row does not show (`verify.verdict`).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline
+from lakemirror.api.source import Envelope
+from lakemirror.api.spec import Epoch
+from lakemirror.driver.batch import BatchApplier
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.errors import BadRecordRefused, CheckpointInUse
+from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.record.write_behind import WriteBehind
+from lakemirror.driver.results import BatchResult
+from lakemirror.driver.runtime.replay_requests import (
+    DamagedRequest,
+    ReplayOutcome,
+    Requests,
+    StillBad,
+    await_outcome,
+)
+from lakemirror.driver.runtime.replayer import Alone
+from lakemirror.driver.verify.repairs import REPAIR_TOPIC, Event
+
+FOLDER = "repair"
+
+
+@dataclass(frozen=True)
+class RepairRequest:
+    """Change events of one source table; ``epoch`` is the one that their positions belong to."""
+
+    id: str
+    table: str
+    epoch: int
+    events: tuple[Event, ...]
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> RepairRequest:
+        """The request in the file ``where``; raises DamagedRequest."""
+        try:
+            document = json.loads(text)
+            events = tuple(Event(str(each["key"]), str(each["value"])) for each in document["events"])
+            return cls(str(document["id"]), str(document["table"]), int(document["epoch"]), events)
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedRequest(
+                f"{where} is not a request for a repair ({type(error).__name__}: {error}): delete it, and "
+                "run `lakemirror verify --repair` again"
+            ) from None
+
+
+class Repairer:
+    """Applies the events of requests, as a batch of their own.
+
+    ``alone`` keeps batches away meanwhile; ``told`` gets the results.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: CdcPipeline,
+        alone: Alone = nullcontext,
+        told: Callable[[BatchResult], None] = lambda result: None,
+    ) -> None:
+        self._session = spark.newSession()  # its settings are not those of the streaming query
+        self._alone, self._told, self._pipeline = alone, told, pipeline
+
+    def requests(self, storage: Storage, warn: Callable[[str], None]) -> Requests[RepairRequest]:
+        """Those that were filed."""
+        return Requests(storage, FOLDER, "repair", RepairRequest.parse, self.carry_out, warn)
+
+    def carry_out(self, request: RepairRequest) -> ReplayOutcome:
+        """Apply a request. Events that are older than what the mirror has by now change nothing."""
+        query = f"replay-{uuid.uuid4().hex}"
+        began = int(datetime.now(UTC).timestamp() * 1_000_000)
+        rows = [
+            (REPAIR_TOPIC, 0, began + number, datetime.now(UTC), each.key.encode(), each.value.encode())
+            for number, each in enumerate(request.events)
+        ]
+        raw = self._session.createDataFrame([(*row, None, None, None, None) for row in rows], RAW)
+        taken = {request.table: len(rows)}
+        with self._alone():
+            applier = BatchApplier(self._session, _for_repair(self._pipeline, request.epoch), query)
+            try:
+                result = applier.apply(raw, Batch(query, 0, {"repair": request.id}))
+            except BadRecordRefused as error:  # it would be no better another time
+                none = StillBad(request.table, f"none was applied: {error}", len(rows))
+                return ReplayOutcome(request.id, len(rows), len(rows), taken=taken, bad=(none,))
+            self._told(result)
+        stale = result.counts.stale
+        newer = "the mirror has a newer change of the row by now, or its position lies behind the source's"
+        bad = (StillBad(request.table, newer, stale),) if stale else ()
+        return ReplayOutcome(request.id, len(rows), stale, taken=taken, bad=bad)
+
+
+def _for_repair(pipeline: CdcPipeline, epoch: int) -> CdcPipeline:
+    """The pipeline as it reads the events of a repair: a bad one is no record of the source, and is refused
+    with all of them.
+    """
+    starts = {REPAIR_TOPIC: {"0": 0}}
+    epochs = [Epoch.model_validate({"epoch": epoch, "from": starts})] if epoch else []
+    changes: Mapping[str, Any] = {
+        "envelope": Envelope(),
+        "ordering": pipeline.spec.ordering.model_copy(update={"epochs": epochs}),
+        "on_bad_record": "fail",
+    }
+    return pipeline.model_copy(update={"spec": pipeline.spec.model_copy(update=changes)})
+
+
+def repair(
+    session: SparkSession,
+    pipeline: CdcPipeline,
+    storage: Storage,
+    requests: Sequence[RepairRequest],
+    timeout: float,
+) -> list[ReplayOutcome]:
+    """Have requests carried out: here, or by the driver that owns the checkpoint, for which this waits for
+    ``timeout`` seconds each.
+    """
+    if not requests:
+        return []
+    try:
+        with Owner(storage, run_id=f"repair-{requests[0].id}") as owner:
+            owner.hold_jvm(session)
+            with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
+                repairer = Repairer(session, pipeline)
+                return [repairer.carry_out(each) for each in requests]
+    except CheckpointInUse:
+        for each in requests:
+            storage.write_text_new(f"{FOLDER}/{each.id}.json", each.text())
+        return [await_outcome(storage, each, timeout, FOLDER) for each in requests]

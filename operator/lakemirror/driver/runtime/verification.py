@@ -1,0 +1,182 @@
+"""``spec.verify``: mirrors compared with their source by schedule, and what came of that.
+
+It has a thread of its own, and only reads: no batch waits for it, but for the cores that both use. A run that
+ends by itself does at its end what was due since the last time. What came of the last comparison stands in
+``verified.json`` beside the checkpoint, so that a driver that is started again still tells it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+
+from croniter import croniter
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.api.report import Verification, VerifiedTable
+from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.document import iso, to_json
+from lakemirror.driver.errors import LakemirrorError, cause_of
+from lakemirror.driver.read.base import Lag
+from lakemirror.driver.read.secrets import Secrets
+from lakemirror.driver.runtime.verifier import Patience, Verified, chosen, compare, partitions
+from lakemirror.driver.verify.open import SourceWanted, open_source, source_of
+from lakemirror.driver.verify.table import Checked, session_for
+
+FILE = "verified.json"
+_LOOK_SECONDS = 5.0
+_TAG = "lakemirror-verify"
+_log = logging.getLogger(__name__)
+
+
+class Verifications:
+    """The comparisons of a run. ``known`` gives the source tables that are mirrored, ``lag`` what the source
+    still holds; ``tell`` takes what came of each comparison, ``warn`` what a person should see.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: CdcPipeline,
+        storage: Storage,
+        secrets: Secrets,
+        *,
+        known: Callable[[], list[str]],
+        lag: Callable[[], Lag],
+        tell: Callable[[Verification], None],
+        warn: Callable[[str], None],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._spark, self._pipeline, self._storage = spark, pipeline, storage
+        self._known, self._lag, self._tell, self._warn, self._clock = known, lag, tell, warn, clock
+        self._asked = pipeline.spec.verify
+        self._source: SourceWanted | None = None
+        if self._asked is not None and self._asked.schedule is not None:
+            self._source = source_of(self._asked, secrets)
+        last = stored(storage)
+        self._last = clock()
+        if last is not None:
+            tell(last)
+            self._last = datetime.fromisoformat(last.began_at) if last.began_at is not None else self._last
+
+    def serve_until(self, over: threading.Event) -> None:
+        """Compare when it is time."""
+        if self._source is None:
+            return
+        with self._ending_with(over):
+            while not over.wait(_LOOK_SECONDS):
+                if self.is_due():
+                    self.verify(over.is_set)
+
+    @contextmanager
+    def _ending_with(self, over: threading.Event) -> Iterator[None]:
+        """Ends Spark's jobs of this thread when the run is over: no stop waits for a table to be read."""
+        context, done = self._spark.sparkContext, threading.Event()
+
+        def end() -> None:
+            over.wait()
+            while not done.wait(0.5):
+                context.cancelJobsWithTag(_TAG)
+
+        context.addJobTag(_TAG)
+        watch = threading.Thread(target=end, name="verify-end", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            done.set()
+            over.set()
+            watch.join()
+
+    def serve_once(self, stopping: Callable[[], bool]) -> None:
+        """Compare if it was due since the last time, or if there was none."""
+        if self._source is not None and (self.is_due() or stored(self._storage) is None):
+            self.verify(stopping)
+
+    def is_due(self) -> bool:
+        """Whether a comparison should have begun since the last one."""
+        asked = self._asked
+        if asked is None or asked.schedule is None:
+            return False
+        return bool(croniter(asked.schedule, self._last).get_next(datetime) <= self._clock())
+
+    def verify(self, stopping: Callable[[], bool]) -> None:
+        """Compare now, and tell what came of it. What fails is told, and is tried when it is due again."""
+        began = self._last = self._clock()
+        asked, source = self._asked, self._source
+        assert asked is not None
+        assert source is not None
+        try:
+            session = session_for(self._spark)
+            with open_source(session, source, self._pipeline.spec) as sources:
+                done = compare(
+                    session,
+                    self._pipeline,
+                    sources,
+                    chosen(self._pipeline, self._known(), asked.tables or ()),
+                    Patience(duration_seconds(asked.wait), duration_seconds(asked.settle)),
+                    caught_up=self._caught_up,
+                    alive=lambda: True,
+                    partitions=partial(partitions, self._pipeline, self._storage),
+                    stopping=stopping,
+                )
+            if stopping():
+                return
+            told = told_of(done)
+        except Exception as error:
+            if stopping():
+                return
+            told = Verification(began_at=iso(began), ended_at=iso(self._clock()), error=cause_of(error))
+        if told.error is not None:
+            self._warn(f"the mirrors could not be compared with their source: {told.error}")
+        elif not told.equal:
+            names = ", ".join(each.source for each in told.findings)
+            self._warn(f"{told.unequal} of {told.tables} tables are not equal to their source: {names}")
+        _log.info("%d tables were compared with their source: %s", told.tables, told.equal)
+        self._storage.write_text(FILE, to_json(told.document()))
+        self._tell(told)
+
+    def _caught_up(self) -> datetime | None:
+        began = self._clock()
+        return began if self._lag().caught_up else None
+
+
+def told_of(done: Verified) -> Verification:
+    """What a report says of a comparison."""
+    unequal = [table for table in done.tables if not table.equal]
+    return Verification(
+        began_at=iso(done.began),
+        ended_at=iso(done.ended),
+        equal=not unequal,
+        tables=len(done.tables),
+        rows=sum(table.mirror_rows for table in done.tables),
+        unequal=len(unequal),
+        findings=[_finding(table) for table in unequal],
+    )
+
+
+def _finding(table: Checked) -> VerifiedTable:
+    kinds = [each.what for each in table.settled.wrong]
+    return VerifiedTable(
+        source=table.source,
+        missing=kinds.count("missing"),
+        extra=kinds.count("extra"),
+        differing=kinds.count("differs"),
+        arriving=len(table.settled.arriving),
+        keys=[each.key for each in table.settled.wrong if each.key],
+        error=table.error,
+    )
+
+
+def stored(storage: Storage) -> Verification | None:
+    """What came of the last comparison; None before the first."""
+    try:
+        return Verification.read(json.loads(storage.read_text(FILE)))
+    except (FileNotFoundError, ValueError, LakemirrorError):
+        return None

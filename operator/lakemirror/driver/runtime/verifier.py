@@ -1,0 +1,289 @@
+"""``verify(pipeline)``: its mirrors against their source, table by table; see `lakemirror.driver.verify`.
+
+Tables are compared from outside, beside a driver that may be at work: nothing is written, but for a repair,
+which is handed to the driver that owns the checkpoint (`runtime.repair`).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from lakemirror.api import AmbiguousTable, CdcPipeline
+from lakemirror.api.report import Report
+from lakemirror.api.tables import matches
+from lakemirror.driver.checkpoint.storage import Storage, open_storage
+from lakemirror.driver.errors import LakemirrorError, NotAnswered, PipelineStopped, cause_of
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.read.offset_log import OffsetLog
+from lakemirror.driver.record import audit
+from lakemirror.driver.runtime.paths import absolute, with_absolute_paths
+from lakemirror.driver.runtime.repair import RepairRequest
+from lakemirror.driver.runtime.repair import repair as carry_out
+from lakemirror.driver.runtime.replay_requests import ReplayOutcome
+from lakemirror.driver.runtime.reporter import REPORT_FILE
+from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.verify.arrivals import Arrivals, shown
+from lakemirror.driver.verify.dialects import DIALECTS
+from lakemirror.driver.verify.jdbc import Login
+from lakemirror.driver.verify.open import DatabaseWanted, SnapshotWanted, SourceWanted, open_source, source_of
+from lakemirror.driver.verify.sources import SourceTables, SourceUnfit
+from lakemirror.driver.verify.table import Checked, check, opened, repairing, session_for
+
+__all__ = [
+    "Checked",
+    "DatabaseWanted",
+    "Login",
+    "Patience",
+    "SnapshotWanted",
+    "Verified",
+    "compare",
+    "source_of",
+    "verify",
+]
+
+URLS = tuple(prefix for dialect in DIALECTS for prefix in dialect.prefixes)
+"""How the URLs of databases begin."""
+MOST_KEYS = 10_000
+WAIT_SECONDS, SETTLE_SECONDS = 120.0, 30.0
+_OLD_AFTER = timedelta(seconds=90)
+_ENDED = ("Completed", "Stopped", "Failed")
+
+
+class NothingToVerify(LakemirrorError):
+    """No table is there to be compared, or none has the name that was given."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a difference may take to arrive: ``wait`` seconds for a table at most; and ``settle`` seconds
+    are what a change needs at most from the source to the pipeline, where nothing tells that it is there.
+    ``settled``: nothing moves on either side, so that each difference counts at once.
+    """
+
+    wait: float = WAIT_SECONDS
+    settle: float = SETTLE_SECONDS
+    settled: bool = False
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What came of the repair of a table; ``impossible`` says why there was none."""
+
+    source: str
+    rows: int
+    outcome: ReplayOutcome | None = None
+    impossible: str | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether all wrong rows were replaced."""
+        return self.outcome is not None and self.outcome.done
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What came of all tables. ``repaired`` says what became of a repair, by source table."""
+
+    tables: tuple[Checked, ...]
+    began: datetime
+    ended: datetime
+    driver: bool = True
+    """Whether a driver was at work, so that changes could arrive."""
+    repairs: tuple[Repaired, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether all tables were compared and are equal, or were made so."""
+        repaired = {each.source for each in self.repairs if each.done}
+        return all(table.equal or self._made_equal(table, repaired) for table in self.tables)
+
+    def _made_equal(self, table: Checked, repaired: Collection[str]) -> bool:
+        return table.source in repaired and table.complete and not table.settled.arriving
+
+
+def verify(
+    pipeline: CdcPipeline,
+    source: SourceWanted,
+    *,
+    tables: Sequence[str] = (),
+    patience: Patience = Patience(),
+    most: int = MOST_KEYS,
+    repair: bool = False,
+    spark: SparkSession | None = None,
+    told: Callable[[Checked], None] = lambda table: None,
+) -> Verified:
+    """Compare the mirrors of ``pipeline`` with ``source``: those of the ``tables`` that are named, or all.
+
+    ``told`` gets each table when it is done. ``repair`` has wrong rows read again and applied, by the driver
+    that owns the checkpoint or, where there is none, here. What is wrong with one table stands in its
+    `Checked`. Raises LakemirrorError where nothing can be compared.
+    """
+    pipeline = with_absolute_paths(pipeline)
+    if isinstance(source, SnapshotWanted):
+        source = replace(source, path=absolute(source.path))
+    session = spark or create_session(f"lakemirror-verify-{pipeline.name}", pipeline.spec.spark.conf)
+    try:
+        storage = open_storage(pipeline.spec.checkpoint, session)
+        standing, comparing = Standing(storage), session_for(session)
+        with open_source(comparing, source, pipeline.spec) as sources:
+            wanted = chosen(pipeline, audit.history(session, pipeline.spec.checkpoint).tables, tables)
+            done = compare(
+                comparing,
+                pipeline,
+                sources,
+                wanted,
+                patience,
+                caught_up=standing.caught_up,
+                alive=standing.alive,
+                partitions=partial(partitions, pipeline, storage),
+                most=most,
+                images=repair,
+                told=told,
+            )
+            return _repaired(comparing, pipeline, storage, sources, done, patience.wait) if repair else done
+    finally:
+        if spark is None:
+            session.stop()
+
+
+def _repaired(
+    session: SparkSession,
+    pipeline: CdcPipeline,
+    storage: Storage,
+    sources: SourceTables,
+    done: Verified,
+    timeout: float,
+) -> Verified:
+    """The same, with wrong rows replaced where that is possible."""
+    epoch = max((each.epoch for each in pipeline.spec.order.epochs), default=0)
+    requests, impossible = [], []
+    for checked in done.tables:
+        wrong = len(checked.settled.wrong)
+        if not wrong:
+            continue
+        try:
+            table = opened(session, pipeline, checked.source)
+            found = tuple(repairing(checked, table, sources))
+            requests.append(RepairRequest(uuid.uuid4().hex[:12], checked.source, epoch, found))
+        except SourceUnfit as error:
+            impossible.append(Repaired(checked.source, wrong, impossible=str(error)))
+    outcomes = carry_out(session, pipeline, storage, requests, timeout)
+    made = [
+        Repaired(request.table, len(request.events), outcome)
+        for request, outcome in zip(requests, outcomes, strict=True)
+    ]
+    return replace(done, repairs=(*made, *impossible))
+
+
+def compare(
+    spark: SparkSession,
+    pipeline: CdcPipeline,
+    sources: SourceTables,
+    wanted: Sequence[str],
+    patience: Patience,
+    *,
+    caught_up: Callable[[], datetime | None],
+    alive: Callable[[], bool],
+    partitions: Callable[[], Mapping[str, Collection[int]]] = dict,
+    most: int = MOST_KEYS,
+    images: bool = False,
+    told: Callable[[Checked], None] = lambda table: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Verified:
+    """Compare the ``wanted`` source tables, one after the other; one that fails stops no other."""
+    began, done = datetime.now(UTC), []
+    for source in wanted:
+        if stopping():
+            break
+        try:
+            table = opened(spark, pipeline, source)
+            arrivals = Arrivals(
+                sources,
+                partial(shown, table),
+                caught_up=caught_up,
+                alive=alive,
+                settle=patience.settle,
+                wait=0.0 if patience.settled else patience.wait,
+                settled=patience.settled,
+                partitions=partitions,
+                stopping=stopping,
+            )
+            checked = check(spark, table, sources, arrivals, most=most, images=images)
+        except (PipelineStopped, NotAnswered):  # no other table would fare better
+            raise
+        except (LakemirrorError, Refused, AmbiguousTable) as error:
+            checked = Checked(source, error=str(error))
+        except Exception as error:
+            checked = Checked(source, error=f"{source}: {cause_of(error)}")
+        told(checked)
+        done.append(checked)
+    return Verified(tuple(done), began, datetime.now(UTC), driver=alive() or patience.settled)
+
+
+def chosen(pipeline: CdcPipeline, known: Collection[str], named: Sequence[str]) -> list[str]:
+    """The source tables to be compared: all that are ``known`` and mirrored, or those that are ``named``, as
+    the manifest names tables. Raises NothingToVerify.
+    """
+    if not named:
+        found = [each for each in sorted(known) if _mirrored(pipeline, each)]
+        if not found:
+            raise NothingToVerify("no table has been mirrored yet: run the pipeline first")
+        return found
+    found = []
+    for name in named:
+        meant = [each for each in sorted(known) if matches(name, each)]
+        if len(meant) != 1:
+            there = ", ".join(sorted(known)) or "none so far"
+            how = "is no table of this pipeline" if not meant else f"means {' and '.join(meant)}"
+            raise NothingToVerify(f"{name} {how}: its tables are {there}")
+        found += meant
+    return found
+
+
+def _mirrored(pipeline: CdcPipeline, source: str) -> bool:
+    try:
+        return pipeline.spec.table_settings(source) is not None
+    except AmbiguousTable:  # comparing it says so
+        return True
+
+
+def partitions(pipeline: CdcPipeline, storage: Storage) -> Mapping[str, Collection[int]]:
+    """The partitions of each topic that the pipeline reads, as far as its checkpoint knows them."""
+    if pipeline.spec.source.kafka is None:
+        return {}
+    return OffsetLog(storage).position() or {}
+
+
+class Standing:
+    """How far the driver is, from what it reports beside its checkpoint."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def caught_up(self) -> datetime | None:
+        """When the driver said last that nothing is left to apply; None where it does not."""
+        report = self._report()
+        return _moment(report.observed_at) if report is not None and report.caught_up else None
+
+    def alive(self) -> bool:
+        """Whether a driver is at work."""
+        report = self._report()
+        said = _moment(report.observed_at) if report is not None and report.phase not in _ENDED else None
+        return said is not None and datetime.now(UTC) - said < _OLD_AFTER
+
+    def _report(self) -> Report | None:
+        try:
+            return Report.read(json.loads(self._storage.read_text(REPORT_FILE)))
+        except (FileNotFoundError, ValueError, LakemirrorError):
+            return None
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

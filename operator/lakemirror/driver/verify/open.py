@@ -1,0 +1,84 @@
+"""From what a person asks for to the source of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from lakemirror.api.spec import PipelineSpec, Verify
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.read.secrets import Secrets, read_secret
+from lakemirror.driver.verify.jdbc import By, Database, Login
+from lakemirror.driver.verify.snapshot import Snapshots
+from lakemirror.driver.verify.sources import SourceTables
+
+
+@dataclass(frozen=True)
+class SnapshotWanted:
+    """Snapshots at a template of a path."""
+
+    path: str
+    format: Literal["delta", "parquet"] = "delta"
+
+
+@dataclass(frozen=True)
+class DatabaseWanted:
+    """A database; ``slot`` is the replication slot of its connector (PostgreSQL)."""
+
+    login: Login
+    slot: str | None = None
+
+
+SourceWanted = SnapshotWanted | DatabaseWanted
+
+
+class LoginIncomplete(LakemirrorError):
+    """A Secret does not have what the login at the database needs."""
+
+
+def source_of(asked: Verify, secrets: Secrets) -> SourceWanted:
+    """What a manifest asks to compare with. Raises LoginIncomplete."""
+    if asked.snapshot is not None:
+        return SnapshotWanted(asked.snapshot.path, asked.snapshot.format)
+    jdbc = asked.jdbc
+    assert jdbc is not None
+    if jdbc.secret is None:
+        return DatabaseWanted(Login(jdbc.url), jdbc.slot)
+    keys = read_secret(jdbc.secret, secrets)
+    missing = next((key for key in ("username", "password") if not keys.get(key, "").strip()), None)
+    if missing is not None:
+        raise LoginIncomplete(
+            f"spec.verify.jdbc: secret {jdbc.secret} has no {missing}, and the database asks for a user "
+            "and a password: add it to the secret"
+        )
+    user, password = (keys[key].rstrip("\r\n") for key in ("username", "password"))
+    return DatabaseWanted(Login(jdbc.url, user, password), jdbc.slot)
+
+
+@contextmanager
+def open_source(spark: SparkSession, wanted: SourceWanted, spec: PipelineSpec) -> Iterator[SourceTables]:
+    """The source, for as long as it is entered."""
+    source: SourceTables
+    if isinstance(wanted, SnapshotWanted):
+        source = Snapshots(spark, wanted.format, wanted.path)
+    else:
+        epoch = max((each.epoch for each in spec.order.epochs), default=0)
+        source = Database(spark, wanted.login, by=ordered_by(spec), epoch=epoch, slot=wanted.slot)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def ordered_by(spec: PipelineSpec) -> By:
+    """What orders a pipeline's changes. Records of debezium-flat have positions only if someone has them
+    added, and with auto nothing says so.
+    """
+    by, form = spec.order.by, spec.envelope.format
+    if by in ("lsn", "binlog") or (by == "auto" and form in ("debezium", "maxwell")):
+        return "log"
+    return "time" if by == "timestamp" else "else"

@@ -1,0 +1,75 @@
+"""Wrong rows as change events in Debezium's form, with the schema of the mirror's columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql.types import StructField
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.read import rows as wire
+from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.verify.verdict import Difference
+
+OWN_TOPICS = "__lakemirror."
+"""How the topics begin of events that no source has sent."""
+REPAIR_TOPIC = "__lakemirror.repair"
+"""Where rows that a repair wrote say they come from."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change event as a record: key and value, JSON with schemas."""
+
+    key: str
+    value: str
+
+
+def events(
+    name: TableName,
+    key: Sequence[StructField],
+    fields: Sequence[StructField],
+    wrong: Sequence[Difference],
+    gone: Mapping[str, str],
+    source: Mapping[str, Any],
+) -> list[Event]:
+    """The events that make wrong rows right: a read of each that the source has, a delete of each other.
+
+    ``fields`` are the columns of a row by their names in the source, ``key`` those of its key. ``gone`` has
+    the key of each row that the source does not have, as a change event has it; ``source`` fields of the
+    source block that say where the change stands, by the difference's position.
+    """
+    row = wire.schema_of(fields)
+    images = [{**row, "field": "before"}, {**row, "field": "after"}]
+    envelope = {"type": "struct", "fields": images, "optional": False, "name": "lakemirror.Envelope"}
+    key_schema = wire.schema_of(key, optional=False)
+    now = datetime.now(UTC)
+    about = {
+        "connector": "lakemirror",
+        "name": "lakemirror",
+        "ts_ms": int(now.timestamp() * 1000),
+        "db": name.database,
+        "schema": name.schema,
+        "table": name.table,
+    }
+    found = []
+    for each in wrong:
+        after = None if each.image is None else json.loads(each.image)
+        key_values = json.loads(gone[each.key]) if after is None else {f.name: after[f.name] for f in key}
+        payload = {
+            "before": key_values if after is None else None,
+            "after": after,
+            "source": {**about, "snapshot": "false" if after is None else "true", **source[each.key]},
+            "op": Op.DELETE if after is None else Op.READ,
+            "ts_ms": about["ts_ms"],
+        }
+        found.append(Event(_document(key_schema, key_values), _document(envelope, payload)))
+    return found
+
+
+def _document(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> str:
+    return json.dumps({"schema": schema, "payload": payload}, ensure_ascii=False, separators=(",", ":"))

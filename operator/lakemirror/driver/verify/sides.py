@@ -1,0 +1,220 @@
+"""The two sides of one table, asked with Spark: range digests, keys that differ, and single keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.read import rows as wire
+from lakemirror.driver.sequence import as_bytes
+from lakemirror.driver.tables import keys as key_texts
+from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.tombstones import Tombstones
+from lakemirror.driver.verify.canonical import (
+    by_key,
+    canonical,
+    digest_columns,
+    has_ranges,
+    index_of,
+    key_type,
+)
+from lakemirror.driver.verify.ranges import WHOLE, Digest, KeyRange
+from lakemirror.driver.verify.sources import UNFIT, SourceTable, Wanted
+from lakemirror.driver.verify.verdict import Reading, Stored
+
+_SAMPLED_A_PART = 50
+_LARGEST_SAMPLE = 20_000
+
+
+class Sides:
+    """A mirror and its source's table. What is asked is always the newest of both.
+
+    ``images`` has the source's rows read as change events have them, for a repair.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        mirror: MirroredTable,
+        source: SourceTable,
+        wait: Callable[[Reading], bool],
+        *,
+        images: bool = False,
+    ) -> None:
+        self._spark, self._mirror, self._source, self._wait = spark, mirror, source, wait
+        self._images = images
+        self.compared = source.compared
+        self._condition = mirror.settings.filter
+
+    # -- ranges -----------------------------------------------------------------------------------
+
+    def digests(self, ranges: Sequence[KeyRange]) -> list[tuple[Digest, Digest]]:
+        """The digest of each range in the source, and in the mirror."""
+        sides = [self._digests(rows, ranges) for rows in (self._source_rows(ranges), self._live(ranges))]
+        return list(zip(*sides, strict=True))
+
+    def _digests(self, rows: DataFrame, ranges: Sequence[KeyRange]) -> list[Digest]:
+        told = canonical(rows, self.compared).groupBy(index_of(ranges).alias("range"))
+        found = {
+            row["range"]: Digest(int(row["rows"]), int(row["total"]), int(row["mixed"]))
+            for row in told.agg(*digest_columns()).collect()
+        }
+        return [found.get(index, Digest()) for index in range(len(ranges))]
+
+    def bounds(self, range_: KeyRange, parts: int) -> list[Any]:
+        """Values of the mirror's first key column that cut a range into similar parts."""
+        if not has_ranges(self.compared):
+            return []
+        first = F.col(quoted(self.compared.key[0]))
+        rows = self._live([range_]).select(first.alias("first"))
+        size = rows.count()
+        wanted = min(parts * _SAMPLED_A_PART, _LARGEST_SAMPLE)
+        if size > wanted:
+            rows = rows.sample(fraction=min(1.0, wanted / size), seed=1)
+        values = sorted((row[0] for row in rows.collect() if row[0] is not None), key=_order)
+        step = max(1, math.ceil(len(values) / parts))
+        found: list[Any] = []
+        for value in values[step::step]:
+            if value != range_.low and (not found or value != found[-1]):
+                found.append(value)
+        return found
+
+    def unequal(self, ranges: Sequence[KeyRange], most: int) -> list[str]:
+        """Keys whose rows differ or are on one side only, at most so many."""
+        inside = index_of(ranges) >= 0
+        source = by_key(canonical(self._source_rows(ranges), self.compared).where(inside))
+        mirror = by_key(canonical(self._live(ranges), self.compared).where(inside))
+        both = source.withColumnRenamed("digest", "s").join(
+            mirror.withColumnRenamed("digest", "m"), "key", "full"
+        )
+        return [row[0] for row in both.where("NOT s <=> m").select("key").limit(most).collect()]
+
+    # -- single keys --------------------------------------------------------------------------------
+
+    def mirror(self, keys: Collection[str]) -> Mapping[str, Stored]:
+        """What the mirror has of these keys; of a table without key, what it has in all."""
+        self._mirror.mirror.refresh()
+        if not self.compared.key:
+            row = self._stored_rows().select("__seq").agg(F.max("__seq")).first()
+            digest = self._digests(self._live([WHOLE]), [WHOLE])[0]
+            return {"": Stored(_single(digest), as_bytes(row[0]) if row is not None else None)}
+        stored = self._stored_rows().withColumn("__live", self._is_live())
+        told = self._of(canonical(self._near(stored, keys), self.compared, "__seq", "__live"), keys)
+        live = by_key(told.where("__live"))
+        newest = told.groupBy("key").agg(F.max("__seq").alias("seq"))
+        gone = Tombstones(self._spark, self._mirror.mirror).deleted()
+        if gone is not None:
+            newest = newest.unionByName(self._of(gone.select("key", "seq"), keys))
+        newest = newest.groupBy("key").agg(F.max("seq").alias("seq"))
+        rows = newest.join(live, "key", "left").select("key", "digest", "seq").collect()
+        return {row[0]: Stored(row[1], as_bytes(row[2])) for row in rows}
+
+    def source(self, keys: Collection[str]) -> Reading:
+        """What the source has of these keys, and its positions before and after that."""
+        before = self._source.position()
+        unfinished = self._source.unfinished() if self._images else None
+        if not self.compared.key:
+            digest = self._digests(self._source_rows(None), [WHOLE])[0]
+            return Reading({"": _single(digest)}, before, self._source.position())
+        rows = self._meeting(self._source.rows(Wanted(keys=self._values(keys))))
+        kept = ["__image"] if self._images else []
+        if self._images:
+            rows = rows.withColumn("__image", self._image())
+        told = self._of(canonical(rows, self.compared, *kept), keys)
+        found = by_key(told, *kept).collect()
+        images = {row["key"]: row["__image"] for row in found if row["__image"] is not None} if kept else {}
+        digests = {row["key"]: row["digest"] for row in found}
+        return Reading(digests, before, self._source.position(), images, unfinished)
+
+    def wait_for(self, reading: Reading) -> bool:
+        """Wait until the mirror has passed the position after a reading."""
+        return self._wait(reading)
+
+    # -- rows ---------------------------------------------------------------------------------------
+
+    def fields(self, some: Sequence[str] | None = None) -> list[StructField]:
+        """Columns of the mirror, all or ``some``, as change events have them: by the names in the source."""
+        names, columns = self.compared.names, self.compared.columns
+        return [StructField(names[name], columns[name]) for name in (columns if some is None else some)]
+
+    def key_images(self, keys: Sequence[str]) -> dict[str, str]:
+        """Keys as the payload of a change event has them, by their texts."""
+        if not keys:
+            return {}
+        kind = key_type(self.compared)
+        texts = self._spark.createDataFrame([(key,) for key in keys], "__text STRING")
+        parts = texts.select("__text", key_texts.decode(F.col("__text"), kind).alias("__key"))
+        image = F.to_json(wire.wire(kind.fields, called=self.compared.names))
+        return {row[0]: row[1] for row in parts.select("__text", "__key.*").select("__text", image).collect()}
+
+    def _image(self) -> Column:
+        """STRING: a row as the payload of a change event has it; null where the mirror's types cannot hold
+        it.
+        """
+        columns = [StructField(name, kind) for name, kind in self.compared.columns.items()]
+        image = wire.wire(columns, called=self.compared.names)
+        return F.when(F.col(UNFIT).isNull(), F.to_json(image, {"ignoreNullFields": "false"}))
+
+    def _source_rows(self, ranges: Sequence[KeyRange] | None) -> DataFrame:
+        return self._meeting(self._source.rows(Wanted(ranges=ranges)))
+
+    def _meeting(self, rows: DataFrame) -> DataFrame:
+        """Those that the manifest's filter lets through."""
+        return rows if self._condition is None else rows.where(F.expr(self._condition))
+
+    def _stored_rows(self) -> DataFrame:
+        return self._mirror.rows()
+
+    def _is_live(self) -> Column:
+        return is_live(self._mirror, keyed=bool(self.compared.key))
+
+    def _live(self, ranges: Sequence[KeyRange]) -> DataFrame:
+        rows = self._stored_rows().where(self._is_live())
+        low, high = ranges[0].low, ranges[-1].high
+        if self.compared.key:
+            first = F.col(quoted(self.compared.key[0]))
+            rows = rows if low is None else rows.where(first >= F.lit(low))
+            rows = rows if high is None else rows.where(first < F.lit(high))
+        return rows
+
+    def _near(self, rows: DataFrame, keys: Collection[str]) -> DataFrame:
+        """Rows between the least and greatest of some keys, so that Delta skips files."""
+        if not has_ranges(self.compared):
+            return rows
+        values = sorted((each[self.compared.key[0]] for each in self._values(keys)), key=_order)
+        first = F.col(quoted(self.compared.key[0]))
+        return rows.where(first.between(F.lit(values[0]), F.lit(values[-1])))
+
+    def _of(self, rows: DataFrame, keys: Collection[str]) -> DataFrame:
+        wanted = self._spark.createDataFrame([(key,) for key in keys], "key STRING")
+        return rows.join(F.broadcast(wanted), "key", "left_semi")
+
+    def _values(self, keys: Collection[str]) -> list[dict[str, Any]]:
+        """The values of some keys, by the mirror's names."""
+        texts = self._spark.createDataFrame([(key,) for key in keys], "key STRING")
+        rows = texts.select(key_texts.decode(F.col("key"), key_type(self.compared)).alias("k"))
+        return [row["k"].asDict(recursive=True) for row in rows.collect()]
+
+
+def is_live(mirror: MirroredTable, *, keyed: bool) -> Column:
+    """BOOLEAN: a stored row is one that the source should have."""
+    if mirror.mode == "scd2" and keyed:
+        return F.col("__is_current")
+    return F.col("__op") != Op.DELETE
+
+
+def _single(digest: Digest) -> int:
+    """A digest as one number."""
+    return hash((digest.rows, digest.total, digest.mixed))
+
+
+def _order(value: Any) -> Any:
+    """As Spark orders values: texts by their bytes."""
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,345 @@
+"""How values of a database are read so that they are the mirror's: as text, then as the mirror's type.
+
+The database writes each value as text, in one exact way for each of its types, and Spark makes of it what
+the mirror has: so both sides are hashed by one engine. The forms that a mirror may have of a type are those
+of Debezium's documentation ("Data type mappings"), with and without schemas. A pair of types that is not
+here cannot be compared exactly, and is left out by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from lakemirror.driver.parse.values import temporal
+from lakemirror.driver.parse.values.decimals import MAX_DIGITS, SPECIAL, plain_text
+from lakemirror.driver.verify.sources import Same
+
+Family = Literal[
+    "integer",
+    "decimal",
+    "float",
+    "boolean",
+    "bit",
+    "bits",
+    "text",
+    "json",
+    "bytes",
+    "date",
+    "time",
+    "timetz",
+    "timestamp",
+    "timestamptz",
+    "interval",
+]
+
+Parse = Callable[[Column], Column]
+
+_DAY: Final = r"^\d{4}-\d\d-\d\d$"
+_MOMENT: Final = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?$"
+
+
+@dataclass(frozen=True)
+class SourceType:
+    """A type of the source: its ``family``, and its ``name`` as the source writes it. ``digits`` are those of
+    a fraction of a second, and ``scale`` those of a decimal after its point; ``variable``: of bits and
+    decimals, that their number of digits is not fixed; ``size`` is what stands in the type's brackets;
+    ``element`` is the type of an array's elements.
+    """
+
+    name: str
+    family: Family | None
+    digits: int = 6
+    variable: bool = False
+    element: SourceType | None = None
+    scale: int = 0
+    size: tuple[int, ...] = ()
+    unsigned: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a source's text becomes the mirror's value; ``lost``: it is one that Spark has no value for, and is
+    null there; ``same``: by which text both sides are compared, where the value itself is not; ``written``:
+    the mirror would have written it so, too, and not in another form of the same value.
+    """
+
+    parse: Parse
+    lost: Parse | None = None
+    same: Same | None = None
+    written: bool = True
+
+
+def rule_of(source: SourceType, kind: DataType) -> Rule | None:
+    """How a column of the source is compared with one of the mirror; None where that is not exact."""
+    if source.element is not None:
+        return _array(source.element, kind)
+    if source.family is None:
+        return None
+    return _RULES[source.family](source, kind)
+
+
+def natural_of(source: SourceType) -> DataType | None:
+    """The type that a mirror has of a column of the source, if its connector sends schemas and nothing else
+    is set; None where it cannot be read exactly.
+    """
+    if source.element is not None:
+        element = natural_of(source.element)
+        kind: DataType | None = None if element is None else ArrayType(element)
+    elif source.family == "integer":
+        kind = _integer(source)
+    elif source.family == "decimal":
+        kind = _decimal(source)
+    elif source.family == "float":
+        kind = FloatType() if source.name in ("real", "float") else DoubleType()
+    else:
+        kind = _NATURAL.get(source.family or "")
+    return kind if kind is not None and rule_of(source, kind) is not None else None
+
+
+def _integer(source: SourceType) -> DataType:
+    if source.name in ("tinyint", "smallint"):
+        return IntegerType() if source.unsigned and source.name == "smallint" else ShortType()
+    wide = source.name in ("bigint", "oid") or (source.unsigned and source.name in ("int", "integer"))
+    return LongType() if wide else IntegerType()
+
+
+def _decimal(source: SourceType) -> DataType | None:
+    if source.name == "money":
+        return DecimalType(38, 2)
+    if source.variable:
+        return StringType()
+    precision, scale = (*source.size, 0)[:2] if source.size else (10, 0)
+    return DecimalType(precision, scale) if scale <= precision <= 38 else None
+
+
+def _plain(value: Column) -> Column:
+    return value
+
+
+def _cast(kind: DataType) -> Parse:
+    return lambda text: text.try_cast(kind)
+
+
+def _number(source: SourceType, kind: DataType) -> Rule | None:
+    if isinstance(kind, BooleanType):
+        return Rule(lambda text: text.try_cast("bigint") != 0)
+    if isinstance(kind, (IntegralType, DecimalType, FloatType, DoubleType)):
+        return Rule(_cast(kind), lambda text: text.isin("NaN", "Infinity", "-Infinity"))
+    if not isinstance(kind, StringType):
+        return None
+    if source.family == "integer" or source.variable:
+        return Rule(_plain)
+    # Without schemas a decimal is base64 of its bytes, or text with a point. Without digits after the point,
+    # base64 may look like a number.
+    same = partial(_decimal_text, scale=source.scale)
+    return Rule(_plain, same=same, written=False) if source.scale > 0 else None
+
+
+def _decimal_text(text: Column, scale: int) -> Column:
+    """A decimal with digits after its point, which is base64 of its bytes or text, as plain text; null where
+    it is no number.
+    """
+    is_text = text.contains(".") | text.contains("-")
+    plain = text.try_cast(DecimalType(MAX_DIGITS, min(scale, MAX_DIGITS))).cast("string")
+    of_bytes = plain_text(F.try_to_binary(text, F.lit("base64")), F.lit(scale))
+    told = F.coalesce(F.when(is_text, plain).otherwise(of_bytes), text)
+    return F.when(~text.rlike(SPECIAL), told)
+
+
+def _float(source: SourceType, kind: DataType) -> Rule | None:
+    if isinstance(kind, FloatType):  # the text may have the digits of the double that equals it
+        return Rule(lambda text: text.try_cast("double").cast("float"))
+    return Rule(_cast(kind)) if isinstance(kind, DoubleType) else None
+
+
+def _boolean(source: SourceType, kind: DataType) -> Rule | None:
+    if isinstance(kind, BooleanType):
+        return Rule(lambda text: text.isin("true", "1"))
+    if isinstance(kind, IntegralType):
+        return Rule(lambda text: text.isin("true", "1").cast(kind))
+    return Rule(_plain) if isinstance(kind, StringType) else None
+
+
+def _bits(source: SourceType, kind: DataType) -> Rule | None:
+    if not isinstance(kind, StringType):
+        return None
+    # The connector does not send how long a varying one is.
+    return Rule(_plain, same=(lambda text: F.ltrim(text, F.lit("0"))) if source.variable else None)
+
+
+def _text(source: SourceType, kind: DataType) -> Rule | None:
+    return Rule(_plain) if isinstance(kind, StringType) else None
+
+
+def _json(source: SourceType, kind: DataType) -> Rule | None:
+    """Equal as values: each program that writes JSON has its own spaces and its own order."""
+    if not isinstance(kind, StringType):
+        return None
+    return Rule(_plain, same=lambda text: F.coalesce(F.to_json(F.try_parse_json(text)), text))
+
+
+def _bytes(source: SourceType, kind: DataType) -> Rule | None:
+    if isinstance(kind, BinaryType):
+        return Rule(F.unhex)
+    return Rule(lambda text: F.base64(F.unhex(text))) if isinstance(kind, StringType) else None
+
+
+def _date(source: SourceType, kind: DataType) -> Rule | None:
+    def lost(text: Column) -> Column:
+        return ~text.rlike(_DAY) | (text < "0001")
+
+    def day(text: Column) -> Column:
+        return F.when(~lost(text), text.try_cast("date"))
+
+    if isinstance(kind, DateType):
+        return Rule(day, lost)
+    if isinstance(kind, TimestampNTZType):
+        return Rule(lambda text: day(text).cast("timestamp_ntz"), lost)
+    if isinstance(kind, IntegralType):  # days, as the connector sends them where records have no schema
+        return Rule(lambda text: F.unix_date(day(text)).cast(kind), lost)
+    return None
+
+
+def _timestamp(source: SourceType, kind: DataType) -> Rule | None:
+    def lost(text: Column) -> Column:
+        return ~text.rlike(_MOMENT) | (text < "0001")
+
+    def moment(text: Column) -> Column:
+        return F.when(~lost(text), text.try_cast("timestamp_ntz"))
+
+    if isinstance(kind, TimestampNTZType):
+        return Rule(moment, lost)
+    if isinstance(kind, LongType):  # as the connector sends it where records have no schema
+        unit = 1000 if source.digits <= 3 else 1
+
+        def number(text: Column) -> Column:
+            return F.floor(_micros(moment(text)) / unit).cast("bigint") if unit > 1 else _micros(moment(text))
+
+        return Rule(number, lost)
+    return None
+
+
+def _micros(moment: Column) -> Column:
+    return F.timestamp_diff("MICROSECOND", F.lit("1970-01-01").cast("timestamp_ntz"), moment)
+
+
+def _timestamptz(source: SourceType, kind: DataType) -> Rule | None:
+    def lost(text: Column) -> Column:
+        return ~text.rlike(_MOMENT) | (text < "0001")
+
+    def instant(text: Column) -> Column:
+        return F.when(~lost(text), F.concat(text, F.lit("Z")).try_cast("timestamp"))
+
+    if isinstance(kind, TimestampType):
+        return Rule(instant, lost)
+    if isinstance(kind, StringType):  # ISO text, as the connector sends it where records have no schema
+        return Rule(
+            lambda text: F.when(~lost(text), F.concat(F.translate(text, " ", "T"), F.lit("Z"))),
+            lost,
+            lambda text: F.coalesce(F.unix_micros(text.try_cast("timestamp")).cast("string"), text),
+        )
+    return None
+
+
+def _time(source: SourceType, kind: DataType) -> Rule | None:
+    if isinstance(kind, StringType):
+        return Rule(temporal.clock_of_iso)
+    if isinstance(kind, IntegralType):
+        unit = 1000 if source.digits <= 3 else 1
+        return Rule(lambda text: F.floor(_micros_of_day(text) / unit).cast(kind))
+    return None
+
+
+def _micros_of_day(text: Column) -> Column:
+    parts = F.split(F.ltrim(text, F.lit("-")), ":")
+    whole = F.get(parts, 0).cast("bigint") * 3600 + F.get(parts, 1).cast("bigint") * 60
+    micros = whole * 1_000_000 + (F.get(parts, 2).cast("decimal(12,6)") * 1_000_000).cast("bigint")
+    return F.when(text.startswith("-"), -micros).otherwise(micros)
+
+
+def _timetz(source: SourceType, kind: DataType) -> Rule | None:
+    if not isinstance(kind, StringType):
+        return None
+
+    def same(text: Column) -> Column:
+        return temporal.clock_of_iso(F.regexp_replace(text, r"(Z|[+-]00(:00)?)$", ""))
+
+    return Rule(_plain, same=same)
+
+
+def _interval(source: SourceType, kind: DataType) -> Rule | None:
+    return Rule(_cast(kind)) if isinstance(kind, LongType) else None
+
+
+def _array(element: SourceType, kind: DataType) -> Rule | None:
+    """The text is a JSON array of the texts of the elements."""
+    if not isinstance(kind, ArrayType):
+        return None
+    inner = rule_of(element, kind.elementType)
+    if inner is None or inner.same is not None:
+        return None
+    found, lost = inner, inner.lost
+
+    def texts(text: Column) -> Column:
+        return F.from_json(text, ArrayType(StringType()))
+
+    return Rule(
+        lambda text: F.transform(texts(text), lambda each: found.parse(each)),
+        None
+        if lost is None
+        else (lambda text: F.exists(texts(text), lambda each: F.coalesce(lost(each), F.lit(False)))),
+    )
+
+
+_RULES: Final[dict[str, Callable[[SourceType, DataType], Rule | None]]] = {
+    "integer": _number,
+    "decimal": _number,
+    "float": _float,
+    "boolean": _boolean,
+    "bit": _boolean,
+    "bits": _bits,
+    "text": _text,
+    "json": _json,
+    "bytes": _bytes,
+    "date": _date,
+    "time": _time,
+    "timetz": _timetz,
+    "timestamp": _timestamp,
+    "timestamptz": _timestamptz,
+    "interval": _interval,
+}
+
+_NATURAL: Final[dict[str, DataType]] = {
+    "boolean": BooleanType(),
+    "bit": BooleanType(),
+    **dict.fromkeys(("bits", "text", "json", "time", "timetz"), StringType()),
+    "bytes": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestampNTZType(),
+    "timestamptz": TimestampType(),
+    "interval": LongType(),
+}
+"""By family, what `lakemirror.driver.parse.values` makes of the values that Debezium sends of it."""

@@ -1,0 +1,17 @@
+"""Waiting for a time, or until it is time to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+LOOK_SECONDS: Final = 0.2
+"""How often whoever waits looks whether to stop."""
+
+
+def pause(seconds: float, stopping: Callable[[], bool]) -> None:
+    """Wait so long, or until ``stopping`` says so."""
+    until = time.monotonic() + seconds
+    while not stopping() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(LOOK_SECONDS, left))

@@ -1,0 +1,109 @@
+"""Columns that the manifest adds to a mirror (``columns.metadata``, ``rowHash``, ``keyHash`` and
+``expressions``): what rows that are written get in them.
+
+They are made of the values that a row is going to have, whichever event or stored row these come from. So a
+hash or an expression is right also where the source left a value out. A row that is not written keeps what
+it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from lakemirror.api.tables import OwnColumn
+from lakemirror.driver.codes import WITH_ROW
+from lakemirror.driver.parse.computed import Computed
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.reduce.changes import Changes, Clause
+from lakemirror.driver.tables.columns import T
+from lakemirror.driver.tables.keys import canonical_row
+
+
+@dataclass(frozen=True)
+class Own:
+    """The columns that the manifest adds: what each one has, by its name; those that are ``computed`` of
+    others. ``columns`` are the source's, ``key`` those of the key.
+    """
+
+    wanted: Mapping[str, OwnColumn]
+    columns: Mapping[str, DataType]
+    key: Sequence[str]
+    pipeline: str
+    batch: int
+    computed: Mapping[str, Computed]
+
+    @classmethod
+    def of(cls, table: MirroredTable, plan: TablePlan, batch: Batch) -> Own:
+        """Those of a table, in a batch."""
+        columns = {name: kind for name, kind in plan.reading.columns.items() if name != plan.soft}
+        wanted, key = table.settings.own_columns, plan.reading.key
+        return cls(wanted, columns, key, table.pipeline, batch.batch_id, plan.computed)
+
+    def filled(self, changes: Changes) -> Changes:
+        """Changes that fill these columns, too."""
+        if not self.wanted and not self.computed:
+            return changes
+        return replace(
+            changes,
+            matched=tuple(self._updated(each) for each in changes.matched),
+            untouched=tuple(self._updated(each) for each in changes.untouched),
+            unmatched=tuple(self._inserted(each) for each in changes.unmatched),
+        )
+
+    def values(self, given: Mapping[str, Column], row: Mapping[str, Column]) -> dict[str, Column]:
+        """Of a row with the columns ``row`` and the metadata in ``given``, all of these columns."""
+        shown = given["__op"].isin(*WITH_ROW)  # of a delete the values may be made up, or nothing
+        computed = {name: F.when(shown, each.of(row)) for name, each in self.computed.items()}
+        return {**self._metadata(given), **self._hashes(row), **self._key_hash(row), **computed}
+
+    def _inserted(self, clause: Clause) -> Clause:
+        values = clause.values or {}
+        return Clause(clause.when, {**values, **self.values(values, {n: values[n] for n in self.columns})})
+
+    def _updated(self, clause: Clause) -> Clause:
+        """Metadata is that of the event which a row is written for; hash and expressions follow any value of
+        the row.
+        """
+        if clause.values is None:
+            return clause
+        values = dict(clause.values)
+        if "__event_time" in values:
+            values |= self._metadata({"__op": T("__op"), **values})
+        if any(name in values for name in self.columns):
+            row = {name: values.get(name, T(name)) for name in self.columns}
+            values |= {**self._hashes(row), **{name: each.of(row) for name, each in self.computed.items()}}
+        return Clause(clause.when, values)
+
+    def _metadata(self, given: Mapping[str, Column]) -> dict[str, Column]:
+        origin = given["__origin"]
+        made = {
+            "sourceTime": given["__event_time"],
+            "op": given["__op"],
+            "topic": origin["topic"],
+            "partition": origin["partition"],
+            "offset": origin["offset"],
+            "loadTime": F.current_timestamp(),
+            "pipeline": F.lit(self.pipeline),
+            "batch": F.lit(self.batch).cast("bigint"),
+        }
+        return {name: made[what] for name, what in self.wanted.items() if what in made}
+
+    def _hashes(self, row: Mapping[str, Column]) -> dict[str, Column]:
+        return {name: _hash(row, self.columns) for name, what in self.wanted.items() if what == "rowHash"}
+
+    def _key_hash(self, row: Mapping[str, Column]) -> dict[str, Column]:
+        key = {name: self.columns[name] for name in self.key}
+        found = _hash(row, key) if key else F.lit(None).cast("string")
+        return {name: found for name, what in self.wanted.items() if what == "keyHash"}
+
+
+def _hash(row: Mapping[str, Column], columns: Mapping[str, DataType]) -> Column:
+    """STRING: the SHA-256 of some columns in canonical form, as 64 hexadecimal digits."""
+    return F.sha2(canonical_row({name: row[name] for name in columns}, columns), 256)

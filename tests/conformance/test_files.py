@@ -1,0 +1,225 @@
+"""Files of rows, as AWS DMS and others write them: each row once, with its types, whatever happens.
+
+Layout of DMS: https://docs.aws.amazon.com/dms/latest/userguide/CHAP_Target.S3.html
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.driver import faults
+from lakemirror.driver.runtime.summary import RunSummary
+from lakemirror.driver.write import commit
+from tests.driver.read.test_rows_of_files import TYPES, typed_row
+from tests.support.mirroring import Mirroring, at
+
+OPS = {"I": "c", "U": "u", "D": "d", "": "r"}
+DMS = {"format": "custom", "fields": {"op": "Op"}, "opMap": OPS}
+
+
+@pytest.fixture(autouse=True)
+def nothing_armed() -> Iterator[None]:
+    yield
+    faults._armed.clear()
+
+
+class Files(Mirroring):
+    """A pipeline that reads files of rows from ``input``."""
+
+    def __init__(self, folder: Path, source: Mapping[str, Any], **settings: Any) -> None:
+        target = {"path": f"{folder}/lake/{{schema}}/{{table}}"}
+        path = {"path": str(folder / "input"), "maxFilesPerBatch": 1}
+        super().__init__(folder, {"source": {"files": {**path, **source}}, "target": target, **settings})
+
+    def put(self, name: str, text: str | bytes, at: int | None = None) -> Path:
+        path = self.input / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        if at is not None:
+            os.utime(path, (at, at))
+        return path
+
+    def anew(self, spark: SparkSession) -> RunSummary:
+        """A run with the checkpoint gone."""
+        shutil.rmtree(self.checkpoint)
+        return self.run(spark)
+
+    def rows(self, spark: SparkSession, table: str) -> list[tuple[Any, ...]]:
+        return sorted(map(tuple, at(spark, f"{self.lake}/{table}").collect()))
+
+
+def test_csv_of_dms_is_mirrored_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A full load without op, then changes; the checkpoint is deleted, and files are copied."""
+    columns = ["Op", "EMP_ID", "LAST", "FIRST", "HIRED", "OFFICE"]
+    files = Files(
+        tmp_path,
+        {
+            "format": "csv",
+            "path": f"{tmp_path}/input/*/*/*.csv",
+            "order": "time",
+            "maxFilesPerBatch": 3,
+            "csv": {"header": False, "columns": columns, "nullValue": "NULL"},
+        },
+        envelope=DMS,
+        tables=[
+            {
+                "source": "hr.employees",
+                "primaryKey": ["EMP_ID"],
+                "columns": {"types": {"EMP_ID": "int", "HIRED": "date"}},
+            }
+        ],
+    )
+    files.put("hr/employees/LOAD00000001.csv", '101,Smith,Bob,2014-06-04,"New ""York"""\n102,A,,NULL,x\n', 1)
+    files.put("hr/employees/LOAD0000000A.csv", '103,Lopez,"a\nb",2014-10-08,NULL\n104,bad\n', 2)
+    changes = "I,105,Adams,Al,2015-01-01,Rome\nU,101,Smith,Bob,2015-10-08,Paris\n"
+    changes += "D,102,A,,NULL,x\nU,106,x,x,soon,x\n"
+    files.put("hr/employees/20141029-1134010000.csv", changes, 3)
+    summary = files.run(spark)
+    assert summary.counts.records == 8
+    wanted = [
+        "(101, 'Smith', 'Bob', datetime.date(2015, 10, 8), 'Paris')",
+        "(103, 'Lopez', 'a\\nb', datetime.date(2014, 10, 8), None)",
+        "(105, 'Adams', 'Al', datetime.date(2015, 1, 1), 'Rome')",
+    ]
+    assert [repr(row) for row in files.rows(spark, "hr/employees")] == wanted
+    kept = spark.read.format("delta").load(f"{files.checkpoint}/quarantine").orderBy("file", "row")
+    bad = [(row.file.rpartition("/")[2], row.row, row.reason) for row in kept.collect()]
+    assert bad[0] == ("20141029-1134010000.csv", 3, "the value does not fit HIRED (date)")
+    assert bad[1] == ("LOAD0000000A.csv", 2, "the line has 2 fields instead of 6 or 5")
+
+    before = files.versions()
+    shutil.copy(files.input / "hr/employees/LOAD00000001.csv", files.input / "hr/employees/LOAD0000000B.csv")
+    summary = files.anew(spark)
+    assert files.versions() == before
+    assert [repr(row) for row in files.rows(spark, "hr/employees")] == wanted
+    assert summary.counts.duplicates == 7  # and the line that is none is quarantined again
+    said = " ".join(summary.warnings)
+    assert "hr/employees/LOAD00000001.csv is not applied to hr.employees again" in said
+    assert "LOAD0000000B.csv is skipped: hr/employees/LOAD00000001.csv has the same content" in said
+
+
+def test_nothing_is_appended_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows without key, time and position, equal ones too, in two tables; crashes, and no checkpoint."""
+    files = Files(
+        tmp_path,
+        {"format": "json", "path": f"{tmp_path}/input/*/*.json"},
+        envelope={"format": "custom", "fields": {"after": "row"}},
+        defaults={"mode": "append"},
+    )
+    rows = '{"row": {"v": 1}}\n{"row": {"v": 1}}\n'
+    files.put("one/a.json", rows)
+    files.put("two/a.json", rows)
+    assert files.run(spark).counts.applied == 4
+    files.put("one/b.json", '{"row": {"v": 2}}\n')
+    for point in ("after-tombstones", "after-rows"):  # its files are noted, and then its rows are there
+        faults.arm(point)
+        with pytest.raises(faults.InjectedCrash):
+            files.anew(spark)
+    summary = files.anew(spark)
+    assert summary.counts.duplicates == 5
+    assert files.rows(spark, "default/one") == [(1,), (1,), (2,)]
+    assert files.rows(spark, "default/two") == [(1,), (1,)]
+
+
+def test_a_batch_that_was_not_written_leaves_no_mark(spark: SparkSession, tmp_path: Path) -> None:
+    """A table that is held: its file is noted, never committed, and a later batch of the table does not
+    vouch for it.
+    """
+    files = Files(
+        tmp_path,
+        {"format": "json", "table": "t"},
+        envelope={"format": "custom", "fields": {"after": "row"}},
+        defaults={"mode": "append"},
+    )
+    files.put("a.json", '{"row": {"v": 1}}\n')
+    files.run(spark)
+    files.put("b.json", '{"row": {"v": 2}}\n')
+
+    def refuse(*given: Any) -> Any:
+        raise ValueError("the disk is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "append", refuse)
+        summary = files.run(spark)
+    assert summary.counts.refused == 1
+    shutil.rmtree(files.checkpoint / "quarantine")  # so that held records do not come back by themselves
+    files.put("c.json", '{"row": {"v": 3}}\n')
+    files.run(spark)
+    assert files.rows(spark, "default/t") == [(1,), (3,)]
+    assert files.anew(spark).counts.applied == 1
+    assert files.rows(spark, "default/t") == [(1,), (2,), (3,)]
+
+
+def test_rows_that_were_held_are_known_once_they_are_applied(spark: SparkSession, tmp_path: Path) -> None:
+    files = Files(
+        tmp_path,
+        {"format": "json", "table": "t"},
+        envelope={"format": "custom", "fields": {"after": "row"}},
+        defaults={"mode": "append"},
+    )
+    files.put("a.json", '{"row": {"v": 1}}\n{"row": {"v": 2}}\n')
+
+    def refuse(*given: Any) -> Any:
+        raise ValueError("the disk is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "append", refuse)
+        assert files.run(spark).counts.refused == 2
+    files.run(spark)
+    assert files.rows(spark, "default/t") == [(1,), (2,)]
+    assert files.anew(spark).counts.duplicates == 2
+    assert files.rows(spark, "default/t") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_typed_rows_keep_their_types(form: str, spark: SparkSession, tmp_path: Path) -> None:
+    """A row with op and key, and its next version in a file with one column more."""
+    files = Files(
+        tmp_path,
+        {"format": form, "table": "lab.all_types"},
+        envelope={"format": "custom", "fields": {"op": "Op", "key": "num"}, "opMap": OPS},
+    )
+    old = spark.createDataFrame([("I", *typed_row())], f"Op STRING, {TYPES}")
+    new = spark.createDataFrame([("U", *typed_row(), 5)], f"Op STRING, {TYPES}, more SMALLINT")
+    for name, frame in (("a", old), ("b", new)):
+        frame.coalesce(1).write.format(form).save(str(tmp_path / name))
+        written = next((tmp_path / name).glob(f"*.{form}"))
+        files.put(f"{name}.{form}", written.read_bytes())
+    summary = files.run(spark)
+    assert summary.counts.applied == 2
+    mirror = at(spark, f"{files.lake}/lab/all_types")
+    kinds = dict(new.drop("Op").dtypes)
+    if form == "avro":  # which has no integers below 32 bits
+        kinds |= {"i8": "int", "more": "int"}
+    assert dict(mirror.dtypes) == kinds
+    [row] = mirror.select(*new.drop("Op").columns).collect()
+    [wanted] = new.drop("Op").collect()
+    assert repr(row) == repr(wanted)
+
+
+def test_envelopes_of_debezium_in_parquet_keep_the_types_of_rows(spark: SparkSession, tmp_path: Path) -> None:
+    files = Files(tmp_path, {"format": "parquet"}, envelope={"format": "debezium"})
+    row = "STRUCT<id: INT, price: DECIMAL(10,2), at: TIMESTAMP_NTZ>"
+    source = "STRUCT<connector: STRING, name: STRING, db: STRING, schema: STRING, table: STRING, lsn: BIGINT>"
+    names = "'name', 'x', 'db', 'shop', 'schema', 'public', 'table', 'p'"
+    changes = spark.sql(
+        f"""SELECT CAST(NULL AS {row}) AS before,
+            CAST(named_struct('id', id, 'price', id + 0.25, 'at', TIMESTAMP_NTZ'2026-01-01 00:00:00.000001')
+                 AS {row}) AS after,
+            CAST(named_struct('connector', 'postgresql', {names}, 'lsn', id + 10) AS {source}) AS source,
+            'c' AS op, 1790000000000 AS ts_ms
+        FROM range(2)"""
+    )
+    changes.coalesce(1).write.parquet(str(tmp_path / "w"))
+    files.put("a.parquet", next((tmp_path / "w").glob("*.parquet")).read_bytes())
+    files.run(spark)
+    mirror = at(spark, f"{files.lake}/public/p")
+    assert dict(mirror.dtypes) == {"id": "int", "price": "decimal(10,2)", "at": "timestamp_ntz"}
+    assert sorted(str(row.price) for row in mirror.collect()) == ["0.25", "1.25"]

@@ -1,0 +1,491 @@
+"""What becomes of single records of each envelope: one line a case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.api.source import CustomFields, Envelope
+from lakemirror.api.spec import PipelineSpec
+from lakemirror.driver.parse.envelopes import chooser
+from lakemirror.driver.parse.envelopes.base import EVENT_COLUMNS, Classifier
+from lakemirror.driver.read.base import RAW
+
+Event = Mapping[str, Any]
+Case = tuple[str, str | None, str | None, Event]
+"""A name, the key, the value, and what the event has at least; a ``reason`` is a part of it."""
+
+LONG = "x" * 200
+
+
+def classifier(envelope: Envelope, by: str = "auto", *, keep_before: bool = False) -> Classifier:
+    spec = PipelineSpec.model_validate(
+        {
+            "source": {"files": {"path": "in"}},
+            "target": {"path": "lake/{table}"},
+            "checkpoint": "state",
+            "envelope": envelope.model_dump(by_alias=True, exclude_none=True),
+            "ordering": {"by": by},
+            "tables": [{"source": "t", "primaryKey": ["id"]}] if keep_before else [],
+        }
+    )
+    return chooser.classifier(spec)
+
+
+def classified(
+    spark: SparkSession,
+    made: Classifier,
+    records: Sequence[tuple[str | None, str | None]],
+    *,
+    topic: str | None = "p.s.t",
+    offset: int | None = 0,
+    headers: Sequence[tuple[str, str]] = (),
+    known: Mapping[int, str] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    added = [(name, bytearray(text.encode())) for name, text in headers]
+    rows = []
+    for number, (key, value) in enumerate(records):
+        place = topic, 0, None if offset is None else offset + number, None
+        rows.append((*place, _bytes(key), _bytes(value), added, None, number, None))
+    events = made.classify(spark.createDataFrame(rows, RAW), known)
+    assert events.columns == EVENT_COLUMNS.split(", ")
+    return [row.asDict() for row in events.orderBy("row").collect()]
+
+
+def _bytes(text: str | None) -> bytearray | None:
+    return None if text is None else bytearray(text.encode("utf-8", "surrogateescape"))
+
+
+def check(spark: SparkSession, made: Classifier, cases: Sequence[Case], **where: Any) -> None:
+    found = classified(spark, made, [(key, value) for _, key, value, _ in cases], **where)
+    wrong = []
+    for (name, key, value, wanted), event in zip(cases, found, strict=True):
+        kind = "bad" if "reason" in wanted else wanted.get("kind", "change")
+        for column, expected in {"kind": kind, **wanted}.items():
+            got = event[column]
+            same = expected in (got or "") if column == "reason" else got == expected
+            if not same:
+                wrong.append(f"{name}: {column} is {got!r}, not {expected!r}")
+        if event["kind"] == "bad":
+            assert (event["raw_key"], event["raw_value"]) == (_bytes(key), _bytes(value)), name
+        elif event["kind"] in ("change", "truncate"):
+            assert event["reason"] is None, name
+            assert len(event["seq"]) == 26, name
+            assert event["table"], name
+    assert not wrong, "\n".join(wrong)
+
+
+# -- Maxwell ------------------------------------------------------------------------------------------
+
+
+def row(more: str = "", *, kind: str = "insert", data: str = '{"id":1,"v":"a"}') -> str:
+    return f'{{"database":"d","table":"t","type":"{kind}","ts":1477053217,"xid":23396{more},"data":{data}}}'
+
+
+HASH, ARRAY = '{"database":"d","table":"t","pk.id":1}', '["d","t",[{"id":1}]]'
+AT = ',"position":"master.000006:800911"'
+COLUMNS = ',"primary_key":[1],"primary_key_columns":["id"]'
+OTHER: Event = {"kind": "other", "seq": None}
+
+MAXWELL: list[Case] = [
+    (
+        "insert",
+        HASH,
+        row(AT),
+        {"op": "c", "database": "d", "schema": None, "table": "t", "key_text": '{"id":1}'},
+    ),
+    ("key as an array", ARRAY, row(AT), {"key_text": '{"id":1}'}),
+    ("key in the value", None, row(AT + COLUMNS), {"key_text": '{"id":1}'}),
+    ("key in upper case", HASH, row(AT, data='{"ID":1}'), {"key_text": '{"ID":1}'}),
+    ("no primary key", '{"database":"d","table":"t","_uuid":"u"}', row(AT), {"key_text": None}),
+    ("another producer's key", "7", row(AT), {"key_text": None}),
+    ("update", HASH, row(AT + ',"old":{"v":"b"}', kind="update"), {"op": "u", "old_key_text": None}),
+    ("update of nothing", HASH, row(AT, kind="update"), {"op": "u", "old_key_text": None}),
+    (
+        "update of the key",
+        HASH,
+        row(AT + ',"old":{"id":7,"v":null}', kind="update"),
+        {"op": "u", "key_text": '{"id":1}', "old_key_text": '{"id":7}'},
+    ),
+    (
+        "delete",
+        HASH,
+        row(AT, kind="delete"),
+        {"op": "d", "row_text": None, "before_text": '{"id":1,"v":"a"}'},
+    ),
+    ("bootstrapped", HASH, row(kind="bootstrap-insert"), {"op": "r", "seq": bytearray(26), "stream": None}),
+    ("bootstrap begins", HASH, row(kind="bootstrap-start", data="{}"), OTHER),
+    ("bootstrap ends", HASH, row(kind="bootstrap-complete", data="{}"), OTHER),
+    (
+        "table made",
+        "u",
+        '{"type":"table-create","database":"d","table":"t","def":{},"ts":1477053126000}',
+        OTHER,
+    ),
+    ("table altered", "u", '{"type":"table-alter","database":"d","table":"t","old":{},"def":{}}', OTHER),
+    ("table dropped", "u", '{"type":"table-drop","database":"d","table":"t","sql":"drop table t"}', OTHER),
+    ("database made", "u", '{"type":"database-create","database":"d"}', OTHER),
+    ("database altered", "u", '{"type":"database-alter","database":"d"}', OTHER),
+    ("database dropped", "u", '{"type":"database-drop","database":"d"}', OTHER),
+    ("null", HASH, None, {"kind": "tombstone"}),
+    (
+        "GTID of MySQL",
+        HASH,
+        row(',"gtid":"3e11fa47-71ca:23"'),
+        {"server": "3e11fa47-71ca", "stream": "maxwell"},
+    ),
+    ("GTID of MariaDB", HASH, row(',"gtid":"0-12-23"'), {"server": "0-12", "stream": "maxwell"}),
+    ("no position", HASH, row(), {"stream": None, "source_time": 1477053217000000}),
+    ("no JSON", HASH, "{", {"reason": "not a JSON object of Maxwell"}),
+    ("text after it", HASH, row() + "x", {"reason": "not a JSON object of Maxwell"}),
+    ("a list", HASH, "[]", {"reason": "not a JSON object of Maxwell"}),
+    ("no text", HASH, "", {"reason": "not a JSON object of Maxwell"}),
+    ("too deep", HASH, row(data='{"a":' * 700 + "1" + "}" * 700), {"reason": "of at most 100 levels"}),
+    ("not UTF-8", HASH, "\udcff", {"reason": "the value is not valid UTF-8"}),
+    ("key not UTF-8", "\udcff", row(), {"reason": "the key is not valid UTF-8"}),
+    ("no type", HASH, '{"database":"d","table":"t","data":{"id":1}}', {"reason": "has no type"}),
+    ("unknown type", HASH, row(kind=LONG), {"reason": f"unknown type '{'x' * 50}'"}),
+    ("no database", HASH, '{"table":"t","type":"insert","data":{"id":1}}', {"reason": "database is missing"}),
+    (
+        "no table",
+        HASH,
+        '{"database":"d","table":"","type":"insert","data":{}}',
+        {"reason": "table is missing"},
+    ),
+    ("no data", HASH, '{"database":"d","table":"t","type":"update"}', {"reason": "type update without data"}),
+    ("null data", HASH, row(data="null"), {"reason": "type insert without data"}),
+    ("data is a list", HASH, row(data="[1]"), {"reason": "data is not a JSON object"}),
+    ("old is text", HASH, row(',"old":"x"', kind="update"), {"reason": "old is not a JSON object"}),
+    ("data without key", HASH, row(data='{"v":1}'), {"reason": "data lacks the primary key's column id"}),
+    (
+        "ts is text",
+        HASH,
+        row().replace("1477053217", '"x"'),
+        {"reason": "has another type than Maxwell gives it"},
+    ),
+    (
+        "fallback record",
+        HASH,
+        row(',"reason":"RecordTooLarge"'),
+        {"reason": "only its key: 'RecordTooLarge'"},
+    ),
+    (
+        "position of no file",
+        HASH,
+        row(',"position":"master:5"'),
+        {"reason": "position is not valid: 'master:5'"},
+    ),
+    ("position of no offset", HASH, row(',"position":"m.000001"'), {"reason": "position is not valid"}),
+    ("gtid of no number", HASH, row(',"gtid":"x"'), {"reason": "gtid is not valid: 'x'"}),
+    ("negative xoffset", HASH, row(AT + ',"xoffset":-1'), {"reason": "xoffset is not valid: -1"}),
+    (
+        "encrypted",
+        HASH,
+        '{"database":"d","table":"t","type":"insert","encrypted":{}}',
+        {"reason": "without data"},
+    ),
+]
+
+
+def test_records_of_maxwell(spark: SparkSession) -> None:
+    check(spark, classifier(Envelope(format="maxwell")), MAXWELL)
+
+
+def test_before_images_are_kept_where_a_key_is_declared(spark: SparkSession) -> None:
+    update = row(',"old":{"id":7,"n":null}', kind="update", data='{"id":1,"v":"a","n":2}')
+    case: Case = ("update", HASH, update, {"before_text": '{"id":7,"v":"a","n":null}'})
+    check(spark, classifier(Envelope(format="maxwell"), keep_before=True), [case])
+
+
+@pytest.mark.parametrize(
+    ("by", "changes"),
+    [
+        (
+            "auto",
+            [
+                ',"xoffset":0,"position":"b.000009:70"',
+                ',"xoffset":1,"position":"b.000009:70"',
+                ',"commit":true,"position":"b.000009:70"',
+                ',"xoffset":0,"position":"b.000009:100"',
+                ',"xoffset":0,"position":"b.000010:4"',
+            ],
+        ),
+        ("binlog", [',"position":"b.2:9"', ',"position":"b.2:10"', ',"position":"b.11:4"']),
+        ("auto", [',"gtid":"u:9"', ',"xoffset":3,"gtid":"u:10"', ',"commit":true,"gtid":"u:10"']),
+        ("offset", [',"position":"b.000009:70"', ',"position":"b.000001:4"', ""]),
+        ("timestamp", [',"position":"b.000009:70"', ',"position":"b.000001:4"', ""]),
+        ("auto", ["", ""]),
+    ],
+)
+def test_maxwells_changes_are_in_the_order_that_is_asked_for(
+    by: str, changes: list[str], spark: SparkSession
+) -> None:
+    found = classified(spark, classifier(Envelope(format="maxwell"), by), [(HASH, row(c)) for c in changes])
+    sequences = [bytes(event["seq"]) for event in found]
+    assert sequences == sorted(set(sequences))
+
+
+def test_what_maxwell_lacks_for_the_order_is_named(spark: SparkSession) -> None:
+    cases: list[Case] = [
+        ("no position", HASH, row(), {"reason": "ordering.by is binlog, but the record has no position"}),
+        ("bootstrap", HASH, row(kind="bootstrap-insert"), {"seq": bytearray(26)}),
+    ]
+    check(spark, classifier(Envelope(format="maxwell"), "binlog"), cases)
+    timeless = '{"database":"d","table":"t","type":"insert","data":{"id":1}}'
+    case: Case = ("nothing", HASH, timeless, {"reason": "no position, no time and no offset"})
+    check(spark, classifier(Envelope(format="maxwell")), [case], offset=None)
+
+
+# -- Debezium, flat -----------------------------------------------------------------------------------
+
+KEY = '{"id":1}'
+SCHEMA = '{"type":"struct","fields":[{"field":"id","type":"int32"},{"field":"__lsn","type":"int64"}]}'
+KEY_SCHEMA = '{"type":"struct","fields":[{"field":"id","type":"int32"}]}'
+WRAPPED = f'{{"schema":{KEY_SCHEMA},"payload":{KEY}}}', f'{{"schema":{SCHEMA},"payload":{KEY}}}'
+ANCHORED = '{"id":1,"__lsn":7,"__sequence":"[\\"5\\",\\"7\\"]"}'
+DDL = '{"source":{},"ts_ms":5,"databaseName":"d","ddl":"DROP TABLE t"}'
+BY_TOPIC: Event = {"database": "p", "schema": "s", "table": "t"}
+
+FLAT: list[Case] = [
+    ("row alone", KEY, '{"id":1}', {"op": "u", "key_text": KEY, **BY_TOPIC}),
+    ("create", KEY, '{"id":1,"__op":"c","__lsn":5}', {"op": "c", "unanchored": True, "stream": None}),
+    ("read", KEY, '{"id":1,"__op":"r","__source_lsn":5}', {"op": "r"}),
+    ("snapshot", KEY, '{"id":1,"__snapshot":"last","__lsn":5}', {"op": "r"}),
+    ("no snapshot", KEY, '{"id":1,"__source_snapshot":"false","__lsn":5}', {"op": "u"}),
+    (
+        "rewritten delete",
+        KEY,
+        '{"id":1,"__deleted":"true"}',
+        {"op": "d", "row_text": None, "before_text": '{"id":1,"__deleted":"true"}'},
+    ),
+    ("truth value", KEY, '{"id":1,"__deleted":true}', {"op": "d"}),
+    ("op alone", KEY, '{"id":1,"__op":"d"}', {"op": "d"}),
+    ("not deleted", KEY, '{"id":1,"__deleted":"false"}', {"op": "u"}),
+    ("table", KEY, '{"id":1,"__table":"t"}', BY_TOPIC),
+    ("table elsewhere", KEY, '{"id":1,"__table":"x"}', {"database": None, "schema": None, "table": "x"}),
+    (
+        "database and table",
+        KEY,
+        '{"id":1,"__source_db":"d","__source_table":"t"}',
+        {"database": "d", "schema": None, "table": "t"},
+    ),
+    ("wrapped", WRAPPED[0], WRAPPED[1], {"key_text": KEY}),
+    ("wrapped without schema", KEY, '{"schema":null,"payload":{"id":1}}', {"row_text": KEY}),
+    ("binlog", KEY, '{"id":1,"__file":"b.000001","__pos":5,"__row":0}', {"stream": "debezium"}),
+    ("anchored", KEY, ANCHORED, {"unanchored": False, "stream": "debezium"}),
+    ("no position", KEY, '{"id":1,"__lsn":null,"__source_ts_ms":5}', {"seq": bytearray(26)}),
+    ("gap", KEY, '{"id":1,"v":"__debezium_unavailable_value"}', {"gaps": True}),
+    ("null without key", None, None, {"kind": "tombstone"}),
+    ("null", KEY, None, {"reason": "set envelope.nullValue: ignore"}),
+    ("heartbeat", '{"serverName":"p"}', '{"ts_ms":5}', {"kind": "other"}),
+    ("transaction", '{"id":"5"}', '{"status":"END","id":"5","event_count":1,"ts_ms":5}', {"kind": "other"}),
+    ("schema change", "{}", DDL, {"kind": "other"}),
+    ("message", '{"prefix":"x"}', '{"op":"m","ts_ms":5,"source":{},"message":{}}', {"kind": "other"}),
+    ("whole event", KEY, '{"op":"c","source":{},"after":{}}', {"reason": "set envelope.format: debezium"}),
+    ("unknown op", KEY, '{"id":1,"__op":"x"}', {"reason": "unknown __op 'x'"}),
+    ("no JSON", KEY, "{", {"reason": "the value is not a JSON object"}),
+    ("text after it", KEY, '{"id":1}x', {"reason": "the value is not a JSON object"}),
+    ("a list", KEY, "[1]", {"reason": "the value is not a JSON object"}),
+    ("a number", KEY, "1", {"reason": "the value is not a JSON object"}),
+    ("too deep", KEY, '{"a":' * 700 + "1" + "}" * 700, {"reason": "of at most 100 levels"}),
+    ("not UTF-8", KEY, "\udcff", {"reason": "the value is not valid UTF-8"}),
+    ("key no JSON", "{", '{"id":1}', {"reason": "the key is not a JSON object"}),
+    ("LSN is text", KEY, '{"id":1,"__lsn":"x"}', {"reason": "begins with __ has another type"}),
+    ("negative LSN", KEY, '{"id":1,"__lsn":-1}', {"reason": "__lsn is not valid: -1"}),
+    ("time is no time", KEY, '{"id":1,"__source_ts_ms":-1}', {"reason": "__source_ts_ms is not valid"}),
+]
+
+
+def test_flat_records_of_debezium(spark: SparkSession) -> None:
+    check(spark, classifier(Envelope(format="debezium-flat")), FLAT)
+
+
+def test_heartbeats_and_tables_are_told_by_their_topics(spark: SparkSession) -> None:
+    made = classifier(Envelope(format="debezium-flat"))
+    check(spark, made, [("heartbeat", None, "{}", {"kind": "other"})], topic="__debezium-heartbeat.p")
+    check(spark, made, [("one part", KEY, KEY, {"table": "t", "schema": None, "database": None})], topic="t")
+    check(spark, made, [("dots", KEY, KEY, {**BY_TOPIC, "database": "a.b"})], topic="a.b.s.t")
+    check(spark, made, [("none", KEY, KEY, {"reason": "no table"})], topic=None)
+    check(
+        spark, made, [("unordered", KEY, KEY, {"reason": "no position, no time and no offset"})], offset=None
+    )
+
+
+def test_a_null_value_is_a_delete_where_something_places_it(spark: SparkSession) -> None:
+    flat = Envelope(format="debezium-flat")
+    null: list[Case] = [("null", KEY, None, {"op": "d", "key_text": KEY, **BY_TOPIC})]
+    check(spark, classifier(flat, "offset"), null)
+    placed = [("__op", "d"), ("__lsn", "77"), ("__table", '"t"'), ("other", "{")]
+    check(spark, classifier(flat), null, headers=placed)
+    check(spark, classifier(flat, "lsn"), null, headers=placed)
+    wrapped = '{"schema":{"type":"int64"},"payload":1795202049892}'
+    check(spark, classifier(flat), null, headers=[("__source_ts_ms", wrapped)])
+    check(spark, classifier(flat, "timestamp"), null, headers=[("__source_ts_ms", wrapped)])
+    [event] = classified(spark, classifier(flat), [(KEY, None)], headers=placed)
+    [change] = classified(spark, classifier(flat), [(KEY, '{"id":1,"__lsn":77}')])
+    assert event["seq"] == change["seq"]
+    for by in ("lsn", "binlog", "timestamp", "auto"):
+        check(spark, classifier(flat, by), [("null", KEY, None, {"reason": "nothing says when"})])
+    ignored = Envelope(format="debezium-flat", null_value="ignore")
+    check(spark, classifier(ignored), [("null", KEY, None, {"kind": "tombstone"})])
+    check(
+        spark,
+        classifier(flat, "offset"),
+        [("bad key", "{", None, {"reason": "the key is not a JSON object"})],
+    )
+
+
+def test_a_row_schema_is_split_off_once_it_is_known(spark: SparkSession) -> None:
+    made = classifier(Envelope(format="debezium-flat"))
+    [first] = classified(spark, made, [WRAPPED])
+    texts = ("schema_text", "key_schema_text")
+    known = {first[text.replace("text", "id")]: first[text] for text in texts}
+    assert len(known) == 2
+    rows = [("p.s.t", 0, 0, None, *map(_bytes, WRAPPED), [], None, 0, None)]
+    again = made.classify(spark.createDataFrame(rows, RAW), known).first()
+    assert again is not None
+    assert [again[text] for text in texts] == [None, None]
+    assert {**again.asDict(), **{text: first[text] for text in texts}} == first
+
+
+# -- custom -------------------------------------------------------------------------------------------
+
+DMS = Envelope(format="custom", fields=CustomFields(op="Op", key="id", timestamp="at"))
+BOUGHT = '"at":"2024-01-01 00:00:00"'
+
+CUSTOM: list[Case] = [
+    ("insert", None, f'{{"Op":"I","id":1,{BOUGHT}}}', {"op": "c", "key_text": KEY, **BY_TOPIC}),
+    ("update", None, f'{{"Op":"U","id":"1",{BOUGHT}}}', {"op": "u", "key_text": '{"id":"1"}'}),
+    ("delete", None, f'{{"Op":"D","id":1,{BOUGHT}}}', {"op": "d", "row_text": None}),
+    ("word", None, f'{{"Op":"Load","id":1,{BOUGHT}}}', {"op": "r"}),
+    ("truncate", None, f'{{"Op":"t",{BOUGHT}}}', {"op": "t", "kind": "truncate"}),
+    ("seconds", None, '{"Op":"c","id":1,"at":1700000000}', {"source_time": 1_700_000_000_000_000}),
+    ("fraction", None, '{"Op":"c","id":1,"at":1700000000.25}', {"source_time": 1_700_000_000_250_000}),
+    ("milliseconds", None, '{"Op":"c","id":1,"at":"1700000000001"}', {"source_time": 1_700_000_000_001_000}),
+    ("microseconds", None, '{"Op":"c","id":1,"at":1700000000000001}', {"source_time": 1_700_000_000_000_001}),
+    (
+        "nanoseconds",
+        None,
+        '{"Op":"c","id":1,"at":1700000000000001999}',
+        {"source_time": 1_700_000_000_000_001},
+    ),
+    (
+        "zone",
+        None,
+        '{"Op":"c","id":1,"at":"2024-01-01T01:00:00+01:00"}',
+        {"source_time": 1_704_067_200_000_000},
+    ),
+    ("null", KEY, None, {"reason": "nothing says when"}),
+    ("null without key", None, None, {"kind": "tombstone"}),
+    ("no op", None, f'{{"id":1,{BOUGHT}}}', {"reason": "the record has no op: Op is missing"}),
+    ("unknown op", None, f'{{"Op":"X","id":1,{BOUGHT}}}', {"reason": "unknown op 'X': set envelope.opMap"}),
+    ("op is an object", None, f'{{"Op":{{}},"id":1,{BOUGHT}}}', {"reason": "unknown op '{}'"}),
+    ("no time", None, '{"Op":"I","id":1}', {"reason": "the record has no time: at is missing"}),
+    ("no such time", None, '{"Op":"I","id":1,"at":"soon"}', {"reason": "at is not a time: 'soon'"}),
+    ("time before time", None, '{"Op":"I","id":1,"at":-5}', {"reason": "at is not a time: '-5'"}),
+    ("huge time", None, '{"Op":"I","id":1,"at":1e300}', {"reason": "at is not a time"}),
+    ("no key", None, f'{{"Op":"I",{BOUGHT}}}', {"reason": "the record has no key: id is missing"}),
+    ("null key", None, f'{{"Op":"I","id":null,{BOUGHT}}}', {"reason": "the record has no key"}),
+    ("list as key", None, f'{{"Op":"I","id":[1],{BOUGHT}}}', {"reason": "id is a list"}),
+    ("no JSON", None, "{", {"reason": "the value is not a JSON object"}),
+    ("a list", None, "[]", {"reason": "the value is not a JSON object"}),
+    ("not UTF-8", None, "\udcff", {"reason": "the value is not valid UTF-8"}),
+]
+
+PATHS = Envelope(
+    format="custom",
+    fields=CustomFields(
+        op="meta.op", table="meta.table", before="data.old", after="data.new", key="data.new.id"
+    ),
+    op_map={"put": "u", "gone": "d", "noise": "ignore"},
+)
+
+
+def change(op: str, new: str = '{"id":1}', old: str = "null", table: str = '"a.b"') -> str:
+    return f'{{"meta":{{"op":"{op}","table":{table}}},"data":{{"new":{new},"old":{old}}}}}'
+
+
+NESTED: list[Case] = [
+    ("put", None, change("put"), {"op": "u", "schema": "a", "table": "b", "key_text": KEY, "row_text": KEY}),
+    ("moved", None, change("put", old='{"id":2}'), {"old_key_text": '{"id":2}', "before_text": '{"id":2}'}),
+    ("not moved", None, change("put", old='{"id":1,"v":2}'), {"old_key_text": None}),
+    ("gone", None, change("gone"), {"op": "d", "key_text": KEY, "before_text": KEY}),
+    ("noise", None, change("noise", "null"), {"kind": "other"}),
+    ("other case", None, change("PUT"), {"reason": "unknown op 'PUT': it is not in envelope.opMap"}),
+    ("standard word", None, change("insert"), {"reason": "unknown op 'insert'"}),
+    ("no row", None, change("put", "null"), {"reason": "op u without data.new"}),
+    ("row is text", None, change("put", '"x"'), {"reason": "data.new is not a JSON object"}),
+    ("old is a list", None, change("put", old="[1]"), {"reason": "data.old is not a JSON object"}),
+    ("no table", None, change("put", table="null"), {"reason": "no table: the record has no meta.table"}),
+    ("data is text", None, '{"meta":{"op":"put","table":"t"},"data":"x"}', {"reason": "data.new"}),
+    ("null", KEY, None, {"reason": "names no table"}),
+]
+
+
+def test_custom_records_that_are_rows(spark: SparkSession) -> None:
+    check(spark, classifier(DMS), CUSTOM)
+
+
+def test_custom_records_with_paths(spark: SparkSession) -> None:
+    check(spark, classifier(PATHS), NESTED)
+
+
+def test_custom_records_without_op_are_upserts(spark: SparkSession) -> None:
+    upserts = classifier(Envelope(format="custom", fields=CustomFields(key="k.id")), "offset")
+    cases: list[Case] = [
+        (
+            "row",
+            None,
+            '{"k":{"id":1},"v":2}',
+            {"op": "u", "key_text": KEY, "before_text": '{"k":{"id":1},"v":2}'},
+        ),
+        ("null", KEY, None, {"op": "d", "key_text": KEY, **BY_TOPIC}),
+        ("null without a key of JSON", "1", None, {"reason": "the key is not a JSON object"}),
+    ]
+    check(spark, upserts, cases)
+    inner = classifier(Envelope(format="custom", fields=CustomFields(after="row")))
+    check(spark, inner, [("wrapped key", WRAPPED[0], '{"row":{"id":1}}', {"op": "u", "key_text": KEY})])
+    whole = classifier(Envelope(format="custom", fields=CustomFields(key="k")))
+    check(spark, whole, [("key of two", None, '{"k":{"a":1,"b":"x"}}', {"key_text": '{"a":1,"b":"x"}'})])
+
+
+def test_a_time_of_custom_records_is_what_its_schema_says(spark: SparkSession) -> None:
+    """A day is no number of seconds; also when the schema is known, and only its id is told."""
+    times = {
+        "org.apache.kafka.connect.data.Date": ("int32", 19_723, 1_704_067_200_000_000),
+        "io.debezium.time.Date": ("int32", 0, 0),
+        "org.apache.kafka.connect.data.Timestamp": ("int64", 1, 1000),
+        "io.debezium.time.MicroTimestamp": ("int64", 5, 5),
+        "io.debezium.time.NanoTimestamp": ("int64", 1_999, 1),
+        "org.example.Seconds": ("int64", 7, 7_000_000),
+    }
+    made = classifier(
+        Envelope(format="custom", fields=CustomFields(after="new", key="new.id", timestamp="m.at"))
+    )
+    records, known = [], {}
+    for name, (kind, value, _) in times.items():
+        number = '{"type":"int64","optional":false,"field":"id"}'
+        at = f'{{"type":"{kind}","optional":false,"name":"{name}","field":"at"}}'
+        image = f'{{"type":"struct","fields":[{number}],"optional":false,"field":"new"}}'
+        meta = f'{{"type":"struct","fields":[{number},{at}],"optional":false,"field":"m"}}'
+        schema = f'{{"type":"struct","fields":[{image},{meta}],"optional":false}}'
+        payload = f'{{"new":{{"id":1}},"m":{{"id":2,"at":{value}}}}}'
+        records.append((None, f'{{"schema":{schema},"payload":{payload}}}'))
+    for _ in range(2):
+        found = classified(spark, made, records, known=known)
+        assert [each["source_time"] for each in found] == [micros for *_, micros in times.values()]
+        assert [each["schema_text"] is None for each in found] == [bool(known)] * len(times)
+        known = known or {each["schema_id"]: each["schema_text"] for each in found}
+
+
+def test_names_of_the_envelope_are_no_columns() -> None:
+    flat, row = chooser.metadata(Envelope(format="debezium-flat")), chooser.metadata(DMS)
+    assert all(map(flat, ("__op", "__deleted", "__source_anything", "__transaction_id", "__ts_ms", "__txId")))
+    assert not any(map(flat, ("op", "_op", "__mine", "ts_ms")))
+    assert [name for name in ("Op", "id", "at", "op") if row(name)] == ["Op"]
+    assert not any(map(chooser.metadata(PATHS), ("meta", "data", "op")))
+    assert not any(map(chooser.metadata(Envelope(format="maxwell")), ("type", "data", "__op")))

@@ -1,0 +1,45 @@
+"""Below which sequence no stream brings anything any more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from lakemirror.driver.profile.positions import At, Place, Stream, Stretch, committed_by_all
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+WEEK = timedelta(days=7)
+
+
+def place(seq: str, days_ago: float | None, **more: object) -> Place:
+    moment = None if days_ago is None else int((NOW - timedelta(days=days_ago)).timestamp() * 1e6)
+    return Place(At(seq, 5), time=moment, **more)  # type: ignore[arg-type]
+
+
+def below(*places: Place) -> str:
+    memory = {Stream("t", n, "db"): each for n, each in enumerate(places)}
+    return committed_by_all(memory, NOW, WEEK).hex()
+
+
+def test_nothing_is_known() -> None:
+    assert below() == ""
+
+
+def test_the_least_of_those_that_are_not_quiet() -> None:
+    assert below(place("30", 0), place("20", 6.9)) == "20"
+    assert below(place("30", 0), place("20", 7.1), place("25", 3)) == "25"
+
+
+def test_none_is_quiet_for_having_been_read_late() -> None:
+    """A driver that was away for a month: what it has read is old, what it has not may be older still."""
+    assert below(place("30", 30), place("20", 33)) == "20"
+
+
+def test_a_clock_that_runs_ahead_makes_nobody_quiet_early() -> None:
+    assert below(place("30", -5), place("20", 6)) == "20"
+
+
+def test_what_is_undecided_or_without_a_time_is_waited_for() -> None:
+    tail = (Stretch(6, 7, "10", "15"),)
+    assert below(place("30", 0), place("20", 90, tail=tail)) == "20"
+    assert below(place("30", 0), place("20", None)) == "20"
+    assert below(place("30", None)) == "30"

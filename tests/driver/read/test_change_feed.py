@@ -1,0 +1,344 @@
+"""The change feed of a Delta table, mirrored into another table."""
+
+from __future__ import annotations
+
+import shutil
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta import DeltaTable
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline
+from lakemirror.driver.read.change_feed import FeedLost
+from lakemirror.driver.runtime.runner import run
+from lakemirror.driver.runtime.summary import RunSummary
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column
+from tests.support.shop import Shop, table
+
+FEED = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+TRACKED = "TBLPROPERTIES (delta.enableRowTracking = true)"
+Rows = list[tuple[Any, ...]]
+
+
+class Chain:
+    """A table, and a pipeline that mirrors it."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **settings: Any) -> None:
+        self.spark, self.source, self.mirror = spark, f"{folder}/shop/orders", f"{folder}/mirror"
+        self.folder, self.settings = folder, settings
+
+    def sql(self, *statements: str) -> Chain:
+        """Run statements, in which ``t`` is the table."""
+        for statement in statements:
+            self.spark.sql(statement.replace(" t ", f" delta.`{self.source}` "))
+        return self
+
+    def made(self, columns: str = "id INT, v STRING", properties: str = FEED) -> Chain:
+        return self.sql(f"CREATE TABLE t ({columns}) USING delta {properties}")
+
+    def pipeline(self, **feed: Any) -> CdcPipeline:
+        spec = {
+            "source": {
+                "changeFeed": {k: v for k, v in {"path": self.source, **feed}.items() if v is not None}
+            },
+            "target": {"path": self.mirror},
+            "tables": [self.settings.get("table", {"source": "orders", "primaryKey": ["id"]})],
+            "checkpoint": f"{self.folder}/checkpoint",
+            "trigger": {"availableNow": True},
+        }
+        head = {"apiVersion": "lakemirror.io/v1alpha1", "kind": "CdcPipeline", "metadata": {"name": "chain"}}
+        return CdcPipeline.from_dict({**head, "spec": spec})
+
+    def run(self, **feed: Any) -> RunSummary:
+        return run(self.pipeline(**feed), once=True, spark=self.spark)
+
+    def rows(self, path: str | None = None) -> Rows:
+        return sorted(tuple(row) for row in at(self.spark, path or self.mirror).collect())
+
+
+def test_the_table_and_then_its_changes(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    first = chain.run()
+    assert chain.rows() == [(1, "a"), (2, "b"), (3, "c")]
+    assert (first.counts.records, first.counts.applied) == (3, 3)
+    chain.sql(
+        "UPDATE t SET v = 'B' WHERE id = 2",
+        "DELETE FROM t WHERE id = 3",
+        "INSERT INTO t VALUES (4, 'd')",
+        "UPDATE t SET id = 5 WHERE id = 1",
+    )
+    second = chain.run()
+    assert chain.rows() == [(2, "B"), (4, "d"), (5, "a")] == chain.rows(chain.source)
+    assert second.tables["shop.orders"].counts.records == 5
+    assert chain.run().batches == 0
+
+
+def test_a_key_that_one_version_deletes_and_inserts_exists(spark: SparkSession, tmp_path: Path) -> None:
+    """Its rows stand in no order in the feed."""
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    chain.run()
+    fresh = spark.createDataFrame([(1, "new"), (3, "c")], "id INT, v STRING")
+    fresh.write.format("delta").mode("overwrite").save(chain.source)
+    chain.run()
+    assert chain.rows() == [(1, "new"), (3, "c")]
+
+
+@pytest.mark.parametrize("start", ["version", "timestamp"])
+def test_the_manifest_says_where_to_start(start: str, spark: SparkSession, tmp_path: Path) -> None:
+    chain = (
+        Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
+    )
+    history = DeltaTable.forPath(spark, chain.source).history()
+    made = (
+        history.where("version = 2")
+        .selectExpr("date_format(timestamp, \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX\")")
+        .first()
+    )
+    assert made is not None
+    feed = {"startingVersion": 2} if start == "version" else {"startingTimestamp": made[0]}
+    chain.run(**feed)
+    assert chain.rows() == [(2, "b")]
+
+
+def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
+    columns = (
+        "id INT, y TINYINT, s SMALLINT, l BIGINT, f FLOAT, d DOUBLE, b BOOLEAN, x BINARY, n DECIMAL(38,9), "
+        "m DECIMAL(9,2), day DATE, at TIMESTAMP, clock TIMESTAMP_NTZ, "
+        "list ARRAY<DECIMAL(5,1)>, map MAP<STRING, INT>, o STRUCT<a: INT, `odd ``name`: STRING>"
+    )
+    properties = "TBLPROPERTIES (delta.enableChangeDataFeed = true, delta.columnMapping.mode = 'name')"
+    chain = (
+        Chain(spark, tmp_path)
+        .made(columns, properties)
+        .sql(
+            "INSERT INTO t VALUES (1, -128, 32767, 9007199254740993, 1.5, 'NaN', true, X'00FF', "
+            "-12345678901234567890123456789.123456789, 0.10, DATE'1969-12-31', "
+            "TIMESTAMP'2020-01-01 00:00:00.000001Z', "
+            "TIMESTAMP_NTZ'1960-05-06 07:08:09.123456', array(1.5, null), "
+            "map('k', 7), named_struct('a', 1, 'odd `name', 'ö'))",
+            "INSERT INTO t (id) VALUES (2)",
+        )
+    )
+    assert chain.run().counts.quarantined == 0
+    mirrored, stored = (
+        {row["id"]: row.asDict(True) for row in at(spark, path).collect()}
+        for path in (chain.mirror, chain.source)
+    )
+    assert str(mirrored[1].pop("d")) == str(stored[1].pop("d")) == "nan"
+    simple = [name for name in stored[1] if name not in ("list", "map", "o")]
+    for number in (1, 2):
+        assert {name: mirrored[number][name] for name in simple if name != "d"} == {
+            name: stored[number][name] for name in simple if name != "d"
+        }
+    assert mirrored[1]["n"] == Decimal("-12345678901234567890123456789.123456789")
+
+
+def test_new_columns_follow(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')")
+    chain.run()
+    chain.sql("ALTER TABLE t ADD COLUMNS (w INT)", "INSERT INTO t VALUES (2, 'b', 7)")
+    chain.run()
+    assert chain.rows() == [(1, "a", None), (2, "b", 7)]
+
+
+def test_a_table_without_a_feed_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path).made(properties="").sql("INSERT INTO t VALUES (1, 'a')")
+    chain.run()  # the table itself needs none
+    assert chain.rows() == [(1, "a")]
+    chain.sql("INSERT INTO t VALUES (2, 'b')")
+    with pytest.raises(
+        FeedLost, match=r"orders has no change feed for all of the versions 2 to 2: ALTER TABLE"
+    ):
+        chain.run()
+
+
+def test_a_table_that_was_made_again_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')")
+    chain.run()
+    shutil.rmtree(chain.source)
+    chain.made().sql("INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
+    with pytest.raises(FeedLost, match="was deleted and made again since version 1 was read"):
+        chain.run()
+
+
+@pytest.mark.parametrize("properties", [FEED, TRACKED], ids=["feed", "computed"])
+def test_changes_that_vacuum_removed_are_told(properties: str, spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path).made(properties=properties).sql("INSERT INTO t VALUES (1, 'a')")
+    chain.run()
+    chain.sql("UPDATE t SET v = 'b' WHERE id = 1")
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark.conf.set(check, "false")
+    try:
+        chain.sql("VACUUM t RETAIN 0 HOURS")
+    finally:
+        spark.conf.unset(check)
+    with pytest.raises(FeedLost, match=r"changes of the versions 2 to \d were gone .* by VACUUM. Give"):
+        chain.run()
+
+
+def test_a_version_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')")
+    with pytest.raises(FeedLost, match=r"startingVersion: .*orders has no version 3, the newest is 1"):
+        chain.run(startingVersion=3)
+    assert chain.run(startingVersion=2).batches == 0
+    chain.sql("INSERT INTO t VALUES (2, 'b')").run(startingVersion=2)
+    assert chain.rows() == [(2, "b")]
+
+
+def test_a_key_with_an_odd_name(spark: SparkSession, tmp_path: Path) -> None:
+    key = "the key.id"
+    chain = Chain(spark, tmp_path, table={"source": "orders", "primaryKey": [key]})
+    quoted = f"`{key}`"
+    mapped = "TBLPROPERTIES (delta.enableChangeDataFeed = true, delta.columnMapping.mode = 'name')"
+    chain.made(f"{quoted} INT, v STRING", mapped).sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')").run()
+    chain.sql(f"UPDATE t SET {quoted} = 3 WHERE {quoted} = 1", f"UPDATE t SET v = 'B' WHERE {quoted} = 2")
+    chain.run()
+    assert chain.rows() == [(2, "B"), (3, "a")]
+
+
+def test_a_table_of_the_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("CREATE SCHEMA IF NOT EXISTS fed")
+    try:
+        spark.sql(f"CREATE TABLE fed.orders (id INT, v STRING) USING delta {FEED}")
+        spark.sql("INSERT INTO fed.orders VALUES (1, 'a')")
+        chain = Chain(spark, tmp_path)
+        chain.run(path=None, table="fed.orders")
+        spark.sql("UPDATE fed.orders SET v = 'b' WHERE id = 1")
+        assert chain.run(path=None, table="fed.orders").counts.applied == 1
+        assert chain.rows() == [(1, "b")]
+    finally:
+        spark.sql("DROP SCHEMA fed CASCADE")
+
+
+def test_equal_rows_of_a_table_without_key_are_all_appended(spark: SparkSession, tmp_path: Path) -> None:
+    settings = {"source": "orders", "mode": "append"}
+    chain = (
+        Chain(spark, tmp_path, table=settings).made().sql("INSERT INTO t VALUES (1, 'a'), (1, 'a'), (1, 'a')")
+    )
+    assert chain.run().counts.applied == 3
+    assert chain.rows() == [(1, "a")] * 3
+
+
+def test_a_key_column_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    chain = (
+        Chain(spark, tmp_path, table={"source": "orders", "primaryKey": ["nr"]})
+        .made()
+        .sql("INSERT INTO t VALUES (1, 'a')")
+    )
+    with pytest.raises(Exception, match=r"primaryKey: .*orders has no column nr; its columns are id, v"):
+        chain.run()
+
+
+def test_a_mirror_is_mirrored_with_its_history(spark: SparkSession, tmp_path: Path) -> None:
+    """Its key is known, and its metadata columns stay where they are. Its feed may be switched on later."""
+    items, shop, first = table("items", Column("v", "string")), Shop(), tmp_path / "first"
+    begun = [*shop.create(items, id=1, v="a"), *shop.create(items, id=2, v="b")]
+    Mirroring(first).deliver([begun, shop.update(items, id=2, v="B")]).run(spark)
+    target = {"path": f"{first}/lake/{{db}}/{{schema}}/{{table}}", "changeFeed": True}
+    feeding = Mirroring(first, {"target": target})
+    chain = Chain(spark, tmp_path / "second", table={"source": "items", "mode": "scd2"})
+    chain.source = feeding.path("demo", "public", "items")
+    chain.run()
+    feeding.deliver(
+        [
+            [*shop.update(items, id=1, v="A"), *shop.delete(items, id=2, v="B")],
+            [*shop.create(items, id=2, v="again"), *shop.update(items, id=1, v="AA"), *begun[:1]],
+            shop.send(items, *items.move(shop.next(), {"id": 1, "v": "AA"}, {"id": 3, "v": "AA"})),
+        ]
+    ).run(spark)
+    summary = chain.run()
+    versions = spark.read.format("delta").load(chain.mirror).orderBy("id", "__seq")
+    found = versions.select("id", "v", "__op", "__is_current", "__is_deleted").collect()
+    assert [tuple(row) for row in found] == [
+        (1, "a", "r", False, False),
+        (1, "A", "u", False, False),
+        (1, "AA", "u", False, True),
+        (2, "B", "r", False, False),
+        (2, "again", "c", True, False),
+        (3, "AA", "c", True, False),
+    ]
+    assert summary.counts.records == summary.counts.applied == 6
+    current = at(spark, chain.mirror).where("__is_current").collect()
+    assert sorted(map(tuple, current)) == chain.rows(chain.source)
+    times = versions.where("__valid_to IS NOT NULL").selectExpr("__valid_from < __valid_to").distinct()
+    assert [tuple(row) for row in times.collect()] == [(True,)]
+
+
+def test_net_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """What the versions of a batch come to: one change a key, or none."""
+    settings = {"source": "orders", "mode": "append", "primaryKey": ["id"]}
+    chain = Chain(spark, tmp_path, table=settings).made("id INT, v STRING, m MAP<STRING, INT>")
+    chain.sql("INSERT INTO t (id, v) VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
+    chain.run(netChanges=True)
+    chain.sql(
+        "UPDATE t SET v = 'x' WHERE id <= 2",
+        "UPDATE t SET v = CASE id WHEN 1 THEN 'y' ELSE 'b' END WHERE id <= 2",
+        "DELETE FROM t WHERE id = 3",
+        "INSERT INTO t VALUES (5, 'e', null), (6, 'f', null), (3, 'back', null)",
+        "UPDATE t SET v = 'E' WHERE id = 5",
+        "DELETE FROM t WHERE id = 6",
+        "UPDATE t SET id = 7, m = map('k', null) WHERE id = 4",
+    )
+    summary = chain.run(netChanges=True)
+    assert (summary.counts.records, summary.counts.applied) == (5, 5)
+    events = spark.read.format("delta").load(chain.mirror).where("__op <> 'r'")
+    assert sorted(map(tuple, events.select("id", "__op", "v").collect())) == [
+        (1, "u", "y"),
+        (3, "u", "back"),
+        (4, "d", "d"),
+        (5, "c", "E"),
+        (7, "c", "d"),
+    ]
+    assert chain.sql("DELETE FROM t WHERE id = 7").run(netChanges=True).counts.records == 1
+
+
+@pytest.mark.parametrize("net", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_changes_of_a_table_that_keeps_no_feed_are_computed(
+    net: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's ``CHANGES``, of rows whose identities the table tracks."""
+    settings = {"source": "orders", "primaryKey": ["id"], "mode": "scd2"}
+    chain = Chain(spark, tmp_path, table=settings).made(properties=TRACKED)
+    chain.sql("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    chain.run(netChanges=net)
+    chain.sql(
+        "UPDATE t SET v = 'A' WHERE id = 1",
+        "UPDATE t SET v = 'AA' WHERE id = 1",
+        "DELETE FROM t WHERE id = 2",
+        "UPDATE t SET id = 9 WHERE id = 3",
+        "OPTIMIZE t ",
+    )
+    summary = chain.run(netChanges=net)
+    assert summary.counts.records == (4 if net else 5)
+    versions = spark.read.format("delta").load(chain.mirror).orderBy("id", "__seq")
+    found = [tuple(row) for row in versions.select("id", "v", "__is_current").collect()]
+    between = [] if net else [(1, "A", False)]
+    assert found == [
+        (1, "a", False),
+        *between,
+        (1, "AA", True),
+        (2, "b", False),
+        (3, "c", False),
+        (9, "c", True),
+    ]
+    assert chain.run(netChanges=net).batches == 0
+
+
+def test_changes_that_cannot_be_computed_are_told(spark: SparkSession, tmp_path: Path) -> None:
+    """From versions on of which the identities of rows are not known."""
+    chain = Chain(spark, tmp_path).made(properties="").sql("INSERT INTO t VALUES (1, 'a')")
+    chain.run()
+    chain.sql("INSERT INTO t VALUES (2, 'b')", f"ALTER TABLE t SET {TRACKED}")
+    with pytest.raises(FeedLost, match=r"keeps no change feed, .* \(DELTA_CHANGELOG_\w+\): ALTER"):
+        chain.run()
+
+
+def test_net_changes_need_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path, table={"source": "orders", "mode": "append"}).made()
+    chain.sql("INSERT INTO t VALUES (1, 'a')")
+    with pytest.raises(Exception, match=r"netChanges: nothing says what the key .*\[shop.orders\]"):
+        chain.run(netChanges=True, startingVersion=0)

@@ -1,0 +1,515 @@
+"""Logging in at Kafka: what is sent, what a refusal says, and that nothing is lost by one."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemirror.api.source import KafkaSource
+from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.errors import SourceUnreachable, cause_of
+from lakemirror.driver.read import kafka as kafka_feed
+from lakemirror.driver.read import kafka_admin
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.read.kafka import KafkaFeed, SourceLost
+from lakemirror.driver.read.kafka_admin import KafkaAdmin, TopicsForbidden
+from lakemirror.driver.read.login import LoginIncomplete, client_options
+from lakemirror.driver.read.watch import SourceWatch
+from lakemirror.driver.results import BatchResult
+from lakemirror.driver.runtime.runner import run
+from tests.driver.read.test_reach import Reports, quickly, until
+from tests.support.counting import Counter, make
+from tests.support.kafka_login import PLAIN_PASSWORD, PLAIN_USER, GuardedBroker, start_guarded_broker
+
+USER, PASSWORD = "mirror", "Kn0ck-kn0ck"
+ODD = '"q\'uo\\te" $1 ${env:HOME} \\u0041 \u00e4\u20ac\U0001f511 ;=,#//*\t\x85 '
+"""A password with what means something in sasl.jaas.config, in regular expressions or in templates."""
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+
+def source(protocol: str, mechanism: str | None = None, **other: Any) -> KafkaSource:
+    security = {"protocol": protocol, "secret": "kafka-auth"}
+    if mechanism is not None:
+        security["mechanism"] = mechanism
+    document = {"bootstrapServers": "kafka:9092", "topics": ["t"], **other, "security": security}
+    return KafkaSource.model_validate(document)
+
+
+def test_settings_of_a_login() -> None:
+    given = {"username": "a\n", "password": 'b"c\\\r\n', "ca.crt": "CA\n", "tls.crt": "", "tls.key": "\n"}
+    assert client_options(source("SASL_SSL", "SCRAM-SHA-256"), given) == {
+        "bootstrap.servers": "kafka:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="a" password="b\\"c\\\\";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": "CA",
+    }
+    plain = client_options(source("SASL_PLAINTEXT", "PLAIN"), given)
+    assert plain["sasl.jaas.config"].startswith("org.apache.kafka.common.security.plain.PlainLoginModule ")
+    assert not [name for name in plain if name.startswith("ssl.")]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "keys", "message"),
+    [
+        ("SASL_SSL", {"username": "a"}, "key password of secret kafka-auth is missing"),
+        ("SASL_SSL", {"username": "\n", "password": "b"}, "key username of secret kafka-auth is empty"),
+        ("SSL", {"tls.crt": "x"}, "secret kafka-auth has tls.crt and no tls.key"),
+        ("SSL", {"tls.crt": "\n", "tls.key": "x"}, "secret kafka-auth has tls.key and no tls.crt"),
+    ],
+)
+def test_a_secret_without_what_is_needed(protocol: str, keys: dict[str, str], message: str) -> None:
+    mechanism = "PLAIN" if protocol == "SASL_SSL" else None
+    with pytest.raises(LoginIncomplete, match=f"^spec.source.kafka.security: {message}.*: .*add "):
+        client_options(source(protocol, mechanism), keys)
+
+
+def test_kafka_reads_the_password_that_was_given(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    for password in (ODD, "x", "\\", '"', "a\nb", "'", "${file:/etc/passwd:x}", "\u2028", "\x85\x01"):
+        options = client_options(source("SASL_PLAINTEXT", "PLAIN"), {"username": "a b", "password": password})
+        written = jvm.org.apache.kafka.common.config.types.Password(options["sasl.jaas.config"])
+        configs = jvm.java.util.HashMap()
+        configs.put("sasl.jaas.config", written)
+        context = jvm.org.apache.kafka.common.security.JaasContext.loadClientContext(configs)
+        [entry] = context.configurationEntries()
+        assert dict(entry.getOptions()) == {"username": "a b", "password": password}
+
+
+# -- a broker that asks for a login --------------------------------------------------------------------
+
+sources = pytest.mark.sources
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    with start_guarded_broker(tmp_path_factory.mktemp("guarded")) as running:
+        yield running
+
+
+@dataclass
+class Login:
+    """A feed that logs in, and the values that it read."""
+
+    spark: SparkSession
+    broker: GuardedBroker
+    path: Path
+    values: list[bytes] = field(default_factory=list)
+    watch: SourceWatch = field(default_factory=SourceWatch)
+
+    def feed(self, listener: str, security: dict[str, str], secrets: dict[str, str], **of: Any) -> KafkaFeed:
+        given = {"bootstrapServers": self.broker.addresses[listener], "security": security, **of}
+        return KafkaFeed(
+            self.spark,
+            KafkaSource.model_validate(given),
+            LocalStorage(self.path),
+            interval_seconds=0.2,
+            secrets=secrets,
+            watch=self.watch,
+        )
+
+    def scram(self, password: str = PASSWORD, **of: Any) -> KafkaFeed:
+        return self.feed("scram", SCRAM_512, {"username": USER, "password": password}, **of)
+
+    def read(self, feed: KafkaFeed) -> KafkaFeed:
+        feed.run(self.apply, once=True, stopping=lambda: False)
+        return feed
+
+    def apply(self, frame: DataFrame, batch: Batch) -> None:
+        self.values += [bytes(row.value) for row in frame.orderBy("topic", "partition", "offset").collect()]
+
+    def filled(self, name: str, *values: str) -> str:
+        topic = self.broker.open.create(name)
+        self.send(topic, *values)
+        return topic
+
+    def send(self, topic: str, *values: str) -> None:
+        for value in values:
+            self.broker.open.send(topic, value)
+        self.broker.open.flush()
+
+
+SCRAM_512 = {"protocol": "SASL_PLAINTEXT", "mechanism": "SCRAM-SHA-512", "secret": "kafka-auth"}
+SCRAM_256 = {**SCRAM_512, "mechanism": "SCRAM-SHA-256"}
+PLAIN = {**SCRAM_512, "mechanism": "PLAIN"}
+TLS = {**SCRAM_512, "protocol": "SASL_SSL"}
+MUTUAL = {"protocol": "SSL", "secret": "kafka-auth"}
+
+
+@pytest.fixture
+def login(spark: SparkSession, broker: GuardedBroker, tmp_path: Path) -> Login:
+    broker.set_password(USER, PASSWORD)
+    return Login(spark, broker, tmp_path / "state")
+
+
+@sources
+def test_each_way_to_log_in_with_the_right_to_read_alone(login: Login, broker: GuardedBroker) -> None:
+    topic = login.filled("ways", "a")
+    authority = {"ca.crt": broker.certificates.text("ca.crt")}
+    broker.certificates.sign("client", "DNS:client")
+    own = {f"tls.{kind}": broker.certificates.text(f"client.{kind}") for kind in ("crt", "key")}
+    broker.set_password("odd", ODD, "SCRAM-SHA-256")
+    broker.set_password("odd", ODD)
+    odd = {"username": "odd\n", "password": ODD + "\n"}
+    plain = {"username": PLAIN_USER, "password": PLAIN_PASSWORD}
+    for user in ("odd", PLAIN_USER, "CN=client"):
+        broker.allow(user, "READ", topic)
+    ways = [
+        ("plain", PLAIN, plain),
+        ("scram", SCRAM_256, odd),
+        ("scram", SCRAM_512, odd),
+        ("tls", TLS, {**odd, **authority}),
+        ("tls", {**TLS, "mechanism": "PLAIN"}, {**plain, **authority}),
+        ("mutual", MUTUAL, {**authority, **own}),
+    ]
+    for number, (listener, security, secrets) in enumerate(ways, 1):
+        login.read(login.feed(listener, security, secrets, topics=[topic])).close()
+        login.send(topic, "a")
+        assert login.values == [b"a"] * number, (listener, security)
+    assert login.watch.lost is None
+
+
+@sources
+def test_all_that_the_feed_asks_needs_the_right_to_read_alone(login: Login, broker: GuardedBroker) -> None:
+    """Also at offsets and with a pattern, and topics that nobody granted are none of it."""
+    topic, other = login.filled("least", "a", "b"), login.filled("least.not", "x")
+    prefix = topic.removeprefix("least")
+    broker.allow(USER, "READ", topic, prefix=True)
+    login.read(login.scram(topics=[topic], startingOffsets={topic: {"0": 1}}))
+    assert login.values == [b"b"]
+    feed = login.scram(topicPattern=rf"least(\.not)?{prefix}.*")
+    login.send(topic, "c")
+    assert feed.lag().records == 1
+    login.read(feed)
+    assert login.values == [b"b", b"c"]
+    assert feed.from_its_beginning().kafka is not None
+    assert (login.watch.lost, other in login.values) == (None, False)
+    feed.close()
+
+
+REFUSALS: list[tuple[str, dict[str, str], dict[str, str], str | None, str]] = [
+    (
+        "scram",
+        SCRAM_512,
+        {"password": "wrong"},
+        None,
+        "refuse the login: check username and password in secret kafka-auth",
+    ),
+    ("scram", SCRAM_256, {}, None, "know this user for mechanism SCRAM-SHA-256"),
+    ("plain", PLAIN, {}, None, "refuse the login: check username and password in secret kafka-auth"),
+    ("scram", PLAIN, {}, None, r"set spec.source.kafka.security.mechanism to one .* enabled"),
+    ("tls", TLS, {}, None, "put the authority's certificate into key ca.crt of secret kafka-auth"),
+    ("tls", TLS, {}, "stranger.crt", "put the authority's certificate into key ca.crt of secret"),
+    ("tls", TLS, {"ca.crt": "none"}, None, "a certificate in secret kafka-auth is damaged"),
+    ("expired", TLS, {}, "ca.crt", "a certificate of the brokers has expired: renew it"),
+    ("other", TLS, {}, "ca.crt", "the brokers' certificate is not of this host"),
+    ("scram", TLS, {}, "ca.crt", "check spec.source.kafka.security.protocol"),
+    ("tls", SCRAM_512, {}, None, "check spec.source.kafka.security.protocol"),
+    ("mutual", MUTUAL, {}, "ca.crt", "check tls.crt and tls.key in secret kafka-auth"),
+]
+
+
+@sources
+@pytest.mark.parametrize(
+    ("listener", "security", "secrets", "authority", "message"),
+    REFUSALS,
+    ids=[f"{refusal[0]}-{refusal[-1][:30]}" for refusal in REFUSALS],
+)
+def test_a_refusal_says_what_to_do(
+    login: Login,
+    monkeypatch: pytest.MonkeyPatch,
+    listener: str,
+    security: dict[str, str],
+    secrets: dict[str, str],
+    authority: str | None,
+    message: str,
+) -> None:
+    monkeypatch.setattr(kafka_admin, "_CLIENT_SECONDS", 5)
+    monkeypatch.setattr(kafka_admin, "_REQUEST_SECONDS", 5)
+    certificates = login.broker.certificates
+    if authority == "stranger.crt":
+        certificates.authority("stranger")
+    keys = {"username": USER, "password": PASSWORD, **secrets}
+    if authority is not None:
+        keys["ca.crt"] = certificates.text(authority)
+    feed = login.feed(listener, security, keys, topics=["any"])
+    began = time.monotonic()
+    with pytest.raises(Exception, match=r".") as refused:
+        login.read(feed)
+    feed.close()
+    assert time.monotonic() - began < 30
+    lost = login.watch.lost or ""
+    assert re.search(message, lost), lost
+    assert lost.startswith(login.broker.addresses[listener])
+    assert "\n" not in lost
+    for text in (lost, str(refused.value), cause_of(refused.value)):
+        assert keys["password"] not in text
+
+
+@sources
+def test_a_topic_that_may_not_be_seen_is_not_taken_for_deleted(login: Login, broker: GuardedBroker) -> None:
+    topic = login.filled("hidden", "a", "b")
+    broker.allow(USER, "READ", topic)
+    login.read(login.scram(topics=[topic]))
+    login.send(topic, "c")
+    broker.withdraw(USER, "READ", topic)
+    for of in ({"topics": [topic]}, {"topicPattern": topic.replace(".", r"\.")}):
+        feed = login.scram(**of)
+        with pytest.raises(TopicsForbidden, match=f"may not see topic {topic}, .* the right Read on it"):
+            login.read(feed)
+        with pytest.raises(TopicsForbidden):
+            feed.lag()
+        assert topic in (login.watch.lost or "")
+        feed.close()
+    broker.allow(USER, "DESCRIBE", topic)
+    with pytest.raises(TopicsForbidden, match=f"may not read topic {topic}: give .* the right Read on it"):
+        login.read(login.scram(topics=[topic]))
+    broker.allow(USER, "READ", topic)
+    login.read(login.scram(topics=[topic]))
+    assert login.values == [b"a", b"b", b"c"]
+    assert login.watch.lost is None
+    broker.open.delete(topic)
+    login.read(login.scram(topics=[topic]))  # all of it is read
+    broker.open.create_named(topic)
+    with pytest.raises(SourceLost, match="was deleted and made again"):
+        login.read(login.scram(topics=[topic]))
+
+
+@sources
+def test_brokers_that_do_not_tell_rights(
+    login: Login, broker: GuardedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, jvm = login.filled("old", "a"), cast(Any, login.spark._jvm)
+    broker.allow(USER, "READ", topic)
+    describing, asked = KafkaAdmin._describing, []
+
+    def old(self: Any, names: Collection[str]) -> dict[str, Any]:
+        asked.append(self._tells_rights)
+        if not self._tells_rights:
+            return describing(self, names)
+        refusal = jvm.org.apache.kafka.common.errors.UnsupportedVersionException("too old")
+        return {name: jvm.java.util.concurrent.CompletableFuture.failedFuture(refusal) for name in names}
+
+    monkeypatch.setattr(KafkaAdmin, "_describing", old)
+    login.read(login.scram(topics=[topic]))
+    assert (login.values, asked[:2], any(asked[1:])) == ([b"a"], [True, False], False)
+
+
+@sources
+@pytest.mark.parametrize("lax", [False, True], ids=["strict", "lax"])
+def test_a_topic_that_is_hidden_while_others_are_read_is_read_on(
+    login: Login, broker: GuardedBroker, monkeypatch: pytest.MonkeyPatch, lax: bool
+) -> None:
+    """Spark records a batch without it, and would never go on from there, or read it all again.
+
+    ``lax``: beside a topic that was deleted, for which Spark is told to put up with losses.
+    """
+    seen, hidden, deleted = login.filled("side.a", "a"), login.filled("side.b", "b"), login.filled("side.c")
+    of = {"topicPattern": f"({seen}|{hidden}|{deleted})".replace(".", r"\.")}
+    for topic in (seen, hidden, deleted):
+        broker.allow(USER, "READ", topic)
+    login.read(login.scram(**of))
+    if lax:
+        broker.open.delete(deleted)
+    check, feed = KafkaFeed._check_topics, login.scram(**of)
+
+    def hide(self: KafkaFeed) -> bool:
+        """Between the feed's look and Spark's."""
+        found = check(self)
+        monkeypatch.undo()
+        broker.withdraw(USER, "READ", hidden)
+        login.send(seen, "c")
+        login.send(hidden, "d")
+        return found
+
+    monkeypatch.setattr(KafkaFeed, "_check_topics", hide)
+    with pytest.raises(TopicsForbidden, match=f"may not see topic {hidden}"):
+        login.read(feed)
+    assert [batch.batch_id for batch in feed.pending()] == [1]
+    broker.allow(USER, "READ", hidden)
+    login.read(login.scram(**of))
+    assert sorted(login.values) == [b"a", b"b", b"c", b"d"]
+
+
+@sources
+def test_a_topic_that_is_granted_late_is_read_from_what_there_is(login: Login, broker: GuardedBroker) -> None:
+    """Spark takes it for a loss that a topic which was not there yesterday begins after 0."""
+    first, late = login.filled("late.a", "a"), login.filled("late.b", "gone", "b")
+    broker.open.expire(late, 1)
+    pattern = f"({first}|{late})".replace(".", r"\.")
+    broker.allow(USER, "READ", first)
+    login.read(login.scram(topicPattern=pattern))
+    broker.allow(USER, "READ", late)
+    with running(login, login.scram(topicPattern=pattern)):
+        until(lambda: b"b" in login.values)
+        login.send(first, "c")
+        login.send(late, "d")
+        until(lambda: len(login.values) == 4)
+    login.read(login.scram(topicPattern=pattern))
+    assert sorted(login.values) == [b"a", b"b", b"c", b"d"]
+
+
+@contextmanager
+def running(login: Login, feed: KafkaFeed) -> Iterator[None]:
+    """A feed that goes on in a thread until the block ends."""
+    stop, failed = threading.Event(), []
+
+    def work() -> None:
+        try:
+            feed.run(login.apply, once=False, stopping=stop.is_set)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert (failed, thread.is_alive()) == ([], False)
+
+
+class Patient(Counter):
+    """An applier that keeps the records of batches that were applied."""
+
+    seen: list[tuple[int, int]]
+
+    def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
+        result = super().apply(raw, batch)
+        Patient.seen += [(row.partition, row.offset) for row in raw.orderBy("offset").collect()]
+        return result
+
+    def forget(self) -> None:
+        """Nothing is kept of a batch that failed."""
+
+
+@sources
+@pytest.mark.timeout(300)
+def test_a_run_waits_while_it_is_refused_and_loses_nothing(
+    login: Login, broker: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong password; one that is changed meanwhile; a right that is taken away: each ends by itself."""
+    quickly(monkeypatch)
+    monkeypatch.setattr(kafka_feed, "_CHECK_SECONDS", 1.0)
+    topic = login.filled("waits", "a", "b")
+    broker.allow(USER, "READ", topic)
+    broker.set_password(USER, "another")
+    secret = tmp_path / "kafka-auth"
+    secret.mkdir()
+    (secret / "username").write_text(USER)
+    (secret / "password").write_text(f"{PASSWORD}\n")
+    given = {"bootstrapServers": broker.addresses["scram"], "topics": [topic], "security": SCRAM_512}
+    pipeline, secrets = make(tmp_path, source={"kafka": given}), {"kafka-auth": secret}
+    with pytest.raises(SourceUnreachable, match=r"check username and password in secret kafka-auth"):
+        run(pipeline, once=True, spark=login.spark, secrets=secrets, make_applier=Counter)
+    reports, stop, failed = Reports(), threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            run(
+                pipeline,
+                spark=login.spark,
+                stopping=stop.is_set,
+                secrets=secrets,
+                sinks=[reports],
+                make_applier=Patient,
+            )
+        except BaseException as error:
+            failed.append(error)
+
+    def lost(because: str) -> Callable[[], bool]:
+        return lambda: because in (reports.sources[-1].error or "") if reports.sources else False
+
+    def applied() -> int:
+        return len(Patient.seen)
+
+    Patient.seen = []
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    until(lost("refuse the login"))
+    broker.set_password(USER, PASSWORD)
+    until(lambda: applied() == 2 and not reports.sources[-1].error)
+    broker.set_password(USER, "another")  # asked for again by the broker, see RELOGIN_MILLIS
+    until(lost("refuse the login"))
+    login.send(topic, "c")
+    broker.set_password(USER, PASSWORD)
+    until(lambda: applied() == 3 and not reports.sources[-1].error)
+    broker.withdraw(USER, "READ", topic)
+    until(lost(f"may not see topic {topic}"))
+    login.send(topic, "d")
+    time.sleep(3)
+    broker.allow(USER, "DESCRIBE", topic)
+    until(lost(f"may not read topic {topic}"))
+    broker.allow(USER, "READ", topic)
+    until(lambda: applied() == 4 and not reports.sources[-1].error)
+    stop.set()
+    worker.join(60)
+    assert (failed, worker.is_alive()) == ([], False)
+    assert reports.all[-1].phase == "Stopped"
+    assert Patient.seen == [(0, offset) for offset in range(4)]
+
+
+@sources
+def test_the_password_and_the_key_are_told_to_nobody(login: Login, broker: GuardedBroker) -> None:
+    """Neither in what Spark and Kafka log for developers, nor in plans."""
+    marker, topic = "Secr3t-Marker", login.filled("told", "a")
+    broker.set_password("shy", f'{marker}"{marker}')
+    broker.allow("shy", "READ", topic)
+    certificates = broker.certificates
+    certificates.sign("shy", "DNS:shy")
+    keys = {"username": "shy", "password": f'{marker}"{marker}', "ca.crt": certificates.text("ca.crt")}
+    keys |= {f"tls.{kind}": certificates.text(f"shy.{kind}") for kind in ("crt", "key")}
+    feed = login.feed("tls", TLS, keys, topics=[topic])
+    plans: list[str] = []
+
+    def apply(frame: DataFrame, batch: Batch) -> None:
+        login.apply(frame, batch)
+        plans.append(str(frame._jdf.queryExecution().toString()))
+        plans.append(str(feed._read(False)._jdf.queryExecution().toString()))
+
+    with logged(login.spark) as written:
+        feed.run(apply, once=True, stopping=lambda: False)
+    feed.close()
+    text = "\n".join([*plans, written()])
+    assert login.values == [b"a"]
+    assert "sasl.jaas.config" in written()
+    assert plans[0]
+    key = keys["tls.key"].splitlines()[1]
+    assert marker not in text
+    assert key not in text
+
+
+@contextmanager
+def logged(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """What the JVM's loggers of Kafka and of Spark's Kafka source write meanwhile, from DEBUG on."""
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    written = jvm.java.io.StringWriter()
+    appender = log4j.core.appender.WriterAppender.createAppender(None, None, written, "login", False, True)
+    appender.start()
+    root = log4j.LogManager.getContext(False).getConfiguration().getRootLogger()
+    names = ["org.apache.kafka", "org.apache.spark.kafka010", "org.apache.spark.sql"]
+    before = {name: log4j.LogManager.getLogger(name).getLevel() for name in names}
+    root.addAppender(appender, log4j.Level.DEBUG, None)
+    for name in names:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.DEBUG)
+    try:
+        yield lambda: str(written.toString())
+    finally:
+        root.removeAppender("login")
+        for name, level in before.items():
+            log4j.core.config.Configurator.setLevel(name, level)

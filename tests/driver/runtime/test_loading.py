@@ -1,0 +1,114 @@
+"""When tables are loaded from their database, and what happens while there is none."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.runtime.events import BatchDone, Event, Warned
+from lakemirror.driver.runtime.loading import Loading
+from lakemirror.driver.runtime.runner import run
+from tests.api.manifests import SMALL
+from tests.support.kafka_broker import free_port
+from tests.support.mirroring import Mirroring
+from tests.support.records import Column
+from tests.support.shop import Shop, table
+
+
+class Feed:
+    """A source of which nothing is read at first, and something at the given look."""
+
+    def __init__(self, committed_at: int | None = None, pending_at: int | None = None) -> None:
+        self.looks, self.committed_at, self.pending_at = 0, committed_at, pending_at
+
+    def committed(self) -> object | None:
+        self.looks += 1
+        return object() if self.looks == self.committed_at else None
+
+    def pending(self) -> list[object]:
+        return [object()] if self.looks == self.pending_at else []
+
+
+def load(feed: Feed, start: Any, *, ended: bool = False, over: threading.Event | None = None) -> None:
+    """Load no table, once the stream has begun at ``start``."""
+    kafka = {"bootstrapServers": "kafka:9092", "topics": ["t"], "startingOffsets": start}
+    document = {**SMALL, "spec": {**SMALL["spec"], "source": {"kafka": kafka}}}
+    run: Any = SimpleNamespace(
+        pipeline=CdcPipeline.from_dict(document), threads=SimpleNamespace(stopping=lambda: False)
+    )
+    source: Any = feed
+    Loading(run, {}, source, lambda: ended).load(over or threading.Event())
+
+
+@pytest.mark.parametrize("start", ["latest", {"timestamp": "2026-03-01T00:00:00Z"}])
+@pytest.mark.parametrize("begun", [{"committed_at": 3}, {"pending_at": 3}])
+def test_a_stream_that_starts_late_has_begun_before_its_tables_are_loaded(
+    start: Any, begun: dict[str, int]
+) -> None:
+    """Else what changes between the snapshot and the beginning would be in neither."""
+    feed = Feed(**begun)
+    load(feed, start)
+    assert feed.looks == 3
+
+
+def test_a_stream_that_starts_at_its_beginning_is_not_waited_for() -> None:
+    feed = Feed()
+    load(feed, "earliest")
+    assert feed.looks == 0
+
+
+def test_a_stream_that_ends_without_a_beginning_is_told() -> None:
+    """A first batch that came while it ended counts."""
+    with pytest.raises(LakemirrorError, match="startingOffsets: earliest"):
+        load(Feed(), "latest", ended=True)
+    load(Feed(committed_at=1), "latest", ended=True)
+
+
+def test_who_waits_for_the_beginning_can_be_stopped() -> None:
+    over = threading.Event()
+    threading.Timer(0.3, over.set).start()
+    feed = Feed()
+    load(feed, "latest", over=over)
+    assert feed.looks > 0
+
+
+def test_a_database_that_is_away_holds_up_no_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """A run that goes on warns and tries again; a run once fails, and the next one tries again."""
+    items, shop = table("items", Column("v", "int32")), Shop()
+    away = {"jdbc": {"url": f"jdbc:postgresql://127.0.0.1:{free_port()}/demo"}}
+    settings = {
+        "verify": away,
+        "tables": [{"source": "public.items", "snapshot": "jdbc"}],
+        "trigger": {"interval": "1s"},
+    }
+    mirroring = Mirroring(tmp_path, settings).deliver([shop.create(items, id=1, v=1)])
+    warned: list[str] = []
+    batches: list[BatchDone] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Warned):
+            warned.append(event.message)
+        if isinstance(event, BatchDone):
+            batches.append(event)
+
+    until = time.monotonic() + 60
+    run(
+        mirroring.pipeline,
+        spark=spark,
+        on_event=on_event,
+        stopping=lambda: bool(warned and batches) or time.monotonic() > until,
+    )
+    assert len(batches) == 1
+    away_text = "public.items could not be loaded from its database, and is loaded again in 5 s: .*reached"
+    assert re.match(away_text, warned[0])
+    with pytest.raises(LakemirrorError, match=r"public\.items could not be loaded from its database"):
+        mirroring.run(spark)

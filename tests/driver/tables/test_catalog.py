@@ -1,0 +1,177 @@
+"""Mirrors in a catalog, as somebody who browses it sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline
+from lakemirror.driver.runtime.runner import run
+from lakemirror.driver.tables.columns import COMMENTS
+from tests.support.mirroring import Mirroring
+from tests.support.records import Column, Record
+from tests.support.shop import Shop, table
+
+TARGET = {"target": {"table": "browsed_{schema}.{table}"}}
+ROOT = Path(__file__).parents[3]
+_START_SECONDS = 120
+
+
+def commented(records: list[Record], **comments: str) -> list[Record]:
+    """Records whose schemas have comments of columns, as Debezium writes them on demand."""
+    return [
+        {**each, "value": each["value"] and _with(json.loads(each["value"]), comments)} for each in records
+    ]
+
+
+def _with(value: dict[str, Any], comments: dict[str, str]) -> str:
+    for image in value["schema"]["fields"]:
+        for column in image.get("fields") or ():
+            if column["field"] in comments:
+                column["doc"] = comments[column["field"]]
+    return json.dumps(value)
+
+
+def comment_of(spark: SparkSession, name: str) -> str:
+    about = spark.sql(f"DESCRIBE EXTENDED {name}").where("col_name = 'Comment'").first()
+    return str(about["data_type"]) if about is not None else ""
+
+
+def test_schema_and_comments_are_there_for_who_browses(spark: SparkSession, tmp_path: Path) -> None:
+    shop, before, after = Shop(), table("items", Column("v", "int32")), table("items", *COLUMNS)
+    mirroring = Mirroring(tmp_path, TARGET)
+    try:
+        mirroring.deliver([commented(shop.create(before, id=1, v=1), v="How many; don't count")]).run(spark)
+        mirroring.deliver([commented(shop.create(after, id=2, v=2, w=3), w="It's new")]).run(spark)
+        fields = {
+            each.name: each.metadata.get("comment") for each in spark.table("browsed_public.items").schema
+        }
+        assert fields == {
+            **{"id": None, "v": "How many; don't count", "w": "It's new"},
+            **{name: COMMENTS[name] for name in fields if name.startswith("__")},
+        }
+        told = "Mirror of demo.public.items, kept by Lakemirror's pipeline test: to be read only"
+        assert comment_of(spark, "browsed_public.items") == told
+    finally:
+        spark.sql("DROP SCHEMA IF EXISTS browsed_public CASCADE")
+
+
+def test_the_example_runs_as_it_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = CdcPipeline.from_yaml((ROOT / "examples/catalog/pipeline.yaml").read_text("utf-8"))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    try:
+        run(pipeline, once=True, spark=spark)
+        listed = spark.sql("SHOW TABLES IN mirrors_of_shop").collect()
+        assert {each["tableName"] for each in listed} == {"customers", "orders"}
+        assert "pipeline catalog" in comment_of(spark, "mirrors_of_shop.orders")
+    finally:
+        spark.sql("DROP SCHEMA IF EXISTS mirrors_of_shop CASCADE")
+
+
+COLUMNS = (Column("v", "int32"), Column("w", "int32", optional=True))
+
+
+@pytest.fixture
+def metastore(tmp_path: Path) -> Iterator[str]:
+    """The address of a Hive metastore, which is part of Spark, with a database of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/metastore_db;create=true",
+        "datanucleus.schema.autoCreateAll": "true",
+        "hive.metastore.schema.verification": "false",
+        "hive.metastore.warehouse.dir": f"{tmp_path}/warehouse",
+    }
+    options = [word for name, value in settings.items() for word in ("--hiveconf", f"{name}={value}")]
+    jars = f"{Path(pyspark.__file__).parent}/jars/*"
+    service = ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port), *options]
+    with (tmp_path / "metastore.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["java", "-Xmx512m", "-Dhive.async.log.enabled=false", "-cp", jars, *service],
+            stdout=log,
+            stderr=log,
+            cwd=tmp_path,
+        )
+    try:
+        until = time.monotonic() + _START_SECONDS
+        while not _answers(port):
+            assert process.poll() is None, (tmp_path / "metastore.log").read_text()[-2000:]
+            assert time.monotonic() < until, (tmp_path / "metastore.log").read_text()[-2000:]
+            time.sleep(0.5)
+        yield f"thrift://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.sources
+@pytest.mark.timeout(600)
+def test_a_hive_metastore_has_the_mirrors(metastore: str, tmp_path: Path) -> None:
+    """Each run is a process of its own: which catalog a session has is decided once for a JVM."""
+    shop, items = Shop(), table("items", Column("v", "int32"))
+    conf = {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.hive.metastore.uris": metastore,
+        "spark.sql.warehouse.dir": f"{tmp_path}/warehouse",
+    }
+    settings = {"target": {"table": "mirrors_{schema}.{table}"}, "defaults": {"mode": "scd2"}}
+    mirroring = Mirroring(tmp_path / "run", {**settings, "spark": {"conf": conf}})
+    for records in (shop.create(items, id=1, v=1), shop.update(items, id=1, v=2)):
+        mirroring.deliver([records])
+        _lakemirror("run", "--once", "-f", str(mirroring.manifest))
+    found = _query(conf, "SELECT id, v FROM mirrors_public.items ORDER BY __valid_from")
+    assert found == [[1, 1], [1, 2]]
+    assert _query(conf, "SELECT id, v FROM mirrors_public.items__current") == [[1, 2]]
+    described = _query(conf, "SHOW TABLES IN mirrors_public")
+    assert sorted(row[1] for row in described) == ["items", "items__current"]
+
+
+def _lakemirror(*arguments: str) -> None:
+    done = _python("-m", "lakemirror.cli.main", *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def _query(conf: dict[str, str], sql: str) -> list[list[Any]]:
+    code = (
+        "import json, sys\n"
+        "from lakemirror.driver.runtime.session import create_session\n"
+        "session = create_session('query', json.loads(sys.argv[1]))\n"
+        "print('rows', json.dumps([list(row) for row in session.sql(sys.argv[2]).collect()]))\n"
+    )
+    done = _python("-c", code, json.dumps(conf), sql)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = (each for each in done.stdout.splitlines() if each.startswith("rows "))
+    rows: list[list[Any]] = json.loads(line.removeprefix("rows "))
+    return rows
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=300,
+    )

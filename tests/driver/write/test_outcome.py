@@ -1,0 +1,36 @@
+"""What is told of records besides their outcome."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column
+from tests.support.shop import Shop, table
+
+
+def test_records_that_come_much_later_than_newer_ones_are_counted_and_told(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of stale records, those older than the row or the tombstone by more than the tolerance."""
+    shop, items = Shop(), table("items", Column("v", "int32"))
+    late = [*shop.create(items, id=1, v=1), *shop.create(items, id=3, v=1)]
+    shop.seconds += 20
+    much_later = [*shop.update(items, id=1, v=2), *shop.delete(items, id=3, v=1)]
+    little = shop.create(items, id=2, v=1)
+    little_later = shop.update(items, id=2, v=2)
+    other = shop.create(items, id=4, v=1)
+    batches = [[*much_later, *little_later], [*late, *little, *other]]
+    mirroring = Mirroring(tmp_path, {"ordering": {"toleranceMs": 10_000}}).deliver(batches)
+    counts = mirroring.run(spark).tables["demo.public.items"].counts
+    assert (counts.stale, counts.out_of_order) == (3, 2)
+    assert counts.unaccounted == 0
+    assert sorted(map(tuple, at(spark, mirroring.path("demo", "public", "items")).collect())) == [
+        (1, 2),
+        (2, 2),
+        (4, 1),
+    ]
+    assert "2 record(s) came more than ordering.toleranceMs (10000 ms) after newer changes" in caplog.text

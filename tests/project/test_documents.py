@@ -1,0 +1,101 @@
+"""What a stranger reads first: it is there, it agrees with the project, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as they are made where Markdown is shown."""
+    titles = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in HEADING.findall(path.read_text())]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in LINK.findall(path.read_text()):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        assert ROOT in target.parents, link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_licence_is_apaches_and_the_package_says_so() -> None:
+    words = " ".join((ROOT / "LICENSE").read_text().split())
+    # Of https://www.apache.org/licenses/LICENSE-2.0.txt, white space made even.
+    assert hashlib.sha256(words.encode()).hexdigest().startswith(APACHE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    assert {"Documentation", "Source", "Issues", "Changelog"} <= project["urls"].keys()
+    assert (ROOT / project["readme"]).is_file()
+
+
+APACHE = "0ffddef9e48f8a09aed5caf2d44f7ba1"
+
+
+def test_what_the_package_is_built_of_is_in_the_images_context() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    for name in (project["readme"], *project["license-files"]):
+        assert f"!{name}" in ignored
+        assert re.search(rf"^COPY .*\b{re.escape(name)}\b", dockerfile, re.MULTILINE), name
+
+
+def test_commands_of_the_guide_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for script in set(re.findall(r"\bscripts/[\w-]+", text)):
+        assert (ROOT / script).is_file(), script
+    for path in set(re.findall(r"`((?:tests|operator|docs|charts|docker)/[\w/.-]+)`", text)):
+        assert (ROOT / path).exists(), path
+
+
+def test_security_names_tests_that_are_there() -> None:
+    named = set(re.findall(r"`(tests/[\w/.-]+)`", (ROOT / "SECURITY.md").read_text()))
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_map_of_owners_has_no_place_that_is_not_there() -> None:
+    lines = [line.split() for line in (ROOT / ".github/CODEOWNERS").read_text().splitlines()]
+    rules = [line for line in lines if line and not line[0].startswith("#")]
+    assert rules[0][0] == "*", "somebody is asked about everything"
+    for pattern, *owners in rules:
+        assert owners, pattern
+        assert all(fnmatch(owner, "@*/*") for owner in owners), pattern
+        if pattern != "*":
+            path = ROOT / pattern.strip("/")
+            assert path.is_dir() if pattern.endswith("/") else path.is_file(), pattern
+
+
+def test_hooks_run_what_is_there() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    for repository in config["repos"]:
+        assert repository["repo"] == "local", "another one would have to be pinned"
+        for hook in repository["hooks"]:
+            words = [word for word in hook["entry"].split() if word != "env" and "=" not in word]
+            program = words[0]
+            development = (ROOT / "pyproject.toml").read_text().partition("dev = [")[2]
+            packaged = {"lint-imports": "import-linter"}
+            if program.startswith(".venv/bin/"):
+                name = program.removeprefix(".venv/bin/")
+                assert f'"{packaged.get(name, name)}>=' in development, program
+            else:
+                assert (ROOT / program).is_file(), program
+            if "files" in hook:
+                assert re.compile(hook["files"])

@@ -1,0 +1,194 @@
+"""Shards of one table in one mirror (``tables[].mergeShards``): each as its own database, in any delivery."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.driver import faults
+from lakemirror.driver.runtime.verifier import SnapshotWanted, verify
+from tests.support.delivery import doubled, parts, shuffled
+from tests.support.histories import History, Shape, key_of, many, play
+from tests.support.mirroring import Mirroring
+from tests.support.records import Column, Record, Row
+from tests.support.shop import Shop, table
+from tests.support.versions import History as Model
+from tests.support.versions import mirrored
+
+SOURCE = r"/demo_\d(\.public)?\.items/"
+
+
+@pytest.fixture(autouse=True)
+def nothing_armed() -> Iterator[None]:
+    yield
+    faults._armed.clear()
+
+
+def of(database: str, records: list[Record]) -> list[Record]:
+    """The records as another database's."""
+    return [
+        {
+            **r,
+            "topic": f"{database}.{r['topic']}",
+            "value": r["value"] and r["value"].replace('"db":"demo"', f'"db":"{database}"'),
+        }
+        for r in records
+    ]
+
+
+def merging(folder: Path, **more: Any) -> Mirroring:
+    entry = {"source": SOURCE, "target": {"path": f"{folder}/lake/items"}, "mergeShards": True, **more}
+    return Mirroring(folder, {"tables": [entry], "unlisted": "ignore"})
+
+
+def stored(spark: SparkSession, folder: Path) -> list[Row]:
+    return [row.asDict() for row in spark.read.format("delta").load(f"{folder}/lake/items").collect()]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("many_ids", "batches", "crashes"),
+    [
+        (6, 1, [("after-rows", 1)]),
+        pytest.param(
+            *(24, 3, [("after-tombstones", 1), ("after-rows", 0), ("after-rows", 1)]),
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_each_shard_ends_in_the_rows_of_its_database(
+    spark: SparkSession,
+    tmp_path: Path,
+    many_ids: int,
+    batches: int,
+    crashes: list[tuple[faults.AnyPoint, int]],
+) -> None:
+    """A PostgreSQL with truncates and values that it leaves out and a MariaDB, of whose positions nothing can
+    be compared, with the same keys; doubled and shuffled, and after crashes between two shards' commits.
+    """
+    rnd = random.Random(9)
+    histories: dict[str, History] = {
+        "demo_1.public.items": play(many(range(many_ids), rnd, truncates=2), Shape()),
+        "demo_2.items": play(many(range(many_ids), rnd), Shape(source="mariadb", schemas=False)),
+    }
+    records = [r for name, each in histories.items() for r in of(name.partition(".")[0], each.records)]
+    mirroring = merging(tmp_path).deliver(parts(shuffled(doubled(records), 4), batches))
+    for point, after in crashes:
+        faults.arm(point, after=after)
+        with pytest.raises(faults.InjectedCrash):
+            mirroring.run(spark)
+    summary = mirroring.run(spark)
+    assert summary.tables.keys() == histories.keys()
+    assert not any(each.error or each.counts.quarantined for each in summary.tables.values())
+    rows = stored(spark, tmp_path)
+    for name, history in histories.items():
+        left_out = history.needs_a_reused_image()
+        mine = [
+            {n: row[n] for n in ("h", "id", "v", "note", "big")} for row in rows if row["__source"] == name
+        ]
+        found = {key_of(row): row for row in mine if row["h"] not in left_out}
+        assert len(found) == len([row for row in mine if row["h"] not in left_out])
+        assert found == {key: row for key, row in history.rows.items() if key[0] not in left_out}
+    assert {row["__source"] for row in rows} == histories.keys()
+    before = mirroring.versions()
+    mirroring.run(spark)
+    assert mirroring.versions() == before
+
+
+def test_what_happens_in_a_shard_is_its_own_affair(spark: SparkSession, tmp_path: Path) -> None:
+    """A shard that gets a column, loses it and has it again, or is truncated, changes no row of another one;
+    its positions say nothing of the other's.
+    """
+    one, two = Shop(), Shop(lsn=900_000)
+    plain, wide = (
+        table("items", Column("v", "int32")),
+        table("items", Column("v", "int32"), Column("note", "string", True)),
+    )
+    batches = [
+        [*of("demo_1", one.create(plain, id=1, v=1)), *of("demo_2", two.create(wide, id=1, v=2, note="two"))],
+        [
+            *of("demo_1", one.create(wide, id=2, v=1, note="one")),
+            *of("demo_2", two.create(wide, id=2, v=2, note="b")),
+        ],
+        [*of("demo_1", one.update(plain, id=2, v=5)), *of("demo_2", two.delete(wide, id=2, v=2, note="b"))],
+        [*of("demo_1", one.create(wide, id=3, v=7, note="new"))],
+        [*of("demo_2", two.truncate(wide)), *of("demo_2", two.create(wide, id=9, v=9, note=None))],
+        [*of("demo_1", one.update(wide, id=1, v=8, note=None))],
+    ]
+    mirroring = merging(tmp_path).deliver(batches)
+    summary = mirroring.run(spark)
+    assert not any(
+        each.error or each.counts.quarantined or each.counts.stale for each in summary.tables.values()
+    )
+    rows = {(r["__source"], r["id"]): (r["v"], r["note"]) for r in stored(spark, tmp_path)}
+    first, second = "demo_1.public.items", "demo_2.public.items"
+    assert rows == {
+        (first, 1): (8, None),
+        (first, 2): (5, None),
+        (first, 3): (7, "new"),
+        (second, 9): (9, None),
+    }
+    for name, shard in (("demo_1", first), ("demo_2", second)):
+        mine = [(key[1], *values) for key, values in rows.items() if key[0] == shard]
+        source = spark.createDataFrame(mine, "id int, v int, note string")
+        source.write.parquet(f"{tmp_path}/snapshots/{name}/items")
+    compared = verify(
+        mirroring.pipeline, SnapshotWanted(f"{tmp_path}/snapshots/{{db}}/{{table}}", "parquet"), spark=spark
+    )
+    assert [(each.source, each.equal, each.mirror_rows) for each in compared.tables] == [
+        (first, True, 3),
+        (second, True, 1),
+    ]
+
+    changes = {name: [(d.change, d.column) for d in each.drift] for name, each in summary.tables.items()}
+    assert changes[second] == [("added", "note")], "the mirror got it, which the first shard had made without"
+    assert ("dropped", "note") in changes[first]
+
+    (tmp_path / "again").mkdir()
+    alone = Mirroring(
+        tmp_path / "again", {"target": {"path": f"{tmp_path}/lake/{{table}}"}, "unlisted": "mirror"}
+    )
+    errors = [each.error for each in alone.deliver(batches[:1]).run(spark).tables.values()]
+    assert errors
+    assert all(errors)
+
+
+def test_shards_are_appended_with_truncates_and_their_names(spark: SparkSession, tmp_path: Path) -> None:
+    one, two = Shop(), Shop()
+    items = table("items", Column("v", "int32"))
+    records = [
+        *of("demo_1", [*one.create(items, id=1, v=1), *one.truncate(items)]),
+        *of("demo_2", [*two.create(items, id=1, v=1), *two.truncate(items)]),
+    ]
+    mirroring = merging(tmp_path, mode="append").deliver([records, doubled(records)])
+    mirroring.run(spark)
+    found = sorted((r["__source"], r["__op"], r["v"]) for r in stored(spark, tmp_path) if r["__op"] == "c")
+    assert found == [("demo_1.public.items", "c", 1), ("demo_2.public.items", "c", 1)]
+    assert sorted(r["__source"] for r in stored(spark, tmp_path) if r["__op"] == "t") == [
+        "demo_1.public.items",
+        "demo_2.public.items",
+    ]
+
+
+@pytest.mark.timeout(900)
+def test_each_shard_has_the_versions_of_its_database(spark: SparkSession, tmp_path: Path) -> None:
+    """In mode scd2, with truncates of one of them; shuffled, in two batches."""
+    rnd = random.Random(11)
+    histories: dict[str, History] = {
+        "demo_1.public.items": play(many(range(8), rnd, truncates=2), Shape()),
+        "demo_2.items": play(many(range(8), rnd), Shape(source="mariadb", schemas=False)),
+    }
+    records = [r for name, each in histories.items() for r in of(name.partition(".")[0], each.records)]
+    mirroring = merging(tmp_path, mode="scd2").deliver(parts(shuffled(doubled(records), 7), 2))
+    summary = mirroring.run(spark)
+    assert not any(each.error or each.counts.quarantined for each in summary.tables.values())
+    for name, history in histories.items():
+        found = mirrored(spark, f"{tmp_path}/lake/items", ("h", "id"), where=f"__source = '{name}'")
+        expected = {key: each for key, each in Model().replay(history.records).keys.items() if each}
+        assert found == expected
+        assert any(not versions[-1].is_current for versions in found.values())
