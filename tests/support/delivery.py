@@ -57,16 +57,6 @@ def _sent_again(record: Record) -> Record:
     return {**record, "value": value, "timestamp": record["timestamp"] + 60_000}
 
 
-def sent_again(some: Sequence[Record], all_: Sequence[Record]) -> list[Record]:
-    """Some of all records, as a connector sends them once more: at the end of their partitions."""
-    ends = {place: max(each["offset"] for each in found) for place, found in by_partition(all_).items()}
-    again = []
-    for record in map(_sent_again, some):
-        ends[record["topic"], record["partition"]] += 1
-        again.append({**record, "offset": ends[record["topic"], record["partition"]]})
-    return again
-
-
 def _renumbered(records: Iterable[Record]) -> list[Record]:
     nexts: dict[Partition, int] = {}
     renumbered = []

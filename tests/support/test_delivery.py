@@ -57,16 +57,6 @@ def test_a_restart_sends_a_tail_again_with_new_offsets(played: list[Step], back:
     assert Mirror().replay(in_source_order(sent)).tables == Mirror().replay(records).tables
 
 
-def test_some_records_are_sent_again_at_the_end_of_their_partitions(records: list[Record]) -> None:
-    again = delivery.sent_again(records[:10], records)
-    sent = delivery.by_partition([*records, *again])
-    for partition, before in delivery.by_partition(records).items():
-        assert sent[partition][: len(before)] == before
-        assert [r["offset"] for r in sent[partition]] == list(range(len(sent[partition])))
-    assert [each["key"] for each in again] == [each["key"] for each in records[:10]]
-    assert Mirror().replay(in_source_order([*records, *again])).tables == Mirror().replay(records).tables
-
-
 def test_batches_are_cut_in_order_and_written_one_file_each(records: list[Record], tmp_path: Path) -> None:
     batches = delivery.cut(records, 7)
     assert {len(batch) for batch in batches[:-1]} == {7}
