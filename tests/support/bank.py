@@ -153,6 +153,8 @@ def connector(server: Server) -> dict[str, object]:
         "publication.name": PUBLICATION,
         "publication.autocreate.mode": "disabled",
         "heartbeat.interval.ms": 1000,
+        # Else the slot stands still while nothing changes.
+        "heartbeat.action.query": "SELECT pg_logical_emit_message(false, 'heartbeat', '')",
         "topic.creation.default.partitions": 3,
         "topic.creation.default.replication.factor": 1,
     }
