@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemirror.api import CdcPipeline, Pipeline
 from lakemirror.api.report import Counts
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.results import BatchResult, Drift, TableResult
 
 
@@ -20,7 +21,9 @@ class Counter:
     made: list[Counter]
     """All that were made, since a test emptied it."""
 
-    def __init__(self, spark: SparkSession, pipeline: CdcPipeline, query_id: str) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: CdcPipeline, query_id: str, history: AuditHistory
+    ) -> None:
         self.query_id = query_id
         self.batches: list[Batch] = []
         self.collected: list[bool] = []

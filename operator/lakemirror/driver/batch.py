@@ -39,6 +39,7 @@ from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.aside import keep_aside
+from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.conservation import require_accounted
 from lakemirror.driver.results import BatchResult, TableResult, without_open
 from lakemirror.driver.tables.names import TableName
@@ -67,8 +68,8 @@ class BatchApplier:
     """Applies the micro-batches of one query of one pipeline.
 
     Not for use from several threads. ``query_id`` names the checkpoint's query: batch numbers count within
-    it. ``encoding`` is how its records are written, JSON unless given; ``warn`` is told of files that are not
-    applied.
+    it. ``history`` is what the audit tells of earlier batches; ``encoding`` is how the query's records are
+    written, JSON unless given; ``warn`` is told of files that are not applied.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class BatchApplier:
         spark: SparkSession,
         pipeline: CdcPipeline,
         query_id: str,
+        history: AuditHistory,
         encoding: Encoding | None = None,
         warn: Callable[[str], None] = log.warning,
     ) -> None:
@@ -84,11 +86,11 @@ class BatchApplier:
         self._checkpoint = pipeline.spec.checkpoint
         self._app_id = f"lakemirror/{pipeline.name}/{query_id}"
         self._session = spark
-        self._tables = PipelineTables(spark, pipeline, audit.history(spark, self._checkpoint).tables)
+        self._tables = PipelineTables(spark, pipeline, history.tables)
         self._schemas: dict[int, str] = {}
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")
-        remembered = audit.positions(spark, self._checkpoint, None if self._again else query_id)
+        remembered = history.positions(None if self._again else query_id)
         self._memory = epochs.with_epochs(remembered, self._spec.order)
         self._every = 1
         self._first = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -85,14 +85,6 @@ class BatchResult:
     def counts(self) -> Counts:
         """Of the whole batch."""
         return self.rest + Counts.sum_of(table.counts for table in self.tables.values())
-
-
-@dataclass(frozen=True)
-class History:
-    """What earlier batches did: all together, and by source table."""
-
-    whole: Counts = NONE
-    tables: Mapping[str, TableResult] = field(default_factory=dict)
 
 
 def without_open(result: BatchResult) -> BatchResult:

@@ -152,11 +152,11 @@ def test_positions_are_those_of_the_newest_batch_though_it_is_pending(
     before, now = ({Stream("t", 0, "shop"): Place(At(seq, 5))} for seq in ("01", "02"))
     batch(9, "q", before)
     WriteBehind(spark, str(tmp_path)).flush()
-    assert audit.positions(spark, str(tmp_path), "q") == before
+    assert audit.history(spark, str(tmp_path)).positions("q") == before
     batch(10, "q", now)
     batch(0, "replay-1", None)
-    assert audit.positions(spark, str(tmp_path), "q") == now
-    assert audit.positions(spark, str(tmp_path)) == now
+    assert audit.history(spark, str(tmp_path)).positions("q") == now
+    assert audit.history(spark, str(tmp_path)).positions() == now
 
 
 @pytest.mark.parametrize("kind", ["local", "hadoop"])

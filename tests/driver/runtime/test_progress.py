@@ -12,7 +12,8 @@ from lakemirror.api.report import Counts, DriverPhase, Report
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import SourceRestarted, TableFailed
 from lakemirror.driver.read.base import Lag
-from lakemirror.driver.results import BatchResult, Drift, History, TableResult, add
+from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 from lakemirror.driver.runtime.progress import Progress
 from lakemirror.driver.runtime.reporter import FileSink, Reporter
 
@@ -111,7 +112,7 @@ def test_the_document() -> None:
 def test_totals_begin_with_what_was_before_and_count_a_repeated_batch_once() -> None:
     progress = Progress("shop")
     before = Counts(records=110, applied=100, quarantined=10)
-    history = History(before, {"public.orders": TableResult("public.orders", counts=before)})
+    history = AuditHistory(before, {"public.orders": TableResult("public.orders", counts=before)})
     progress.begin_with(history)
     assert progress.report("Starting", Lag(None, False)).totals.applied == 100
     # The batch was in the totals of before: the audit table says what they are with it.

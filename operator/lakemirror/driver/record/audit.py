@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.api.report import COUNTERS, Counts
+from lakemirror.api.report import COUNTERS, NONE, Counts
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.document import aware
 from lakemirror.driver.profile.positions import Memory, Place, Stream, from_json, newest, to_json
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import pending
 from lakemirror.driver.record.pending import Pending
-from lakemirror.driver.results import BatchResult, Drift, History, TableResult, Violated
+from lakemirror.driver.results import BatchResult, Drift, TableResult, Violated
 from lakemirror.driver.tables import delta
 
 COLUMNS = (
@@ -34,6 +34,24 @@ COLUMNS = (
 """One row for each table of a batch, and one with null ``source`` for the batch as a whole. There,
 ``seconds`` is how long the batch took until then.
 """
+
+
+@dataclass(frozen=True)
+class AuditHistory:
+    """What earlier batches did, all together and by source table; and by query its last batch, and what it
+    remembers of the source's positions.
+    """
+
+    whole: Counts = NONE
+    tables: Mapping[str, TableResult] = field(default_factory=dict)
+    last_batches: Mapping[str, int] = field(default_factory=dict)
+    memories: Mapping[str, Memory] = field(default_factory=dict)
+
+    def positions(self, query_id: str | None = None) -> dict[Stream, Place]:
+        """What a query remembers of the source's positions; without ``query_id``, what all of them do."""
+        every = self.memories.values()
+        return newest(every if query_id is None else [self.memories.get(query_id, {})])
+
 
 _STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
 _BATCH = ("query_id", "batch_id")
@@ -125,25 +143,15 @@ def _rows(
     return rows
 
 
-def positions(spark: SparkSession, checkpoint: str, query_id: str | None = None) -> dict[Stream, Place]:
-    """What a query remembers of the source's positions; without ``query_id``, what all of them do."""
+def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
+    """What all batches did, each counted once, and what their queries remember. Reads the audit once."""
     rows = read(spark, checkpoint)
     if rows is None:
-        return {}
-    batches = rows.where("source IS NULL AND positions IS NOT NULL")
-    if query_id is not None:
-        batches = batches.where(F.col("query_id") == query_id)
-    last = batches.groupBy("query_id").agg(F.max_by("positions", "batch_id").alias("positions"))
-    return newest(from_json(row["positions"]) for row in last.collect())
-
-
-def history(spark: SparkSession, checkpoint: str) -> History:
-    """What all batches did, each counted once: all together, and by source table with how it is now."""
-    rows = read(spark, checkpoint)
-    if rows is None:
-        return History()
+        return AuditHistory()
     when = F.struct("committed_at", "batch_id")
-    found = rows.groupBy("source").agg(
+    # A table's rows of all queries, and the batches of each query.
+    query = F.when(F.col("source").isNull(), F.col("query_id")).alias("query_id")
+    found = rows.groupBy("source", query).agg(
         *[F.sum(_counter(rows, name)).alias(name) for name in COUNTERS],
         *[
             F.max_by(name, F.when(F.col(name).isNotNull(), when)).alias(name)
@@ -151,15 +159,26 @@ def history(spark: SparkSession, checkpoint: str) -> History:
         ],
         *[F.max_by(name, when).alias(name) for name in ("tombstones_retained", "error")],
         F.max("last_event_time").alias("last_event_time"),
+        F.max("batch_id").alias("last_batch"),
         F.collect_list(F.when(F.col("drift").isNotNull(), F.struct("drift", "committed_at"))).alias("drift"),
+        F.max_by("positions", F.when(F.col("positions").isNotNull(), F.col("batch_id"))).alias("positions"),
+        F.count(_column(rows, "violations_by")).alias("violations"),
     )
-    by_source = {row["source"]: row for row in found.collect()}
-    whole = by_source.pop(None, None)
-    violated = _violated(rows)
-    return History(
-        _counts(whole) if whole is not None else Counts(),
-        {source: _table(row, violated.get(source, ())) for source, row in by_source.items()},
+    groups = found.collect()
+    queries = [row for row in groups if row["source"] is None]
+    tables = [row for row in groups if row["source"] is not None]
+    violated = _violated(rows) if any(row["violations"] for row in tables) else {}
+    return AuditHistory(
+        sum((_counts(row) for row in queries), NONE),
+        {row["source"]: _table(row, violated.get(row["source"], ())) for row in tables},
+        {row["query_id"]: row["last_batch"] for row in queries},
+        {row["query_id"]: from_json(row["positions"]) for row in queries if row["positions"] is not None},
     )
+
+
+def _column(rows: DataFrame, name: str) -> Column:
+    """A column; nothing where the table was made before there was one."""
+    return F.col(name) if name in rows.columns else F.lit(None)
 
 
 def _counter(rows: DataFrame, name: str) -> Column:
@@ -173,8 +192,6 @@ def _counts(row: Row) -> Counts:
 
 def _violated(rows: DataFrame) -> dict[str, tuple[Violated, ...]]:
     """What was violated, by source table."""
-    if "violations_by" not in rows.columns:
-        return {}
     kind = "ARRAY<STRUCT<name: STRING, on_violation: STRING, records: BIGINT>>"
     each = rows.select("source", F.inline(F.from_json("violations_by", kind)))
     sums = each.groupBy("source", "name", "on_violation").agg(F.sum("records").alias("records")).collect()

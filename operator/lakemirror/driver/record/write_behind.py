@@ -16,6 +16,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import cause_of
 from lakemirror.driver.record import audit, pending
+from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.pending import Pending
 
 AT_ONCE = 20
@@ -32,8 +33,10 @@ class WriteBehind:
     then deletes their files. It begins with what an earlier run left, and at the end of a run that did not
     fail the rest is written.
 
-    What fails is told to ``warn`` and tried again; meanwhile, and after a crash at any moment, the rows stay
-    pending. ``check`` is asked before each commit and raises when the checkpoint is another's.
+    ``history`` is what the audit tells at the beginning: of newer batches it is known that the table does not
+    have them; without it, the table is asked. What fails is told to ``warn`` and tried again; meanwhile, and
+    after a crash at any moment, the rows stay pending. ``check`` is asked before each commit and raises when
+    the checkpoint is another's.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class WriteBehind:
         warn: Callable[[str], None] = _log.warning,
         check: Callable[[], None] = lambda: None,
         *,
+        history: AuditHistory | None = None,
         look_seconds: float = LOOK_SECONDS,
         at_latest_seconds: float = AT_LATEST_SECONDS,
     ) -> None:
@@ -51,7 +55,8 @@ class WriteBehind:
         self._storage = open_storage(checkpoint, self._session)
         self._warn, self._check = warn, check
         self._look_seconds, self._at_latest_seconds = look_seconds, at_latest_seconds
-        self._written: dict[str, int] = {}  # the last batch of each query that this object has written
+        # The last batch of each query that may be in the table already; None where that is not known.
+        self._last: dict[str, int] | None = None if history is None else dict(history.last_batches)
         self._since: float | None = None  # when something pending was seen first
         self._failure: str | None = None
         self._damaged: set[str] = set()
@@ -108,7 +113,7 @@ class WriteBehind:
             step()
             self._failure = None
         except Exception as error:
-            self._written.clear()  # the commit may have been made
+            self._last = None  # the commit may have been made
             message = (
                 f"the audit could not be written and is tried again: {cause_of(error)}. No row is lost: what "
                 f"is missing in {audit.path(self._checkpoint)} stands in {self._storage.uri}/{pending.FOLDER}"
@@ -135,16 +140,15 @@ class WriteBehind:
             faults.reach("after-audit-commit")
         for each in waiting:
             self._storage.delete(each.name)
-        self._written.update({each.query_id: each.batch_id for each in waiting})
+        if self._last is not None:
+            for each in waiting:
+                self._last[each.query_id] = max(each.batch_id, self._last.get(each.query_id, -1))
 
     def _new(self, waiting: Sequence[Pending]) -> list[Pending]:
-        """Those that are not in the table. Only what comes after a batch that was written here is known to be
+        """Those that are not in the table. Only what comes after the last batch of its query is known to be
         new; for the others the table is asked.
         """
-
-        def is_known(each: Pending) -> bool:
-            return each.query_id in self._written and each.batch_id > self._written[each.query_id]
-
-        unknown = [each for each in waiting if not is_known(each)]
+        last = self._last
+        unknown = [each for each in waiting if last is None or each.batch_id <= last.get(each.query_id, -1)]
         stored = audit.stored(self._session, self._checkpoint, unknown)
         return [each for each in waiting if (each.query_id, each.batch_id) not in stored]

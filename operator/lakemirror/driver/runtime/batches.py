@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit
-from lakemirror.driver.results import History
+from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import BatchDone, BatchStarted
 from lakemirror.driver.runtime.held import HeldRecords
@@ -71,5 +71,5 @@ class Batches:
             self.turns.first.collect_tombstones(caught_up=caught_up)
         self._collected = time.monotonic()
 
-    def _history(self, session: SparkSession) -> History:
+    def _history(self, session: SparkSession) -> AuditHistory:
         return audit.history(session, self._run.pipeline.spec.checkpoint)

@@ -12,6 +12,7 @@ from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.read.open import FeedOpener
 from lakemirror.driver.read.secrets import Secrets
+from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.runtime.announcer import Announcer
 from lakemirror.driver.runtime.threads import Threads
 from lakemirror.driver.runtime.turns import Applier
@@ -22,15 +23,16 @@ class RunContext:
     """A run that has its checkpoint.
 
     ``storage`` is the checkpoint, ``feeds`` opens what is read, ``make_applier`` makes who applies the
-    batches of a pipeline and a query id, ``encoding`` is how records are written. A run ``once`` ends by
-    itself when all is applied. ``secrets`` has the directory of each Secret that the manifest names.
+    batches of a pipeline and a query id, given what the audit tells of earlier ones; ``encoding`` is how
+    records are written. A run ``once`` ends by itself when all is applied. ``secrets`` has the directory of
+    each Secret that the manifest names.
     """
 
     pipeline: CdcPipeline
     session: SparkSession
     storage: Storage
     feeds: FeedOpener
-    make_applier: Callable[[CdcPipeline, str], Applier]
+    make_applier: Callable[[CdcPipeline, str, AuditHistory], Applier]
     encoding: Encoding
     announcer: Announcer
     threads: Threads

@@ -24,8 +24,9 @@ from lakemirror.api.report import (
 from lakemirror.driver.document import iso
 from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
 from lakemirror.driver.read.base import Committed, Lag
+from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.quarantine import OpenRecords
-from lakemirror.driver.results import BatchResult, Drift, History, TableResult, add
+from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 
 _NOTHING_OPEN: OpenRecords = MappingProxyType({})
 _WARNINGS_KEPT = 20
@@ -89,7 +90,7 @@ class Progress:
             pipeline=pipeline, run_id=self.run_id, started_at=now, phase="Starting", observed_at=now
         )
 
-    def begin_with(self, history: History) -> None:
+    def begin_with(self, history: AuditHistory) -> None:
         """Take ``history`` for what was done so far."""
         with self._lock:
             self._whole = history.whole
@@ -104,7 +105,7 @@ class Progress:
     def batch_done(
         self,
         result: BatchResult,
-        history: History | None = None,
+        history: AuditHistory | None = None,
         *,
         again: bool = False,
         seconds: float | None = None,

@@ -142,7 +142,8 @@ class Reloader:
         for number in range(rounds):
             query, raw = f"replay-{uuid.uuid4().hex}", self._raw(request, rounds, number)
             with self._alone():
-                applier = BatchApplier(self._session, as_read(self._pipeline), query)
+                history = audit.history(self._session, self._pipeline.spec.checkpoint)
+                applier = BatchApplier(self._session, as_read(self._pipeline), query, history)
                 try:
                     result = applier.apply(raw, Batch(query, 0, {"reload": request.id, "part": number}))
                 except BadRecordRefused as error:  # it would be no better another time

@@ -26,6 +26,7 @@ from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.errors import BadRecordRefused, CheckpointInUse
 from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.record import audit
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.replay_requests import (
@@ -99,7 +100,9 @@ class Repairer:
         raw = self._session.createDataFrame([(*row, None, None, None, None) for row in rows], RAW)
         taken = {request.table: len(rows)}
         with self._alone():
-            applier = BatchApplier(self._session, _for_repair(self._pipeline, request.epoch), query)
+            pipeline = _for_repair(self._pipeline, request.epoch)
+            history = audit.history(self._session, pipeline.spec.checkpoint)
+            applier = BatchApplier(self._session, pipeline, query, history)
             try:
                 result = applier.apply(raw, Batch(query, 0, {"repair": request.id}))
             except BadRecordRefused as error:  # it would be no better another time

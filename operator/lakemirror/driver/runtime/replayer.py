@@ -29,7 +29,7 @@ from lakemirror.driver.parse.encodings import Encoding, encoding_of
 from lakemirror.driver.read.base import CONTENT, RAW_NAMES, Batch, SourceFile
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.read.watch import SourceWatch
-from lakemirror.driver.record import quarantine
+from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.reload.reading import RELOAD_TOPIC, as_read
 from lakemirror.driver.results import BatchResult
@@ -200,7 +200,8 @@ class Replayer:
         try:
             if rows.isEmpty():
                 return
-            applier = BatchApplier(self._session, pipeline, query, encoding)
+            history = audit.history(self._session, self._checkpoint)
+            applier = BatchApplier(self._session, pipeline, query, history, encoding)
             batch = Batch(query, 0, {"quarantine": int(newest[0])}, _whole_files(rows, stored))
             self._told(applier.apply(_raw(rows), batch))
             faults.reach("after-replay-applied")

@@ -12,6 +12,7 @@ from lakemirror.driver.checkpoint import tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.read.base import Feed
 from lakemirror.driver.read.files.waiting import InputIncomplete
+from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.batches import Batches
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import Resync
@@ -63,7 +64,8 @@ class Rereading:
         run = self._run
         folder = open_storage(f"{run.storage.uri}/{tokens.resync_folder(self._wanted)}", run.session)
         with closing(run.feeds.open(beginning, folder, rereads=self._feed)) as feed:
-            applier = run.make_applier(_only(run.pipeline, self._wanted), feed.query_id)
+            history = audit.history(run.session, run.pipeline.spec.checkpoint)
+            applier = run.make_applier(_only(run.pipeline, self._wanted), feed.query_id, history)
             apply = partial(self._batches.apply, applier=applier)
             with self._batches.turns.shared_with(applier):
                 try:

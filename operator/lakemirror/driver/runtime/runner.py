@@ -24,6 +24,7 @@ from lakemirror.driver.read.base import Feed, Lag
 from lakemirror.driver.read.open import FeedOpener
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
+from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.runtime.announcer import Announcer
 from lakemirror.driver.runtime.batches import Batches
@@ -63,7 +64,7 @@ def run(
     stopping: Callable[[], bool] | None = None,
     sinks: Sequence[ProgressSink] = (),
     grace_seconds: float | None = None,
-    make_applier: Callable[[SparkSession, CdcPipeline, str], Applier] | None = None,
+    make_applier: Callable[[SparkSession, CdcPipeline, str, AuditHistory], Applier] | None = None,
 ) -> RunSummary:
     """Apply the pipeline's change events until it is told to stop, or ``once`` all that is there now.
 
@@ -124,10 +125,11 @@ def _mirror(
     stack: ExitStack, run: RunContext, owner: Owner, sinks: Sequence[ProgressSink]
 ) -> tuple[Status, Lag]:
     """Read the source and have it applied; how that ended, and what the source still holds."""
-    wanted = _resume(run)
     announcer, spec = run.announcer, run.pipeline.spec
+    history = audit.history(run.session, spec.checkpoint)
+    wanted = _resume(run, history)
     feed = stack.enter_context(closing(run.feeds.open(spec.source, run.storage)))
-    turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id))
+    turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id, history))
     announcer.progress.stands_at(feed.committed())
     told = partial(announcer.progress.batch_done, again=True)
     replayer = Replayer(run.session, run.pipeline, turns.turn, told, run.encoding)
@@ -141,7 +143,8 @@ def _mirror(
     announcer.tell(Started(run.pipeline.name, announcer.progress.run_id, run.storage.uri))
     announcer.start(feed, held, all_sinks)
     try:
-        with WriteBehind(run.session, spec.checkpoint, announcer.warn, owner.check) as audited:
+        behind = WriteBehind(run.session, spec.checkpoint, announcer.warn, owner.check, history=history)
+        with behind as audited:
             maintenance = Maintenance(run, turns, audited.idle)
             # A run once does what is due at its end.
             more = (lambda: False) if run.once else maintenance.serve
@@ -168,12 +171,12 @@ def _mirror(
     return "stopped" if stopped else "completed", lag
 
 
-def _resume(run: RunContext) -> dict[str, str]:
+def _resume(run: RunContext, history: AuditHistory) -> dict[str, str]:
     """Go on from what runs before this one did; returns the tables that are to be read again, with their
     tokens.
     """
     spec, progress = run.pipeline.spec, run.announcer.progress
-    progress.begin_with(audit.history(run.session, spec.checkpoint))
+    progress.begin_with(history)
     wanted = tokens.begin(run.storage, spec)
     progress.resyncing(wanted)
     return wanted

@@ -14,6 +14,8 @@ from lakemirror.api.report import NONE, Counts
 from lakemirror.driver.errors import cause_of
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import TableResult
+from lakemirror.driver.tables import delta
+from lakemirror.driver.write import log
 
 Status = Literal["completed", "stopped"]
 _log = logging.getLogger(__name__)
@@ -46,8 +48,11 @@ def _with_rows(session: SparkSession, table: TableResult) -> TableResult:
         return table
     try:
         stored = "/" in table.target
-        frame = session.read.format("delta").load(table.target) if stored else session.table(table.target)
-        return replace(table, rows=frame.count())
+        told = log.rows_of(delta.snapshot(session, table.target)) if stored else None
+        if told is None:
+            frame = session.read.format("delta").load(table.target) if stored else session.table(table.target)
+            told = frame.count()
+        return replace(table, rows=told)
     except PySparkException as error:
         _log.warning("the rows of %s cannot be counted: %s", table.target, cause_of(error))
         return table

@@ -282,10 +282,10 @@ def _worn(attempt: Attempt, gone: Mapping[int, Rows]) -> set[int]:
 
 def _dead_share(add: Any, more: int) -> float:
     """The share of a file's rows that are hidden, with so many more; 0 where nothing says how many it has."""
-    count = rows_in([add])
+    live = rows_in([add])
     before = add.deletionVector()
-    hidden = more + (int(before.cardinality()) if before is not None else 0)
-    return hidden / count if count else 0.0
+    hidden = int(before.cardinality()) if before is not None else 0
+    return (hidden + more) / (hidden + live) if live else 0.0
 
 
 def _written(

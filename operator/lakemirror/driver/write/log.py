@@ -268,9 +268,15 @@ def row_of(rows: DataFrame) -> Column:
 
 
 def rows_in(files: Iterable[Any]) -> int | None:
-    """How many rows new data files have; None where Delta keeps no statistics."""
-    counts = [each.numPhysicalRecords() for each in files]
+    """How many rows data files have that no vector hides; None where Delta keeps no statistics."""
+    counts = [each.numLogicalRecords() for each in files]
     return sum(int(each.get()) for each in counts) if all(each.isDefined() for each in counts) else None
+
+
+def rows_of(snapshot: Any) -> int | None:
+    """How many rows a table has at a version, without a job; None where its log does not tell that so."""
+    listed = _listed_files(snapshot)
+    return None if listed is None else rows_in(listed)
 
 
 def _whole(add: Any, vector: Any) -> bool:
@@ -280,15 +286,20 @@ def _whole(add: Any, vector: Any) -> bool:
 
 
 def _files(snapshot: Any) -> list[Any]:
-    """All data files. The checksum file of a version lists them where they are few."""
+    """All data files."""
+    listed = _listed_files(snapshot)
+    return list(snapshot.allFiles().collect()) if listed is None else listed
+
+
+def _listed_files(snapshot: Any) -> list[Any] | None:
+    """All data files, where the checksum file of the version lists them: they are few then."""
     checksum = snapshot.checksumOpt()
-    if checksum.isDefined():
-        if int(checksum.get().numFiles()) == 0:
-            return []
-        listed = checksum.get().allFiles()
-        if listed.isDefined():
-            return _listed(listed.get())
-    return list(snapshot.allFiles().collect())
+    if not checksum.isDefined():
+        return None
+    if int(checksum.get().numFiles()) == 0:
+        return []
+    listed = checksum.get().allFiles()
+    return _listed(listed.get()) if listed.isDefined() else None
 
 
 def _listed(items: Any) -> list[Any]:
