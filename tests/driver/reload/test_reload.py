@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from lakemirror.api import CdcPipeline
 from lakemirror.api.supported import not_supported
 from lakemirror.cli.main import main
 from lakemirror.driver import faults
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.runtime import reload as reloading
 from lakemirror.driver.runtime.reload import SnapshotWanted, reload
 from lakemirror.driver.runtime.runner import run
@@ -312,3 +314,19 @@ def test_the_example_ends_in_the_rows_of_the_source(
         (f"inventory.public.{name}", True) for name in ("addresses", "customers", "orders", "products")
     ]
     assert [line.partition(": ")[2][:17] for line in second.stdout.splitlines()] == ["nothing to change"] * 4
+
+
+def test_changes_that_nobody_asked_for_are_deleted_after_a_week(tmp_path: Path) -> None:
+    storage, now = open_storage(str(tmp_path)), datetime.now(UTC)
+    for name in ("left", "asked", "filed"):
+        storage.write_text_new(f"reload/{name}/part.parquet", "x\n")
+        storage.write_text_new(f"reload/{name}.staged", "t\n")
+    storage.write_text_new("reload/filed.json", "{}\n")
+    os.utime(tmp_path / "reload" / "asked.staged", times=((now + timedelta(days=3)).timestamp(),) * 2)
+    reloading.forget_abandoned(storage, now + timedelta(days=6))
+    assert storage.is_folder("reload/left")
+    reloading.forget_abandoned(storage, now + timedelta(days=8))
+    assert not storage.exists("reload/left")
+    assert [entry.name for entry in storage.list("reload")] == ["asked.staged", "filed.json", "filed.staged"]
+    assert storage.is_folder("reload/asked")
+    assert storage.is_folder("reload/filed")

@@ -67,6 +67,10 @@ FOLDER = "reload"
 MOST_RECORDS = 500_000
 """Change events that are applied at once; batches of the source come in between."""
 WAIT_SECONDS = 300.0
+_STAGED = ".staged"
+"""Ends the name of a file that is there as long as changes stand in the folder of the same name."""
+_ABANDONED_SECONDS = 7 * 24 * 3600.0
+"""Longer than any table takes to be read."""
 _log = logging.getLogger(__name__)
 
 
@@ -158,7 +162,7 @@ class Reloader:
         if stale:
             bad += (StillBad(request.table, "the mirror has a newer change of the row by now", stale),)
         lost = sum(each.records for each in bad) - stale
-        self._storage.delete_folder(f"{FOLDER}/{request.id}")
+        _forget(self._storage, request.id)
         taken = {request.table: request.records}
         return ReplayOutcome(request.id, request.records, lost, taken=taken, bad=bad)
 
@@ -265,6 +269,7 @@ def stage_table(
 ) -> tuple[Reloaded, ReloadRequest | None]:
     """A table, read and compared, and the request that has it written; None where nothing is to be."""
     identity = new_identity()
+    storage.write_text_new(f"{FOLDER}/{identity}{_STAGED}", f"{name}\n")
     try:
         table, place = table_of(session, pipeline, name), folder(pipeline, identity)
         found = stage(session, table, sources, place, at=at, empty=empty)
@@ -272,14 +277,31 @@ def stage_table(
             return Reloaded(str(name), found), ReloadRequest(identity, str(name), found.records)
         result = Reloaded(str(name), found)
     except (PipelineStopped, NotAnswered):  # no other table would fare better
-        storage.delete_folder(f"{FOLDER}/{identity}")
+        _forget(storage, identity)
         raise
     except (LakemirrorError, Refused, AmbiguousTable) as error:
         result = Reloaded(str(name), error=str(error))
     except Exception as error:
         result = Reloaded(str(name), error=f"{name}: {cause_of(error)}")
-    storage.delete_folder(f"{FOLDER}/{identity}")
+    _forget(storage, identity)
     return result, None
+
+
+def _forget(storage: Storage, identity: str) -> None:
+    """Delete the changes of a request, and then the file that says that there are some."""
+    storage.delete_folder(f"{FOLDER}/{identity}")
+    storage.delete(f"{FOLDER}/{identity}{_STAGED}")
+
+
+def forget_abandoned(storage: Storage, now: datetime) -> None:
+    """Delete changes that a command or a driver brought and died before a request named them."""
+    listed = storage.list(FOLDER)
+    asked = {entry.name.removesuffix(".json") for entry in listed if entry.name.endswith(".json")}
+    for entry in listed:
+        identity = entry.name.removesuffix(_STAGED)
+        age = now.timestamp() - entry.mtime / 1000
+        if entry.name.endswith(_STAGED) and identity not in asked and age > _ABANDONED_SECONDS:
+            _forget(storage, identity)
 
 
 def _carried_out(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ from lakemirror.driver.runtime.loading import Loading
 from lakemirror.driver.runtime.maintenance import Maintenance
 from lakemirror.driver.runtime.metrics import Metrics, port_from_environment
 from lakemirror.driver.runtime.paths import with_absolute_paths
-from lakemirror.driver.runtime.reload import Reloader
+from lakemirror.driver.runtime.reload import Reloader, forget_abandoned
 from lakemirror.driver.runtime.repair import Repairer
 from lakemirror.driver.runtime.replay_requests import ReplayRequests
 from lakemirror.driver.runtime.replayer import Replayer
@@ -137,6 +138,7 @@ def _mirror(
     requests = ReplayRequests(run.storage, replayer.carry_out, announcer.warn)
     repairs = Repairer(run.session, run.pipeline, turns.turn, told).requests(run.storage, announcer.warn)
     reloader = Reloader(run.session, run.pipeline, run.storage, turns.turn, told)
+    forget_abandoned(run.storage, datetime.now(UTC))
     retries = Retries(run)
     batches = Batches(run, turns, retries, held, {batch.batch_id for batch in feed.pending()})
     all_sinks = _sinks(stack, run, sinks)

@@ -38,7 +38,18 @@ def create_session(app_name: str, conf: Mapping[str, str] | None = None) -> Spar
         builder = builder.config(name, str(value))
     session = builder.getOrCreate()
     java.find_once(session)
+    _forget_origins(session)
     return session
+
+
+def _forget_origins(session: SparkSession) -> None:
+    """Hadoop's Configuration notes which file each of its 1,100 settings is from. They are copied with every
+    query and compressed one by one whenever it is sent to tasks, and only messages name them.
+    """
+    context = session.sparkContext._jsc
+    origins = context.hadoopConfiguration().getClass().getDeclaredField("updatingResource")
+    origins.setAccessible(True)
+    origins.set(context.hadoopConfiguration(), None)
 
 
 def check_java() -> int:
