@@ -175,7 +175,7 @@ class DriftReport(Part):
     column: Word
     """The column's name in the mirror."""
     change: Word
-    """added, widened, dropped, incompatible or unknown-type."""
+    """added, widened, dropped or incompatible."""
     from_: Annotated[Word | None, Field(alias="from")] = None
     """The type before."""
     to: Word | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 
 from lakemirror.api.report import NONE, Counts
 
@@ -13,21 +14,47 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+class DriftChange(StrEnum):
+    """What became of a column."""
+
+    ADDED = "added"
+    WIDENED = "widened"
+    """Its new type holds all values of the old one, or a third one holds both."""
+    DROPPED = "dropped"
+    INCOMPATIBLE = "incompatible"
+    """No type holds the values of both."""
+
+
+class DriftAction(StrEnum):
+    """What was done about it."""
+
+    ADDED = "added"
+    ALTERED = "altered"
+    """The mirror's column has a wider type now."""
+    REWRITTEN = "rewritten"
+    """So it does, and the rows were written anew, for programs that cannot read both types."""
+    KEPT = "kept"
+    """The mirror keeps the column; new rows have null there."""
+    SKIPPED = "skipped"
+    """The mirror stays as it is."""
+    QUARANTINED = "quarantined"
+    """Records with such values are kept aside."""
+    STORED_AS_TEXT = "stored-as-text"
+
+
 @dataclass(frozen=True)
 class Drift:
-    """One change of a column: what changed, and what was done about it.
+    """One ``change`` of a column, and the ``action`` upon it. Types are Spark SQL names.
 
-    ``change`` is one of added, widened, dropped, incompatible, unknown-type; ``action`` one of
-    added, altered, rewritten, kept, skipped, quarantined, stored-as-text. Types are Spark SQL names.
     ``since`` is the source's time of the first change that had it, ``seen`` when the driver saw it.
     ``feature`` is the reader feature of Delta that the table needs since then.
     """
 
     column: str
-    change: str
+    change: DriftChange
     from_type: str | None
     to_type: str | None
-    action: str
+    action: DriftAction
     since: datetime | None = None
     seen: datetime = field(default_factory=_now, compare=False)
     feature: str | None = None

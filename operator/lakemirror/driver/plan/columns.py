@@ -28,7 +28,7 @@ from lakemirror.driver.plan.lives import Turn, together
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
-from lakemirror.driver.results import Drift
+from lakemirror.driver.results import Drift, DriftAction
 from lakemirror.driver.sequence import WIDTH
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.mirror import GAPS_PROPERTY, MAPPING, WIDENING, needs_mapping
@@ -141,13 +141,13 @@ def drift_of(
 
 def with_consequence(table: MirroredTable, plan: DriftPlan, drift: Drift) -> Drift:
     """A changed column with the feature of Delta that readers need for it, or how that is avoided."""
-    if drift.column in plan.alter and drift.action == "altered":
+    if drift.column in plan.alter and drift.action is DriftAction.ALTERED:
         return (
-            replace(drift, action="rewritten")
+            replace(drift, action=DriftAction.REWRITTEN)
             if WIDENING in table.avoided
             else replace(drift, feature=WIDENING)
         )
-    added = {drift.column: plan.columns[drift.column]} if drift.action == "added" else {}
+    added = {drift.column: plan.columns[drift.column]} if drift.action is DriftAction.ADDED else {}
     return replace(drift, feature=MAPPING) if needs_mapping(added) else drift
 
 

@@ -15,7 +15,7 @@ from lakemirror.driver.plan.columns import with_consequence
 from lakemirror.driver.plan.drift import DriftPlan, fits, widened
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
-from lakemirror.driver.results import Drift
+from lakemirror.driver.results import Drift, DriftAction, DriftChange
 from lakemirror.driver.tables.columns import SHARD
 
 
@@ -78,6 +78,6 @@ def _as_stored(each: Computed, stored: DataType, place: str) -> Computed:
 def _altered(
     table: MirroredTable, alteration: DriftPlan, name: str, before: DataType, after: DataType
 ) -> DriftPlan:
-    drift = Drift(name, "widened", before.simpleString(), after.simpleString(), "altered")
+    drift = Drift(name, DriftChange.WIDENED, before.simpleString(), after.simpleString(), DriftAction.ALTERED)
     altered = replace(alteration, alter={**alteration.alter, name: after})
     return replace(altered, drift=(*altered.drift, with_consequence(table, altered, drift)))

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.errors import SchemaDriftRefused
-from lakemirror.driver.results import Drift
+from lakemirror.driver.results import Drift, DriftAction, DriftChange
 
 Policy = Literal["evolve", "skip", "fail"]
 
@@ -86,10 +86,10 @@ def plan_drift(
 
     def note(
         column: str,
-        change: str,
+        change: DriftChange,
         before: DataType | None,
         after: DataType | None,
-        action: str,
+        action: DriftAction,
         version: SchemaVersion,
     ) -> None:
         if policy == "fail":
@@ -108,26 +108,26 @@ def plan_drift(
                 if creating:
                     columns[name] = wanted
                 elif policy == "skip":
-                    note(name, "added", None, wanted, "skipped", version)
+                    note(name, DriftChange.ADDED, None, wanted, DriftAction.SKIPPED, version)
                 else:
-                    note(name, "added", None, wanted, "added", version)
+                    note(name, DriftChange.ADDED, None, wanted, DriftAction.ADDED, version)
                     columns[name] = add[name] = wanted
                 continue
             if fits(wanted, present):
                 if name in again:
-                    note(name, "added", None, wanted, "added", version)
+                    note(name, DriftChange.ADDED, None, wanted, DriftAction.ADDED, version)
                     again.discard(name)
                 continue
             common = widened(present, wanted)
             if common is None and isinstance(present, StringType):
-                note(name, "incompatible", present, wanted, "stored-as-text", version)
+                note(name, DriftChange.INCOMPATIBLE, present, wanted, DriftAction.STORED_AS_TEXT, version)
             elif common is None:
-                note(name, "incompatible", present, wanted, "quarantined", version)
+                note(name, DriftChange.INCOMPATIBLE, present, wanted, DriftAction.QUARANTINED, version)
                 bad.add(name)
             elif policy == "skip":
-                note(name, "widened", present, wanted, "skipped", version)
+                note(name, DriftChange.WIDENED, present, wanted, DriftAction.SKIPPED, version)
             else:
-                note(name, "widened", present, wanted, "altered", version)
+                note(name, DriftChange.WIDENED, present, wanted, DriftAction.ALTERED, version)
                 columns[name] = common
                 if existing is not None and name in existing:
                     alter[name] = common
@@ -135,7 +135,7 @@ def plan_drift(
                     add[name] = common
         refused.append(frozenset(bad))
     for name in sorted(columns.keys() & set(dropped)):
-        note(name, "dropped", columns[name], None, "kept", versions[-1])
+        note(name, DriftChange.DROPPED, columns[name], None, DriftAction.KEPT, versions[-1])
     return DriftPlan(columns, add, alter, tuple(refused), tuple(drift))
 
 
@@ -179,12 +179,14 @@ def _name(kind: DataType | None) -> str | None:
     return None if kind is None else kind.simpleString()
 
 
-def _refusal(table: str, column: str, change: str, before: DataType | None, after: DataType | None) -> str:
+def _refusal(
+    table: str, column: str, change: DriftChange, before: DataType | None, after: DataType | None
+) -> str:
     what = {
-        "added": f"is new ({_name(after)})",
-        "dropped": f"({_name(before)}) is gone",
-        "widened": f"changed from {_name(before)} to {_name(after)}",
-        "incompatible": f"changed from {_name(before)} to {_name(after)}",
+        DriftChange.ADDED: f"is new ({_name(after)})",
+        DriftChange.DROPPED: f"({_name(before)}) is gone",
+        DriftChange.WIDENED: f"changed from {_name(before)} to {_name(after)}",
+        DriftChange.INCOMPATIBLE: f"changed from {_name(before)} to {_name(after)}",
     }[change]
     return (
         f"table {table}: column {column} {what}, and schemaEvolution is 'fail': nothing was written. "
