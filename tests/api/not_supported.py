@@ -140,7 +140,11 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         "spec.tables[/public\\..*/].snapshot",
         "by its name",
     ),
-    ({**DATABASE, **table(snapshot="jdbc", mergeShards=True)}, "spec.tables[public.a].snapshot", YET),
+    (
+        {**DATABASE, **table(snapshot="jdbc", mergeShards=True)},
+        "spec.tables[public.a].snapshot",
+        "lakemirror reload",
+    ),
     ({**DATABASE, **table(snapshot="jdbc", mode="append")}, "spec.tables[public.a].snapshot", YET),
     (
         {**DATABASE, **table(snapshot="jdbc"), "ordering": {"by": "timestamp"}},

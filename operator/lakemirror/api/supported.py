@@ -48,7 +48,10 @@ def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
         elif is_pattern(table.source):
             yield at, "jdbc needs the name of one table in source: list each table by its name"
         elif table.merge_shards:
-            yield at, "jdbc is not supported yet with mergeShards: give each shard its own target"
+            yield (
+                at,
+                "jdbc is one database, and mergeShards has tables of several: use `lakemirror reload`",
+            )
         elif (table.mode or spec.defaults.mode) == "append":
             yield at, "jdbc is not supported yet with mode append, which keeps events: use scd1 or scd2"
         elif not log or spec.source.change_feed is not None:

@@ -23,6 +23,7 @@ from lakemirror.driver.runtime import reload as reloading
 from lakemirror.driver.runtime.reload import SnapshotWanted, reload
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.verifier import verify
+from tests.properties.test_shards import of as of_database
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record, Table
 from tests.support.shop import Shop, decimal, table
@@ -137,6 +138,44 @@ def stored(spark: SparkSession, mirroring: Mirroring, name: str) -> dict[int, in
     found = live.select("id", "v").collect()
     assert len(found) == len({row["id"] for row in found})
     return {row["id"]: row["v"] for row in found}
+
+
+def test_a_shard_is_reloaded_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    """Its rows alone are compared and changed; one that is new joins the others."""
+    of, shop = table("items", Column("v", "int32")), Shop()
+    sent = [record for key in (1, 2, 3) for record in shop.create(of, id=key, v=1)]
+    place = f"{tmp_path}/lake/items"
+    entry = {"source": "/[abc]\\.public\\.items/", "mergeShards": True, "primaryKey": ["id"]}
+    mirroring = Mirroring(tmp_path, {"tables": [{**entry, "target": {"path": place}}]})
+    mirroring.deliver([[*of_database("a", sent), *of_database("b", sent)]]).run(spark)
+    shown = {"a": {1: 1, 2: 2, 4: 1}, "b": {1: 1}, "c": {1: 9}}
+    for name, rows in shown.items():
+        snapshot(spark, tmp_path / "snapshots" / name, "items", rows)
+    wanted = SnapshotWanted(f"{tmp_path}/snapshots/{{db}}/demo/{{table}}", "parquet")
+    moment = BEGAN + timedelta(seconds=shop.seconds)
+    named = ("a.public.items", "c.public.items")
+    done = reload(mirroring.pipeline, wanted, tables=named, at=moment, spark=spark)
+    assert [(each.error, each.done) for each in done] == [(None, True)] * 2
+    counts = [(each.missing, each.changed, each.gone) for each in (result.staged for result in done)]
+    assert counts == [(1, 1, 1), (1, 0, 0)]
+
+    def rows() -> list[tuple[Any, ...]]:
+        return sorted(tuple(row)[:3] for row in at_all(spark, place))
+
+    b = [("b.public.items", key, 1) for key in (1, 2, 3)]
+    a = [("a.public.items", key, v) for key, v in shown["a"].items()]
+    assert rows() == [*a, *b, ("c.public.items", 1, 9)]
+    late = shop.update(of, id=1, v=3)
+    mirroring.deliver([[*of_database("a", late), *of_database("c", late), *of_database("b", late)]]).run(
+        spark
+    )
+    changed = {(name, 1): 3 for name in ("a.public.items", "b.public.items", "c.public.items")}
+    expected = [*a, *b, ("c.public.items", 1, 9)]
+    assert rows() == [(name, key, changed.get((name, key), v)) for name, key, v in expected]
+
+
+def at_all(spark: SparkSession, place: str) -> list[Any]:
+    return spark.read.format("delta").load(place).select("__source", "id", "v").collect()
 
 
 SETTINGS = {

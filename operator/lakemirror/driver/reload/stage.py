@@ -71,7 +71,7 @@ def stage(
     placed = isinstance(sources, Database) and sources.by == "log"
     if placed and at is not None:
         raise SourceUnfit(f"{table.name}: the database itself tells its position: leave --at out")
-    if not placed and at is None and table.mirror.exists:
+    if not placed and at is None and _is_mirrored(table):
         raise SourceUnfit(
             f"{table.name}: nothing tells whether a row of the snapshot is newer than the mirror's: say when "
             "the source was like that (--at 2026-03-01T00:00:00Z: when the export began)"
@@ -95,8 +95,6 @@ def check(table: MirroredTable) -> None:
     reason = None
     if "append" in (table.mode, table.properties.get(MODE_PROPERTY)):
         reason = "its mirror keeps events and no rows (mode append, or no key): only rows can be reloaded"
-    elif table.shard is not None:
-        reason = "it is a shard of a mirror that others share, which is not supported yet"
     elif table.settings.suspend:
         reason = "it is suspended: resume it first"
     elif table.spec.order.by == "columns":
@@ -108,6 +106,11 @@ def check(table: MirroredTable) -> None:
         raise SourceUnfit(f"{table.name}: {reason}")
 
 
+def _is_mirrored(table: MirroredTable) -> bool:
+    """Whether the table has been mirrored; of a shard, itself and not only another one."""
+    return table.mirror.exists and (table.shard is None or bool(table.fed))
+
+
 def place_at(table: MirroredTable, moment: datetime) -> bytes:
     """The place of a snapshot that shows the source as it was at a moment: after all changes that the mirror
     has of the time until then.
@@ -115,7 +118,7 @@ def place_at(table: MirroredTable, moment: datetime) -> bytes:
     A change of that time that has not arrived yet may lie above it. It brings its row back to what it was,
     and all follow it that the snapshot shows of the row beyond that.
     """
-    if not table.mirror.exists:
+    if not _is_mirrored(table):
         return NOWHERE
     stored = table.rows()
     facts = stored.select(F.col("__seq").alias("seq"), F.col("__event_time").alias("at"), "__origin.topic")
@@ -174,20 +177,20 @@ def shape_of(table: MirroredTable, described: Described) -> Shape:
     """What is compared and written of a table: the columns of its mirror, and those that only the source has.
     Raises SourceUnfit where rows would not be whole, or have no key.
     """
-    known = wanted_of(table) if table.mirror.exists else Compared({}, {}, [])
+    known = wanted_of(table) if _is_mirrored(table) else Compared({}, {}, [])
     columns, names, fresh = dict(known.columns), dict(known.names), []
     settings, fed = table.settings.columns, set(known.names.values())
     for source, (kind, called) in described.columns.items():
         kept = settings is None or settings.keeps(source)
-        if source in fed or not kept or (table.mirror.exists and table.spec.schema_evolution == "skip"):
+        if source in fed or not kept or (_is_mirrored(table) and table.spec.schema_evolution == "skip"):
             continue
         found = table.declared.get(source, kind)
         if found is None:
             raise SourceUnfit(_unreadable(table, source, f"its type {called}"))
         mirror = table.rename.get(source, source)
         columns[mirror], names[mirror] = found, source
-        fresh += [mirror] if table.mirror.exists else []
-    key = list(known.key) if table.mirror.exists else _key(table, described, names)
+        fresh += [mirror] if _is_mirrored(table) else []
+    key = list(known.key) if _is_mirrored(table) else _key(table, described, names)
     bad = next((name for name in key if name not in columns or not can_be_key(columns[name])), None)
     if not key or bad is not None:
         why = (
@@ -219,7 +222,7 @@ def _unreadable(table: MirroredTable, column: str, why: str) -> str:
 
 def _live(table: MirroredTable) -> DataFrame | None:
     """The mirror's rows that the source should have."""
-    if not table.mirror.exists:
+    if not _is_mirrored(table):
         return None
     return table.rows().where(is_live(table, keyed=True))
 
