@@ -6,9 +6,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.jdbc import Login
 
 Secrets = Mapping[str, str | Path]
 """The directory of each secret."""
+
+
+class LoginIncomplete(LakemirrorError):
+    """A Secret does not have what the login at a database needs."""
+
+
+def login_at(field: str, url: str, secret: str | None, secrets: Secrets) -> Login:
+    """The login at a database that the manifest's ``field`` names. Raises LoginIncomplete."""
+    if secret is None:
+        return Login(url)
+    keys = read_secret(secret, secrets)
+    missing = next((key for key in ("username", "password") if not keys.get(key, "").strip()), None)
+    if missing is not None:
+        raise LoginIncomplete(
+            f"{field}: secret {secret} has no {missing}, and the database asks for a user and a password: "
+            "add it to the secret"
+        )
+    user, password = (keys[key].rstrip("\r\n") for key in ("username", "password"))
+    return Login(url, user, password)
 
 
 def read_secret(name: str, secrets: Secrets) -> dict[str, str]:

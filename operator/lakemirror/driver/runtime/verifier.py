@@ -20,6 +20,7 @@ from lakemirror.api.report import Report
 from lakemirror.api.tables import matches
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.errors import LakemirrorError, NotAnswered, PipelineStopped, cause_of
+from lakemirror.driver.jdbc import Login
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.read.offset_log import OffsetLog
 from lakemirror.driver.record import audit
@@ -31,7 +32,6 @@ from lakemirror.driver.runtime.reporter import REPORT_FILE
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.verify.arrivals import Arrivals, shown
 from lakemirror.driver.verify.dialects import DIALECTS
-from lakemirror.driver.verify.jdbc import Login
 from lakemirror.driver.verify.open import DatabaseWanted, SnapshotWanted, SourceWanted, open_source, source_of
 from lakemirror.driver.verify.sources import SourceTables, SourceUnfit
 from lakemirror.driver.verify.table import Checked, check, opened, repairing, session_for

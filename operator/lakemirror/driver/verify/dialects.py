@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
 
+from lakemirror.driver import jdbc
+from lakemirror.driver.jdbc import literal
 from lakemirror.driver.sequence import WIDTH
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.sources import SourceUnfit
@@ -34,32 +36,12 @@ def place(major: int, minor: int) -> bytes:
     return found
 
 
-def literal(text: str) -> str:
-    """A text in SQL, for servers that take no backslash for an escape."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 class Dialect(ABC):
     """One kind of database."""
-
-    prefixes: tuple[str, ...]
-    """How its URLs begin."""
-    driver: str
-    """The class of its JDBC driver."""
-    settings: str
-    """SQL that each connection begins with, so that values have one text."""
-
-    @abstractmethod
-    def url(self, url: str) -> str:
-        """The URL for the driver."""
 
     @abstractmethod
     def relation(self, name: TableName) -> str:
         """A table in SQL."""
-
-    @abstractmethod
-    def quoted(self, name: str) -> str:
-        """A column in SQL."""
 
     @abstractmethod
     def columns(self, query: Query, name: TableName) -> dict[str, SourceType]:
@@ -121,22 +103,8 @@ class Dialect(ABC):
         return None, ["1 = 1"]
 
 
-class Postgres(Dialect):
+class Postgres(jdbc.Postgres, Dialect):
     """PostgreSQL 12 and later."""
-
-    prefixes = ("jdbc:postgresql:",)
-    driver = "org.postgresql.Driver"
-    settings = (
-        "SET TIME ZONE 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; "
-        "SET extra_float_digits = 3; SET bytea_output = 'hex'; SET standard_conforming_strings = on; "
-        "SET xmlbinary = 'base64'; SET lc_monetary = 'C'"
-    )
-
-    def url(self, url: str) -> str:
-        return url
-
-    def quoted(self, name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
 
     def relation(self, name: TableName) -> str:
         return f"{self.quoted(name.schema or 'public')}.{self.quoted(name.table)}"
@@ -353,21 +321,8 @@ def _postgres(name: str, form: str) -> SourceType:
     return SourceType(plain, family, digits, variable=variable, scale=scale, size=size)
 
 
-class MySql(Dialect):
+class MySql(jdbc.MySql, Dialect):
     """MySQL and MariaDB."""
-
-    prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
-    driver = "org.mariadb.jdbc.Driver"
-    settings = "SET time_zone = '+00:00', sql_mode = 'NO_BACKSLASH_ESCAPES', NAMES utf8mb4"
-
-    def url(self, url: str) -> str:
-        """As MySQL's, for Spark knows how MySQL quotes names."""
-        rest = url.partition(":")[2].partition(":")[2]
-        given = "permitMysqlScheme" in rest
-        return f"jdbc:mysql:{rest}" + ("" if given else f"{'&' if '?' in rest else '?'}permitMysqlScheme")
-
-    def quoted(self, name: str) -> str:
-        return "`" + name.replace("`", "``") + "`"
 
     def relation(self, name: TableName) -> str:
         database = name.database or name.schema
@@ -515,10 +470,10 @@ def _mysql(name: str, full: str, digits: str | None) -> SourceType:
     )
 
 
-DIALECTS: Final[Sequence[Dialect]] = (Postgres(), MySql())
+DIALECTS: Final[Sequence[Postgres | MySql]] = (Postgres(), MySql())
 
 
-def dialect_of(url: str) -> Dialect:
+def dialect_of(url: str) -> Postgres | MySql:
     """The one that a URL names; raises SourceUnfit."""
     found = next((each for each in DIALECTS if url.startswith(each.prefixes)), None)
     if found is None:

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from py4j.protocol import Py4JJavaError
@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.errors import NotAnswered, cause_of
+from lakemirror.driver.jdbc import Login, connect, rows
 from lakemirror.driver.tables.names import TableName
-from lakemirror.driver.verify.dialects import Dialect, dialect_of
+from lakemirror.driver.verify.dialects import dialect_of
 from lakemirror.driver.verify.ranges import KeyRange
 from lakemirror.driver.verify.sources import ALL, UNFIT, Compared, Described, SourceUnfit, Wanted, with_known
 from lakemirror.driver.verify.values import Rule, SourceType, natural_of, rule_of
@@ -24,20 +25,6 @@ By = Literal["log", "time", "else"]
 
 _KEYS_A_QUERY = 500
 _FETCHED = "2000"
-
-
-@dataclass(frozen=True)
-class Login:
-    """Where a database is, and who asks; the password stands in no message."""
-
-    url: str
-    user: str | None = None
-    password: str | None = None
-
-    def options(self) -> dict[str, str]:
-        """For a JDBC driver."""
-        given = {"user": self.user, "password": self.password}
-        return {name: value for name, value in given.items() if value is not None}
 
 
 class Database:
@@ -109,7 +96,7 @@ class Database:
             if self._connection is None:
                 self._connection = self._connect()
             try:
-                return _rows(self._connection, sql)
+                return rows(self._connection, sql)
             except Py4JJavaError as error:
                 broken = not self._connection.isValid(5)
                 if broken:
@@ -132,7 +119,7 @@ class Database:
 
         def holding(sql: str) -> list[tuple[Any, ...]]:
             try:
-                return _rows(connection, sql)
+                return rows(connection, sql)
             except Py4JJavaError as error:
                 raise SourceUnfit(f"the source answers: {cause_of(error)}") from None
 
@@ -197,27 +184,14 @@ class Database:
                 return
 
     def _connect(self) -> Any:
-        jvm: Any = self._spark._jvm
-        loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-        gateway: Any = self._spark.sparkContext._gateway
         try:
-            found = loader.loadClass(self.dialect.driver).getDeclaredConstructor(
-                gateway.new_array(jvm.Class, 0)
-            )
-            driver = found.newInstance(gateway.new_array(jvm.Object, 0))
-            properties = jvm.java.util.Properties()
-            for name, value in self._login.options().items():
-                properties.setProperty(name, value)
-            connection = driver.connect(self.dialect.url(self._login.url), properties)
-            if connection is None:
-                raise SourceUnfit("the URL of the source is none that its JDBC driver understands")
-            statement = connection.createStatement()
-            statement.execute(self.dialect.settings)
-            statement.close()
+            connection = connect(self._spark, self._login, self.dialect)
         except Py4JJavaError as error:
             raise NotAnswered(
                 f"the source of the comparison cannot be reached or refuses the login: {cause_of(error)}"
             ) from None
+        if connection is None:
+            raise SourceUnfit("the URL of the source is none that its JDBC driver understands")
         return connection
 
 
@@ -234,7 +208,7 @@ class DatabaseTable:
     ) -> None:
         self._database, self._name, self.compared = database, name, compared
         self._columns, self._rules = columns, rules
-        self._dialect: Dialect = database.dialect
+        self._dialect = database.dialect
 
     def rows(self, wanted: Wanted = ALL) -> DataFrame:
         """Its rows as they are now."""
@@ -324,18 +298,3 @@ class DatabaseTable:
             ]
             found.append(" OR ".join(f"({each})" for each in alternatives))
         return found or ["1 = 0"]
-
-
-def _rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
-    statement = connection.createStatement()
-    try:
-        if not statement.execute(sql):
-            return []
-        result = statement.getResultSet()
-        width = result.getMetaData().getColumnCount()
-        found = []
-        while result.next():
-            found.append(tuple(result.getString(index + 1) for index in range(width)))
-        return found
-    finally:
-        statement.close()

@@ -10,9 +10,9 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from lakemirror.api.spec import PipelineSpec, Verify
-from lakemirror.driver.errors import LakemirrorError
-from lakemirror.driver.read.secrets import Secrets, read_secret
-from lakemirror.driver.verify.jdbc import By, Database, Login
+from lakemirror.driver.jdbc import Login
+from lakemirror.driver.read.secrets import LoginIncomplete, Secrets, login_at
+from lakemirror.driver.verify.jdbc import By, Database
 from lakemirror.driver.verify.snapshot import Snapshots
 from lakemirror.driver.verify.sources import SourceTables
 
@@ -33,11 +33,9 @@ class DatabaseWanted:
     slot: str | None = None
 
 
+__all__ = ["DatabaseWanted", "LoginIncomplete", "SnapshotWanted", "SourceWanted", "open_source", "source_of"]
+
 SourceWanted = SnapshotWanted | DatabaseWanted
-
-
-class LoginIncomplete(LakemirrorError):
-    """A Secret does not have what the login at the database needs."""
 
 
 def source_of(asked: Verify, secrets: Secrets) -> SourceWanted:
@@ -46,17 +44,7 @@ def source_of(asked: Verify, secrets: Secrets) -> SourceWanted:
         return SnapshotWanted(asked.snapshot.path, asked.snapshot.format)
     jdbc = asked.jdbc
     assert jdbc is not None
-    if jdbc.secret is None:
-        return DatabaseWanted(Login(jdbc.url), jdbc.slot)
-    keys = read_secret(jdbc.secret, secrets)
-    missing = next((key for key in ("username", "password") if not keys.get(key, "").strip()), None)
-    if missing is not None:
-        raise LoginIncomplete(
-            f"spec.verify.jdbc: secret {jdbc.secret} has no {missing}, and the database asks for a user "
-            "and a password: add it to the secret"
-        )
-    user, password = (keys[key].rstrip("\r\n") for key in ("username", "password"))
-    return DatabaseWanted(Login(jdbc.url, user, password), jdbc.slot)
+    return DatabaseWanted(login_at("spec.verify.jdbc", jdbc.url, jdbc.secret, secrets), jdbc.slot)
 
 
 @contextmanager

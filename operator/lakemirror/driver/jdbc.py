@@ -1,0 +1,130 @@
+"""Databases over JDBC: kinds of them, logins and connections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def literal(text: str) -> str:
+    """A text in SQL, for servers that take no backslash for an escape."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True)
+class Login:
+    """Where a database is, and who asks; the password stands in no message."""
+
+    url: str
+    user: str | None = None
+    password: str | None = None
+
+    def options(self) -> dict[str, str]:
+        """For a JDBC driver."""
+        given = {"user": self.user, "password": self.password}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def __repr__(self) -> str:
+        return f"Login({self.url!r}, {self.user!r})"
+
+
+class Postgres:
+    """PostgreSQL 12 and later."""
+
+    prefixes = ("jdbc:postgresql:",)
+    """How its URLs begin."""
+    driver = "org.postgresql.Driver"
+    """The class of its JDBC driver."""
+    settings = (
+        "SET TIME ZONE 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; "
+        "SET extra_float_digits = 3; SET bytea_output = 'hex'; SET standard_conforming_strings = on; "
+        "SET xmlbinary = 'base64'; SET lc_monetary = 'C'"
+    )
+    """SQL that each connection begins with, so that values have one text."""
+
+    def url(self, url: str) -> str:
+        """The URL for the driver."""
+        return url
+
+    def quoted(self, name: str) -> str:
+        """A column, table or schema in SQL."""
+        return '"' + name.replace('"', '""') + '"'
+
+
+class MySql:
+    """MySQL and MariaDB."""
+
+    prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
+    driver = "org.mariadb.jdbc.Driver"
+    settings = "SET time_zone = '+00:00', sql_mode = 'NO_BACKSLASH_ESCAPES', NAMES utf8mb4"
+
+    def url(self, url: str) -> str:
+        """As MySQL's, for Spark knows how MySQL quotes names."""
+        rest = url.partition(":")[2].partition(":")[2]
+        given = "permitMysqlScheme" in rest
+        return f"jdbc:mysql:{rest}" + ("" if given else f"{'&' if '?' in rest else '?'}permitMysqlScheme")
+
+    def quoted(self, name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+
+def connect(spark: SparkSession, login: Login, kind: Postgres | MySql) -> Any:
+    """A java.sql.Connection that has the settings of its kind; None for a URL that the driver does not
+    understand. Raises Py4JJavaError.
+    """
+    jvm: Any = spark._jvm
+    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    gateway: Any = spark.sparkContext._gateway
+    found = loader.loadClass(kind.driver).getDeclaredConstructor(gateway.new_array(jvm.Class, 0))
+    driver = found.newInstance(gateway.new_array(jvm.Object, 0))
+    properties = jvm.java.util.Properties()
+    for name, value in login.options().items():
+        properties.setProperty(name, value)
+    connection = driver.connect(kind.url(login.url), properties)
+    if connection is not None:
+        execute(connection, kind.settings)
+    return connection
+
+
+def rows(connection: Any, sql: str, values: Sequence[int | str | None] = ()) -> list[tuple[Any, ...]]:
+    """The rows of a query, all values as text; none of a statement that gives no rows."""
+    statement = _prepared(connection, sql, values)
+    try:
+        if not (statement.execute() if values else statement.execute(sql)):
+            return []
+        result = statement.getResultSet()
+        width = result.getMetaData().getColumnCount()
+        found = []
+        while result.next():
+            found.append(tuple(result.getString(index + 1) for index in range(width)))
+        return found
+    finally:
+        statement.close()
+
+
+def execute(connection: Any, sql: str, values: Sequence[int | str | None] = ()) -> int:
+    """Run a statement with ``values`` for its question marks; how many rows it changed."""
+    statement = _prepared(connection, sql, values)
+    try:
+        if values:
+            statement.execute()
+        else:
+            statement.execute(sql)
+        return int(statement.getUpdateCount())
+    finally:
+        statement.close()
+
+
+def _prepared(connection: Any, sql: str, values: Sequence[int | str | None]) -> Any:
+    if not values:
+        return connection.createStatement()
+    statement = connection.prepareStatement(sql)
+    for place, value in enumerate(values, start=1):
+        if isinstance(value, int):
+            statement.setLong(place, value)
+        else:
+            statement.setString(place, value)
+    return statement
