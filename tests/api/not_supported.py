@@ -8,6 +8,9 @@ KAFKA: dict[str, Any] = {"bootstrapServers": "k:9092", "topics": ["a"], "topicPa
 CUSTOM = {"format": "custom", "fields": {"after": "row"}}
 YET, EFFECT = "not supported yet", "no effect"
 DATABASE = {"verify": {"jdbc": {"url": "jdbc:postgresql://db/shop"}}}
+JDBC: dict[str, Any] = {
+    "target": {"path": None, "table": "m.{table}", "jdbc": {"url": "jdbc:postgresql://db/shop"}}
+}
 
 
 def table(**fields: Any) -> dict[str, Any]:
@@ -150,5 +153,39 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         {**DATABASE, **table(snapshot="jdbc"), "ordering": {"by": "timestamp"}},
         "spec.tables[public.a].snapshot",
         "--at",
+    ),
+    (
+        {"target": {**JDBC["target"], "compatibility": ["duckdb"]}},
+        "spec.target.compatibility",
+        "Delta tables",
+    ),
+    ({"target": {**JDBC["target"], "changeFeed": True}}, "spec.target.changeFeed", "Delta tables"),
+    ({**JDBC, "maintenance": {"vacuum": {}}}, "spec.maintenance", "Delta tables"),
+    ({**JDBC, **DATABASE}, "spec.verify", YET),
+    ({**JDBC, "deletionPolicy": "DeleteAll"}, "spec.deletionPolicy", "drop the tables"),
+    (
+        {
+            **JDBC,
+            "source": {"kafka": None, "files": {"path": "/i", "format": "json"}},
+            "envelope": CUSTOM,
+        },
+        "spec.source.files.format",
+        YET,
+    ),
+    ({**JDBC, "defaults": {"mode": "scd2"}}, "spec.defaults.mode", "use scd1"),
+    ({**JDBC, **table(mode="append")}, "spec.tables[public.a].mode", "use scd1"),
+    ({**JDBC, **table(mergeShards=True)}, "spec.tables[public.a].mergeShards", YET),
+    ({**JDBC, **table(target={"path": "/a"})}, "spec.tables[public.a].target.path", "give target.table"),
+    ({**JDBC, **table(target={"table": "a.b.c"})}, "spec.tables[public.a].target.table", "two at most"),
+    (
+        {**JDBC, **table(target={"table": "a", "changeFeed": True})},
+        "spec.tables[public.a].target.changeFeed",
+        "Delta tables",
+    ),
+    ({**JDBC, **table(columns={"identity": "n"})}, "spec.tables[public.a].columns.identity", YET),
+    (
+        {**JDBC, **table(columns={"expressions": {"n": "id + 1"}})},
+        "spec.tables[public.a].columns.expressions",
+        YET,
     ),
 ]

@@ -522,6 +522,21 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         "spec.verify.jdbc.url",
         "put it into a Secret",
     ),
+    "a path in a database": (
+        changed(target={"path": "/{table}", "jdbc": {"url": "jdbc:mariadb://db/"}}),
+        "spec.target.path",
+        "is no place in a database",
+    ),
+    "a catalog of a database": (
+        changed(target={"table": "a.b.{table}", "jdbc": {"url": "jdbc:mariadb://db/"}}),
+        "spec.target.table",
+        "two at most",
+    ),
+    "a user in the URL of a target": (
+        changed(target={"table": "{table}", "jdbc": {"url": "jdbc:mariadb://db/?user=me"}}),
+        "spec.target.jdbc.url",
+        "put it into a Secret",
+    ),
     "a slot of MariaDB": (
         changed(verify={"jdbc": {"url": "jdbc:mariadb://db/", "slot": "s"}}),
         "spec.verify.jdbc.slot",

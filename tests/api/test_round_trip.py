@@ -56,7 +56,7 @@ def test_the_full_manifest_sets_every_field_of_the_spec() -> None:
         return missing
 
     alternatives = {".source.files", ".source.change_feed", ".source.kafka.topics", ".target.table"}
-    alternatives |= {".verify.snapshot"}
+    alternatives |= {".verify.snapshot", ".target.jdbc"}
     alternatives |= {
         ".trigger.interval",
         ".defaults.delete.column",

@@ -182,6 +182,17 @@ class TestClaims:
         assert self.shared(local, local) == set()
         assert self.shared(local, local, ("x", "x")) == {"checkpoint", "target"}
 
+    def test_tables_of_two_databases_are_no_catalogs_and_not_each_others(self) -> None:
+        table: dict[str, Any] = {"path": None, "table": "m.{table}"}
+        one, other = (
+            {"checkpoint": f"s3a://c/{db}", "target": {**table, "jdbc": {"url": f"jdbc:mariadb://{db}/"}}}
+            for db in ("a", "b")
+        )
+        assert (
+            self.shared(one, other) == self.shared(one, {"checkpoint": "s3a://d", "target": table}) == set()
+        )
+        assert self.shared(one, {**one, "checkpoint": "s3a://d"}) == {"target"}
+
     def test_listed_tables_share_what_they_have_in_common(self) -> None:
         def only(*sources: str) -> dict[str, Any]:
             return {

@@ -34,6 +34,8 @@ EFFECTS: dict[str, Effect] = {
     "target": Effect.RESTART,
     "target.path": Effect.RESET,
     "target.table": Effect.RESET,
+    "target.jdbc": Effect.RESTART,
+    "target.jdbc.url": Effect.RESET,
     "defaults": Effect.RESTART,
     "defaults.mode": Effect.RESET,
     "unlisted": Effect.RESTART,

@@ -23,10 +23,12 @@ from lakemirror.api.base import (
     wrong,
 )
 from lakemirror.api.checks import cron
+from lakemirror.api.jdbc import NO_LOGIN, JdbcUrl
 from lakemirror.api.source import Envelope, Moment, Offset, Partition, Source, first_twice
 from lakemirror.api.tables import (
     AmbiguousTable,
     Defaults,
+    PipelineTarget,
     Table,
     Target,
     ambiguous_pair,
@@ -198,30 +200,16 @@ _TEMPLATE = (
 )
 
 
-class Database(Model):
+class Database(JdbcUrl):
     """A database that mirrors are compared with, read over JDBC."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            (
-                "!self.url.lowerAscii().contains('password=') && !self.url.lowerAscii().contains('user=')",
-                "url must not have user or password: put them into a Secret",
-            ),
+            NO_LOGIN,
             ("!has(self.slot) || self.url.startsWith('jdbc:postgresql:')", "slot belongs to PostgreSQL"),
         )
     )
 
-    url: Annotated[
-        str,
-        Field(max_length=1024),
-        Matching(
-            r"^jdbc:(postgresql|mariadb|mysql):[^\s]+$",
-            "is not a valid URL: write one like jdbc:postgresql://db:5432/shop or jdbc:mariadb://db:3306/",
-        ),
-    ]
-    """Its URL for JDBC, with further parameters of the driver like sslmode=require."""
-    secret: SecretName | None = None
-    """A Secret with username and password."""
     slot: (
         Annotated[
             str,
@@ -234,11 +222,6 @@ class Database(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for name in ("password=", "user="):
-            if name in self.url.lower():
-                raise wrong(
-                    f"must not have {name[:-1]}: put it into a Secret, and name that in secret", "url"
-                )
         if self.slot is not None and not self.url.startswith("jdbc:postgresql:"):
             raise wrong("belongs to PostgreSQL: leave it out", "slot")
         return self
@@ -442,7 +425,7 @@ class PipelineSpec(Model):
     """A new value restarts the driver once."""
     source: Source
     envelope: Envelope = Field(default_factory=Envelope)
-    target: Target
+    target: PipelineTarget
     defaults: Defaults = Field(default_factory=Defaults)
     unlisted: Literal["mirror", "ignore"] = "mirror"
     """What happens to tables that are not listed under tables."""
@@ -577,6 +560,7 @@ class PipelineSpec(Model):
         jdbc = verify.jdbc if verify is not None and read else None
         found = {
             "spec.verify.jdbc.secret": jdbc.secret if jdbc is not None else None,
+            "spec.target.jdbc.secret": self.target.jdbc.secret if self.target.jdbc is not None else None,
             "spec.source.kafka.security.secret": kafka.security.secret if kafka and kafka.security else None,
             "spec.envelope.schemaRegistry.secret": registry.secret if registry else None,
         }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic.alias_generators import to_camel
+
 from lakemirror.api.errors import Loc, path_of
 from lakemirror.api.spec import Maintenance, PipelineSpec, Restart, Verify
 from lakemirror.api.tables import is_pattern
@@ -33,6 +35,55 @@ def _without_effect(spec: PipelineSpec) -> Iterator[Found]:
     yield from _of_envelope(spec)
     yield from _of_verify(spec)
     yield from _of_snapshots(spec)
+    yield from _of_database(spec)
+
+
+_LAKE = "is not supported with target.jdbc: it is for Delta tables. Leave it out"
+_YET = "is not supported yet with target.jdbc"
+_NO_EVENTS = f"{_YET}, whose tables have the current rows: use scd1"
+
+
+def _of_database(spec: PipelineSpec) -> Iterator[Found]:
+    """What mirrors that are tables of a database do not do."""
+    if spec.target.jdbc is None:
+        return
+    yield from _of_database_tables(spec)
+    for name in ("compatibility", "change_feed"):
+        if getattr(spec.target, name) is not None:
+            yield ("target", to_camel(name)), _LAKE
+    if spec.maintenance is not None:
+        yield ("maintenance",), _LAKE
+    if spec.verify is not None:
+        yield ("verify",), f"{_YET}: leave it out"
+    if spec.deletion_policy == "DeleteAll":
+        yield ("deletionPolicy",), f"DeleteAll {_YET}: use DeleteCheckpoint, and drop the tables yourself"
+    if spec.source.files is not None and spec.source.files.format != "records":
+        yield ("source", "files", "format"), f"{spec.source.files.format} {_YET}: use files of records"
+    if spec.defaults.mode != "scd1":
+        yield (
+            ("defaults", "mode"),
+            f"{spec.defaults.mode} {_YET}, whose tables have the current rows: use scd1",
+        )
+
+
+def _of_database_tables(spec: PipelineSpec) -> Iterator[Found]:
+    for index, table in enumerate(spec.tables):
+        at = ("tables", index)
+        if table.mode not in (None, "scd1"):
+            yield (*at, "mode"), f"{table.mode} {_NO_EVENTS}"
+        if table.merge_shards:
+            yield (*at, "mergeShards"), f"{_YET}: give each shard its own target"
+        if table.target is not None and table.target.path is not None:
+            yield (*at, "target", "path"), "is no place in a database (target.jdbc): give target.table"
+        elif table.target is not None and (table.target.table or "").count(".") > 1:
+            why = "has three parts, and with target.jdbc a table has two at most: schema.table"
+            yield (*at, "target", "table"), why
+        for name in ("compatibility", "change_feed"):
+            if table.target is not None and getattr(table.target, name) is not None:
+                yield (*at, "target", to_camel(name)), _LAKE
+        for name in ("identity", "expressions"):
+            if table.columns is not None and getattr(table.columns, name) is not None:
+                yield (*at, "columns", name), f"{_YET}: leave it out"
 
 
 def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:

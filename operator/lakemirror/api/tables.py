@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 
 from lakemirror.api.base import IS_SET, ColumnName, Matching, Model, NewColumnName, Token, rules, wrong
 from lakemirror.api.checks import sql_condition, sql_expression, sql_type
+from lakemirror.api.jdbc import JdbcUrl
 from lakemirror.api.source import Moment, first_twice
 
 PLACEHOLDERS = ("db", "schema", "table")
@@ -204,6 +205,28 @@ class Target(Model):
     def template(self) -> str:
         """The one that is given."""
         return self.path if self.path is not None else self.table or ""
+
+
+class PipelineTarget(Target):
+    """Where mirrors stand: {db} {schema} {table} are placeholders."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("has(self.path) != has(self.table)", "exactly one of path and table is needed"),
+            ("!has(self.jdbc) || has(self.table)", "with jdbc, table is needed: schema.table"),
+        )
+    )
+
+    jdbc: JdbcUrl | None = None
+    """The database whose tables are the mirrors, in place of Delta tables."""
+
+    @model_validator(mode="after")
+    def _of_database(self) -> Self:
+        if self.jdbc is not None and self.path is not None:
+            raise wrong("is no place in a database: with jdbc, give table", "path")
+        if self.jdbc is not None and self.table is not None and self.table.count(".") > 1:
+            raise wrong("has three parts, and with jdbc a table has two at most: schema.table", "table")
+        return self
 
 
 class Delete(Model):

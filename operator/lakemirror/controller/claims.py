@@ -23,16 +23,18 @@ def claims(spec: PipelineSpec, namespace: str) -> frozenset[Claim]:
 def _claims(spec: PipelineSpec, namespace: str) -> Iterator[Claim]:
     yield "checkpoint", _place(spec.checkpoint, namespace)
     if spec.unlisted == "mirror":
-        yield _target(spec.target, namespace)
+        yield _target(spec, spec.target, namespace)
     for table in spec.tables:
         if table.target is not None:
-            yield _target(table.target, namespace, table.source)
+            yield _target(spec, table.target, namespace, table.source)
         elif spec.unlisted == "ignore":
-            yield _target(spec.target, namespace, table.source)
+            yield _target(spec, spec.target, namespace, table.source)
 
 
-def _target(target: Target, namespace: str, source: str = "") -> Claim:
+def _target(spec: PipelineSpec, target: Target, namespace: str, source: str = "") -> Claim:
     where = f"table {target.table}" if target.table is not None else _place(target.path or "", namespace)
+    if spec.target.jdbc is not None:
+        where = f"{where} of {spec.target.jdbc.url.partition('?')[0]}"
     return "target", f"{where} of {source}" if "{" in where and source else where
 
 

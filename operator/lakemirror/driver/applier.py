@@ -33,9 +33,9 @@ from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.write.commit import already, write_table
 from lakemirror.driver.write.form import form
+from lakemirror.driver.write.target import DELTA, TargetKind
 from lakemirror.driver.write.transaction import of_shard
 from lakemirror.driver.write.writer import Transaction
-from lakemirror.driver.write.writers import Writers
 
 
 class TableApplier:
@@ -50,9 +50,11 @@ class TableApplier:
         table: MirroredTable | None,
         held: Held | None = None,
         writing: AbstractContextManager[object] | None = None,
+        target: TargetKind = DELTA,
     ) -> None:
         """``table`` is None for one that the manifest leaves out, and for one that is ``held``. ``writing``
-        is entered while the table changes its mirror, where other shards write it, too.
+        is entered while the table changes its mirror, where other shards write it, too; ``target`` is the
+        kind of place that has the mirror.
         """
         self.name = name
         self._writing = writing or nullcontext()
@@ -64,7 +66,7 @@ class TableApplier:
         self._begun: tuple[DataFrame, Future[Begun]] | None = None
         if table is not None:
             self._schemas = Schemas(table)
-            self._writers = Writers(table)
+            self._writers = target.writers(table)
 
     @property
     def left_out(self) -> bool:
@@ -154,7 +156,7 @@ class TableApplier:
         result = replace(described(decision), target=str(table.location), drift=plan.drift)
         with self._writing:
             if replay and _has(table, batch, app_id):
-                return already(table, plan, reduced, batch, result)
+                return already(table, plan, reduced, Transaction(app_id, batch), result, self._writers)
             transaction = Transaction(app_id, batch)
             if table.shard is not None:
                 transaction = of_shard(app_id, batch, table.shard, table.spark)

@@ -43,6 +43,7 @@ from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.conservation import require_accounted
 from lakemirror.driver.results import BatchResult, TableResult, without_open
 from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.write.target import DELTA, TargetKind
 from lakemirror.driver.write.transaction import noted, transaction
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ class BatchApplier:
 
     Not for use from several threads. ``query_id`` names the checkpoint's query: batch numbers count within
     it. ``history`` is what the audit tells of earlier batches; ``encoding`` is how the query's records are
-    written, JSON unless given; ``warn`` is told of files that are not applied.
+    written, JSON unless given; ``warn`` is told of files that are not applied; ``target`` is the kind of
+    place that has the mirrors.
     """
 
     def __init__(
@@ -80,13 +82,14 @@ class BatchApplier:
         history: AuditHistory,
         encoding: Encoding | None = None,
         warn: Callable[[str], None] = log.warning,
+        target: TargetKind = DELTA,
     ) -> None:
         self._warn = warn
         self._spec = pipeline.spec
         self._checkpoint = pipeline.spec.checkpoint
         self._app_id = f"lakemirror/{pipeline.name}/{query_id}"
         self._session = spark
-        self._tables = PipelineTables(spark, pipeline, history.tables)
+        self._tables = PipelineTables(spark, pipeline, history.tables, target)
         self._schemas: dict[int, str] = {}
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")

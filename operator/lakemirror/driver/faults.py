@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 Point = Literal["after-tombstones", "after-rows", "after-audit", "before-checkpoint-commit"]
+JdbcPoint = Literal["in-transaction"]
 AuditPoint = Literal["after-audit-commit"]
 ReplayPoint = Literal["after-replay-applied", "after-replay-settled", "after-reload-part"]
-AnyPoint = Point | AuditPoint | ReplayPoint
+AnyPoint = Point | JdbcPoint | AuditPoint | ReplayPoint
 
 
 class InjectedCrash(BaseException):

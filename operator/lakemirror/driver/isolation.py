@@ -29,6 +29,7 @@ from lakemirror.driver.profile.positions import Standing
 from lakemirror.driver.read.base import Batch, SourceFile
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.write.target import DELTA, TargetKind
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +40,18 @@ Out = TypeVar("Out")
 
 
 class PipelineTables:
-    """The tables that a pipeline has met so far; ``former`` are results of earlier runs by source table."""
+    """The tables that a pipeline has met so far, with their mirrors in places of the kind ``target``;
+    ``former`` are results of earlier runs by source table.
+    """
 
     def __init__(
-        self, session: SparkSession, pipeline: CdcPipeline, former: Mapping[str, TableResult]
+        self,
+        session: SparkSession,
+        pipeline: CdcPipeline,
+        former: Mapping[str, TableResult],
+        target: TargetKind = DELTA,
     ) -> None:
-        self._session = session
+        self._session, self._target = session, target
         self._pipeline = pipeline
         self._tables: dict[TableName, TableApplier] = {}
         self._drift = {name: table.drift for name, table in former.items()}
@@ -173,10 +180,10 @@ class PipelineTables:
                 held = Held(f"tables[{settings.source}].suspend is true", error=False)
                 return TableApplier(name, None, held)
             reported = self._drift.get(str(name), ())
-            table = MirroredTable(self._session, self._pipeline, name, settings, reported)
+            table = MirroredTable(self._session, self._pipeline, name, settings, reported, self._target.open)
             self._targets.claim(table.location, table.kept_as)
             writing = self._targets.writing(table.location) if table.shard is not None else None
-            return TableApplier(name, table, writing=writing)
+            return TableApplier(name, table, writing=writing, target=self._target)
         except (Refused, AmbiguousTable) as reason:
             return TableApplier(name, None, Held(str(reason)))
 

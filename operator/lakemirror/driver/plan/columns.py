@@ -31,7 +31,7 @@ from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift, DriftAction
 from lakemirror.driver.sequence import WIDTH
 from lakemirror.driver.tables.columns import T
-from lakemirror.driver.tables.mirror import GAPS_PROPERTY, MAPPING, WIDENING, needs_mapping
+from lakemirror.driver.tables.mirror import GAPS_PROPERTY, WIDENING
 
 _ALL = b"\xff" * WIDTH
 _SPELLED_ALIKE = (IntegralType, DecimalType, BooleanType, DateType, StringType)
@@ -140,15 +140,16 @@ def drift_of(
 
 
 def with_consequence(table: MirroredTable, plan: DriftPlan, drift: Drift) -> Drift:
-    """A changed column with the feature of Delta that readers need for it, or how that is avoided."""
+    """A changed column with the feature that readers need for it, or how that is avoided."""
     if drift.column in plan.alter and drift.action is DriftAction.ALTERED:
         return (
             replace(drift, action=DriftAction.REWRITTEN)
             if WIDENING in table.avoided
-            else replace(drift, feature=WIDENING)
+            else replace(drift, feature=table.mirror.needs({}, wider=True))
         )
     added = {drift.column: plan.columns[drift.column]} if drift.action is DriftAction.ADDED else {}
-    return replace(drift, feature=MAPPING) if needs_mapping(added) else drift
+    feature = table.mirror.needs(added)
+    return drift if feature is None else replace(drift, feature=feature)
 
 
 def readable(

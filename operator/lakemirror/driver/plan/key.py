@@ -118,6 +118,11 @@ def check_key(table: MirroredTable, key: Sequence[str]) -> None:
             f"mode {table.mode} needs a key, but records of {table.name} have none: "
             f"set tables[{table.settings.source}].primaryKey, or mode: append"
         )
+    if not key and not table.mirror.keeps_events:
+        raise Refused(
+            f"the target {table.mirror.location} needs a key, but records of {table.name} have none: "
+            f"set tables[{table.settings.source}].primaryKey"
+        )
 
 
 def _ordered(columns: str | None) -> str:

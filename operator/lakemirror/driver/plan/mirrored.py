@@ -31,6 +31,7 @@ from lakemirror.driver.tables.mirror import (
     Mirror,
 )
 from lakemirror.driver.tables.names import Location, TableName, locate, owner_of
+from lakemirror.driver.tables.store import OpenStore, Store
 from lakemirror.driver.tables.tombstones import Summary, Tombstones
 
 _OWN: Mapping[OwnColumn, str] = {
@@ -60,8 +61,11 @@ class MirroredTable:
         name: TableName,
         settings: Table,
         reported: Sequence[Drift],
+        open_store: OpenStore = Mirror,
     ) -> None:
+        """``open_store`` opens the mirror at a location."""
         self.spark = spark
+        self._open_store = open_store
         self.spec = pipeline.spec
         self.name = name
         self.settings = settings
@@ -88,15 +92,15 @@ class MirroredTable:
         return locate(self.settings.target, self.name, groups_of(self.settings.source, str(self.name)))
 
     @cached_property
-    def mirror(self) -> Mirror:
+    def mirror(self) -> Store:
         """The mirror, as it was read last. Raises Refused for a location that cannot be."""
         check_location(self.settings.source, self.location)
-        return Mirror(self.spark, self.location)
+        return self._open_store(self.spark, self.location)
 
     @cached_property
     def tombstones(self) -> Tombstones:
         """Only of a mirror that exists."""
-        return Tombstones(self.spark, self.mirror, self.shard)
+        return Tombstones(self.spark, self.mirror.facts(self.shard))
 
     @property
     def tombstone_summary(self) -> Summary:

@@ -212,6 +212,9 @@ def _check(
             *([SHARD] if table.shard is not None else []),
         ),
     )
-    features = table.mirror.features
+    features, place = table.mirror.features, f"tables[{table.settings.source}]"
     columns_ = {**alteration.columns, **table.own, **{name: each.kind for name, each in computed.items()}}
     check_features(table.settings.source, table.location, features, columns_, table.avoided)
+    problem = table.mirror.unfit(columns_, mirror_key)
+    if problem is not None:
+        raise Refused(f"the target {table.location} cannot have {problem}, or set {place}.target")

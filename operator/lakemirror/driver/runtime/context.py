@@ -16,6 +16,7 @@ from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.runtime.announcer import Announcer
 from lakemirror.driver.runtime.threads import Threads
 from lakemirror.driver.runtime.turns import Applier
+from lakemirror.driver.write.target import TargetKind
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RunContext:
     ``storage`` is the checkpoint, ``feeds`` opens what is read, ``make_applier`` makes who applies the
     batches of a pipeline and a query id, given what the audit tells of earlier ones; ``encoding`` is how
     records are written. A run ``once`` ends by itself when all is applied. ``secrets`` has the directory of
-    each Secret that the manifest names.
+    each Secret that the manifest names, ``target`` is the kind of place that has the mirrors.
     """
 
     pipeline: CdcPipeline
@@ -38,3 +39,4 @@ class RunContext:
     threads: Threads
     once: bool
     secrets: Secrets
+    target: TargetKind

@@ -60,6 +60,7 @@ from lakemirror.driver.verify.jdbc import Database
 from lakemirror.driver.verify.open import SourceWanted, open_source
 from lakemirror.driver.verify.sources import SourceTables, SourceUnfit
 from lakemirror.driver.verify.table import named, session_for, table_of
+from lakemirror.driver.write.target import DELTA, TargetKind
 
 __all__ = ["URLS", "DatabaseWanted", "Login", "Reloaded", "SnapshotWanted", "reload", "source_of"]
 
@@ -130,7 +131,9 @@ class Reloader:
         storage: Storage,
         alone: Alone = nullcontext,
         told: Callable[[BatchResult], None] = lambda result: None,
+        target: TargetKind = DELTA,
     ) -> None:
+        self._target = target
         self._session = spark.newSession()  # its settings are not those of the streaming query
         self._pipeline, self._storage = pipeline, storage
         self._alone, self._told = alone, told
@@ -147,7 +150,8 @@ class Reloader:
             query, raw = f"replay-{uuid.uuid4().hex}", self._raw(request, rounds, number)
             with self._alone():
                 history = audit.history(self._session, self._pipeline.spec.checkpoint)
-                applier = BatchApplier(self._session, as_read(self._pipeline), query, history)
+                pipeline = as_read(self._pipeline)
+                applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
                 try:
                     result = applier.apply(raw, Batch(query, 0, {"reload": request.id, "part": number}))
                 except BadRecordRefused as error:  # it would be no better another time

@@ -38,6 +38,7 @@ from lakemirror.driver.runtime.replay_requests import (
 )
 from lakemirror.driver.runtime.replayer import Alone
 from lakemirror.driver.verify.repairs import REPAIR_TOPIC, Event
+from lakemirror.driver.write.target import DELTA, TargetKind
 
 FOLDER = "repair"
 
@@ -81,7 +82,9 @@ class Repairer:
         pipeline: CdcPipeline,
         alone: Alone = nullcontext,
         told: Callable[[BatchResult], None] = lambda result: None,
+        target: TargetKind = DELTA,
     ) -> None:
+        self._target = target
         self._session = spark.newSession()  # its settings are not those of the streaming query
         self._alone, self._told, self._pipeline = alone, told, pipeline
 
@@ -102,7 +105,7 @@ class Repairer:
         with self._alone():
             pipeline = _for_repair(self._pipeline, request.epoch)
             history = audit.history(self._session, pipeline.spec.checkpoint)
-            applier = BatchApplier(self._session, pipeline, query, history)
+            applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
             try:
                 result = applier.apply(raw, Batch(query, 0, {"repair": request.id}))
             except BadRecordRefused as error:  # it would be no better another time

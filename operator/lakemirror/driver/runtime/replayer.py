@@ -42,6 +42,8 @@ from lakemirror.driver.runtime.replay_requests import (
     file_request,
 )
 from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.target import open_target
+from lakemirror.driver.write.target import DELTA, TargetKind
 
 MOST_RECORDS = 500_000
 """Records that are applied at once; batches of the source come in between."""
@@ -78,7 +80,9 @@ def replay(
                 owner.hold_jvm(session)
                 with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
                     encoding = encoding_of(pipeline.spec, secrets or {}, SourceWatch())
-                    return Replayer(session, pipeline, encoding=encoding).carry_out(request)
+                    with open_target(session, pipeline, secrets or {}) as target:
+                        replayer = Replayer(session, pipeline, encoding=encoding, target=target)
+                        return replayer.carry_out(request)
         except CheckpointInUse:
             file_request(storage, request)
             return await_outcome(storage, request, timeout)
@@ -100,7 +104,9 @@ class Replayer:
         alone: Alone = nullcontext,
         told: Callable[[BatchResult], None] = lambda result: None,
         encoding: Encoding | None = None,
+        target: TargetKind = DELTA,
     ) -> None:
+        self._target = target
         self._session = spark.newSession()  # its settings are not those of the streaming query
         self._alone, self._told, self._encoding = alone, told, encoding
         self._checkpoint = pipeline.spec.checkpoint
@@ -201,7 +207,7 @@ class Replayer:
             if rows.isEmpty():
                 return
             history = audit.history(self._session, self._checkpoint)
-            applier = BatchApplier(self._session, pipeline, query, history, encoding)
+            applier = BatchApplier(self._session, pipeline, query, history, encoding, target=self._target)
             batch = Batch(query, 0, {"quarantine": int(newest[0])}, _whole_files(rows, stored))
             self._told(applier.apply(_raw(rows), batch))
             faults.reach("after-replay-applied")

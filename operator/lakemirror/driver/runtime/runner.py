@@ -48,6 +48,7 @@ from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.signals import StopRequests, stop_requests
 from lakemirror.driver.runtime.summary import RunSummary, Status, with_rows
 from lakemirror.driver.runtime.supported import require_conditions, require_supported
+from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.runtime.threads import Threads
 from lakemirror.driver.runtime.turns import Applier, Turns
 from lakemirror.driver.runtime.verification import Verifications
@@ -84,17 +85,20 @@ def run(
         owner, storage, session = _take_over(stack, pipeline, announcer.progress.run_id, spark, stop)
         require_conditions(pipeline, session)
         encoding = encoding_of(pipeline.spec, secrets or {}, announcer.source)
+        target = stack.enter_context(open_target(session, pipeline, secrets or {}))
+        made = partial(BatchApplier, encoding=encoding, warn=announcer.warn, target=target)
         context = RunContext(
             pipeline,
             session,
             storage,
             FeedOpener(session, pipeline.spec, secrets or {}, announcer.warn, announcer.source),
-            partial(make_applier or partial(BatchApplier, encoding=encoding, warn=announcer.warn), session),
+            partial(make_applier or made, session),
             encoding,
             announcer,
             Threads(stop.requested),
             once or bool(pipeline.spec.trigger.available_now),
             secrets or {},
+            target,
         )
         status, lag = _mirror(stack, context, owner, sinks)
         summary = _summary(context, status, lag, time.monotonic() - began)
@@ -133,11 +137,12 @@ def _mirror(
     turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id, history))
     announcer.progress.stands_at(feed.committed())
     told = partial(announcer.progress.batch_done, again=True)
-    replayer = Replayer(run.session, run.pipeline, turns.turn, told, run.encoding)
+    replayer = Replayer(run.session, run.pipeline, turns.turn, told, run.encoding, run.target)
     held = HeldRecords(spec, replayer, announcer.warn)
     requests = ReplayRequests(run.storage, replayer.carry_out, announcer.warn)
-    repairs = Repairer(run.session, run.pipeline, turns.turn, told).requests(run.storage, announcer.warn)
-    reloader = Reloader(run.session, run.pipeline, run.storage, turns.turn, told)
+    repairer = Repairer(run.session, run.pipeline, turns.turn, told, run.target)
+    repairs = repairer.requests(run.storage, announcer.warn)
+    reloader = Reloader(run.session, run.pipeline, run.storage, turns.turn, told, run.target)
     forget_abandoned(run.storage, datetime.now(UTC))
     retries = Retries(run)
     batches = Batches(run, turns, retries, held, {batch.batch_id for batch in feed.pending()})
@@ -258,7 +263,7 @@ def _summary(run: RunContext, status: Status, lag: Lag, seconds: float) -> RunSu
     return RunSummary(
         run.pipeline.name,
         status,
-        with_rows(run.session, progress.tables),
+        with_rows(run.session, progress.tables, run.target),
         progress.counts,
         progress.batches,
         seconds,

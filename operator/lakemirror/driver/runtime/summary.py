@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakemirror.api.report import NONE, Counts
-from lakemirror.driver.errors import cause_of
+from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import TableResult
-from lakemirror.driver.tables import delta
-from lakemirror.driver.write import log
+from lakemirror.driver.write.target import DELTA, TargetKind
 
 Status = Literal["completed", "stopped"]
 _log = logging.getLogger(__name__)
@@ -38,21 +38,18 @@ class RunSummary:
     warnings: tuple[str, ...] = ()
 
 
-def with_rows(session: SparkSession, tables: Mapping[str, TableResult]) -> dict[str, TableResult]:
-    """Results by source table, in order, with the rows that the Delta tables have now."""
-    return {name: _with_rows(session, table) for name, table in sorted(tables.items())}
+def with_rows(
+    session: SparkSession, tables: Mapping[str, TableResult], kind: TargetKind = DELTA
+) -> dict[str, TableResult]:
+    """Results by source table, in order, with the rows that the mirrors have now."""
+    return {name: _with_rows(session, table, kind) for name, table in sorted(tables.items())}
 
 
-def _with_rows(session: SparkSession, table: TableResult) -> TableResult:
+def _with_rows(session: SparkSession, table: TableResult, kind: TargetKind) -> TableResult:
     if table.rows is not None or table.target is None:
         return table
     try:
-        stored = "/" in table.target
-        told = log.rows_of(delta.snapshot(session, table.target)) if stored else None
-        if told is None:
-            frame = session.read.format("delta").load(table.target) if stored else session.table(table.target)
-            told = frame.count()
-        return replace(table, rows=told)
-    except PySparkException as error:
+        return replace(table, rows=kind.count(session, table.target))
+    except (PySparkException, Py4JError, LakemirrorError) as error:
         _log.warning("the rows of %s cannot be counted: %s", table.target, cause_of(error))
         return table

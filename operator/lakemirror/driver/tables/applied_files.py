@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.tables import delta
-from lakemirror.driver.tables.mirror import Mirror
+from lakemirror.driver.tables.store import Store
 
 COLUMNS: Final = "sha256 STRING, name STRING, app_id STRING, batch_id BIGINT, at TIMESTAMP"
 
@@ -32,7 +32,7 @@ COLUMNS: Final = "sha256 STRING, name STRING, app_id STRING, batch_id BIGINT, at
 class AppliedFiles:
     """The files of one mirror, which exists."""
 
-    def __init__(self, spark: SparkSession, mirror: Mirror) -> None:
+    def __init__(self, spark: SparkSession, mirror: Store) -> None:
         self._spark, self._mirror = spark, mirror
         self.path = mirror.side("files")
 

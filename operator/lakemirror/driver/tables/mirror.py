@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from delta.tables import DeltaTable, IdentityGenerator
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from lakemirror.driver.tables.columns import COMMENTS, SHARD, metadata_of
 from lakemirror.driver.tables.delta import (
+    append,
     applied,
     clear_unfinished,
     configuration,
@@ -36,6 +37,7 @@ from lakemirror.driver.tables.delta import (
     sql_text,
 )
 from lakemirror.driver.tables.names import Location
+from lakemirror.driver.tables.tombstones import DeltaFacts, folder_of
 
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 _RANGED = (NumericType, DateType, TimestampType, TimestampNTZType)
@@ -72,10 +74,21 @@ programs without column mapping refuse the table. Alone it is version 2, and del
 
 
 class Mirror:
-    """The Delta table at a location. Reads its schema and properties once; a single driver writes it."""
+    """The Delta table at a location (`lakemirror.driver.tables.store.Store`). Reads its schema and properties
+    once; a single driver writes it.
+    """
 
-    def __init__(self, spark: SparkSession, location: Location) -> None:
+    keeps_events = True
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        location: Location,
+        append_beside: Callable[[DataFrame, str], None] = append,
+    ) -> None:
+        """``append_beside`` adds rows to a table that belongs to this one."""
         self._spark = spark
+        self._append_beside = append_beside
         self.location = location
         self.path = location.path or (self._catalog_path() if self._in_catalog() else None)
         self.columns: dict[str, DataType] | None = None
@@ -189,6 +202,21 @@ class Mirror:
         if features or new or wider or changed:
             self.refresh()
 
+    def update(self, when: Column, values: Mapping[str, Column]) -> None:
+        """Give stored rows other values; one commit."""
+        made: dict[str, str | Column] = {quoted(name): value for name, value in values.items()}
+        self.delta().update(when, made)
+
+    def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> str | None:
+        """Any column can be kept, for a name may have column mapping."""
+        return None
+
+    def needs(self, added: Mapping[str, DataType], *, wider: bool = False) -> str | None:
+        """The reader feature of Delta that the table needs once columns are added, or made ``wider``."""
+        if wider:
+            return WIDENING
+        return MAPPING if needs_mapping(added) else None
+
     def _rewrite(self, kinds: Mapping[str, DataType]) -> None:
         """Write all rows anew, with columns of other types; one commit."""
         frame = self.frame()
@@ -240,6 +268,10 @@ class Mirror:
     def side(self, name: str) -> str:
         """Path of a table that belongs to this one; vacuum leaves folders with an underscore alone."""
         return f"{self.required_path}/_{name}"
+
+    def facts(self, shard: str | None) -> DeltaFacts:
+        """What `lakemirror.driver.tables.tombstones` keeps beside the table."""
+        return DeltaFacts(self._spark, self.side(folder_of(shard)), self._append_beside)
 
     @property
     def required_path(self) -> str:

@@ -1,6 +1,6 @@
 """What remains of keys that are gone: tombstones, floors and the images of moved rows.
 
-They stand in a Delta table of their own beside the mirror (`_tombstones`), one row a fact, only appended:
+They stand in a table of their own beside the mirror (Delta: `_tombstones`), one row a fact, only appended:
 
 =========  =========================================================================================
 kind       meaning
@@ -20,6 +20,7 @@ Keys and images are texts (`lakemirror.driver.tables.keys`): a widened key colum
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -31,9 +32,9 @@ from pyspark.sql.types import StructType
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.delta import is_table
-from lakemirror.driver.tables.mirror import Mirror
+from lakemirror.driver.tables.store import Facts
 
-_TYPES = {
+TYPES = {
     "kind": "string",
     "key": "string",
     "seq": "binary",
@@ -64,18 +65,53 @@ class Summary:
     merged: bool = False
 
 
-class Tombstones:
-    """The tombstones of one mirror."""
+class DeltaFacts:
+    """Facts in a Delta table; ``append`` adds rows to the one at a path."""
 
-    def __init__(self, spark: SparkSession, mirror: Mirror, shard: str | None = None) -> None:
-        """Those of one ``shard``, where the mirror has several."""
-        self._spark = spark
-        self.path = mirror.side(folder_of(shard))
+    def __init__(self, spark: SparkSession, path: str, append: Callable[[DataFrame, str], None]) -> None:
+        self._spark, self._path, self._append = spark, path, append
+
+    @property
+    def exist(self) -> bool:
+        return is_table(self._spark, self._path)
+
+    def frame(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self._path)
+
+    def add(self, rows: DataFrame) -> None:
+        self._append(rows, self._path)
+
+    def collect(self, before: datetime, below: bytes | None, record: DataFrame | None) -> None:
+        if record is not None:
+            record.write.format("delta").mode("append").save(self._path)
+        DeltaTable.forPath(self._spark, self._path).delete(collected(before, below))
+
+
+def collected(before: datetime, below: bytes | None) -> Column:
+    """BOOLEAN: a fact was recorded before a time and lies below a sequence (None: any)."""
+    old = F.col("kind").isin(*COLLECTED) & (F.col("at") < F.lit(before))
+    return old if below is None else old & (F.col("seq") < F.lit(below))
+
+
+COLLECTED = ("deleted", "moved", "merged")
+"""Kinds of facts that are forgotten once no event can need them."""
+
+
+class Tombstones:
+    """The tombstones of one mirror, or of one of its shards."""
+
+    def __init__(self, spark: SparkSession, facts: Facts) -> None:
+        self._spark, self._facts = spark, facts
         self.summary = self._summarise()
 
     def frame(self) -> DataFrame:
-        """All facts, with the columns of `_TYPES`."""
-        return self._spark.read.format("delta").load(self.path)
+        """All facts, with the columns of `TYPES`."""
+        return self._facts.frame()
+
+    def add(self, rows: DataFrame, summary: Summary) -> None:
+        """Add facts, with which the ``summary`` is this."""
+        self._facts.add(rows)
+        self.summary = summary
 
     def deleted(self) -> DataFrame | None:
         """The newest tombstone a key: key STRING, seq, topic, partition, offset; None when there are none."""
@@ -99,29 +135,21 @@ class Tombstones:
         """
         if self.summary.oldest is None or self.summary.oldest >= before:
             return 0
-        old = F.col("kind").isin("deleted", "moved", "merged") & (F.col("at") < F.lit(before))
-        if below is not None:
-            old = old & (F.col("seq") < F.lit(below))
         gone = F.col("kind") != "merged"
-        rows = self.frame().where(old)
+        rows = self.frame().where(collected(before, below))
         found = rows.agg(F.count_if(gone), F.max(F.when(gone, F.col("seq"))), F.count("*")).first()
         if found is None or not found[2]:
             return 0
-        if not found[0]:
-            DeltaTable.forPath(self._spark, self.path).delete(old)
-            self.summary = self._summarise()
-            return 0
-        highest = bytes(found[1])
-        if self.summary.collected is not None:
-            highest = max(highest, self.summary.collected)
-        record = fact(self._spark.range(1), "collected", seq=F.lit(highest), batch=-1)
-        record.write.format("delta").mode("append").save(self.path)
-        DeltaTable.forPath(self._spark, self.path).delete(old)
+        record = None
+        if found[0]:
+            highest = max(bytes(found[1]), self.summary.collected or b"")
+            record = fact(self._spark.range(1), "collected", seq=F.lit(highest), batch=-1)
+        self._facts.collect(before, below, record)
         self.summary = self._summarise()
         return int(found[0])
 
     def _summarise(self) -> Summary:
-        if not is_table(self._spark, self.path):
+        if not self._facts.exist:
             return Summary()
         kind = F.col("kind")
         row = (
@@ -156,9 +184,9 @@ def encoded_key(rows: DataFrame, column: str = "key") -> Column:
 
 
 def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
-    """Rows of `_TYPES`; columns that are not given are null."""
+    """Rows of `TYPES`; columns that are not given are null."""
     given = {"kind": F.lit(kind), "at": F.current_timestamp(), "batch": F.lit(batch), **columns}
-    return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in _TYPES.items()])
+    return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in TYPES.items()])
 
 
 def raised(

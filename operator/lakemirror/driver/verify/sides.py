@@ -109,7 +109,7 @@ class Sides:
         told = self._of(canonical(self._near(stored, keys), self.compared, "__seq", "__live"), keys)
         live = by_key(told.where("__live"))
         newest = told.groupBy("key").agg(F.max("__seq").alias("seq"))
-        gone = Tombstones(self._spark, self._mirror.mirror).deleted()
+        gone = Tombstones(self._spark, self._mirror.mirror.facts(None)).deleted()
         if gone is not None:
             newest = newest.unionByName(self._of(gone.select("key", "seq"), keys))
         newest = newest.groupBy("key").agg(F.max("seq").alias("seq"))

@@ -83,6 +83,8 @@ def table_of(spark: SparkSession, pipeline: CdcPipeline, table: TableName) -> Mi
     settings = pipeline.spec.table_settings(source)
     if settings is None:
         raise SourceUnfit(f"{source}: the manifest leaves this table out")
+    if pipeline.spec.target.jdbc is not None:
+        raise SourceUnfit(f"{source}: a mirror in a database (target.jdbc) is not compared or reloaded yet")
     mirrored = MirroredTable(spark, pipeline, table, settings, ())
     if not mirrored.mirror.exists:
         return mirrored

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from pyspark.sql import functions as F
 
@@ -14,17 +13,14 @@ from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.parse.condition import LEFT_OUT
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
-from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.history import History, history
 from lakemirror.driver.reduce.table import Reduced, row_changes, states
 from lakemirror.driver.results import TableResult
-from lakemirror.driver.write.append import append
 from lakemirror.driver.write.gone import write_ends, write_tombstones
 from lakemirror.driver.write.marks import mark_files
-from lakemirror.driver.write.outcome import counted
+from lakemirror.driver.write.outcome import counted, outcomes_of
 from lakemirror.driver.write.own import Own
-from lakemirror.driver.write.writer import Transaction, Written
-from lakemirror.driver.write.writers import Writers
+from lakemirror.driver.write.writer import Transaction, Writers, Written
 
 
 def write_table(
@@ -42,7 +38,8 @@ def write_table(
     if told is not None:
         rows = _write_versions(table, plan, told, transaction, writers)
     else:
-        rows = _write(table, plan, reduced, transaction, writers)
+        tell = partial(outcomes_of, table, plan, reduced, before=before)
+        rows = _write(table, plan, reduced, replace(transaction, outcomes=tell), writers)
     faults.reach("after-rows")
     table.report(plan.drift)
     table.applied(plan.seen)
@@ -59,8 +56,7 @@ def _write(
         if reduced.events is None:
             return Written()
         kept = reduced.events.where(F.col("problem").isNull() & (F.col("op") != LEFT_OUT))
-        own = Own.of(table, plan, transaction.batch)
-        return append(table.mirror, kept, plan.reading.columns, own, transaction.session)
+        return writers.append(kept, plan, transaction.batch, transaction.session)
 
     def first() -> None:
         write_tombstones(table, plan, reduced, transaction.batch)
@@ -92,38 +88,28 @@ def _write_versions(
 
 
 def already(
-    table: MirroredTable, plan: TablePlan, reduced: Reduced, batch: Batch, result: TableResult
+    table: MirroredTable,
+    plan: TablePlan,
+    reduced: Reduced,
+    transaction: Transaction,
+    result: TableResult,
+    writers: Writers,
 ) -> TableResult:
     """``result`` with what the batch did when this table was given it before.
 
     Raises BatchMismatch when that was another batch under the same number.
     """
-    commits = table.mirror.delta().history(50).where("userMetadata IS NOT NULL")
-    for row in commits.select("version", "userMetadata", "operationMetrics").collect():
-        note = json.loads(row["userMetadata"])
-        if note.get("query") != batch.query_id or note.get("batch") != batch.batch_id:
-            continue
-        if table.shard is not None and note.get("source") != table.shard:
-            continue
-        if note.get("extent") != json.loads(json.dumps(batch.extent)):
-            raise BatchMismatch(
-                f"table {table.name} has batch {batch.batch_id} already, with another range of input: "
-                f"it was {note.get('extent')}, now {batch.extent}. The checkpoint is not the one that wrote "
-                f"{table.mirror.location}: restore it, or start with a new one."
-            )
-        counts = _said(note, row["operationMetrics"] or {})
-        version = int(row["version"])
-        before, told = version - 1, None
-        if plan.mode == "scd2":
-            told = history(table, plan, reduced, batch.batch_id, before)
-        return counted(table, plan, reduced, result, counts, before=before, after=version, told=told)
-    return replace(result, version=table.mirror.version)
-
-
-def _said(note: Mapping[str, Any], metrics: Mapping[str, str]) -> Written:
-    """What a commit did, by what it says itself or, as for MERGE, by Delta's metrics."""
-    if "rows" in note:
-        return Written(**note["rows"])
-    return Written(
-        *[int(metrics.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")]
-    )
+    batch, done = transaction.batch, writers.done(transaction)
+    if done is None:
+        return replace(result, version=table.mirror.version)
+    extent = done.note.get("extent")
+    if extent != json.loads(json.dumps(batch.extent)):
+        raise BatchMismatch(
+            f"table {table.name} has batch {batch.batch_id} already, with another range of input: "
+            f"it was {extent}, now {batch.extent}. The checkpoint is not the one that wrote "
+            f"{table.mirror.location}: restore it, or start with a new one."
+        )
+    before, told = done.version - 1, None
+    if plan.mode == "scd2":
+        told = history(table, plan, reduced, batch.batch_id, before)
+    return counted(table, plan, reduced, result, done.rows, before=before, after=done.version, told=told)

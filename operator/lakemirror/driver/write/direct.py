@@ -28,6 +28,7 @@ from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
+from lakemirror.driver.write.clauses import first_of, resolved, typed, value_of
 from lakemirror.driver.write.log import Attempt, Rows, TableLog, place_of, row_of, rows_in
 from lakemirror.driver.write.writer import Transaction, Written
 
@@ -242,27 +243,7 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     wanted = materialised(wanted)
     joined = states.alias("s").join(_hinted(wanted, changes), F.col("s.number") == F.col("of"), "left")
     matched = F.col("at_file").isNotNull()
-    chosen = F.when(matched, _first(changes.matched)).otherwise(_first(changes.unmatched))
-    values = [
-        _typed(
-            F.when(matched, _value(each.name, changes.matched, T(each.name))).otherwise(
-                _value(each.name, changes.unmatched, F.lit(None))
-            ),
-            each,
-        )
-        for each in attempt.schema.fields
-    ]
-    deletes = [i for i, each in enumerate(changes.matched) if each.values is None]
-    outcome = materialised(
-        joined.withColumn("choice", chosen)
-        .where("choice IS NOT NULL")
-        .select(
-            *_PLACE,
-            "number",
-            (matched & F.col("choice").isin(deletes)).alias("gone"),
-            F.struct(*values).alias("n"),
-        )
-    )
+    outcome = materialised(resolved(joined, attempt.schema.fields, changes, matched, *_PLACE, "number"))
     found = _arrays(outcome.select(F.col("at_file").isNotNull().alias("matched"), "gone", "number", *_PLACE))
     hit, gone = found["matched"], found["gone"]
     rows = outcome.where(~F.col("gone")).select("n.*") if not gone.all() else None
@@ -320,23 +301,6 @@ def _same_key(changes: Changes) -> Column:
     return reduce(Column.__and__, [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key])
 
 
-def _first(clauses: Sequence[Clause]) -> Column:
-    """INT: which clause holds first; null where none does."""
-    chosen = F.lit(None).cast("int")
-    for i, each in reversed(list(enumerate(clauses))):
-        chosen = F.when(each.when, i).otherwise(chosen)
-    return chosen
-
-
-def _value(name: str, clauses: Sequence[Clause], kept: Column) -> Column:
-    """A column after the clause ``choice``; ``kept`` where that does not give it a value."""
-    value = kept
-    for i, each in enumerate(clauses):
-        if each.values is not None and name in each.values:
-            value = F.when(F.col("choice") == i, each.values[name]).otherwise(value)
-    return value
-
-
 def _as_stored(attempt: Attempt, states: DataFrame, changes: Changes) -> DataFrame:
     """The rows that states give without looking at stored ones."""
     choice, columns = _stored_columns(tuple(attempt.schema.fields), tuple(changes.unmatched))
@@ -348,12 +312,8 @@ def _stored_columns(
     fields: tuple[StructField, ...], clauses: tuple[Clause, ...]
 ) -> tuple[Column, list[Column]]:
     """Which clause a state goes by, as ``choice``, and the columns that it then gives."""
-    values = [_typed(_value(each.name, clauses, F.lit(None)), each) for each in fields]
-    return _first(clauses).alias("choice"), values
-
-
-def _typed(value: Column, field: StructField) -> Column:
-    return value.cast(field.dataType).alias(field.name)
+    values = [typed(value_of(each.name, clauses, F.lit(None)), each) for each in fields]
+    return first_of(clauses).alias("choice"), values
 
 
 def _hinted(frame: DataFrame, changes: Changes) -> DataFrame:

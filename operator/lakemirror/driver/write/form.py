@@ -77,9 +77,8 @@ def _compute_anew(table: MirroredTable, plan: TablePlan) -> None:
     row = {name: F.col(quoted(name)) for each in plan.computed.values() for name in each.columns}
     values = {name: each.of(row) for name, each in plan.computed.items()}
     old = [~F.col(quoted(name)).eqNullSafe(value) for name, value in values.items()]
-    made: dict[str, str | Column] = {quoted(name): value for name, value in values.items()}
     shown = F.col("__op").isin(*WITH_ROW) if plan.mode == "append" else F.lit(True)
-    table.mirror.delta().update(shown & reduce(Column.__or__, old), made)
+    table.mirror.update(shown & reduce(Column.__or__, old), values)
 
 
 def _show_current(table: MirroredTable) -> None:

@@ -18,7 +18,6 @@ from lakemirror.driver.reduce.history import History, to_remember
 from lakemirror.driver.reduce.table import Reduced, State
 from lakemirror.driver.tables import tombstones
 from lakemirror.driver.tables.keys import encode_row
-from lakemirror.driver.write.log import append
 
 
 def write_tombstones(table: MirroredTable, plan: TablePlan, reduced: Reduced, batch: Batch) -> None:
@@ -69,8 +68,7 @@ def _append(table: MirroredTable, facts: Sequence[DataFrame], **raised: Any) -> 
     """Write facts, if there are any, with what they do to the summary (``tombstones.raised``)."""
     if facts:
         summary = tombstones.raised(table.tombstones.summary, **raised)
-        append(reduce(DataFrame.unionByName, facts), table.tombstones.path)
-        table.tombstones.summary = summary
+        table.tombstones.add(reduce(DataFrame.unionByName, facts), summary)
 
 
 def _ended(versions: DataFrame, batch: Batch) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -35,23 +36,39 @@ def counted(
     told: History | None = None,
 ) -> TableResult:
     """The result with what the commit between two versions did; ``told`` is of a mirror of versions."""
-    if told is not None:
-        outcomes = _versioned(plan, reduced, told)
-    elif plan.reading.key:
-        outcomes = _keyed(table, plan, reduced, rows, before)
-    else:
-        outcomes = _appended(reduced, rows)
+    outcomes = rows.outcomes
+    if outcomes is None:
+        outcomes = outcomes_of(table, plan, reduced, rows, before=before, told=told)
     counted = result.counted(
         **outcomes,
         no_row_change=result.counts.no_row_change + reduced.counts.left_out,
         inserted=rows.inserted,
         updated=rows.updated,
         deleted=rows.deleted,
-        out_of_order=_out_of_order(table, plan, reduced, outcomes.get("stale", 0), before),
         late_after_collection=told.outcomes.late if told is not None else _late(table, plan, reduced),
     )
     retained = table.tombstones.summary.retained if plan.reading.key else 0
     return replace(counted, version=after, tombstones_retained=retained)
+
+
+def outcomes_of(
+    table: MirroredTable,
+    plan: TablePlan,
+    reduced: Reduced,
+    rows: Written,
+    *,
+    before: int | None,
+    told: History | None = None,
+) -> Mapping[str, int]:
+    """What the records came to, by the rows that stood there ``before`` the commit."""
+    if told is not None:
+        outcomes = _versioned(plan, reduced, told)
+    elif plan.reading.key:
+        outcomes = _keyed(table, plan, reduced, rows, before)
+    else:
+        outcomes = _appended(reduced, rows)
+    out_of_order = _out_of_order(table, plan, reduced, outcomes.get("stale", 0), before)
+    return {**outcomes, "out_of_order": out_of_order}
 
 
 def _keyed(

@@ -1,36 +1,77 @@
-"""Which writer a table has."""
+"""Which writer a Delta table has."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, cast
+
+from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.changes import Changes
+from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.write import direct
+from lakemirror.driver.write.append import append
 from lakemirror.driver.write.direct import DirectWriter
 from lakemirror.driver.write.merge import MergeWriter
-from lakemirror.driver.write.writer import Writer
+from lakemirror.driver.write.own import Own
+from lakemirror.driver.write.writer import Done, Transaction, Writer, Written
 
 SETTING: Final = "spark.lakemirror.writer"
 """A setting of Spark: ``merge`` has every table written with MERGE."""
 
 
-class Writers:
-    """The writers of one table, of which the fastest that can do it is taken."""
+class DeltaWriters:
+    """The writers of one Delta table, of which the fastest that can do it is taken."""
 
     def __init__(self, table: MirroredTable) -> None:
         self._table = table
         self.merged = True
         """Whether the batch before was written with MERGE."""
 
+    @property
+    def _mirror(self) -> Mirror:
+        return cast(Mirror, self._table.mirror)  # it was opened by what makes these writers
+
     def for_changes(self, changes: Changes) -> Writer:
         """The writer that carries out ``changes`` fastest."""
-        mirror = self._table.mirror
         asked = self._table.spark.conf.get(SETTING, "") == "merge"
-        self.merged = asked or bool(changes.untouched) or not direct.possible(mirror)
-        return MergeWriter(mirror) if self.merged else self._direct
+        self.merged = asked or bool(changes.untouched) or not direct.possible(self._mirror)
+        return MergeWriter(self._mirror) if self.merged else self._direct
 
     @cached_property
     def _direct(self) -> DirectWriter:
-        return DirectWriter(self._table.mirror, self._table.avoided)
+        return DirectWriter(self._mirror, self._table.avoided)
+
+    def append(
+        self, events: DataFrame, plan: TablePlan, batch: Batch, session: SparkSession | None
+    ) -> Written:
+        """Add an event frame's rows that are not there yet."""
+        return append(self._mirror, events, plan.reading.columns, Own.of(self._table, plan, batch), session)
+
+    def done(self, transaction: Transaction) -> Done | None:
+        """The commit of a batch, by the table's history."""
+        batch = transaction.batch
+        commits = self._mirror.delta().history(50).where("userMetadata IS NOT NULL")
+        for row in commits.select("version", "userMetadata", "operationMetrics").collect():
+            note = json.loads(row["userMetadata"])
+            if note.get("query") != batch.query_id or note.get("batch") != batch.batch_id:
+                continue
+            if self._table.shard is not None and note.get("source") != self._table.shard:
+                continue
+            return Done(int(row["version"]), note, _said(note, row["operationMetrics"] or {}))
+        return None
+
+
+def _said(note: Mapping[str, Any], metrics: Mapping[str, str]) -> Written:
+    """What a commit did, by what it says itself or, as for MERGE, by Delta's metrics."""
+    if "rows" in note:
+        return Written(**note["rows"])
+    inserted, updated, deleted = (
+        int(metrics.get(f"numTargetRows{what}", 0)) for what in ("Inserted", "Updated", "Deleted")
+    )
+    return Written(inserted, updated, deleted)

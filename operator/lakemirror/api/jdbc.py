@@ -1,0 +1,41 @@
+"""Databases that are read or written over JDBC."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from lakemirror.api.base import Matching, Model, SecretName, rules, wrong
+
+NO_LOGIN: Final = (
+    "!self.url.lowerAscii().contains('password=') && !self.url.lowerAscii().contains('user=')",
+    "url must not have user or password: put them into a Secret",
+)
+
+
+class JdbcUrl(Model):
+    """A database."""
+
+    model_config = ConfigDict(json_schema_extra=rules(NO_LOGIN))
+
+    url: Annotated[
+        str,
+        Field(max_length=1024),
+        Matching(
+            r"^jdbc:(postgresql|mariadb|mysql):[^\s]+$",
+            "is not a valid URL: write one like jdbc:postgresql://db:5432/shop or jdbc:mariadb://db:3306/",
+        ),
+    ]
+    """Its URL for JDBC, with further parameters of the driver like sslmode=require."""
+    secret: SecretName | None = None
+    """A Secret with username and password."""
+
+    @model_validator(mode="after")
+    def _no_login(self) -> Self:
+        for name in ("password=", "user="):
+            if name in self.url.lower():
+                raise wrong(
+                    f"must not have {name[:-1]}: put it into a Secret, and name that in secret", "url"
+                )
+        return self

@@ -1,0 +1,31 @@
+"""The kind of place that a manifest wants its mirrors in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline
+from lakemirror.driver.read.secrets import Secrets, login_at
+from lakemirror.driver.tables.jdbc_database import Database
+from lakemirror.driver.write.jdbc import JdbcTarget
+from lakemirror.driver.write.target import DELTA, TargetKind
+
+
+@contextmanager
+def open_target(spark: SparkSession, pipeline: CdcPipeline, secrets: Secrets) -> Iterator[TargetKind]:
+    """What opens and writes mirrors, while this is entered. Only for who owns the checkpoint."""
+    jdbc = pipeline.spec.target.jdbc
+    if jdbc is None:
+        yield DELTA
+        return
+    whose = hashlib.sha256(f"{pipeline.name} {pipeline.spec.checkpoint}".encode()).hexdigest()[:8]
+    database = Database(login_at("spec.target.jdbc", jdbc.url, jdbc.secret, secrets), whose)
+    try:
+        database.clear(spark)
+        yield JdbcTarget(database)
+    finally:
+        database.close()

@@ -1,0 +1,489 @@
+"""A mirror that is a table of PostgreSQL, MySQL or MariaDB.
+
+The table has the columns of the source's rows and the metadata columns, and the mirror's key as its primary
+key. Beside it, in the same schema, stand
+
+=======================  ============================================================================
+``TABLE__tombstones``    what `lakemirror.driver.tables.tombstones` keeps
+``lakemirror_mirrors``   a row a mirror: its version, columns (Spark's types, as JSON) and properties
+``lakemirror_batches``   the newest batches of each mirror and application id, with their notes
+=======================  ============================================================================
+
+A batch is one transaction on all of them (`commit`), which begins by locking the mirror's row and goes on
+only if that has the version that the batch was made for. What it brings has been put into staging tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from lakemirror.driver import faults
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.jdbc import literal
+from lakemirror.driver.tables import tombstones
+from lakemirror.driver.tables.columns import METADATA
+from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.jdbc_database import Database, Session
+from lakemirror.driver.tables.names import Location
+
+_TOMBSTONES: Final = "__tombstones"
+_MIRRORS, _BATCHES = "lakemirror_mirrors", "lakemirror_batches"
+_KEPT: Final = 50
+"""Batches whose notes are kept."""
+_A_PART: Final = 50_000
+_MOST_PARTS: Final = 8
+Kinds = Mapping[str, DataType]
+
+
+class MirrorChanged(LakemirrorError):
+    """Somebody else has written a mirror since a batch was made for it."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Which batch a commit is, and what it says of itself."""
+
+    app_id: str
+    batch: int
+    note: str
+
+
+class JdbcFacts:
+    """What stands beside a mirror; it is added with the commit of the rows."""
+
+    exist = True
+
+    def __init__(self, mirror: JdbcMirror) -> None:
+        self._mirror = mirror
+        self._kinds = {name: DataType.fromDDL(kind) for name, kind in tombstones.TYPES.items()}
+
+    def frame(self) -> DataFrame:
+        return self._mirror.read(self._mirror.table(_TOMBSTONES), self._kinds)
+
+    def add(self, rows: DataFrame) -> None:
+        self._mirror.stage("facts", rows, self._kinds)
+
+    def insert(self, session: Session, staged: str) -> None:
+        """Take in what is staged."""
+        self._mirror.insert(session, self._mirror.table(_TOMBSTONES), staged, self._kinds)
+
+    def collect(self, before: datetime, below: bytes | None, record: DataFrame | None) -> None:
+        """By the database's own clock and order of bytes, which is Spark's."""
+        mirror, dialect = self._mirror, self._mirror.database.dialect
+        ids = mirror.spark.range(1).select(
+            F.lit(before).cast("timestamp").alias("at"), F.lit(below).cast("binary").alias("seq")
+        )
+        limits: Kinds = {"at": self._kinds["at"], "seq": self._kinds["seq"]}
+        with mirror.staged("collect"):
+            limit = mirror.stage("limits", ids, limits)
+            staged = None if record is None else mirror.stage("facts", record, self._kinds)
+            kinds = ", ".join(map(literal, tombstones.COLLECTED))
+            at, seq = (
+                dialect.into(kind, f"(SELECT c{i} FROM {limit})") for i, kind in enumerate(limits.values())
+            )
+            low = "" if below is None else f" AND {dialect.quoted('seq')} < {seq}"
+            with mirror.database.transaction(mirror.spark) as session:
+                if staged is not None:
+                    self.insert(session, staged)
+                session.execute(
+                    f"DELETE FROM {mirror.table(_TOMBSTONES)} WHERE {dialect.quoted('kind')} IN ({kinds}) "
+                    f"AND {dialect.quoted('at')} < {at}{low}"
+                )
+
+
+class JdbcMirror:
+    """The table of a name (`lakemirror.driver.tables.store.Store`)."""
+
+    keeps_events = False
+    features: frozenset[str] = frozenset()
+
+    def __init__(self, spark: SparkSession, database: Database, location: Location) -> None:
+        self.spark, self.database, self.location = spark, database, location
+        *schema, self._name = location.parts
+        if len(schema) > 1:
+            raise LakemirrorError(
+                f"the target {location} has more than two parts, and a table of a database has a schema and "
+                "a name: set spec.target.table"
+            )
+        with database.session(spark) as session:
+            self._schema = schema[0] if schema else session.query(f"SELECT {database.dialect.here}")[0][0]
+        self.columns: dict[str, DataType] | None = None
+        self.properties: dict[str, str] = {}
+        self.version: int | None = None
+        """As it was read, and with each commit of our own: if somebody else commits, all that is known of the
+        mirror has to be read anew.
+        """
+        self._facts = JdbcFacts(self)
+        self._staging: dict[str, str] = {}
+        self._staging_for = ""
+        self._looked_up: tuple[int, DataFrame] | None = None
+        self.refresh()
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        return self.columns is not None
+
+    def refresh(self) -> None:
+        with self.database.session(self.spark) as session:
+            there = self._columns_in(session, self._name)
+            row = self._row(session) if there else None
+        self.columns, self.properties, self.version = ({} if there else None), {}, None
+        if row is not None:
+            self.version, self.properties = int(row[2]), json.loads(row[1])
+            made = StructType.fromJson(json.loads(row[0])) if row[0] else None
+            self.columns = None if made is None else {each.name: each.dataType for each in made.fields}
+
+    def table(self, suffix: str = "") -> str:
+        """The table, or one that belongs to it, in SQL."""
+        return self._in_schema(f"{self._name}{suffix}")
+
+    def applied(self, app_id: str) -> int | None:
+        with self.database.session(self.spark) as session:
+            [(newest,)] = session.query(
+                f"SELECT MAX(batch) FROM {self._in_schema(_BATCHES)} WHERE name = ? AND app_id = ?",
+                *(self._name, app_id),
+            )
+        return None if newest is None else int(newest)
+
+    def mark(self, app_id: str, batch: int) -> tuple[int, str] | None:
+        """The version of the mirror after a batch, and the note that the batch left."""
+        with self.database.session(self.spark) as session:
+            found = session.query(
+                f"SELECT version, note FROM {self._in_schema(_BATCHES)} "
+                "WHERE name = ? AND app_id = ? AND batch = ?",
+                *(self._name, app_id, batch),
+            )
+        return (int(found[0][0]), found[0][1]) if found else None
+
+    def frame(self, version: int | None = None) -> DataFrame:
+        if version is not None and self._looked_up is not None and self._looked_up[0] == version:
+            return self._looked_up[1]
+        return self.read(self.table(), self.kinds)
+
+    @property
+    def kinds(self) -> dict[str, DataType]:
+        """All columns, with metadata."""
+        return {**(self.columns or {}), **{name: DataType.fromDDL(kind) for name, kind in METADATA.items()}}
+
+    def facts(self, shard: str | None) -> JdbcFacts:
+        return self._facts
+
+    def side(self, name: str) -> str:
+        raise LakemirrorError(f"the target {self.location} is in a database and has no files beside it")
+
+    def unfit(self, columns: Kinds, key: Sequence[str]) -> str | None:
+        dialect, table = self.database.dialect, f"{self._name}{_TOMBSTONES}"
+        if dialect.length(table) > dialect.longest:
+            return (
+                f"a table of this name, since {table} stands beside it and names have {dialect.longest} "
+                "characters at most: choose a shorter one"
+            )
+        for name, kind in columns.items():
+            if dialect.length(name) > dialect.longest:
+                return f"column {name!r}, for names have {dialect.longest} characters at most: rename it"
+            if dialect.type_of(kind, len(key) if name in key else 0) is None:
+                as_what = "key column" if name in key else "column"
+                return f"{as_what} {name!r} of type {kind.simpleString()}: leave it out"
+        return None
+
+    def needs(self, added: Kinds, *, wider: bool = False) -> str | None:
+        return None
+
+    # -- its form ---------------------------------------------------------------------------------
+
+    def create(
+        self,
+        columns: Kinds,
+        properties: Mapping[str, str],
+        key: Sequence[str] = (),
+        *,
+        avoided: Collection[str] = (),
+        comments: Mapping[str, str] = MappingProxyType({}),
+        comment: str | None = None,
+        identities: Collection[str] = (),
+    ) -> None:
+        """Make the tables. Until they are all there the mirror's row has no columns: then it is no mirror
+        yet, and what there is of it is made anew.
+        """
+        if self.exists:
+            return
+        facts = {name: DataType.fromDDL(kind) for name, kind in tombstones.TYPES.items()}
+        with self.database.session(self.spark) as session:
+            self._create_common(session)
+            self._require_free(session)
+            for common in (_BATCHES, _MIRRORS):
+                session.execute(f"DELETE FROM {self._in_schema(common)} WHERE name = ?", self._name)
+            session.execute(
+                f"INSERT INTO {self._in_schema(_MIRRORS)} (name, version, properties) VALUES (?, 0, ?)",
+                *(self._name, json.dumps(dict(properties))),
+            )
+            for table in (self.table(), self.table(_TOMBSTONES)):
+                session.execute(f"DROP TABLE IF EXISTS {table}")
+            self.columns = dict(columns)
+            self._create_table(session, self.table(), self.kinds, key)
+            self._create_table(session, self.table(_TOMBSTONES), facts)
+            self._note_form(session, columns, properties)
+        self.refresh()
+
+    def alter(
+        self,
+        add: Kinds,
+        widen: Kinds,
+        properties: Mapping[str, str],
+        *,
+        avoided: Collection[str] = (),
+        comments: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        present = dict(self.columns or {})
+        new = {name: kind for name, kind in add.items() if name not in present}
+        wider = {name: kind for name, kind in widen.items() if present.get(name) != kind}
+        settings = {**self.properties, **properties}
+        if not new and not wider and settings == self.properties:
+            return
+        with self.database.session(self.spark) as session:
+            there = self._columns_in(session, self._name)
+            for name, kind in new.items():
+                if name not in there:  # or else a driver has died here
+                    session.execute(f"ALTER TABLE {self.table()} ADD COLUMN {self._column(name, kind)}")
+            key = json.loads(self.properties.get("lakemirror.key", "[]"))
+            for name, kind in wider.items():
+                quoted_, made = self._quoted(name), self._column(name, kind, key)
+                retyped = self.database.dialect.retype(quoted_, made.removeprefix(f"{quoted_} "))
+                session.execute(f"ALTER TABLE {self.table()} {retyped}")
+            self._note_form(session, {**present, **new, **wider}, settings)
+        self.refresh()
+
+    def show_current(self) -> None:
+        raise LakemirrorError(f"the target {self.location} keeps no versions")
+
+    # -- its rows ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def staged(self, batch: str) -> Iterator[None]:
+        """What is staged for a batch while this is entered is dropped at its end. Its tables have names of
+        their own, for tasks of a driver that was killed may still write theirs.
+        """
+        self._staging_for = f"{batch}_{uuid.uuid4().hex[:6]}"
+        try:
+            yield
+        finally:
+            with self.database.session(self.spark) as session:
+                for name in self._staging.values():
+                    session.execute(f"DROP TABLE IF EXISTS {name}")
+            self._staging = {}
+            self._looked_up = None
+
+    def stage(self, what: str, rows: DataFrame, kinds: Kinds, *, inside: str = "", keys: int = 0) -> str:
+        """Put the columns of ``kinds`` into a staging table, as c0, c1, ...: those of rows, or those of the
+        struct ``inside`` them, and then what is beside that. ``keys`` says how many are those of a key. The
+        table in SQL.
+        """
+        dialect = self.database.dialect
+        name = hashlib.sha256(self._name.encode()).hexdigest()[:8]
+        table = self._in_schema(f"{self.database.staging}{name}_{self._staging_for}_{what}")
+        more = {"what": "char(1)", "number": "bigint"}
+        further = [each for each in more if inside and each in rows.columns]
+        types = [f"c{i} {dialect.staged(kind, keys)}" for i, kind in enumerate(kinds.values())]
+        types += [f"{each} {more[each]}" for each in further]
+        with self.database.session(self.spark) as session:
+            end = dialect.options(session.query)
+            session.execute(f"{dialect.staging} {table} ({', '.join(types)}){end}")
+        self._staging[what] = table
+        sent = [
+            dialect.sent(F.col(inside)[name] if inside else F.col(quoted(name)), kind).alias(f"c{i}")
+            for i, (name, kind) in enumerate(kinds.items())
+        ]
+        self.database.put(rows.select(*sent, *further), table)
+        return table
+
+    def read(self, table: str, kinds: Kinds, join: str = "", parts: int = 1) -> DataFrame:
+        """The columns of ``kinds`` of a table; where that is joined with a staging table, as a struct ``t``
+        beside the ``number`` there.
+        """
+        dialect = self.database.dialect
+        columns = [
+            f"{dialect.out(kind, self._of_t(name))} AS c{i}" for i, (name, kind) in enumerate(kinds.items())
+        ]
+        number = ["s.number"] if join else []
+        sql = f"SELECT {', '.join([*columns, *number])} FROM {table} t{join}"
+        found = self.database.frame(self.spark, sql, parts, "number")
+        read = [
+            dialect.received(F.col(f"c{i}"), kind).alias(name) for i, (name, kind) in enumerate(kinds.items())
+        ]
+        return found.select(F.struct(*read).alias("t"), "number") if join else found.select(*read)
+
+    def look_up(self, version: int, states: DataFrame, key: Sequence[str], keys: int) -> DataFrame:
+        """The rows ``t`` that states have the keys of, with the ``number`` of the state."""
+        kinds = {name: self.kinds[name] for name in key}
+        staged = self.stage("keys", states.select("key", "number"), kinds, inside="key", keys=len(key))
+        join = f" JOIN {staged} s ON {self._same(key, kinds)}"
+        parts = min(1 + keys // _A_PART, _MOST_PARTS)
+        found = self.read(self.table(), self.kinds, join, parts).localCheckpoint(eager=False)
+        self._looked_up = version, found.select("t.*")
+        return found
+
+    def commit(
+        self, version: int, key: Sequence[str], rows: DataFrame, expected: tuple[int, int, int], mark: Mark
+    ) -> None:
+        """Insert, update and delete the rows ``n`` (``what``: i, u, d), of which so many of each are
+        ``expected``; with them come the facts that were added, and the mark, in one transaction. Raises
+        MirrorChanged where the mirror no longer has the ``version``.
+        """
+        dialect, kinds = self.database.dialect, self.kinds
+        staged = self.stage("rows", rows, kinds, inside="n")
+        same = self._same(key, kinds, list(kinds))
+        values = {
+            self._quoted(name): dialect.into(kind, f"s.c{i}")
+            for i, (name, kind) in enumerate(kinds.items())
+            if name not in key
+        }
+        with self.database.transaction(self.spark) as session:
+            self._lock(session, version, mark)
+            deleted = session.execute(dialect.delete(self.table(), staged, same))
+            updated = session.execute(dialect.update(self.table(), staged, same, values))
+            inserted = self.insert(session, self.table(), staged, kinds, " WHERE s.what = 'i'")
+            if (inserted, updated, deleted) != expected:
+                raise MirrorChanged(
+                    f"the table {self.location} has other rows than were read of it: {inserted} rows were "
+                    f"inserted, {updated} updated and {deleted} deleted, and not {expected}. Nobody else "
+                    "may write it"
+                )
+            if "facts" in self._staging:
+                self._facts.insert(session, self._staging["facts"])
+            faults.reach("in-transaction")
+            session.execute(
+                f"UPDATE {self._in_schema(_MIRRORS)} SET version = version + 1 WHERE name = ?", self._name
+            )
+            session.execute(
+                f"INSERT INTO {self._in_schema(_BATCHES)} (name, app_id, batch, version, note) "
+                "VALUES (?, ?, ?, ?, ?)",
+                *(self._name, mark.app_id, mark.batch, version + 1, mark.note),
+            )
+        self.version = version + 1
+        if mark.batch % _KEPT == 0:
+            with self.database.session(self.spark) as session:
+                session.execute(
+                    f"DELETE FROM {self._in_schema(_BATCHES)} WHERE name = ? AND app_id = ? AND batch < ?",
+                    *(self._name, mark.app_id, mark.batch - _KEPT),
+                )
+
+    def update(self, when: Column, values: Mapping[str, Column]) -> None:
+        raise LakemirrorError(f"the target {self.location} has no computed columns")
+
+    def insert(self, session: Session, table: str, staged: str, kinds: Kinds, where: str = "") -> int:
+        """Take in the rows of a staging table; how many."""
+        names = ", ".join(map(self._quoted, kinds))
+        values = ", ".join(
+            self.database.dialect.into(kind, f"s.c{i}") for i, kind in enumerate(kinds.values())
+        )
+        return session.execute(f"INSERT INTO {table} ({names}) SELECT {values} FROM {staged} s{where}")
+
+    # -- SQL --------------------------------------------------------------------------------------
+
+    def _lock(self, session: Session, version: int, mark: Mark) -> None:
+        asked = f"SELECT version FROM {self._in_schema(_MIRRORS)} WHERE name = ? FOR UPDATE"
+        rows = session.query(asked, self._name)
+        found = int(rows[0][0]) if rows else None
+        if found != version:
+            raise MirrorChanged(
+                f"the table {self.location} has version {found}, and batch {mark.batch} was made for "
+                f"{version}: another driver has written it"
+            )
+
+    def _row(self, session: Session) -> tuple[Any, ...] | None:
+        """Columns, properties and version of the mirror, as they are kept."""
+        if not self._columns_in(session, _MIRRORS):
+            return None
+        found = session.query(
+            f"SELECT columns, properties, version FROM {self._in_schema(_MIRRORS)} WHERE name = ?", self._name
+        )
+        return found[0] if found else None
+
+    def _columns_in(self, session: Session, table: str) -> set[str]:
+        found = session.query(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = ? AND table_name = ?",
+            *(self._schema, table),
+        )
+        return {name for (name,) in found}
+
+    def _create_common(self, session: Session) -> None:
+        """Make the schema, and the tables that all mirrors in it share."""
+        end = self.database.dialect.options(session.query)
+        text = self.database.dialect.types[StringType]
+        with self.database.making:
+            there = session.query(
+                "SELECT 1 FROM information_schema.schemata WHERE schema_name = ?", self._schema
+            )
+            if not there:
+                session.execute(f"CREATE SCHEMA {self._quoted(self._schema)}")
+            session.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._in_schema(_MIRRORS)} (name varchar(64) PRIMARY KEY, "
+                f"version bigint NOT NULL, columns {text}, properties {text} NOT NULL){end}"
+            )
+            session.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._in_schema(_BATCHES)} (name varchar(64), "
+                f"app_id varchar(255), batch bigint, version bigint NOT NULL, note {text} NOT NULL, "
+                f"PRIMARY KEY (name, app_id, batch)){end}"
+            )
+
+    def _require_free(self, session: Session) -> None:
+        """Raise an error where a table stands that is none of ours: of those that a driver left half made,
+        and of a mirror that somebody has dropped, there is a row.
+        """
+        ours = self._row(session) is not None
+        for name in (self._name, f"{self._name}{_TOMBSTONES}"):
+            if not ours and self._columns_in(session, name):
+                raise LakemirrorError(
+                    f"there is a table {self._schema}.{name} that Lakemirror did not make: "
+                    "choose another target"
+                )
+
+    def _create_table(self, session: Session, table: str, kinds: Kinds, key: Sequence[str] = ()) -> None:
+        parts = [self._column(name, kind, key) for name, kind in kinds.items()]
+        if key:
+            parts.append(f"PRIMARY KEY ({', '.join(map(self._quoted, key))})")
+        end = self.database.dialect.options(session.query)
+        session.execute(f"CREATE TABLE {table} ({', '.join(parts)}){end}")
+
+    def _note_form(self, session: Session, columns: Kinds, properties: Mapping[str, str]) -> None:
+        made = StructType([StructField(name, kind) for name, kind in columns.items()])
+        session.execute(
+            f"UPDATE {self._in_schema(_MIRRORS)} SET columns = ?, properties = ? WHERE name = ?",
+            *(made.json(), json.dumps(dict(properties)), self._name),
+        )
+
+    def _column(self, name: str, kind: DataType, key: Sequence[str] = ()) -> str:
+        mine = len(key) if name in key else 0
+        made = f"{self._quoted(name)} {self.database.dialect.type_of(kind, mine)}"
+        return f"{made} NOT NULL" if mine else made
+
+    def _same(self, key: Sequence[str], kinds: Kinds, staged: Sequence[str] = ()) -> str:
+        """SQL: a row ``t`` and a staged one ``s`` have the same key; ``staged`` are the columns of that."""
+        places = list(staged or key)
+        return " AND ".join(
+            f"{self._of_t(name)} = {self.database.dialect.into(kinds[name], f's.c{places.index(name)}')}"
+            for name in key
+        )
+
+    def _quoted(self, name: str) -> str:
+        return self.database.dialect.quoted(name)
+
+    def _of_t(self, name: str) -> str:
+        return f"t.{self._quoted(name)}"
+
+    def _in_schema(self, name: str) -> str:
+        return f"{self._quoted(self._schema)}.{self._quoted(name)}"

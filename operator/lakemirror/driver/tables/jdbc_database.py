@@ -1,0 +1,134 @@
+"""A database that has mirrors: its connections, and rows that go there and come from there through Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemirror.driver.errors import PipelineStopped, cause_of
+from lakemirror.driver.jdbc import Login, connect, execute, literal, rows
+from lakemirror.driver.tables.jdbc_dialects import dialect_of
+
+STAGING: Final = "lakemirror_stage_"
+"""How the names of staging tables begin."""
+_ALIVE_SECONDS: Final = 5
+
+
+class DatabaseUnreachable(PipelineStopped):
+    """The database of the mirrors cannot be reached: the batch is done again."""
+
+
+class Session:
+    """A connection while somebody has it."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def query(self, sql: str, *values: int | str | None) -> list[tuple[Any, ...]]:
+        """The rows of a query, all values as text."""
+        return rows(self.connection, sql, values)
+
+    def execute(self, sql: str, *values: int | str | None) -> int:
+        """Run a statement; how many rows it changed."""
+        return execute(self.connection, sql, values)
+
+
+class Database:
+    """The database of a URL; safe to use from several threads. ``owner`` tells the staging tables of one
+    pipeline from those of others.
+    """
+
+    def __init__(self, login: Login, owner: str) -> None:
+        self.dialect = dialect_of(login.url)
+        self.making = threading.Lock()
+        """Held while tables are made that several mirrors have in common."""
+        self.staging = f"{STAGING}{owner}_"
+        self._login = login
+        self._idle: list[Any] = []
+
+    @contextmanager
+    def session(self, spark: SparkSession) -> Iterator[Session]:
+        """A connection, each statement of which is a transaction."""
+        connection = self._taken() or self._connected(spark)
+        try:
+            yield Session(connection)
+        except BaseException:
+            _close(connection)
+            raise
+        self._idle.append(connection)
+
+    @contextmanager
+    def transaction(self, spark: SparkSession) -> Iterator[Session]:
+        """A connection, all statements of which are one transaction; it is given up with any exception."""
+        with self.session(spark) as session:
+            session.connection.setAutoCommit(False)
+            yield session
+            session.connection.commit()
+            session.connection.setAutoCommit(True)
+
+    def frame(self, spark: SparkSession, sql: str, parts: int = 1, by: str = "") -> DataFrame:
+        """The rows of a query; in so many parts ``by`` a whole number."""
+        url = self.dialect.url(self._login.url)
+        properties = {
+            **self._properties(),
+            "sessionInitStatement": self.dialect.settings,
+            "fetchsize": "5000",
+        }
+        wanted = [f"MOD({by}, {parts}) = {part}" for part in range(parts)] if parts > 1 else ["1 = 1"]
+        return spark.read.jdbc(url, f"({sql}) q", predicates=wanted, properties=properties)
+
+    def put(self, rows: DataFrame, table: str) -> None:
+        """Add rows to a table of the same columns."""
+        faster = {"batchsize": "2000", "reWriteBatchedInserts": "true"}
+        url = self.dialect.url(self._login.url)
+        rows.write.jdbc(url, table, mode="append", properties={**self._properties(), **faster})
+
+    def clear(self, spark: SparkSession) -> None:
+        """Drop the staging tables that a driver has left behind."""
+        quoted = self.dialect.quoted
+        with self.session(spark) as session:
+            begins = f"table_name LIKE {literal(self.staging.replace('_', '!_') + '%')} ESCAPE '!'"
+            found = session.query(
+                f"SELECT table_schema, table_name FROM information_schema.tables WHERE {begins}"
+            )
+            for schema, name in found:
+                session.execute(f"DROP TABLE IF EXISTS {quoted(schema)}.{quoted(name)}")
+
+    def close(self) -> None:
+        """Close the connections that nobody has."""
+        while self._idle:
+            _close(self._idle.pop())
+
+    def _properties(self) -> dict[str, str]:
+        return {**self._login.options(), "driver": self.dialect.driver}
+
+    def _taken(self) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.isValid(_ALIVE_SECONDS):
+                return connection
+            _close(connection)
+        return None
+
+    def _connected(self, spark: SparkSession) -> Any:
+        try:
+            connection = connect(spark, self._login, self.dialect)
+        except Py4JJavaError as error:
+            raise DatabaseUnreachable(
+                f"the database of spec.target.jdbc cannot be reached or refuses the login: {cause_of(error)}"
+            ) from None
+        if connection is None:
+            raise DatabaseUnreachable("spec.target.jdbc.url is none that its JDBC driver understands")
+        return connection
+
+
+def _close(connection: Any) -> None:
+    try:
+        connection.close()
+    except Py4JJavaError:  # it is broken: nothing is left to be closed
+        return

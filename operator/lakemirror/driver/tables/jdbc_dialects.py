@@ -1,0 +1,260 @@
+"""How a mirror stands in a database: the types of its columns, and the SQL that differs between servers.
+
+Values go to and come from a database by way of a staging table or a query, in a form that no driver and no
+time zone changes: days and times as text, arrays, maps and structs as JSON, all others as they are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from lakemirror.driver import jdbc
+from lakemirror.driver.errors import LakemirrorError
+
+_TEXTS: Final = (StringType, CharType, VarcharType)
+_NESTED: Final = (ArrayType, MapType, StructType)
+_TIMES: Final = (DateType, TimestampType, TimestampNTZType)
+_JSON: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "maxStringLen": str(2**31 - 1),
+    "maxNestingDepth": str(2**31 - 1),
+}
+
+Query = Callable[[str], list[tuple[Any, ...]]]
+
+
+class Dialect(ABC):
+    """One kind of database that can have mirrors."""
+
+    longest: int
+    """Characters or bytes of a name."""
+    here: str
+    """SQL for the schema that a name without one is in."""
+    settings: str
+    types: Mapping[type[DataType], str]
+    staging: str
+    """How a staging table is created."""
+
+    @abstractmethod
+    def quoted(self, name: str) -> str:
+        """A name in SQL."""
+
+    def length(self, name: str) -> int:
+        """Of a name, as ``longest`` counts it."""
+        return len(name)
+
+    def as_text(self, kind: DataType) -> bool:
+        """Whether values can only be kept as text."""
+        return False
+
+    def type_of(self, kind: DataType, keys: int = 0) -> str | None:
+        """The type of a column; of one of so many ``keys`` columns of a key. None where there is none."""
+        if isinstance(kind, DecimalType):
+            return f"decimal({kind.precision},{kind.scale})"
+        if isinstance(kind, _NESTED):
+            return self.types[StructType] if not keys else None
+        return self.types[StringType] if isinstance(kind, _TEXTS) else self.types.get(type(kind))
+
+    def staged(self, kind: DataType, keys: int = 0) -> str | None:
+        """The type of a column of a staging table."""
+        if isinstance(kind, (*_TIMES, *_NESTED)):
+            return self.types[StringType]
+        return self.type_of(DoubleType() if isinstance(kind, FloatType) else kind, keys)
+
+    @abstractmethod
+    def into(self, kind: DataType, staged: str) -> str:
+        """SQL for a value of a column, of the staged one."""
+
+    @abstractmethod
+    def out(self, kind: DataType, column: str) -> str:
+        """SQL for the form in which Spark reads a column."""
+
+    @abstractmethod
+    def options(self, query: Query) -> str:
+        """What CREATE TABLE ends with."""
+
+    @abstractmethod
+    def delete(self, table: str, staging: str, same: str) -> str:
+        """Delete the rows ``t`` of a table that are the ``same`` as those ``s`` of a staging table whose
+        ``what`` is d.
+        """
+
+    @abstractmethod
+    def update(self, table: str, staging: str, same: str, values: Mapping[str, str]) -> str:
+        """Give those rows ``values``, by column, whose ``what`` is u."""
+
+    @abstractmethod
+    def retype(self, column: str, kind: str) -> str:
+        """What ALTER TABLE says to give a column another type; ``kind`` with what else the column is."""
+
+    def sent(self, value: Column, kind: DataType) -> Column:
+        """The form in which a value is staged."""
+        if isinstance(kind, TimestampType):
+            seconds = (F.unix_micros(value).cast("decimal(20,0)") / 1_000_000).cast("decimal(18,6)")
+            epoch = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
+            return (epoch + F.make_dt_interval(secs=seconds)).cast("string")
+        if isinstance(kind, _NESTED):
+            return F.to_json(value, _JSON)
+        if isinstance(kind, FloatType):
+            return value.cast("double")
+        return value.cast("string") if isinstance(kind, _TIMES) or self.as_text(kind) else value
+
+    def received(self, value: Column, kind: DataType) -> Column:
+        """The value, of the form in which it is read."""
+        if isinstance(kind, TimestampType):
+            value = F.concat(value, F.lit("Z"))
+        if isinstance(kind, _NESTED):
+            return F.from_json(value, kind, {**_JSON, "mode": "FAILFAST"})  # type: ignore[arg-type]
+        return value.cast(kind)
+
+
+class Postgres(jdbc.Postgres, Dialect):
+    """PostgreSQL, which keeps JSON as jsonb."""
+
+    longest = 63
+    here = "current_schema()"
+    settings = f"{jdbc.Postgres.settings}; SET lock_timeout = '60s'"
+    staging = "CREATE UNLOGGED TABLE"
+    types: Mapping[type[DataType], str] = {
+        ByteType: "smallint",
+        ShortType: "smallint",
+        IntegerType: "integer",
+        LongType: "bigint",
+        FloatType: "real",
+        DoubleType: "double precision",
+        StringType: "text",
+        BinaryType: "bytea",
+        BooleanType: "boolean",
+        DateType: "date",
+        TimestampType: "timestamptz",
+        TimestampNTZType: "timestamp",
+        StructType: "jsonb",
+    }
+
+    def length(self, name: str) -> int:
+        return len(name.encode())
+
+    def into(self, kind: DataType, staged: str) -> str:
+        if isinstance(kind, TimestampType):
+            return f"({staged} || '+00')::timestamptz"
+        return f"{staged}::{self.type_of(kind)}"
+
+    def out(self, kind: DataType, column: str) -> str:
+        if isinstance(kind, TimestampType):
+            return f"({column} AT TIME ZONE 'UTC')::text"
+        return f"{column}::text" if isinstance(kind, (*_TIMES, *_NESTED)) else column
+
+    def options(self, query: Query) -> str:
+        return ""
+
+    def delete(self, table: str, staging: str, same: str) -> str:
+        return f"DELETE FROM {table} AS t USING {staging} AS s WHERE s.what = 'd' AND {same}"
+
+    def update(self, table: str, staging: str, same: str, values: Mapping[str, str]) -> str:
+        given = ", ".join(f"{column} = {value}" for column, value in values.items())
+        return f"UPDATE {table} AS t SET {given} FROM {staging} AS s WHERE s.what = 'u' AND {same}"
+
+    def retype(self, column: str, kind: str) -> str:
+        return f"ALTER COLUMN {column} TYPE {kind.removesuffix(' NOT NULL')}"
+
+
+class MySql(jdbc.MySql, Dialect):
+    """MySQL and MariaDB. Texts are compared by their bytes, as in Spark; instants are kept in UTC."""
+
+    longest = 64
+    here = "DATABASE()"
+    settings = (
+        "SET time_zone = '+00:00', NAMES utf8mb4, innodb_lock_wait_timeout = 60, "
+        "sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION'"
+    )
+    staging = "CREATE TABLE"
+    types: Mapping[type[DataType], str] = {
+        ByteType: "smallint",
+        ShortType: "smallint",
+        IntegerType: "int",
+        LongType: "bigint",
+        FloatType: "double",
+        DoubleType: "double",
+        StringType: "longtext",
+        BinaryType: "longblob",
+        BooleanType: "tinyint(1)",
+        DateType: "date",
+        TimestampType: "datetime(6)",
+        TimestampNTZType: "datetime(6)",
+        StructType: "longtext",
+    }
+    _key_bytes, _digits = 2800, 30
+
+    def as_text(self, kind: DataType) -> bool:
+        return isinstance(kind, DecimalType) and kind.scale > self._digits
+
+    def type_of(self, kind: DataType, keys: int = 0) -> str | None:
+        text = isinstance(kind, _TEXTS) or self.as_text(kind)
+        if keys and text:
+            return f"varchar({self._key_bytes // 4 // keys})"
+        if keys and isinstance(kind, BinaryType):
+            return f"varbinary({self._key_bytes // keys})"
+        return self.types[StringType] if text else super().type_of(kind, keys)
+
+    def into(self, kind: DataType, staged: str) -> str:
+        if isinstance(kind, _TIMES):
+            return f"CAST({staged} AS {'DATE' if isinstance(kind, DateType) else 'DATETIME(6)'})"
+        return staged
+
+    def out(self, kind: DataType, column: str) -> str:
+        if isinstance(kind, BooleanType):
+            return f"({column} + 0)"
+        return f"CAST({column} AS CHAR)" if isinstance(kind, _TIMES) else column
+
+    def options(self, query: Query) -> str:
+        [(version,)] = query("SELECT VERSION()")
+        collation = "utf8mb4_nopad_bin" if "MariaDB" in version else "utf8mb4_0900_bin"
+        return f" ENGINE InnoDB CHARACTER SET utf8mb4 COLLATE {collation}"
+
+    def delete(self, table: str, staging: str, same: str) -> str:
+        return f"DELETE t FROM {table} AS t JOIN {staging} AS s ON {same} WHERE s.what = 'd'"
+
+    def update(self, table: str, staging: str, same: str, values: Mapping[str, str]) -> str:
+        given = ", ".join(f"t.{column} = {value}" for column, value in values.items())
+        return f"UPDATE {table} AS t JOIN {staging} AS s ON {same} SET {given} WHERE s.what = 'u'"
+
+    def retype(self, column: str, kind: str) -> str:
+        return f"MODIFY COLUMN {column} {kind}"
+
+
+DIALECTS: Final[Sequence[Postgres | MySql]] = (Postgres(), MySql())
+
+
+def dialect_of(url: str) -> Postgres | MySql:
+    """The one that a URL names."""
+    found = next((each for each in DIALECTS if url.startswith(each.prefixes)), None)
+    if found is None:
+        raise LakemirrorError(f"spec.target.jdbc.url: {url.partition('//')[0]} is no database that is known")
+    return found
