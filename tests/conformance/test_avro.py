@@ -19,7 +19,7 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record, read
 from tests.support.registry import Registry, serving
 
-ALWAYS = ("schema_change", "mariadb_inventory")
+ALWAYS = ("schema_change",)
 
 
 @pytest.mark.timeout(900)
@@ -95,6 +95,7 @@ ADDED = {"__deleted": "string", "__op": "string", "__db": "string", "__schema": 
 POSITIONS = {"__lsn": "long", "__source_ts_ms": "long", "__sequence": "string", "__snapshot": "string"}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_flat_records_end_in_the_rows_of_their_database(spark: SparkSession, tmp_path: Path) -> None:
     """What ExtractNewRecordState leaves of a capture, with the schemas of its rows: no type is declared."""

@@ -87,6 +87,7 @@ def test_after_crashes_the_tables_and_totals_are_as_without_them(
         assert mirroring.versions() == crashed, "a replayed batch makes no new version"
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_crashes_of_what_writes_the_audit_behind_the_batches_lose_and_double_no_row(
     spark: SparkSession, tmp_path: Path, undisturbed: Mirroring
@@ -111,6 +112,7 @@ def test_crashes_of_what_writes_the_audit_behind_the_batches_lose_and_double_no_
     assert audited(spark, mirroring) == audited(spark, undisturbed)
 
 
+@pytest.mark.thorough
 def test_everything_read_again_changes_no_row(spark: SparkSession, tmp_path: Path) -> None:
     """The checkpoint is deleted: every record comes again, under a new query."""
     mirroring = Mirroring(tmp_path).deliver(whole(CAPTURE.records))

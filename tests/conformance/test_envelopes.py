@@ -75,6 +75,7 @@ def test_maxwell_ends_in_the_rows_of_its_database(spark: SparkSession, tmp_path:
     assert sum(each.stale + each.duplicates + each.quarantined for each in counts) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_custom_envelope_reads_maxwells_records_to_the_same_tables(
     spark: SparkSession, tmp_path: Path
@@ -136,6 +137,7 @@ def test_flat_records_of_debezium_end_in_the_rows_of_their_database(
     assert nulls > 50
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_null_values_alone_delete_where_the_offset_orders(spark: SparkSession, tmp_path: Path) -> None:
     """``delete.tombstone.handling.mode=tombstone``: the deletes that were rewritten are left out."""

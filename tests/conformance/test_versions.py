@@ -81,6 +81,7 @@ def test_the_current_rows_are_those_of_the_database(
     assert summary.counts.quarantined == summary.counts.stale == 0
 
 
+@pytest.mark.thorough
 def test_any_delivery_of_a_capture_gives_the_same_history(
     spark: SparkSession, tmp_path: Path, undisturbed: Mirroring
 ) -> None:

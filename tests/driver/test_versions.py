@@ -146,6 +146,7 @@ def test_a_view_whose_name_is_taken_does_not_stop_the_mirror(spark: SparkSession
     assert spark.table("taken__current").columns == ["a"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_settings_of_versions(spark: SparkSession, tmp_path: Path) -> None:
     """A change of columns that are not tracked is taken into its version, also when it comes late; and what a

@@ -175,6 +175,7 @@ def test_shards_are_appended_with_truncates_and_their_names(spark: SparkSession,
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_each_shard_has_the_versions_of_its_database(spark: SparkSession, tmp_path: Path) -> None:
     """In mode scd2, with truncates of one of them; shuffled, in two batches."""
