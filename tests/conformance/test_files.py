@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
 from lakemirror.driver.runtime.summary import RunSummary
-from lakemirror.driver.write import commit
+from lakemirror.driver.write import writers
 from tests.driver.read.test_rows_of_files import TYPES, typed_row
 from tests.support.mirroring import Mirroring, at
 
@@ -146,7 +146,7 @@ def test_a_batch_that_was_not_written_leaves_no_mark(spark: SparkSession, tmp_pa
         raise ValueError("the disk is full")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit, "append", refuse)
+        patch.setattr(writers, "append", refuse)
         summary = files.run(spark)
     assert summary.counts.refused == 1
     shutil.rmtree(files.checkpoint / "quarantine")  # so that held records do not come back by themselves
@@ -170,7 +170,7 @@ def test_rows_that_were_held_are_known_once_they_are_applied(spark: SparkSession
         raise ValueError("the disk is full")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit, "append", refuse)
+        patch.setattr(writers, "append", refuse)
         assert files.run(spark).counts.refused == 2
     files.run(spark)
     assert files.rows(spark, "default/t") == [(1,), (2,)]

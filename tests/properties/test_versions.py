@@ -102,7 +102,8 @@ def test_so_it_does_where_only_some_columns_begin_versions(
 @pytest.mark.parametrize("tracked", [None, ["note"]], ids=["all columns", "one column"])
 def test_a_few_histories(tracked: list[str] | None, spark: SparkSession, tmp_path: Path) -> None:
     """What the thorough tests do with many, so that each run of the tests has seen it."""
-    tables = [{"source": "few", "mode": "scd2", "trackedColumns": tracked}]
+    more = {} if tracked is None else {"trackedColumns": tracked}
+    tables = [{"source": "few", "mode": "scd2", **more}]
     batches = parts(shuffled(FEW[0].records, 2), 2)
     _check(spark, Mirroring(tmp_path, {"tables": tables}), batches, FEW, tracked=tracked)
 
