@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.driver import faults
 from lakemirror.driver.runtime.session import create_session
 from tests.support.kafka_broker import Broker, start_broker
 
@@ -19,6 +20,13 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 """A test's tables are tiny and all different: to interpret a plan is faster than to compile it. With
 LAKEMIRROR_TESTS_COMPILE set plans are compiled, as users' are; CI has a lane of tests that does so.
 """
+
+
+@pytest.fixture(autouse=True)
+def nothing_armed() -> Iterator[None]:
+    """A test that failed leaves no crash behind for the next one."""
+    yield
+    faults._armed.clear()
 
 
 @pytest.fixture(scope="session")

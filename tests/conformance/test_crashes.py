@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -24,27 +24,13 @@ from lakemirror.driver.errors import CheckpointInUse
 from lakemirror.driver.runtime.runner import run
 from tests.conformance.captures import Capture, wrong
 from tests.support.delivery import parts, whole
-from tests.support.mirroring import Mirroring, at
+from tests.support.mirroring import Mirroring, at, audited
 from tests.support.records import Column
 from tests.support.shop import Shop, table
 
 CAPTURE = Capture("pk_change")
 COUNTS = ("records", "inserted", "updated", "deleted", "stale", "duplicates", "tombstone_records")
 ROOT = Path(__file__).parents[2]
-
-
-def audited(spark: SparkSession, mirroring: Mirroring) -> dict[str, dict[str, int]]:
-    """Totals by table, from the audit table."""
-    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit")
-    rows = audit.where("source IS NOT NULL").groupBy("source").sum(*COUNTS).collect()
-    return {row["source"]: {name: row[f"sum({name})"] for name in COUNTS} for row in rows}
-
-
-@pytest.fixture(autouse=True)
-def nothing_armed() -> Iterator[None]:
-    """A test that failed leaves no crash behind for the next one."""
-    yield
-    faults._armed.clear()
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +68,7 @@ def test_after_crashes_the_tables_and_totals_are_as_without_them(
     crashed = mirroring.versions()
     mirroring.run(spark)
     assert not wrong(CAPTURE.differences(spark, mirroring))
-    assert audited(spark, mirroring) == audited(spark, undisturbed)
+    assert audited(spark, mirroring, COUNTS) == audited(spark, undisturbed, COUNTS)
     if batch:
         assert mirroring.versions() == crashed, "a replayed batch makes no new version"
 
@@ -109,7 +95,7 @@ def test_crashes_of_what_writes_the_audit_behind_the_batches_lose_and_double_no_
     mirroring.run(spark)
     assert not list(pending.glob("*.json"))
     assert not wrong(CAPTURE.differences(spark, mirroring))
-    assert audited(spark, mirroring) == audited(spark, undisturbed)
+    assert audited(spark, mirroring, COUNTS) == audited(spark, undisturbed, COUNTS)
 
 
 @pytest.mark.thorough
@@ -120,7 +106,7 @@ def test_everything_read_again_changes_no_row(spark: SparkSession, tmp_path: Pat
     shutil.rmtree(mirroring.checkpoint)
     mirroring.run(spark)
     assert not wrong(CAPTURE.differences(spark, mirroring))
-    totals = audited(spark, mirroring)
+    totals = audited(spark, mirroring, COUNTS)
     assert len(totals) == len(CAPTURE.tables)
     assert {total[name] for total in totals.values() for name in ("inserted", "updated", "deleted")} == {0}
 
@@ -189,8 +175,8 @@ def test_kills_at_any_moment_lose_and_double_nothing(
     _kill_at_random_moments(mirroring, times, random.Random(4))
     mirroring.run(spark)
     assert not wrong(CAPTURE.differences(spark, mirroring))
-    events = {table: total["records"] for table, total in audited(spark, mirroring).items()}
-    assert events == {table: total["records"] for table, total in audited(spark, undisturbed).items()}
+    events = {table: total["records"] for table, total in audited(spark, mirroring, COUNTS).items()}
+    assert events == {table: total["records"] for table, total in audited(spark, undisturbed, COUNTS).items()}
 
 
 @pytest.mark.soak

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,6 @@ from tests.support.mirroring import Mirroring, at
 
 OPS = {"I": "c", "U": "u", "D": "d", "": "r"}
 DMS = {"format": "custom", "fields": {"op": "Op"}, "opMap": OPS}
-
-
-@pytest.fixture(autouse=True)
-def nothing_armed() -> Iterator[None]:
-    yield
-    faults._armed.clear()
 
 
 class Files(Mirroring):

@@ -4,7 +4,7 @@ delivery in order; wherever the driver dies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -16,7 +16,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.runtime.runner import run
 from tests.conformance.captures import SCENARIOS, Capture, wrong
 from tests.support.delivery import Batches, doubled, interleaved, parts, shuffled, whole
-from tests.support.mirroring import Mirroring
+from tests.support.mirroring import Mirroring, audited
 from tests.support.records import Record
 from tests.support.versions import Version, mirrored
 
@@ -33,19 +33,6 @@ def versions(spark: SparkSession, mirroring: Mirroring) -> dict[str, dict[tuple[
         path = mirroring.path(CAPTURE.db, *table.split("."))
         found[table] = mirrored(spark, path, ("id",))
     return found
-
-
-def audited(spark: SparkSession, mirroring: Mirroring) -> dict[str, dict[str, int]]:
-    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit")
-    rows = audit.where("source IS NOT NULL").groupBy("source").sum(*COUNTS).collect()
-    return {row["source"]: {name: row[f"sum({name})"] for name in COUNTS} for row in rows}
-
-
-@pytest.fixture(autouse=True)
-def nothing_armed() -> Iterator[None]:
-    """A test that failed leaves no crash behind for the next one."""
-    yield
-    faults._armed.clear()
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +96,7 @@ def test_after_crashes_the_versions_and_totals_are_as_without_them(
     mirroring.run(spark)
     assert mirroring.versions() == crashed, "a replayed batch makes no new version"
     assert versions(spark, mirroring) == versions(spark, undisturbed)
-    assert audited(spark, mirroring) == audited(spark, undisturbed)
+    assert audited(spark, mirroring, COUNTS) == audited(spark, undisturbed, COUNTS)
 
 
 @pytest.mark.timeout(600)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,6 @@ SOURCE = "demo.public.items"
 
 def settings(kind: str, **more: Any) -> dict[str, Any]:
     return {"tables": [{"source": "public.items", "columns": {"types": {"v": kind}}, **more}]}
-
-
-@pytest.fixture(autouse=True)
-def nothing_armed() -> Iterator[None]:
-    yield
-    faults._armed.clear()
 
 
 @pytest.fixture(scope="module")

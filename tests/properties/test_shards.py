@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from tests.support.versions import History as Model
 from tests.support.versions import mirrored
 
 SOURCE = r"/demo_\d(\.public)?\.items/"
-
-
-@pytest.fixture(autouse=True)
-def nothing_armed() -> Iterator[None]:
-    yield
-    faults._armed.clear()
 
 
 def of(database: str, records: list[Record]) -> list[Record]:

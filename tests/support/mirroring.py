@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +88,10 @@ def commits(spark: SparkSession, path: str) -> Iterator[tuple[int, str, dict[str
     history = DeltaTable.forPath(spark, path).history().select("version", "operation", "userMetadata")
     for version, operation, note in sorted(history.collect()):
         yield version, operation, json.loads(note) if note else {}
+
+
+def audited(spark: SparkSession, mirroring: Mirroring, counts: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Sums of ``counts`` by table, from the audit table."""
+    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit")
+    rows = audit.where("source IS NOT NULL").groupBy("source").sum(*counts).collect()
+    return {row["source"]: {name: row[f"sum({name})"] for name in counts} for row in rows}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -121,13 +121,6 @@ def wait_for(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < until, "did not happen in time"
         time.sleep(0.02)
-
-
-@pytest.fixture(autouse=True)
-def nothing_armed() -> Iterator[None]:
-    """A test that failed leaves no crash behind for the next one."""
-    yield
-    faults._armed.clear()
 
 
 def test_readers_see_what_is_pending_beside_what_is_written(spark: SparkSession, tmp_path: Path) -> None:
