@@ -152,7 +152,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
     # A table's rows of all queries, and the batches of each query.
     query = F.when(F.col("source").isNull(), F.col("query_id")).alias("query_id")
     found = rows.groupBy("source", query).agg(
-        *[F.sum(_counter(rows, name)).alias(name) for name in COUNTERS],
+        *[F.sum(_column(rows, name)).alias(name) for name in COUNTERS],
         *[
             F.max_by(name, F.when(F.col(name).isNotNull(), when)).alias(name)
             for name in ("target", "version")
@@ -179,11 +179,6 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
 def _column(rows: DataFrame, name: str) -> Column:
     """A column; nothing where the table was made before there was one."""
     return F.col(name) if name in rows.columns else F.lit(None)
-
-
-def _counter(rows: DataFrame, name: str) -> Column:
-    """A counter; zero where the table was made before there was one."""
-    return F.col(name) if name in rows.columns else F.lit(0)
 
 
 def _counts(row: Row) -> Counts:

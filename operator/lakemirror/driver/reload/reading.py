@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from lakemirror.api import CdcPipeline
@@ -18,9 +19,16 @@ def as_read(pipeline: CdcPipeline, *, on_bad_record: str = "fail") -> CdcPipelin
     so that it is refused, with all of them, unless ``on_bad_record`` says otherwise.
     """
     given: dict[str, Any] = {"by": GIVEN, "epochs": [], "columns": None}
+    return of_own_events(pipeline, given, on_bad_record=on_bad_record)
+
+
+def of_own_events(
+    pipeline: CdcPipeline, ordering: Mapping[str, Any], *, on_bad_record: str = "fail"
+) -> CdcPipeline:
+    """The pipeline for change events that we have made, with this ``ordering``."""
     changes: dict[str, Any] = {
         "envelope": Envelope(),
-        "ordering": pipeline.spec.ordering.model_copy(update=given),
+        "ordering": pipeline.spec.ordering.model_copy(update=dict(ordering)),
         "on_bad_record": on_bad_record,
     }
     return pipeline.model_copy(update={"spec": pipeline.spec.model_copy(update=changes)})

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
-from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Epoch
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.checkpoint.owner import Owner
@@ -28,6 +26,7 @@ from lakemirror.driver.errors import BadRecordRefused, CheckpointInUse
 from lakemirror.driver.read.base import RAW, Batch
 from lakemirror.driver.record import audit
 from lakemirror.driver.record.write_behind import WriteBehind
+from lakemirror.driver.reload.reading import of_own_events
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.replay_requests import (
     DamagedRequest,
@@ -124,12 +123,7 @@ def _for_repair(pipeline: CdcPipeline, epoch: int) -> CdcPipeline:
     """
     starts = {REPAIR_TOPIC: {"0": 0}}
     epochs = [Epoch.model_validate({"epoch": epoch, "from": starts})] if epoch else []
-    changes: Mapping[str, Any] = {
-        "envelope": Envelope(),
-        "ordering": pipeline.spec.ordering.model_copy(update={"epochs": epochs}),
-        "on_bad_record": "fail",
-    }
-    return pipeline.model_copy(update={"spec": pipeline.spec.model_copy(update=changes)})
+    return of_own_events(pipeline, {"epochs": epochs})
 
 
 def repair(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lakemirror.api.jvm import java_options
@@ -17,6 +19,7 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime import jars
 
 JAVA_NEEDED = 17
+_log = logging.getLogger(__name__)
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -46,10 +49,14 @@ def _forget_origins(session: SparkSession) -> None:
     """Hadoop's Configuration notes which file each of its 1,100 settings is from. They are copied with every
     query and compressed one by one whenever it is sent to tasks, and only messages name them.
     """
-    context = session.sparkContext._jsc
-    origins = context.hadoopConfiguration().getClass().getDeclaredField("updatingResource")
-    origins.setAccessible(True)
-    origins.set(context.hadoopConfiguration(), None)
+    settings = session.sparkContext._jsc.hadoopConfiguration()
+    try:
+        kind = settings.getClass().getClassLoader().loadClass("org.apache.hadoop.conf.Configuration")
+        origins = kind.getDeclaredField("updatingResource")
+        origins.setAccessible(True)
+        origins.set(settings, None)
+    except Py4JError as error:  # another Hadoop may keep them elsewhere, and does no worse than before
+        _log.debug("Hadoop's settings keep their origins: %s", error)
 
 
 def check_java() -> int:
