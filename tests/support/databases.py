@@ -1,4 +1,4 @@
-"""PostgreSQL and MariaDB for tests: servers of their own, from the binaries that this machine has."""
+"""PostgreSQL, MariaDB and MySQL for tests: servers of their own, from the binaries that this machine has."""
 
 from __future__ import annotations
 
@@ -134,6 +134,57 @@ def start_mariadb(folder: Path) -> Iterator[Server]:
             "GRANT ALL PRIVILEGES ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION"
         )
         yield server
+
+
+@contextmanager
+def start_mysql(folder: Path) -> Iterator[Server]:
+    """A MySQL server with a binary log of rows; skips where there are no binaries."""
+    server_binary, client_binary = _mysqld(), shutil.which("mysql") or shutil.which("mariadb")
+    if server_binary is None or client_binary is None:
+        pytest.skip("MySQL is not installed: its mysqld, and mysql or mariadb, have to be in the PATH")
+    owner = _owner("mysql")
+    data, port = _data(folder, "mysql", owner), free_port()
+    user = [f"--user={owner.pw_name}"] if owner is not None else []
+    _run([server_binary, "--no-defaults", *user, "--initialize-insecure", f"--datadir={data}/db"], None)
+    command = [
+        *(server_binary, "--no-defaults", *user, f"--datadir={data}/db", "--bind-address=127.0.0.1"),
+        *(f"--port={port}", f"--socket={data}/s", f"--pid-file={data}/pid", "--mysqlx=OFF"),
+        *("--secure-file-priv=", "--log-bin=binlog", "--server-id=1", "--innodb-buffer-pool-size=32M"),
+        "--default-time-zone=+02:00",
+    ]
+    text = "--default-character-set=utf8mb4"
+    root = (client_binary, "--no-defaults", "-S", f"{data}/s", "-uroot", "--skip-password", "-NB", text)
+    client = (client_binary, "--no-defaults", "-h127.0.0.1", f"-P{port}", "-utester", "-NB", text)
+    server = Server(f"jdbc:mysql://127.0.0.1:{port}/", "tester", client)
+    with _running(command, data / "log", None, lambda: Server("", "", root).sql("SELECT 1")):
+        quoted = PASSWORD.replace("'", "''")
+        Server("", "", root).sql(
+            f"CREATE USER tester@'127.0.0.1' IDENTIFIED BY '{quoted}'; "
+            "GRANT ALL PRIVILEGES ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION"
+        )
+        yield server
+
+
+def _mysqld() -> str | None:
+    """The program of a MySQL server; that of MariaDB may have its name."""
+    found = shutil.which("mysqld")
+    if found is None:
+        return None
+    version = subprocess.run(
+        [found, "--no-defaults", "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    return found if version.returncode == 0 and "MariaDB" not in version.stdout else None
+
+
+def binlog_position(server: Server) -> tuple[str, int]:
+    """Where the binary log of MariaDB or MySQL ends: file and position."""
+    for status in ("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"):
+        try:
+            file, at, *_ = server.sql(status).split()
+            return file, int(at)
+        except AssertionError:  # each server knows one of them
+            continue
+    raise RuntimeError("the server tells no position")
 
 
 def _owner(name: str) -> pwd.struct_passwd | None:

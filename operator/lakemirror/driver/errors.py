@@ -77,7 +77,7 @@ class TableFailed(LakemirrorError):
 
 def stops_pipeline(error: Exception, spark: SparkSession) -> bool:
     """Whether no table can go on after ``error``: it says so, or the Spark session is gone."""
-    return isinstance(error, PipelineStopped) or not _is_alive(spark)
+    return isinstance(error, PipelineStopped) or not is_alive(spark)
 
 
 def cause_of(error: BaseException) -> str:
@@ -175,7 +175,8 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def _is_alive(spark: SparkSession) -> bool:
+def is_alive(spark: SparkSession) -> bool:
+    """Whether a session can still be worked with."""
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:

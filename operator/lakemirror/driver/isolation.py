@@ -117,6 +117,7 @@ class PipelineTables:
         except Exception as error:
             if stops_pipeline(error, self._session) or is_lost(error):
                 raise
+            self._target.check(self._session)
             log.warning("table %s failed: %s", name, cause_of(error))
             self._tables.pop(name, None)  # what it knows may be wrong: it is read anew
             return error

@@ -8,6 +8,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from lakemirror.driver.errors import cause_of
+
 
 def literal(text: str) -> str:
     """A text in SQL, for servers that take no backslash for an escape."""
@@ -87,6 +89,19 @@ def connect(spark: SparkSession, login: Login, kind: Postgres | MySql) -> Any:
     if connection is not None:
         execute(connection, kind.settings)
     return connection
+
+
+def why_refused(error: Exception) -> str:
+    """Why there is no connection, in one line, and what to do where the driver does not say that."""
+    cause = cause_of(error)
+    if "RSA public key" not in cause:
+        return cause
+    # What MySQL 8 and later ask for by default, once after each start of the server.
+    return (
+        f"{cause}: without TLS the password could be read. Add sslMode=verify-full to the parameters of the "
+        "URL (with serverSslCert, where the server's certificate is its own), or "
+        "allowPublicKeyRetrieval=true in a network that is safe"
+    )
 
 
 def rows(connection: Any, sql: str, values: Sequence[int | str | None] = ()) -> list[tuple[Any, ...]]:

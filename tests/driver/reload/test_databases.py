@@ -1,4 +1,4 @@
-"""Tables that are loaded from PostgreSQL and MariaDB servers while these change, and streamed after that."""
+"""Tables that are loaded from real databases while these change, and streamed after that."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from lakemirror.cli.main import main
+from lakemirror.driver.errors import NotAnswered
 from lakemirror.driver.runtime import reload as reloading
 from lakemirror.driver.runtime.reload import Login
 from lakemirror.driver.runtime.runner import run
@@ -21,7 +22,7 @@ from lakemirror.driver.verify.sources import SourceUnfit
 from lakemirror.driver.verify.table import named, opened
 from tests.conformance.captures import Capture
 from tests.driver.verify.test_databases import SETTLED, Mirrored, fill, findings
-from tests.support.databases import PASSWORD, Server, start_mariadb, start_postgres, transaction
+from tests.support.databases import PASSWORD, Server, start_mariadb, start_mysql, start_postgres, transaction
 from tests.support.mirroring import Mirroring
 
 pytestmark = pytest.mark.sources
@@ -36,6 +37,12 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with start_mariadb(tmp_path_factory.mktemp("servers")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with start_mysql(tmp_path_factory.mktemp("servers")) as server:
         yield server
 
 
@@ -59,7 +66,7 @@ def load(shop: Mirrored, token: str, folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "mysql"])
 def test_a_table_is_loaded_while_it_changes_and_no_change_is_lost_or_doubled(
     kind: str,
     spark: SparkSession,
@@ -184,35 +191,66 @@ def test_a_snapshot_of_mariadb_stands_where_its_binary_log_ends(spark: SparkSess
         other.close()
 
 
+def test_a_snapshot_of_mysql_holds_up_commits_for_a_moment(spark: SparkSession, mysql: Server) -> None:
+    """For it does not tell where a snapshot stands in its binary log; who may not is told the right."""
+    quoted = PASSWORD.replace("'", "''")
+    mysql.sql(
+        "CREATE DATABASE placed; CREATE TABLE placed.items (id int PRIMARY KEY); "
+        f"CREATE USER reader@'127.0.0.1' IDENTIFIED BY '{quoted}'; "
+        "GRANT SELECT ON placed.* TO reader@'127.0.0.1'; INSERT INTO placed.items VALUES (1)"
+    )
+    first = Database(spark, Login(f"{mysql.url}placed", "reader", PASSWORD))
+    with pytest.raises(NotAnswered, match="Add sslMode=verify-full to the parameters of the URL"):
+        first.position()
+    url = f"{mysql.url}placed?allowPublicKeyRetrieval=true"
+    reader, other = (Database(spark, Login(url, user, PASSWORD), epoch=3) for user in ("reader", "tester"))
+    try:
+        with pytest.raises(SourceUnfit, match="grant RELOAD"), reader.snapshot(30):
+            pass
+        with other.snapshot(30) as place:
+            assert place == other.position()
+            mysql.sql("INSERT INTO placed.items VALUES (2)")  # nothing is locked any more
+            assert place < other.position()
+        mysql.sql("GRANT RELOAD, REPLICATION CLIENT ON *.* TO reader@'127.0.0.1'")
+        with reader.snapshot(30) as place:
+            assert place == other.position()
+    finally:
+        reader.close()
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "scenario"),
+    [("postgres", "types"), ("mariadb", "mariadb_inventory"), ("mysql", "mariadb_inventory")],
+)
 def test_a_table_that_is_loaded_gets_the_types_that_its_stream_has(
-    spark: SparkSession, postgres: Server, mariadb: Server, tmp_path: Path
+    kind: str, scenario: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Columns, key and names, as the mirror of captured events with schemas has them."""
-    for scenario, server in (("types", postgres), ("mariadb_inventory", mariadb)):
-        capture = Capture(scenario, "jsons")
-        fill(server, capture)
-        mirroring = Mirroring(tmp_path / scenario, {"onUnrepresentable": "null"}).deliver([capture.records])
-        summary = mirroring.run(spark)
-        database = Database(spark, Login(f"{server.url}{capture.database}", server.user, PASSWORD))
-        assert len(summary.tables) > 1
-        for source in summary.tables:
-            mirror = opened(spark, mirroring.pipeline, source)
-            key = json.loads(mirror.properties["lakemirror.key"])
-            relation = database.dialect.relation(named(source))
-            server.sql(f"ALTER TABLE {relation} ADD PRIMARY KEY ({', '.join(key)})", capture.database)
-            described = database.described(named(source))
-            natural = {column: kind for column, (kind, _) in described.columns.items()}
-            assert natural == {
-                column: kind if natural[column] is not None else None
-                for column, kind in (mirror.fed or {}).items()
-            }, source
-            lacking = {name for name, kind in natural.items() if kind is None}
-            assert lacking <= {"c_point"}
-            assert list(described.key) == key, source
-        # A key has an order of its own.
-        server.sql("CREATE TABLE pairs (a int, b int, c int, PRIMARY KEY (c, a))", capture.database)
-        pairs = database.full_name(
-            ["public" if database.dialect.prefixes[0] == "jdbc:postgresql:" else capture.database, "pairs"]
-        )
-        assert list(database.described(pairs).key) == ["c", "a"]
-        database.close()
+    server, capture = request.getfixturevalue(kind), Capture(scenario, "jsons")
+    fill(server, capture)
+    mirroring = Mirroring(tmp_path, {"onUnrepresentable": "null"}).deliver([capture.records])
+    summary = mirroring.run(spark)
+    database = Database(spark, Login(f"{server.url}{capture.database}", server.user, PASSWORD))
+    assert len(summary.tables) > 1
+    for source in summary.tables:
+        mirror = opened(spark, mirroring.pipeline, source)
+        key = json.loads(mirror.properties["lakemirror.key"])
+        relation = database.dialect.relation(named(source))
+        server.sql(f"ALTER TABLE {relation} ADD PRIMARY KEY ({', '.join(key)})", capture.database)
+        described = database.described(named(source))
+        natural = {column: kind for column, (kind, _) in described.columns.items()}
+        assert natural == {
+            column: kind if natural[column] is not None else None
+            for column, kind in (mirror.fed or {}).items()
+        }, source
+        lacking = {name for name, kind in natural.items() if kind is None}
+        assert lacking <= {"c_point"}
+        assert list(described.key) == key, source
+    # A key has an order of its own.
+    server.sql("CREATE TABLE pairs (a int, b int, c int, PRIMARY KEY (c, a))", capture.database)
+    pairs = database.full_name(
+        ["public" if database.dialect.prefixes[0] == "jdbc:postgresql:" else capture.database, "pairs"]
+    )
+    assert list(database.described(pairs).key) == ["c", "a"]
+    database.close()

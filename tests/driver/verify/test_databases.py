@@ -1,4 +1,4 @@
-"""Mirrors against real PostgreSQL and MariaDB servers, which hold what the captured events came from."""
+"""Mirrors against real servers of PostgreSQL, MariaDB and MySQL, with what captured events came from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.verifier import DatabaseWanted, Login, Patience, Verified, verify
 from lakemirror.driver.verify.jdbc import Database
 from tests.conformance.captures import FOLDER, Capture
-from tests.support.databases import PASSWORD, Server, start_mariadb, start_postgres, transaction
+from tests.support.databases import (
+    PASSWORD,
+    Server,
+    binlog_position,
+    start_mariadb,
+    start_mysql,
+    start_postgres,
+    transaction,
+)
 from tests.support.mirroring import Mirroring, at
 
 pytestmark = pytest.mark.sources
@@ -32,6 +40,12 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with start_mariadb(tmp_path_factory.mktemp("servers")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with start_mysql(tmp_path_factory.mktemp("servers")) as server:
         yield server
 
 
@@ -108,31 +122,34 @@ def test_every_type_of_postgres_is_compared_by_its_value(
     assert findings(done) == {"types.public.types_full": changed}
 
 
+@pytest.mark.parametrize(
+    ("kind", "scenario"),
+    [("postgres", "inventory"), ("mariadb", "mariadb_inventory"), ("mysql", "mariadb_inventory")],
+)
 def test_values_of_records_without_schemas_are_compared_as_they_were_sent(
-    spark: SparkSession, postgres: Server, mariadb: Server, tmp_path: Path
+    kind: str, scenario: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Days, microseconds and truth values as numbers; and MariaDB, whose own time zone is another one.
 
     Decimals without schema are base64: they are compared all the same, and not repaired, for nothing says in
     which form the mirror has to have them.
     """
-    for scenario, server in (("inventory", postgres), ("mariadb_inventory", mariadb)):
-        capture = Capture(scenario)
-        fill(server, capture)
-        for variant in ("json", "jsons"):
-            mirroring = Mirroring(tmp_path / scenario / variant)
-            mirroring.deliver([Capture(scenario, variant).records]).run(spark)
-            done = compared(spark, server, mirroring, capture.database, patience=SETTLED)
-            assert findings(done) == {}, (scenario, variant)
-            assert len(done.tables) == 4
-            assert {column for each in done.tables for column in each.left_out} == set()
-        server.sql("UPDATE products SET price = -0.01 WHERE id = 101", capture.database)
-        mirroring = Mirroring(tmp_path / scenario / "json")
-        options = {"patience": SETTLED, "tables": ["products"], "repair": True}
-        done = compared(spark, server, mirroring, capture.database, **options)
-        assert findings(done) == {done.tables[0].source: [("differs", '["101"]')]}
-        [repaired] = done.repairs
-        assert "column price cannot be read exactly" in (repaired.impossible or "")
+    server, capture = request.getfixturevalue(kind), Capture(scenario)
+    fill(server, capture)
+    for variant in ("json", "jsons"):
+        mirroring = Mirroring(tmp_path / variant)
+        mirroring.deliver([Capture(scenario, variant).records]).run(spark)
+        done = compared(spark, server, mirroring, capture.database, patience=SETTLED)
+        assert findings(done) == {}, variant
+        assert len(done.tables) == 4
+        assert {column for each in done.tables for column in each.left_out} == set()
+    server.sql("UPDATE products SET price = -0.01 WHERE id = 101", capture.database)
+    mirroring = Mirroring(tmp_path / "json")
+    options = {"patience": SETTLED, "tables": ["products"], "repair": True}
+    done = compared(spark, server, mirroring, capture.database, **options)
+    assert findings(done) == {done.tables[0].source: [("differs", '["101"]')]}
+    [repaired] = done.repairs
+    assert "column price cannot be read exactly" in (repaired.impossible or "")
 
 
 def test_who_is_refused_is_told_why(spark: SparkSession, postgres: Server, tmp_path: Path) -> None:
@@ -174,8 +191,9 @@ class Mirrored:
                 "sequence": f'["{lsn - 1}","{lsn}"]',
                 "schema": "public",
             }
-        file, pos, *_ = self.server.sql("SHOW MASTER STATUS").split()
-        return {"connector": "mariadb", "file": file, "pos": int(pos), "row": 0, "server_id": 1}
+        file, pos = binlog_position(self.server)
+        connector = "mysql" if "jdbc:mysql:" in self.server.url else "mariadb"
+        return {"connector": connector, "file": file, "pos": pos, "row": 0, "server_id": 1}
 
     def change(self, op: str, key: int, v: str | None = None, *, sent: bool = True) -> None:
         """A change in the database, and its event if that is ``sent``."""
@@ -208,7 +226,7 @@ class Mirrored:
         return {row["id"]: row["v"] for row in at(self.spark, path).collect()}
 
 
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "mysql"])
 def test_wrong_rows_are_repaired_and_neither_newer_nor_older_changes_are_lost(
     kind: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.jdbc import Login
+from lakemirror.driver.runtime.events import Event
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.summary import RunSummary
 from lakemirror.driver.tables.jdbc import JdbcMirror
@@ -40,8 +41,9 @@ class JdbcMirroring(Mirroring):
         target = {"table": f"{schema}.{{table}}", "jdbc": {"url": self.url, "secret": "mirrors"}}
         super().__init__(folder, {"target": target, **(settings or {})}, name=name)
 
-    def run(self, spark: SparkSession) -> RunSummary:
-        return run(self.pipeline, once=True, spark=spark, secrets={"mirrors": self.secret})
+    def run(self, spark: SparkSession, on_event: Callable[[Event], None] = lambda event: None) -> RunSummary:
+        secrets = {"mirrors": self.secret}
+        return run(self.pipeline, once=True, spark=spark, secrets=secrets, on_event=on_event)
 
     def mirror(self, spark: SparkSession, table: str) -> JdbcMirror:
         """A mirror, with the types that it remembers."""

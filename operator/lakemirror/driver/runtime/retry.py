@@ -9,7 +9,14 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.errors import LakemirrorError, NotAnswered, SourceUnreachable, cause_of, stops_pipeline
+from lakemirror.driver.errors import (
+    LakemirrorError,
+    NotAnswered,
+    SourceUnreachable,
+    cause_of,
+    is_alive,
+    stops_pipeline,
+)
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.waiting import pause
 
@@ -100,8 +107,9 @@ class Retries:
 
 def _may_pass(error: Exception, session: SparkSession) -> bool:
     """Whether time may heal what an error says, and the session is still there."""
-    ours = isinstance(error, LakemirrorError) and not isinstance(error, NotAnswered)
-    return not ours and not stops_pipeline(error, session)
+    if isinstance(error, NotAnswered):
+        return is_alive(session)
+    return not isinstance(error, LakemirrorError) and not stops_pipeline(error, session)
 
 
 def _is_away(error: Exception) -> bool:

@@ -20,28 +20,29 @@ import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from lakemirror.driver import faults
-from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.driver.jdbc import literal
 from lakemirror.driver.tables import tombstones
 from lakemirror.driver.tables.columns import METADATA
 from lakemirror.driver.tables.delta import quoted
-from lakemirror.driver.tables.jdbc_database import Database, Session
+from lakemirror.driver.tables.jdbc_database import STAGING, Database, Session
+from lakemirror.driver.tables.jdbc_marks import Mark, Marks
 from lakemirror.driver.tables.names import Location
 
 _TOMBSTONES: Final = "__tombstones"
 _MIRRORS, _BATCHES = "lakemirror_mirrors", "lakemirror_batches"
-_KEPT: Final = 50
-"""Batches whose notes are kept."""
+_SHOWN: Final = 200
+"""Characters of a key in a message."""
 _A_PART: Final = 50_000
 _MOST_PARTS: Final = 8
 Kinds = Mapping[str, DataType]
@@ -51,13 +52,14 @@ class MirrorChanged(LakemirrorError):
     """Somebody else has written a mirror since a batch was made for it."""
 
 
-@dataclass(frozen=True)
-class Mark:
-    """Which batch a commit is, and what it says of itself."""
+class CannotHold(LakemirrorError):
+    """A row has a value for a ``column`` of the mirror that its database cannot have: ``why``, in which row,
+    and what the database says.
+    """
 
-    app_id: str
-    batch: int
-    note: str
+    def __init__(self, column: str, why: str, row: str, said: str) -> None:
+        super().__init__(f"column {column}: {why} ({said})")
+        self.column, self.why, self.row, self.said = column, why, row, said
 
 
 class JdbcFacts:
@@ -118,7 +120,14 @@ class JdbcMirror:
                 "a name: set spec.target.table"
             )
         with database.session(spark) as session:
-            self._schema = schema[0] if schema else session.query(f"SELECT {database.dialect.here}")[0][0]
+            here = schema[0] if schema else session.query(f"SELECT {database.dialect.here}")[0][0]
+        if here is None:
+            raise LakemirrorError(
+                f"the target {location} has no schema, and spec.target.jdbc.url names none: write the target "
+                "as SCHEMA.TABLE, or name a database in the URL"
+            )
+        self._schema = str(here)
+        self._marks = Marks(self._in_schema(_BATCHES), self._name)
         self.columns: dict[str, DataType] | None = None
         self.properties: dict[str, str] = {}
         self.version: int | None = None
@@ -139,13 +148,23 @@ class JdbcMirror:
 
     def refresh(self) -> None:
         with self.database.session(self.spark) as session:
-            there = self._columns_in(session, self._name)
-            row = self._row(session) if there else None
+            self._refresh(session)
+
+    def _refresh(self, session: Session) -> None:
+        there = self._columns_in(session, self._name)
+        row = self._row(session) if there else None
         self.columns, self.properties, self.version = ({} if there else None), {}, None
         if row is not None:
             self.version, self.properties = int(row[2]), json.loads(row[1])
             made = StructType.fromJson(json.loads(row[0])) if row[0] else None
             self.columns = None if made is None else {each.name: each.dataType for each in made.fields}
+            lacking = [name for name in self.kinds if name not in there] if made is not None else []
+            if lacking:
+                raise LakemirrorError(
+                    f"the table {self.location} has no column {lacking[0]!r} any more: somebody else has "
+                    "altered it or made it anew. Add the column again, or drop the table while it is "
+                    "suspended and give it a new resyncToken"
+                )
 
     def table(self, suffix: str = "") -> str:
         """The table, or one that belongs to it, in SQL."""
@@ -153,21 +172,12 @@ class JdbcMirror:
 
     def applied(self, app_id: str) -> int | None:
         with self.database.session(self.spark) as session:
-            [(newest,)] = session.query(
-                f"SELECT MAX(batch) FROM {self._in_schema(_BATCHES)} WHERE name = ? AND app_id = ?",
-                *(self._name, app_id),
-            )
-        return None if newest is None else int(newest)
+            return self._marks.newest(session, app_id)
 
     def mark(self, app_id: str, batch: int) -> tuple[int, str] | None:
         """The version of the mirror after a batch, and the note that the batch left."""
         with self.database.session(self.spark) as session:
-            found = session.query(
-                f"SELECT version, note FROM {self._in_schema(_BATCHES)} "
-                "WHERE name = ? AND app_id = ? AND batch = ?",
-                *(self._name, app_id, batch),
-            )
-        return (int(found[0][0]), found[0][1]) if found else None
+            return self._marks.of(session, app_id, batch)
 
     def frame(self, version: int | None = None) -> DataFrame:
         if version is not None and self._looked_up is not None and self._looked_up[0] == version:
@@ -187,6 +197,14 @@ class JdbcMirror:
 
     def unfit(self, columns: Kinds, key: Sequence[str]) -> str | None:
         dialect, table = self.database.dialect, f"{self._name}{_TOMBSTONES}"
+        name = self._name.lower()
+        if name in (_MIRRORS, _BATCHES) or name.startswith(STAGING) or name.endswith(_TOMBSTONES):
+            return "a name that Lakemirror gives to tables of its own: choose another one"
+        if dialect.length(self._schema) > dialect.longest:
+            return (
+                f"a schema of this name, for names have {dialect.longest} characters at most: choose a "
+                "shorter one"
+            )
         if dialect.length(table) > dialect.longest:
             return (
                 f"a table of this name, since {table} stands beside it and names have {dialect.longest} "
@@ -221,23 +239,30 @@ class JdbcMirror:
         """
         if self.exists:
             return
+        with self.database.making, self.database.session(self.spark) as session:
+            self._refresh(session)
+            if not self.exists:  # or else another table with the same target was faster
+                self._create(session, columns, properties, key)
+                self._refresh(session)
+
+    def _create(
+        self, session: Session, columns: Kinds, properties: Mapping[str, str], key: Sequence[str]
+    ) -> None:
         facts = {name: DataType.fromDDL(kind) for name, kind in tombstones.TYPES.items()}
-        with self.database.session(self.spark) as session:
-            self._create_common(session)
-            self._require_free(session)
-            for common in (_BATCHES, _MIRRORS):
-                session.execute(f"DELETE FROM {self._in_schema(common)} WHERE name = ?", self._name)
-            session.execute(
-                f"INSERT INTO {self._in_schema(_MIRRORS)} (name, version, properties) VALUES (?, 0, ?)",
-                *(self._name, json.dumps(dict(properties))),
-            )
-            for table in (self.table(), self.table(_TOMBSTONES)):
-                session.execute(f"DROP TABLE IF EXISTS {table}")
-            self.columns = dict(columns)
-            self._create_table(session, self.table(), self.kinds, key)
-            self._create_table(session, self.table(_TOMBSTONES), facts)
-            self._note_form(session, columns, properties)
-        self.refresh()
+        self._create_common(session)
+        self._require_free(session)
+        self._marks.clear(session)
+        session.execute(f"DELETE FROM {self._in_schema(_MIRRORS)} WHERE name = ?", self._name)
+        session.execute(
+            f"INSERT INTO {self._in_schema(_MIRRORS)} (name, version, properties) VALUES (?, 0, ?)",
+            *(self._name, json.dumps(dict(properties))),
+        )
+        for table in (self.table(), self.table(_TOMBSTONES)):
+            session.execute(f"DROP TABLE IF EXISTS {table}")
+        self.columns = dict(columns)
+        self._create_table(session, self.table(), self.kinds, key)
+        self._create_table(session, self.table(_TOMBSTONES), facts)
+        self._note_form(session, columns, properties, properties)
 
     def alter(
         self,
@@ -264,7 +289,7 @@ class JdbcMirror:
                 quoted_, made = self._quoted(name), self._column(name, kind, key)
                 retyped = self.database.dialect.retype(quoted_, made.removeprefix(f"{quoted_} "))
                 session.execute(f"ALTER TABLE {self.table()} {retyped}")
-            self._note_form(session, {**present, **new, **wider}, settings)
+            self._note_form(session, {**present, **new, **wider}, settings, self.properties)
         self.refresh()
 
     def show_current(self) -> None:
@@ -281,11 +306,8 @@ class JdbcMirror:
         try:
             yield
         finally:
-            with self.database.session(self.spark) as session:
-                for name in self._staging.values():
-                    session.execute(f"DROP TABLE IF EXISTS {name}")
-            self._staging = {}
-            self._looked_up = None
+            self._looked_up, staged, self._staging = None, self._staging, {}
+            self.database.drop(self.spark, staged.values())
 
     def stage(self, what: str, rows: DataFrame, kinds: Kinds, *, inside: str = "", keys: int = 0) -> str:
         """Put the columns of ``kinds`` into a staging table, as c0, c1, ...: those of rows, or those of the
@@ -307,8 +329,31 @@ class JdbcMirror:
             dialect.sent(F.col(inside)[name] if inside else F.col(quoted(name)), kind).alias(f"c{i}")
             for i, (name, kind) in enumerate(kinds.items())
         ]
-        self.database.put(rows.select(*sent, *further), table)
+        try:
+            self.database.put(rows.select(*sent, *further), table)
+        except Exception as error:
+            if inside == "n":
+                self._explain(error, rows)
+            raise
         return table
+
+    def _explain(self, error: Exception, rows: DataFrame) -> None:
+        """Raise CannotHold where rows ``n`` that were refused have a value that the database cannot hold."""
+        kinds, key = self.kinds, json.loads(self.properties.get("lakemirror.key", "[]"))
+        values = {name: F.col("n")[name] for name in kinds}
+        reasons = [
+            F.when(wrong, F.struct(F.lit(name).alias("column"), F.lit(why).alias("why")))
+            for name, kind in kinds.items()
+            for wrong, why in self.database.dialect.refused(
+                values[name], kind, len(key) if name in key else 0
+            )
+        ]
+        row = F.to_json(F.struct(*[values[name].alias(name) for name in key]))
+        found = rows.where("what <> 'd'").select(F.coalesce(*reasons).alias("found"), row.alias("row"))
+        first = found.where("found IS NOT NULL")
+        for each in first.orderBy("row").limit(1).collect():
+            shown = each["row"] if len(each["row"]) <= _SHOWN else f"{each['row'][:_SHOWN]}..."
+            raise CannotHold(each["found"]["column"], each["found"]["why"], shown, cause_of(error)) from None
 
     def read(self, table: str, kinds: Kinds, join: str = "", parts: int = 1) -> DataFrame:
         """The columns of ``kinds`` of a table; where that is joined with a staging table, as a struct ``t``
@@ -329,7 +374,11 @@ class JdbcMirror:
     def look_up(self, version: int, states: DataFrame, key: Sequence[str], keys: int) -> DataFrame:
         """The rows ``t`` that states have the keys of, with the ``number`` of the state."""
         kinds = {name: self.kinds[name] for name in key}
-        staged = self.stage("keys", states.select("key", "number"), kinds, inside="key", keys=len(key))
+        asked = states.select("key", "number")
+        for name, kind in kinds.items():  # no row has a key that cannot be, but a delete may
+            for wrong, _ in self.database.dialect.impossible(F.col("key")[name], kind, len(key)):
+                asked = asked.where(~F.coalesce(wrong, F.lit(False)))
+        staged = self.stage("keys", asked, kinds, inside="key", keys=len(key))
         join = f" JOIN {staged} s ON {self._same(key, kinds)}"
         parts = min(1 + keys // _A_PART, _MOST_PARTS)
         found = self.read(self.table(), self.kinds, join, parts).localCheckpoint(eager=False)
@@ -351,6 +400,25 @@ class JdbcMirror:
             for i, (name, kind) in enumerate(kinds.items())
             if name not in key
         }
+        try:
+            self._commit(version, staged, same, values, expected, mark)
+        except Py4JJavaError as error:
+            self._explain(error, rows)
+            raise
+        self.version = version + 1
+        with self.database.session(self.spark) as session:
+            self._marks.forget(session, self.version)
+
+    def _commit(
+        self,
+        version: int,
+        staged: str,
+        same: str,
+        values: Mapping[str, str],
+        expected: tuple[int, int, int],
+        mark: Mark,
+    ) -> None:
+        dialect, kinds = self.database.dialect, self.kinds
         with self.database.transaction(self.spark) as session:
             self._lock(session, version, mark)
             deleted = session.execute(dialect.delete(self.table(), staged, same))
@@ -368,18 +436,7 @@ class JdbcMirror:
             session.execute(
                 f"UPDATE {self._in_schema(_MIRRORS)} SET version = version + 1 WHERE name = ?", self._name
             )
-            session.execute(
-                f"INSERT INTO {self._in_schema(_BATCHES)} (name, app_id, batch, version, note) "
-                "VALUES (?, ?, ?, ?, ?)",
-                *(self._name, mark.app_id, mark.batch, version + 1, mark.note),
-            )
-        self.version = version + 1
-        if mark.batch % _KEPT == 0:
-            with self.database.session(self.spark) as session:
-                session.execute(
-                    f"DELETE FROM {self._in_schema(_BATCHES)} WHERE name = ? AND app_id = ? AND batch < ?",
-                    *(self._name, mark.app_id, mark.batch - _KEPT),
-                )
+            self._marks.add(session, mark, version + 1)
 
     def update(self, when: Column, values: Mapping[str, Column]) -> None:
         raise LakemirrorError(f"the target {self.location} has no computed columns")
@@ -424,21 +481,18 @@ class JdbcMirror:
         """Make the schema, and the tables that all mirrors in it share."""
         end = self.database.dialect.options(session.query)
         text = self.database.dialect.types[StringType]
-        with self.database.making:
-            there = session.query(
-                "SELECT 1 FROM information_schema.schemata WHERE schema_name = ?", self._schema
-            )
-            if not there:
-                session.execute(f"CREATE SCHEMA {self._quoted(self._schema)}")
-            session.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._in_schema(_MIRRORS)} (name varchar(64) PRIMARY KEY, "
-                f"version bigint NOT NULL, columns {text}, properties {text} NOT NULL){end}"
-            )
-            session.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._in_schema(_BATCHES)} (name varchar(64), "
-                f"app_id varchar(255), batch bigint, version bigint NOT NULL, note {text} NOT NULL, "
-                f"PRIMARY KEY (name, app_id, batch)){end}"
-            )
+        there = session.query("SELECT 1 FROM information_schema.schemata WHERE schema_name = ?", self._schema)
+        if not there:
+            session.execute(f"CREATE SCHEMA {self._quoted(self._schema)}")
+        session.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._in_schema(_MIRRORS)} (name varchar(64) PRIMARY KEY, "
+            f"version bigint NOT NULL, columns {text}, properties {text} NOT NULL){end}"
+        )
+        session.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._in_schema(_BATCHES)} (name varchar(64), "
+            f"app_id varchar(255), batch bigint, version bigint NOT NULL, note {text} NOT NULL, "
+            f"PRIMARY KEY (name, app_id, batch)){end}"
+        )
 
     def _require_free(self, session: Session) -> None:
         """Raise an error where a table stands that is none of ours: of those that a driver left half made,
@@ -459,12 +513,18 @@ class JdbcMirror:
         end = self.database.dialect.options(session.query)
         session.execute(f"CREATE TABLE {table} ({', '.join(parts)}){end}")
 
-    def _note_form(self, session: Session, columns: Kinds, properties: Mapping[str, str]) -> None:
+    def _note_form(
+        self, session: Session, columns: Kinds, properties: Mapping[str, str], before: Mapping[str, str]
+    ) -> None:
+        """Set columns and properties. Raises MirrorChanged where they are not those ``before`` any more."""
         made = StructType([StructField(name, kind) for name, kind in columns.items()])
-        session.execute(
-            f"UPDATE {self._in_schema(_MIRRORS)} SET columns = ?, properties = ? WHERE name = ?",
-            *(made.json(), json.dumps(dict(properties)), self._name),
+        noted = session.execute(
+            f"UPDATE {self._in_schema(_MIRRORS)} SET columns = ?, properties = ? "
+            "WHERE name = ? AND properties = ?",
+            *(made.json(), json.dumps(dict(properties)), self._name, json.dumps(dict(before))),
         )
+        if not noted:
+            raise MirrorChanged(f"another driver has made or altered the table {self.location} meanwhile")
 
     def _column(self, name: str, kind: DataType, key: Sequence[str] = ()) -> str:
         mine = len(key) if name in key else 0

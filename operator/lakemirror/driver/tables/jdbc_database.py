@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemirror.driver.errors import PipelineStopped, cause_of
-from lakemirror.driver.jdbc import Login, connect, execute, literal, rows
+from lakemirror.driver.errors import NotAnswered, PipelineStopped, cause_of
+from lakemirror.driver.jdbc import Login, connect, execute, literal, rows, why_refused
 from lakemirror.driver.tables.jdbc_dialects import dialect_of
 
 STAGING: Final = "lakemirror_stage_"
@@ -19,8 +19,8 @@ STAGING: Final = "lakemirror_stage_"
 _ALIVE_SECONDS: Final = 5
 
 
-class DatabaseUnreachable(PipelineStopped):
-    """The database of the mirrors cannot be reached: the batch is done again."""
+class DatabaseUnreachable(PipelineStopped, NotAnswered):
+    """The database of the mirrors cannot be reached: no table can go on, and the batch is done again."""
 
 
 class Session:
@@ -50,6 +50,8 @@ class Database:
         self.staging = f"{STAGING}{owner}_"
         self._login = login
         self._idle: list[Any] = []
+        self._left: list[str] = []
+        self._dropping = threading.Lock()
 
     @contextmanager
     def session(self, spark: SparkSession) -> Iterator[Session]:
@@ -57,8 +59,13 @@ class Database:
         connection = self._taken() or self._connected(spark)
         try:
             yield Session(connection)
-        except BaseException:
+        except BaseException as error:
+            lost = isinstance(error, Py4JJavaError) and not _is_alive(connection)
             _close(connection)
+            if lost:
+                raise DatabaseUnreachable(
+                    f"the connection to the database of spec.target.jdbc was lost: {cause_of(error)}"
+                ) from None
             raise
         self._idle.append(connection)
 
@@ -84,9 +91,23 @@ class Database:
 
     def put(self, rows: DataFrame, table: str) -> None:
         """Add rows to a table of the same columns."""
-        faster = {"batchsize": "2000", "reWriteBatchedInserts": "true"}
+        more = {"batchsize": "2000", **self.dialect.writing}
         url = self.dialect.url(self._login.url)
-        rows.write.jdbc(url, table, mode="append", properties={**self._properties(), **faster})
+        rows.write.jdbc(url, table, mode="append", properties={**self._properties(), **more})
+
+    def drop(self, spark: SparkSession, tables: Iterable[str]) -> None:
+        """Drop staging tables, and those that could not be dropped before. Where the database is away, they
+        are left for the next time.
+        """
+        with self._dropping:
+            self._left += tables
+            try:
+                with self.session(spark) as session:
+                    while self._left:
+                        session.execute(f"DROP TABLE IF EXISTS {self._left[-1]}")
+                        self._left.pop()
+            except DatabaseUnreachable:
+                return
 
     def clear(self, spark: SparkSession) -> None:
         """Drop the staging tables that a driver has left behind."""
@@ -110,7 +131,7 @@ class Database:
     def _taken(self) -> Any:
         while self._idle:
             connection = self._idle.pop()
-            if connection.isValid(_ALIVE_SECONDS):
+            if _is_alive(connection):
                 return connection
             _close(connection)
         return None
@@ -120,11 +141,16 @@ class Database:
             connection = connect(spark, self._login, self.dialect)
         except Py4JJavaError as error:
             raise DatabaseUnreachable(
-                f"the database of spec.target.jdbc cannot be reached or refuses the login: {cause_of(error)}"
+                "the database of spec.target.jdbc cannot be reached or refuses the login: "
+                f"{why_refused(error)}"
             ) from None
         if connection is None:
             raise DatabaseUnreachable("spec.target.jdbc.url is none that its JDBC driver understands")
         return connection
+
+
+def _is_alive(connection: Any) -> bool:
+    return bool(connection.isValid(_ALIVE_SECONDS))
 
 
 def _close(connection: Any) -> None:

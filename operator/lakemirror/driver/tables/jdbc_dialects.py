@@ -46,6 +46,10 @@ _JSON: Final = {
     "maxStringLen": str(2**31 - 1),
     "maxNestingDepth": str(2**31 - 1),
 }
+_STRICT: Final = "sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION'"
+"""Whatever the server's own mode is: without this, values that do not fit would be cut."""
+_ESCAPED_NUL: Final = r"(?<!\\)(\\\\)*\\u0000"
+"""The character NUL in JSON."""
 
 Query = Callable[[str], list[tuple[Any, ...]]]
 
@@ -53,6 +57,8 @@ Query = Callable[[str], list[tuple[Any, ...]]]
 class Dialect(ABC):
     """One kind of database that can have mirrors."""
 
+    title: str
+    """What the database is called."""
     longest: int
     """Characters or bytes of a name."""
     here: str
@@ -61,6 +67,8 @@ class Dialect(ABC):
     types: Mapping[type[DataType], str]
     staging: str
     """How a staging table is created."""
+    writing: Mapping[str, str]
+    """Parameters of the JDBC driver for connections that fill one: there the settings are not made."""
 
     @abstractmethod
     def quoted(self, name: str) -> str:
@@ -111,6 +119,16 @@ class Dialect(ABC):
         """Give those rows ``values``, by column, whose ``what`` is u."""
 
     @abstractmethod
+    def impossible(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
+        """Conditions on a value of one of so many ``keys`` columns of a key, under which the database cannot
+        hold it: with what is wrong then, as said of the column.
+        """
+
+    def refused(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
+        """The same, and those under which it may have refused it."""
+        return self.impossible(value, kind, keys)
+
+    @abstractmethod
     def retype(self, column: str, kind: str) -> str:
         """What ALTER TABLE says to give a column another type; ``kind`` with what else the column is."""
 
@@ -138,10 +156,12 @@ class Dialect(ABC):
 class Postgres(jdbc.Postgres, Dialect):
     """PostgreSQL, which keeps JSON as jsonb."""
 
+    title = "PostgreSQL"
     longest = 63
     here = "current_schema()"
     settings = f"{jdbc.Postgres.settings}; SET lock_timeout = '60s'"
     staging = "CREATE UNLOGGED TABLE"
+    writing: Mapping[str, str] = {"reWriteBatchedInserts": "true"}
     types: Mapping[type[DataType], str] = {
         ByteType: "smallint",
         ShortType: "smallint",
@@ -157,6 +177,8 @@ class Postgres(jdbc.Postgres, Dialect):
         TimestampNTZType: "timestamp",
         StructType: "jsonb",
     }
+    _indexed_bytes = 2600
+    """Of an entry of an index, which may be longer where it can be compressed."""
 
     def length(self, name: str) -> int:
         return len(name.encode())
@@ -181,6 +203,21 @@ class Postgres(jdbc.Postgres, Dialect):
         given = ", ".join(f"{column} = {value}" for column, value in values.items())
         return f"UPDATE {table} AS t SET {given} FROM {staging} AS s WHERE s.what = 'u' AND {same}"
 
+    def impossible(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
+        why = "has a text with the character NUL"
+        if isinstance(kind, _TEXTS):
+            return [(F.contains(value, F.lit("\0")), why)]
+        if isinstance(kind, _NESTED):
+            return [(F.to_json(value, _JSON).rlike(_ESCAPED_NUL), why)]
+        return []
+
+    def refused(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
+        found = self.impossible(value, kind, keys)
+        if keys and isinstance(kind, (*_TEXTS, BinaryType)):
+            most = self._indexed_bytes // keys
+            found.append((F.octet_length(value) > most, f"has a key of more than {most} bytes"))
+        return found
+
     def retype(self, column: str, kind: str) -> str:
         return f"ALTER COLUMN {column} TYPE {kind.removesuffix(' NOT NULL')}"
 
@@ -188,13 +225,15 @@ class Postgres(jdbc.Postgres, Dialect):
 class MySql(jdbc.MySql, Dialect):
     """MySQL and MariaDB. Texts are compared by their bytes, as in Spark; instants are kept in UTC."""
 
+    title = "MySQL or MariaDB"
     longest = 64
     here = "DATABASE()"
     settings = (
-        "SET time_zone = '+00:00', NAMES utf8mb4, innodb_lock_wait_timeout = 60, "
-        "sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION'"
+        "SET time_zone = '+00:00', NAMES utf8mb4, innodb_lock_wait_timeout = 60, lock_wait_timeout = 60, "
+        f"{_STRICT}"
     )
     staging = "CREATE TABLE"
+    writing: Mapping[str, str] = {"sessionVariables": _STRICT}
     types: Mapping[type[DataType], str] = {
         ByteType: "smallint",
         ShortType: "smallint",
@@ -244,6 +283,19 @@ class MySql(jdbc.MySql, Dialect):
     def update(self, table: str, staging: str, same: str, values: Mapping[str, str]) -> str:
         given = ", ".join(f"t.{column} = {value}" for column, value in values.items())
         return f"UPDATE {table} AS t JOIN {staging} AS s ON {same} SET {given} WHERE s.what = 'u'"
+
+    def impossible(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
+        if isinstance(kind, (FloatType, DoubleType)):
+            return [(F.isnan(value) | (F.abs(value) == float("inf")), "is NaN or infinity")]
+        if isinstance(kind, _TIMES):
+            return [(~F.year(value).between(0, 9999), "has a year that is not between 0 and 9999")]
+        if keys and isinstance(kind, _TEXTS):
+            most = self._key_bytes // 4 // keys
+            return [(F.char_length(value) > most, f"has a key of more than {most} characters")]
+        if keys and isinstance(kind, BinaryType):
+            most = self._key_bytes // keys
+            return [(F.octet_length(value) > most, f"has a key of more than {most} bytes")]
+        return []
 
     def retype(self, column: str, kind: str) -> str:
         return f"MODIFY COLUMN {column} {kind}"

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.errors import NotAnswered, cause_of
-from lakemirror.driver.jdbc import Login, connect, rows
+from lakemirror.driver.jdbc import Login, connect, rows, why_refused
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.dialects import dialect_of
 from lakemirror.driver.verify.ranges import KeyRange
@@ -188,7 +188,7 @@ class Database:
             connection = connect(self._spark, self._login, self.dialect)
         except Py4JJavaError as error:
             raise NotAnswered(
-                f"the source of the comparison cannot be reached or refuses the login: {cause_of(error)}"
+                f"the source of the comparison cannot be reached or refuses the login: {why_refused(error)}"
             ) from None
         if connection is None:
             raise SourceUnfit("the URL of the source is none that its JDBC driver understands")

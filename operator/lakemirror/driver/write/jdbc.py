@@ -24,8 +24,9 @@ from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.changes import Changes
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.delta import quoted
-from lakemirror.driver.tables.jdbc import JdbcMirror, Mark
+from lakemirror.driver.tables.jdbc import CannotHold, JdbcMirror
 from lakemirror.driver.tables.jdbc_database import Database
+from lakemirror.driver.tables.jdbc_marks import Mark
 from lakemirror.driver.tables.names import Location
 from lakemirror.driver.write.clauses import resolved
 from lakemirror.driver.write.writer import Done, Transaction, Written
@@ -42,6 +43,10 @@ class JdbcTarget:
 
     def writers(self, table: MirroredTable) -> JdbcWriters:
         return JdbcWriters(table)
+
+    def check(self, spark: SparkSession) -> None:
+        with self._database.session(spark) as session:
+            session.query("SELECT 1")
 
     def count(self, spark: SparkSession, target: str) -> int:
         mirror = self.open(spark, Location(name=target))
@@ -62,7 +67,7 @@ class JdbcWriters:
         return cast(JdbcMirror, self._table.mirror)  # it was opened by what makes these writers
 
     def for_changes(self, changes: Changes) -> JdbcWriter:
-        return JdbcWriter(self._mirror)
+        return JdbcWriter(self._table, self._mirror)
 
     def append(
         self, events: DataFrame, plan: TablePlan, batch: Batch, session: SparkSession | None
@@ -81,8 +86,8 @@ class JdbcWriters:
 class JdbcWriter:
     """Changes the rows of a mirror with one transaction a batch."""
 
-    def __init__(self, mirror: JdbcMirror) -> None:
-        self._mirror = mirror
+    def __init__(self, table: MirroredTable, mirror: JdbcMirror) -> None:
+        self._table, self._mirror = table, mirror
 
     def write(
         self, states: DataFrame, changes: Changes, transaction: Transaction, first: Callable[[], None]
@@ -90,6 +95,27 @@ class JdbcWriter:
         """See `lakemirror.driver.write.writer.Writer`. What the records come to goes into the note of the
         batch, for a replay cannot see any more what stood there before.
         """
+        try:
+            return self._write(states, changes, transaction, first)
+        except CannotHold as error:
+            raise LakemirrorError(self._told(error)) from None
+
+    def _told(self, error: CannotHold) -> str:
+        """What the database cannot hold, by the names that the source has for it, and what to do."""
+        back = {mirror: source for source, mirror in self._table.rename.items()}
+        column, settings = back.get(error.column, error.column), f"tables[{self._table.settings.source}]"
+        leave = f", or leave the column out with {settings}.columns.exclude"
+        if error.column in json.loads(self._mirror.properties.get("lakemirror.key", "[]")):
+            leave = f", or set {settings}.primaryKey to other columns with a new target"
+        return (
+            f"the column {column} {error.why} in the row {error.row}, which "
+            f"{self._mirror.database.dialect.title} cannot hold in {self._table.location} ({error.said}): "
+            f"change the row in the source, after which it is applied{leave}"
+        )
+
+    def _write(
+        self, states: DataFrame, changes: Changes, transaction: Transaction, first: Callable[[], None]
+    ) -> Written:
         mirror, version = self._mirror, self._mirror.version
         assert version is not None
         with mirror.staged(str(transaction.batch.batch_id)):

@@ -27,6 +27,10 @@ class TargetKind(Protocol):
         """What writes a table's mirror."""
         ...
 
+    def check(self, spark: SparkSession) -> None:
+        """Raise PipelineStopped where the place cannot be reached, so that no table is to blame."""
+        ...
+
     def count(self, spark: SparkSession, target: str) -> int:
         """How many rows a mirror has, by its location as results have it."""
         ...
@@ -40,6 +44,9 @@ class DeltaTarget:
 
     def writers(self, table: MirroredTable) -> DeltaWriters:
         return DeltaWriters(table)
+
+    def check(self, spark: SparkSession) -> None:
+        """A file system that is away shows in what failed."""
 
     def count(self, spark: SparkSession, target: str) -> int:
         stored = "/" in target
