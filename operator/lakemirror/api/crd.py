@@ -82,7 +82,7 @@ def definition() -> dict[str, Any]:
 
 def to_yaml() -> str:
     """The CustomResourceDefinition as the text of ``crds/``."""
-    return HEADER + yaml.dump(definition(), Dumper=_Plain, sort_keys=False, width=110)
+    return HEADER + yaml.dump(definition(), Dumper=_Plain, sort_keys=False, width=120)
 
 
 def resource_schema() -> Schema:
@@ -136,8 +136,8 @@ def _transitions(spec: Schema) -> Iterator[dict[str, str]]:
 def _transition(path: str, same: str) -> dict[str, str]:
     return {
         "rule": f"{_FOLLOWED} || {same}",
-        "message": "the checkpoint cannot follow this change: undo it, or give spec.spark.resetToken a new "
-        "value in the same edit (with another spec.checkpoint, to read everything again)",
+        "message": "the checkpoint cannot follow this change: undo it, or set a new spec.spark.resetToken in "
+        "the same edit (and another spec.checkpoint to read everything again)",
         "fieldPath": f".spec.{path}",
     }
 
@@ -192,6 +192,8 @@ def structural(node: Schema, definitions: dict[str, Schema]) -> Schema:
     node = _resolved(node, definitions)
     free = node.get("x-kubernetes-preserve-unknown-fields")
     found = {k: v for k, v in node.items() if k not in _DROPPED and not (k == "default" and v is None)}
+    if "description" in found:
+        found["description"] = " ".join(found["description"].split())  # without a docstring's own lines
     if "const" in node:
         found["enum"] = [node["const"]]
     if node.get("maximum") == 2**63 - 1:

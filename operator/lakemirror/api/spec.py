@@ -92,11 +92,10 @@ class Ordering(Model):
     ] = Field(default_factory=list)
     """Where the source's positions started again, in the order of their numbers."""
     tolerance_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 5000
-    """By how many milliseconds a change may be older than what its row shows already, before it is counted as
-    outOfOrder and the log warns; it changes nothing either way. And where no positions are remembered (a new
-    checkpoint, a reset, a new topic): by how many a change may be later than all that its mirror holds,
-    although its position lies below, before the source counts as restarted. Until then, such changes are held
-    in the quarantine.
+    """By how many milliseconds a change may be older than its row before it is counted as outOfOrder and the
+    log warns. Where no positions are remembered (a new checkpoint, a reset, a new topic): by how many a
+    change below its mirror's position may be later than all that this holds, before the source counts as
+    restarted; until then it waits in the quarantine.
     """
 
     @model_validator(mode="after")

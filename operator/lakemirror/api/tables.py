@@ -145,8 +145,8 @@ class Target(Model):
         ]
         | None
     ) = None
-    """Programs that must be able to read the mirror. It gets no feature of Delta that one of them lacks, so
-    that the table is rewritten when a column is widened, and refused when a name needs column mapping.
+    """Programs that must be able to read the mirror. It gets no feature of Delta that one of them lacks:
+    widening a column rewrites the table, and a name that needs column mapping is refused.
     """
     change_feed: bool | None = None
     """Keep Delta's change feed."""

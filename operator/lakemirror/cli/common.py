@@ -45,6 +45,14 @@ secret_option = click.option(
     metavar="NAME=DIR",
     help="A directory with one file for each key, for a Secret that the manifest names. Repeatable.",
 )
+timeout_option = click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="How long to wait for a running driver to do it; where that is a request a table, for each.",
+)
 debug_option = click.option("--debug", is_flag=True, help="Show where in the code an error arose.")
 
 

@@ -18,6 +18,7 @@ from lakemirror.cli.common import (
     read_pipeline,
     secret_option,
     set_option,
+    timeout_option,
 )
 from lakemirror.cli.verify import login_options, password_of, source_wanted
 
@@ -57,14 +58,7 @@ def _moment(context: click.Context, option: click.Parameter, text: str | None) -
     help="When the source was as the files show, like 2026-03-01T00:00:00Z: when the export began.",
 )
 @click.option("--empty", is_flag=True, help="Files without any row are meant, so that all rows are deleted.")
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    help="How long to wait, for each table, for a running driver to do it.",
-)
+@timeout_option
 @set_option
 @secret_option
 @debug_option

@@ -17,6 +17,7 @@ from lakemirror.cli.common import (
     read_pipeline,
     secret_option,
     set_option,
+    timeout_option,
 )
 
 
@@ -24,14 +25,7 @@ from lakemirror.cli.common import (
 @manifest_option
 @click.option("--table", metavar="TABLE", help="Only records of this source table.")
 @click.option("--reason", metavar="TEXT", help="Only records whose reason contains this text.")
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    help="How long to wait for a running driver to do it.",
-)
+@timeout_option
 @set_option
 @secret_option
 @debug_option
