@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 
 from tests.conformance.captures import Capture, wrong
 from tests.support.delivery import Batches, parts
-from tests.support.mirroring import Mirroring
-from tests.support.records import Record, payload
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Record, payload, read
 
+ROOT = Path(__file__).parents[2]
 Delivery = Callable[[Sequence[Record], Sequence[Record]], Batches]
 
 
@@ -57,6 +58,19 @@ def test_a_snapshot_that_comes_late_changes_no_newer_row_and_brings_none_back(
     assert summary.counts.quarantined == 0
     assert deleted > 50, "rows of the snapshots that the streams delete"
     assert summary.counts.stale >= deleted
+
+
+def test_a_connector_that_reads_its_table_again_is_no_other_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """On demand, and after it has lost its offsets, and its slot as well; in two batches."""
+    records = read(ROOT / "tests/fixtures/read_again/items.jsonl.gz")
+    assert [_operation(record) for record in records].count("r") == 23
+    mirroring = Mirroring(tmp_path).deliver([records[:8], records[8:]])
+    summary = mirroring.run(spark)
+    assert (summary.counts.quarantined, summary.counts.refused) == (0, 0)
+    rows = at(spark, mirroring.path("shop", "public", "items")).collect()
+    assert sorted((row["id"], row["v"]) for row in rows) == [(1, 10), (2, 20), (3, 30), (4, 4)]
 
 
 def _operation(record: Record) -> str | None:

@@ -185,7 +185,7 @@ class BatchApplier:
         verdict = self._order(events, seen)
         if verdict.held is not None:
             held = verdict.held & ~F.coalesce(source_of(), F.lit("")).isin(left_out)
-            kind, reason = F.when(held, "held"), F.when(held, rewinds.REASON)
+            kind, reason = F.when(held, "held"), F.when(held, rewinds.reason())
             events = events.withColumns(
                 {"kind": F.coalesce(kind, "kind"), "reason": F.coalesce(reason, "reason")}
             )

@@ -8,14 +8,16 @@ import json
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.api.spec import Ordering
 from lakemirror.driver.errors import SourceRestarted
+from lakemirror.driver.profile import epochs, stretches
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import BinlogPosition, Column, Message, PostgresPosition, Record, Row, Table
@@ -41,6 +43,35 @@ class Binlog(BinlogPosition):
 
     def source(self, table: Table) -> Row:
         return {**super().source(table), "server_id": self.server}
+
+
+@dataclass(frozen=True)
+class SqlServer:
+    """A change, or a row of a snapshot, which has the position of the last commit and of no change."""
+
+    commit: int
+    change: int | None
+    ts_us: int
+
+    @property
+    def snapshot(self) -> str:
+        return "true" if self.change is None else "false"
+
+    def source(self, table: Table) -> Row:
+        about = {"connector": "sqlserver", "name": table.prefix, "db": table.db, "schema": table.schema}
+        return {
+            **about,
+            "table": table.name,
+            "ts_ms": self.ts_us // 1000,
+            "snapshot": self.snapshot,
+            "commit_lsn": f"0000002a:{self.commit:08x}:0001",
+            "change_lsn": None if self.change is None else f"0000002a:{self.change:08x}:0002",
+            "event_serial_no": None if self.change is None else 1,
+        }
+
+
+def sqlserver(commit: int, change: int | None, second: int) -> SqlServer:
+    return SqlServer(commit, change, (BEGAN + second) * 1_000_000)
 
 
 def binlog(pos: int, second: int, server: int) -> Binlog:
@@ -137,12 +168,37 @@ def cases() -> list[Case]:
     other.put(0, binlog(900, 1, 1), 1, 1).put(0, binlog(950, 1, 1), 2, 1).again(1, 0, 1)
     other.put(2, binlog(940, 1, 2), 1, 2)
 
+    # A snapshot is sent again, or another one with the first one's position.
+    read_again = Case(table("read_again"), {1: 2, 2: 1, 3: 1, 4: 5}, restarts=False)
+    for batch, second, values in (
+        (0, 0, {1: 1, 2: 1, 3: 1}),
+        (0, 50, {1: 2, 2: 1}),
+        (1, 60, {1: 2, 2: 1, 3: 1, 4: 4}),
+    ):
+        for id, v in values.items():
+            read_again.put(batch, postgres(OLD, second, snapshot="true"), id, v)
+        if second == 0:
+            read_again.put(0, postgres(OLD + 100, 1), 1, 2)
+    read_again.put(2, postgres(OLD + 300, 61), 4, 5)
+
+    old_read = Case(table("old_read"), {1: 1, 2: 1, 3: 1, 5: 5, 7: 7}, restarts=False).old()
+    for id in (1, 7):
+        old_read.put(1, postgres(OLD - 500, -1, snapshot="true"), id, 7)
+    old_read.put(2, postgres(OLD + 900, 9), 5, 5)
+
+    # A connector that is made anew, where nothing has changed since the last change that it sent.
+    idle = Case(replace(table("idle"), schemas=False), {1: 2, 2: 1}, restarts=False)
+    idle.put(0, sqlserver(700, None, 0), 1, 1).put(0, sqlserver(700, None, 0), 2, 1)
+    idle.put(0, sqlserver(800, 790, 1), 1, 2)
+    idle.put(1, sqlserver(800, None, 60), 1, 2).put(1, sqlserver(800, None, 60), 2, 1)
+
     shared = Case(table("shared", "first"), {1: 2, 2: 2}, restarts=False)
-    second = table("shared", "second")
+    other_table = table("shared", "second")
     for batch in (0, 1, 2):
         shared.put(batch, postgres(OLD + batch, batch), 1, min(batch + 1, 2))
-        shared.put(batch, postgres(NEW + batch, batch + 0.5), 2, min(batch + 1, 2), of=second)
-    return [seconds, cut, snapshot, parts, again, cut_off, passed, other, shared]
+        shared.put(batch, postgres(NEW + batch, batch + 0.5), 2, min(batch + 1, 2), of=other_table)
+    repeated = [again, read_again, old_read, idle, shared]
+    return [seconds, cut, snapshot, parts, cut_off, passed, other, *repeated]
 
 
 def found(spark: SparkSession, mirroring: Mirroring, of: Table) -> dict[int, int]:
@@ -182,6 +238,17 @@ def run_with_remedies(
     raise AssertionError("the remedy does not help")
 
 
+def test_the_remedy_says_that_it_is_a_snapshot(spark: SparkSession) -> None:
+    rows = [("t", 0, 1, "c", "s"), ("t", 0, 2, "r", "s"), ("t", 0, 3, "r", "s"), ("t", 0, 4, "c", None)]
+    events = spark.createDataFrame(rows, "topic STRING, partition INT, offset LONG, op STRING, stream STRING")
+    assert stretches.are_reads(events, {("t", 0): 2})
+    assert not stretches.are_reads(events, {("t", 0): 1})
+    assert not stretches.are_reads(events, {("u", 0): 0}), "nothing is there"
+    begun = {("t", 0): 2}
+    told = [epochs.remedy(begun, {}, {}, Ordering(), snapshot=each) for each in (False, True)]
+    assert ["All of them are rows of a snapshot" in each for each in told] == [False, True]
+
+
 @pytest.mark.timeout(900)
 def test_what_is_undecided_waits_and_the_remedy_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path
@@ -193,11 +260,14 @@ def test_what_is_undecided_waits_and_the_remedy_ends_in_the_rows_of_the_source(
     assert not (mirroring.checkpoint / "quarantine").exists()
 
     mirroring.deliver([second]).run(spark)
-    waiting = {"cut": 3, "parts": 1, "again": 2, "cut_off": 2}
+    waiting = {"cut": 3, "parts": 1, "again": 2, "cut_off": 2, "old_read": 2}
     expected = {f"demo.public.{name}": count for name, count in waiting.items()} | {"demo.other": 1}
     expected["demo.public.cut"] = 2  # the Kafka tombstone of the delete has no position
     assert open_records(spark, mirroring) == expected
     assert found(spark, mirroring, every[1].of) == {1: 1, 2: 1, 3: 1}
+    aside = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
+    told = {row["source"] for row in aside.where("reason LIKE '%a row of a snapshot%'").collect()}
+    assert told == {"demo.public.old_read"}
 
     mirroring.deliver([third])
     _, declared = run_with_remedies(spark, tmp_path)

@@ -6,11 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.profile.evidence import Later
 from lakemirror.driver.profile.positions import At, Memory, Place, Stream, highest, latest, with_servers
+
+_SNAPSHOT: Final = (
+    " All of them are rows of a snapshot. The new epoch is also right where the source is what it was and "
+    "its connector read the tables again from an old position: these rows then replace what the mirror has."
+)
 
 
 def with_epochs(memory: Memory, ordering: Ordering) -> Memory:
@@ -49,8 +54,17 @@ def _starts_of(stream: Stream, ordering: Ordering) -> list[tuple[int, int]]:
     return [(number, firsts[stream.partition]) for number, firsts in found if stream.partition in firsts]
 
 
-def remedy(begun: Mapping[tuple[str, int], int], memory: Memory, later: Later, ordering: Ordering) -> str:
-    """What happened and what to do, with the whole new value of ``ordering.epochs``."""
+def remedy(
+    begun: Mapping[tuple[str, int], int],
+    memory: Memory,
+    later: Later,
+    ordering: Ordering,
+    *,
+    snapshot: bool = False,
+) -> str:
+    """What happened and what to do, with the whole new value of ``ordering.epochs``; ``snapshot``: it is rows
+    of a snapshot alone.
+    """
     (topic, partition), offset = min(begun.items())
     stretches = [
         stretch
@@ -71,7 +85,7 @@ def remedy(begun: Mapping[tuple[str, int], int], memory: Memory, later: Later, o
         f"later{f' ({details})' if details else ''}: these records were made after those that were read "
         "before them, but stand before them in the source's log. Nothing of this batch was written. If "
         f"the source failed over or was restored, declare a new epoch: ordering.epochs: {epochs}; if these "
-        "are old records that were sent again, correct the topic."
+        "are old records that were sent again, correct the topic." + (_SNAPSHOT if snapshot else "")
     )
 
 

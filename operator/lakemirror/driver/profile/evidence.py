@@ -143,6 +143,14 @@ def advanced(place: Place, seen: StreamSeen) -> Place:
     return replace(place, top=max(place.top, seen.top), streamed=highest(place.streamed, seen.streamed))
 
 
+def with_snapshots(place: Place, seen: StreamSeen) -> Place:
+    """A place with the snapshots of a batch that is going to be applied, and not undecided."""
+    decided = {at for at in seen.reads if not any(each.low <= at <= each.high for each in place.tail)}
+    if unreached(place) or decided <= set(place.snapshots):
+        return place
+    return replace(place, snapshots=tuple(sorted({*place.snapshots, *decided}))[-MOST:])
+
+
 def _joined(stretches: Sequence[Stretch], stretch: Stretch) -> list[Stretch]:
     """Add a stretch to those before it; one that goes on is one with the last, one that is known stays
     one.

@@ -61,7 +61,8 @@ class Place:
 
     ``top`` is its highest change, ``streamed`` the highest that is no snapshot row; ``time`` and ``servers``
     are the latest source time (microseconds) and the servers up to there, ``tail`` what is undecided since.
-    ``former``, by table, is there until the stream has reached it.
+    ``former``, by table, is there until the stream has reached it. ``snapshots`` are the sequences of the
+    connector's snapshots that were applied: what stands there is of the same source.
     """
 
     top: At
@@ -70,6 +71,7 @@ class Place:
     servers: tuple[str, ...] = ()
     tail: tuple[Stretch, ...] = ()
     former: Mapping[str, Former] = field(default_factory=dict)
+    snapshots: tuple[str, ...] = ()
 
 
 Memory = Mapping[Stream, Place]
@@ -79,7 +81,8 @@ Memory = Mapping[Stream, Place]
 class StreamSeen:
     """What a batch has of a stream. ``last`` is the last offset of a change that is anchored (see
     `lakemirror.driver.sequence`), ``last_unanchored`` of one that is not; ``ordered`` says whether the
-    positions of each table grow; ``tables`` has the lowest sequence and the latest time of each.
+    positions of each table grow; ``tables`` has the lowest sequence and the latest time of each; ``reads``
+    are sequences of snapshot rows, of each table the least and the greatest.
     """
 
     top: At
@@ -89,6 +92,7 @@ class StreamSeen:
     last_unanchored: int = -1
     time: int | None = None
     servers: set[str] = field(default_factory=set)
+    reads: set[str] = field(default_factory=set)
     tables: dict[str, tuple[str, int | None]] = field(default_factory=dict)
 
 
@@ -155,6 +159,7 @@ def _place(document: Mapping[str, Any]) -> Place:
         tuple(document["servers"]),
         tuple(Stretch(**{**stretch, "servers": tuple(stretch["servers"])}) for stretch in document["tail"]),
         {table: Former(**former) for table, former in document["former"].items()},
+        tuple(document.get("snapshots", ())),
     )
 
 

@@ -7,6 +7,10 @@ never later than all that came before it, and from no new server. So a change th
 positions have started again. Without evidence the changes since the highest position are undecided: they wait
 in the quarantine, until the highest position is reached again or an epoch is declared.
 
+Rows of a snapshot stand at the position at which it was read; one that is taken again stands higher. Those
+that stand exactly where a snapshot stood that was applied before are of the same source, and are applied,
+however late they come.
+
 A reading that has no memory of positions (a new checkpoint, a reset, a new topic) is compared with what
 stands in the mirrors. There, everything may be sent again: only what is later than all that stands there
 waits, and is evidence when it is later by more than ``ordering.toleranceMs``.
@@ -22,28 +26,41 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from lakemirror.api.spec import Ordering
+from lakemirror.driver.codes import Op
 from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.profile import evidence, stretches
 from lakemirror.driver.profile.epochs import remedy
-from lakemirror.driver.profile.positions import Memory, Place, Standing, Stream, StreamSeen, Stretch
+from lakemirror.driver.profile.positions import Memory, Standing, Stream, StreamSeen
 
-REASON: Final = (
+_REASON: Final = (
     "undecided: its position lies below that of an earlier record of its partition, and nothing shows yet "
     "whether the source sends changes again or was restored. It is applied once that shows, or once "
     "ordering.epochs says so"
+)
+_SNAPSHOT_REASON: Final = (
+    "undecided: a row of a snapshot that was read at a position below that of an earlier record of its "
+    "partition, and nothing shows yet whether an old snapshot is sent again or the source was restored. It "
+    "is applied once a later change of its partition shows that, or once ordering.epochs says so; if the "
+    "database is the same, `lakemirror reload` makes the mirror equal to it meanwhile"
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``held``: BOOLEAN of the events that wait (their reason is `REASON`); None when none does. ``memory``
-    is what to remember.
+    """``held``: BOOLEAN of the events that wait (`reason` says why); None when none does. ``memory`` is what
+    to remember.
     """
 
     memory: Memory
     held: Column | None = None
+
+
+def reason() -> Column:
+    """STRING: why an event waits."""
+    return F.when(F.col("op") == Op.READ, _SNAPSHOT_REASON).otherwise(_REASON)
 
 
 def judge(
@@ -64,16 +81,18 @@ def judge(
     }
     unclear = [s for s, each in seen.items() if evidence.is_unclear(before[s], each, known=s in memory)]
     looked = stretches.cut(events, {stream: memory.get(stream) for stream in unclear}) if unclear else {}
-    places = {stream: _settled(before[stream], each, looked.get(stream)) for stream, each in seen.items()}
+    found = {s: looked.get(s, ()) if s in unclear else [evidence.unbroken(each)] for s, each in seen.items()}
+    places = {
+        stream: evidence.settle(evidence.advanced(before[stream], each), found[stream])
+        for stream, each in seen.items()
+    }
     later = stretches.later_than_mirrors(events, dict(evidence.formers(places, seen)))
     every = {**memory, **places}
     begun = evidence.starts(every, later, ordering.tolerance_ms * 1000)
     if begun:
-        raise SourceRestarted(remedy(begun, every, later, ordering))
-    waits = {stream: place for stream, place in places.items() if place.tail or stream in later}
+        reads = stretches.are_reads(events, begun)
+        raise SourceRestarted(remedy(begun, every, later, ordering, snapshot=reads))
+    every |= {s: evidence.with_snapshots(places[s], seen[s]) for s in places if s not in later}
+    waits = {stream: every[stream] for stream, place in places.items() if place.tail or stream in later}
     left = {stream: evidence.without_reached(place, later.get(stream, ())) for stream, place in every.items()}
     return Verdict(left, stretches.held_by(waits))
-
-
-def _settled(before: Place, seen: StreamSeen, looked: Sequence[Stretch] | None) -> Place:
-    return evidence.settle(evidence.advanced(before, seen), looked or [evidence.unbroken(seen)])

@@ -26,7 +26,10 @@ from lakemirror.driver.profile.positions import (
 from lakemirror.driver.tables.names import name_of
 
 _STREAM: Final = ("topic", "partition", "stream")
-_TOPS: Final = "_topic STRING, _partition INT, _stream STRING, _offset BIGINT, _seq STRING, _streamed STRING"
+_TOPS: Final = (
+    "_topic STRING, _partition INT, _stream STRING, _offset BIGINT, _seq STRING, _streamed STRING, "
+    "_snapshots ARRAY<STRING>"
+)
 
 
 def aggregates(every: int = 1) -> list[Column]:
@@ -47,6 +50,8 @@ def aggregates(every: int = 1) -> list[Column]:
         F.min(F.when(placed, F.col("seq"))).alias("low"),
         F.max(F.when(placed, _time())).alias("time"),
         F.collect_set(F.when(placed, F.col("server"))).alias("servers"),
+        F.min(F.when(placed & (F.col("op") == Op.READ), F.col("seq"))).alias("first_read"),
+        F.max(F.when(placed & (F.col("op") == Op.READ), F.col("seq"))).alias("last_read"),
     ]
 
 
@@ -64,6 +69,8 @@ def note(found: dict[Stream, StreamSeen], row: Row, table: str) -> None:
     seen.last_unanchored = max(seen.last_unanchored, _or(row["last_unanchored"]))
     seen.time = latest(seen.time, row["time"])
     seen.servers.update(row["servers"])
+    reads = (row["first_read"], row["last_read"])
+    seen.reads.update(bytes(each).hex() for each in reads if each is not None)
     low, time = seen.tables.get(table, (bytes(row["low"]).hex(), None))
     seen.tables[table] = min(low, bytes(row["low"]).hex()), latest(time, row["time"])
 
@@ -82,10 +89,11 @@ def standing(rows: DataFrame) -> list[Standing]:
 
 def cut(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> dict[Stream, list[Stretch]]:
     """The closer look: the stretches of these streams, cut where a position falls back, passes the highest,
-    or comes from another server. What stands where the stream was read before is one stretch above.
+    or comes from another server. What stands where the stream was read before is one stretch above. Rows of
+    a snapshot that was applied before are in none: that they come again says nothing.
     """
     stretches = (
-        _numbered(_beside_tops(events, unclear))
+        _numbered(_without_known_reads(_beside_tops(events, unclear)))
         .groupBy(*_STREAM, "old", "stretch")
         .agg(*_of_stretch(), F.first("above").alias("above"))
     )
@@ -99,7 +107,10 @@ def _beside_tops(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> D
     """The events of these streams, each beside the highest position that was there before the batch."""
     none = Place(At("", -1))
     tops = [
-        (*stream, place.top.offset, place.top.seq, place.streamed.seq if place.streamed else "")
+        (
+            *(*stream, place.top.offset, place.top.seq, place.streamed.seq if place.streamed else ""),
+            list(place.snapshots),
+        )
         for stream, place in ((stream, place or none) for stream, place in unclear.items())
     ]
     known = F.broadcast(events.sparkSession.createDataFrame(tops, _TOPS))
@@ -108,6 +119,9 @@ def _beside_tops(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> D
         *_STREAM,
         "offset",
         F.lower(F.hex("seq")).alias("seq"),
+        _reach().alias("reach"),
+        (F.col("op") == Op.READ).alias("read"),
+        "_snapshots",
         "server",
         _time().alias("time"),
         (F.col("offset") <= F.col("_offset")).alias("old"),
@@ -117,13 +131,25 @@ def _beside_tops(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> D
     )
 
 
-def _numbered(events: DataFrame) -> DataFrame:
-    """Events with the number of their ``stretch``, and if it lies ``above`` all that came before."""
+def _without_known_reads(events: DataFrame) -> DataFrame:
+    """Events that lie ``above`` all that came before, or not; without rows of snapshots that were read above
+    before, and come again.
+    """
     order = Window.partitionBy(*_STREAM, "old").orderBy("offset", "seq")
     past = order.rowsBetween(Window.unboundedPreceding, -1)
     top = F.when(F.col("unanchored"), F.max("streamed").over(past)).otherwise(F.max("seq").over(past))
-    above = F.col("old") | (F.col("seq") >= F.greatest(F.coalesce(top, F.lit("")), "stood"))
-    steps = events.withColumns({"above": above, "before": F.last("server", ignorenulls=True).over(past)})
+    above = F.col("old") | (F.col("reach") >= F.greatest(F.coalesce(top, F.lit("")), "stood"))
+    snapshot = Window.partitionBy(*_STREAM, "old", "read", "seq").orderBy("offset")
+    known = F.first("above").over(snapshot) | F.array_contains("_snapshots", F.col("seq"))
+    steps = events.withColumn("above", above).withColumn("known", known)
+    return steps.where(F.col("above") | ~F.col("read") | ~F.col("known"))
+
+
+def _numbered(events: DataFrame) -> DataFrame:
+    """Events with the number of their ``stretch``."""
+    order = Window.partitionBy(*_STREAM, "old").orderBy("offset", "seq")
+    past = order.rowsBetween(Window.unboundedPreceding, -1)
+    steps = events.withColumn("before", F.last("server", ignorenulls=True).over(past))
     begins = (
         (F.col("above") != F.lag("above").over(order))
         | (~F.col("above") & (F.col("seq") < F.lag("seq").over(order)))
@@ -159,6 +185,17 @@ def later_than_mirrors(
     return found
 
 
+def are_reads(events: DataFrame, begun: Mapping[tuple[str, int], int]) -> bool:
+    """Whether what stands at and after these offsets, by topic and partition, is rows of snapshots alone."""
+    after = [
+        (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") >= offset)
+        for (topic, partition), offset in begun.items()
+    ]
+    changes = events.where(F.col("stream").isNotNull() & reduce(Column.__or__, after))
+    row = changes.agg(F.bool_and(F.col("op") == Op.READ)).first()
+    return row is not None and bool(row[0])
+
+
 def held_by(memory: Memory) -> Column | None:
     """BOOLEAN: the events that wait, by what is remembered; None when none can."""
     conditions = [_undecided(stream, place) for stream, place in memory.items() if place.tail]
@@ -172,16 +209,17 @@ def held_by(memory: Memory) -> Column | None:
 
 def _undecided(stream: Stream, place: Place) -> Column:
     streamed = place.streamed or At("", 2**63 - 1)
-    return _of(stream) & _is_tail(
+    tail = _is_tail(
         *(F.lit(each) for each in (place.top.offset, place.top.seq, streamed.offset, streamed.seq))
     )
+    again = (F.col("op") == Op.READ) & F.lower(F.hex("seq")).isin(*place.snapshots)
+    return _of(stream) & tail & ~again if place.snapshots else _of(stream) & tail
 
 
 def _is_tail(offset: Column, seq: Column, streamed_offset: Column, streamed_seq: Column) -> Column:
     """BOOLEAN: after the highest position and below it; an unanchored change is no snapshot row's equal."""
-    digits = F.lower(F.hex("seq"))
-    plain = (F.col("offset") > offset) & (digits < seq)
-    anchored_no_more = (F.col("offset") > streamed_offset) & (digits < streamed_seq)
+    plain = (F.col("offset") > offset) & (_reach() < seq)
+    anchored_no_more = (F.col("offset") > streamed_offset) & (_reach() < streamed_seq)
     return F.when(F.col("unanchored"), anchored_no_more).otherwise(plain)
 
 
@@ -194,7 +232,17 @@ def _of(stream: Stream) -> Column:
 def _is_later(table: str, former: Former) -> Column:
     """BOOLEAN: a change of a table below and later than what its mirror has."""
     name = name_of(F.col("database"), F.col("schema"), F.col("table"))
-    return (name == table) & (F.lower(F.hex("seq")) < former.seq) & (_time() > former.time)
+    return (name == table) & (_reach() < former.seq) & (_time() > former.time)
+
+
+def _reach() -> Column:
+    """STRING: the sequence as digits, of a snapshot row the highest at its position: it shows all that was
+    changed up to there, although it yields to each such change.
+    """
+    digits = F.lower(F.hex("seq"))
+    major, minor = F.substring(digits, 1, 24), F.substring(digits, 25, 20)
+    within = F.when(minor == "0" * 20, "f" * 20).otherwise(minor)
+    return F.when(F.col("op") == Op.READ, F.concat(major, within, F.lit("f" * 8))).otherwise(digits)
 
 
 def _time() -> Column:
