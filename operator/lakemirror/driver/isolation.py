@@ -168,9 +168,10 @@ class PipelineTables:
                 raise
             return failure
         decision = attempt(isolate.without(events, poison))
-        return (
-            decision if isinstance(decision, Exception) else replace(decision, poison=poison, changes=events)
-        )
+        if isinstance(decision, Exception):
+            return decision
+        # Where the table is held for what the others say, these are held with it.
+        return replace(decision, poison={} if decision.held else poison, changes=events)
 
     def _opened(self, name: TableName) -> TableApplier:
         try:

@@ -1,0 +1,93 @@
+"""Settings that go wrong with the rows they meet: what fails is one record or one table, and it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakemirror.driver import faults
+from lakemirror.driver.record import quarantine
+from tests.support.mirroring import Mirroring, at
+from tests.support.records import Column
+from tests.support.shop import Shop, table
+
+V = Column("v", "int32", optional=True)
+
+
+def rows(spark: SparkSession, path: str) -> list[tuple[int, int | None]]:
+    return sorted(tuple(row) for row in at(spark, path).select("id", "v").collect())
+
+
+def test_expressions_that_fail_and_patterns_that_collide(spark: SparkSession, tmp_path: Path) -> None:
+    """A division by zero concerns its record; a target that two tables of a pattern have, the second one."""
+    ratio = {"name": "ratio", "condition": "100 / v > 1"}
+    listed = {
+        "warned": {"expectations": [ratio]},
+        "aside": {"expectations": [{**ratio, "onViolation": "quarantine"}]},
+        "strict": {"expectations": [{**ratio, "onViolation": "fail"}]},
+        "part": {"filter": "100 / v > 1"},
+        "list": {"filter": "100 / v > 1", "mode": "append"},
+    }
+    tables = [{"source": name, **each} for name, each in listed.items()]
+    pattern = r"/demo\.public\.r_(?<kind>[a-z]+)(_(?<number>\d))?/"
+    tables.append({"source": pattern, "target": {"path": f"{tmp_path}/lake/r/{{kind}}"}})
+    numbered = r"/demo\.public\.n_(?<kind>[a-z]+)(_(?<number>\d))?/"
+    tables.append({"source": numbered, "target": {"path": f"{tmp_path}/lake/n/{{kind}}/{{number}}"}})
+    shop, batch = Shop(), []
+    for name in listed:
+        of = table(name, V)
+        for id, v in ((1, 5), (2, 0), (3, None), (4, 9)):
+            batch += shop.create(of, id=id, v=v)
+    for name in ("r_eu_1", "r_eu_2", "r_us_1", "n_eu", "n_eu_1"):
+        batch += shop.create(table(name, V), id=1, v=len(name))
+    mirroring = Mirroring(tmp_path, {"tables": tables}).deliver([batch])
+    summary = mirroring.run(spark)
+    assert summary.counts.unaccounted == 0
+    found = {source.rpartition(".")[2]: each for source, each in summary.tables.items()}
+    path = {name: mirroring.path("demo", "public", name) for name in listed}
+    assert rows(spark, path["warned"]) == [(1, 5), (3, None), (4, 9)]
+    assert rows(spark, path["aside"]) == [(1, 5), (4, 9)]
+    assert rows(spark, path["part"]) == [(1, 5), (4, 9)]
+    assert rows(spark, path["list"]) == [(1, 5), (4, 9)]
+    assert "do not meet the expectation ratio" in (found["strict"].error or "")
+    assert (found["strict"].counts.refused, found["strict"].counts.records) == (4, 4), "all are held"
+    assert {name: each.counts.quarantined for name, each in found.items() if each.counts.quarantined} == {
+        "warned": 1,
+        "aside": 2,
+        "part": 1,
+        "list": 1,
+    }
+    kept = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
+    told = [row["reason"] for row in kept.where("reason LIKE '%DIVIDE_BY_ZERO%'").collect()]
+    assert len(told) == 4
+    # Which of the two comes first is the order of their names.
+    assert rows(spark, f"{tmp_path}/lake/r/eu") == [(1, len("r_eu_1"))]
+    assert "is the mirror of" in (found["r_eu_2"].error or "")
+    assert found["r_us_1"].error is None
+    assert rows(spark, f"{tmp_path}/lake/n/eu/1") == [(1, len("n_eu_1"))]
+    assert found["n_eu"].error is None
+    assert quarantine.open_counts(spark, str(mirroring.checkpoint))["demo.public.r_eu_2"] == {"table": 1}
+
+
+@pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
+def test_a_batch_that_is_done_again_does_not_conflict_with_itself(
+    mode: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The rows stand there already, for the driver died before it said so; and the batch comes once more."""
+    shop, items = Shop(), table("items", V)
+    settings = {"tables": [{"source": "items", "onConflict": "fail", "mode": mode}]}
+    again = shop.create(items, id=1, v=1)
+    mirroring = Mirroring(tmp_path, settings).deliver([[*again, *shop.create(items, id=2, v=2)]])
+    for point in ("after-rows", "before-checkpoint-commit"):
+        faults.arm(point)
+        with pytest.raises(faults.InjectedCrash):
+            mirroring.run(spark)
+    mirroring.deliver([[*again, *shop.delete(items, id=1, v=1), *shop.create(items, id=1, v=3)]])
+    summary = mirroring.run(spark)
+    assert summary.tables["demo.public.items"].error is None
+    assert (summary.counts.refused, summary.counts.quarantined) == (0, 0)
+    found = spark.read.format("delta").load(mirroring.path("demo", "public", "items"))
+    current = found.where("__is_current") if mode == "scd2" else found
+    assert sorted((row["id"], row["v"]) for row in current.collect()) == [(1, 3), (2, 2)]
