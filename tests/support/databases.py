@@ -51,15 +51,16 @@ class Server:
 
 @contextmanager
 def transaction(server: Server, database: str, statement: str) -> Iterator[Callable[[], None]]:
-    """A transaction of PostgreSQL that has run a statement, and is open until the end of the block or until
-    what is given is called, which commits it.
+    """A transaction that has run a statement, and is open until the end of the block or until what is given
+    is called, which commits it.
     """
+    named = [server.in_database, database] if server.in_database else ["--unbuffered", database]
     session = subprocess.Popen(
-        [*server.client, "-d", database],
+        [*server.client, *named],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PGPASSWORD": PASSWORD},
+        env={**os.environ, "PGPASSWORD": PASSWORD, "MYSQL_PWD": PASSWORD},
     )
     assert session.stdin is not None
     assert session.stdout is not None

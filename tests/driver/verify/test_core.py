@@ -205,6 +205,30 @@ def test_a_change_that_was_lost_is_found_once_all_has_come(
     assert all((kind == "extra") == (key not in source) for key, kind in kinds.items())
 
 
+class Slow:
+    """A source whose rows show a change later than its log, and so later than the mirror."""
+
+    def __init__(self, shows: Sequence[int]) -> None:
+        self._shows = list(shows)
+
+    def mirror(self, keys: Collection[str]) -> Mapping[str, Stored]:
+        return {"a": Stored(2, b"2")}
+
+    def source(self, keys: Collection[str]) -> Reading:
+        assert list(keys) == ["a"]
+        shown = self._shows.pop(0) if len(self._shows) > 1 else self._shows[0]
+        return Reading({"a": shown}, b"3", b"3")
+
+    def wait_for(self, reading: Reading) -> bool:
+        return True
+
+
+def test_a_row_is_not_wrong_that_the_source_shows_later_than_its_log() -> None:
+    settled = settle(Slow([1, 2]), "a", over=lambda: False, rounds=3)
+    assert (settled.wrong, settled.arriving, settled.moving) == ((), (), ())
+    assert [each.key for each in settle(Slow([1]), "a", over=lambda: False, rounds=3).wrong] == ["a"]
+
+
 def test_where_the_position_is_not_passed_in_time_nothing_is_wrong_yet() -> None:
     world = World([("a", 1)], 0, {0})
     world.tick()

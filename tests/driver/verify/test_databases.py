@@ -205,11 +205,16 @@ class Mirrored:
             "d": f"DELETE FROM items WHERE id = {key}",
         }
         self.server.sql(sql[op], self.database)
-        if not sent:
-            return
+        if sent:
+            self.send(op, key, v, about)
+
+    def send(
+        self, op: str, key: int, v: str | None, about: dict[str, Any], ts_ms: int = 1_700_000_000_000
+    ) -> None:
+        """The event of a change."""
         row = None if op == "d" else {"id": key, "v": v}
-        source = {**about, "name": "s", "db": self.database, "table": "items", "ts_ms": 1_700_000_000_000}
-        value = {"before": None, "after": row, "op": op, "source": source, "ts_ms": 1_700_000_000_000}
+        source = {**about, "name": "s", "db": self.database, "table": "items", "ts_ms": ts_ms}
+        value = {"before": None, "after": row, "op": op, "source": source, "ts_ms": ts_ms}
         self.offset += 1
         record = {"topic": "s.items", "partition": 0, "offset": self.offset, "timestamp": 0, "headers": []}
         self.mirroring.deliver([[{**record, "key": json.dumps({"id": key}), "value": json.dumps(value)}]])
@@ -292,6 +297,11 @@ def test_a_transaction_that_is_open_has_not_ended_though_it_is_the_newest(
                 assert (database.finished(before), database.finished(marked)) == (True, False)
                 commit_second()
             assert not database.finished(marked)
+            by_time = Database(spark, Login(f"{postgres.url}open_ones", "reader", PASSWORD), by="time")
+            by_time_marked = by_time.unfinished()
+            assert by_time_marked is not None
+            assert not by_time.finished(by_time_marked)
+            by_time.close()
             commit()
         assert database.finished(marked)
         # What begins after a mark is not waited for.
@@ -299,6 +309,34 @@ def test_a_transaction_that_is_open_has_not_ended_though_it_is_the_newest(
             assert database.finished(marked)
     finally:
         database.close()
+
+
+def test_in_the_order_of_time_a_repair_lies_below_what_is_open(
+    spark: SparkSession, mariadb: Server, tmp_path: Path
+) -> None:
+    """A change has the second in which its statement began, however late it is committed."""
+    shop = Mirrored(spark, mariadb, "timed", tmp_path, ordering={"by": "timestamp"})
+    shop.change("c", 1, "first")
+    shop.mirroring.run(spark)
+    shop.change("u", 1, "lost", sent=False)
+    with transaction(mariadb, "timed", "UPDATE items SET v = UNIX_TIMESTAMP() WHERE id = 1") as commit:
+        quoted = PASSWORD.replace("'", "''")
+        mariadb.sql(
+            f"CREATE USER reader@'127.0.0.1' IDENTIFIED BY '{quoted}'; "
+            "GRANT SELECT ON timed.* TO reader@'127.0.0.1'"
+        )
+        reader = DatabaseWanted(Login(f"{mariadb.url}timed", "reader", PASSWORD))
+        refused = verify(shop.mirroring.pipeline, reader, spark=spark, patience=SETTLED, repair=True)
+        assert "grant PROCESS" in (refused.tables[0].error or "")
+        done = shop.verify(patience=SETTLED, repair=True)
+        assert [(each.rows, each.done) for each in done.repairs] == [(1, True)]
+        assert shop.rows() == {1: "lost"}
+        commit()
+    second = mariadb.sql("SELECT v FROM timed.items").strip()
+    shop.send("u", 1, second, shop.position(), int(second) * 1000)
+    shop.mirroring.run(spark)
+    assert shop.rows() == {1: second}
+    assert findings(shop.verify(patience=SETTLED)) == {}
 
 
 @pytest.mark.thorough

@@ -93,7 +93,10 @@ def _between(ranges: Sequence[tuple[int, KeyRange]]) -> Column:
             inside = inside & (first >= F.lit(only.low))
         if only.high is not None:
             inside = inside & (first < F.lit(only.high))
+        if only.low is None:
+            inside = inside | first.isNull()
         return F.when(inside, index).otherwise(-1)
     half = len(ranges) // 2
     low: Any = ranges[half][1].low
-    return F.when(first < F.lit(low), _between(ranges[:half])).otherwise(_between(ranges[half:]))
+    below = first.isNull() | (first < F.lit(low))
+    return F.when(below, _between(ranges[:half])).otherwise(_between(ranges[half:]))

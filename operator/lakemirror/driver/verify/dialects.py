@@ -22,6 +22,8 @@ BLOCKS_A_PART: Final = 8192
 """How many blocks of a table of PostgreSQL are read in one part, at least: 64 MiB."""
 _MOST_PARTS: Final = 32
 _LOOK_SECONDS: Final = 0.2
+_WRITING: Final = "('Query', 'Execute', 'Connect', 'Slave_SQL', 'Slave_worker')"
+"""What threads of MySQL and MariaDB do that may write; those that apply another server's changes, too."""
 _LOCK_SECONDS: Final = 5
 """How long a lock on all tables of MySQL is waited for, for nobody writes meanwhile."""
 
@@ -70,6 +72,12 @@ class Dialect(ABC):
     @abstractmethod
     def clock(self, query: Query) -> bytes:
         """The time now, as the position of a change that is ordered by time."""
+
+    def clock_below(self, query: Query) -> bytes:
+        """A time as such a position, above which each change lies that is not committed yet (`unfinished`
+        aside). Raises SourceUnfit where it cannot be told.
+        """
+        return self.clock(query)
 
     def unfinished(self, query: Query) -> int | None:
         """A mark of the transactions that are open; None where a change gets its position at its commit."""
@@ -379,6 +387,28 @@ class MySql(jdbc.MySql, Dialect):
 
     def clock(self, query: Query) -> bytes:
         [(micros,)] = query("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS DECIMAL(20,0))")
+        return place(int(micros), 0)
+
+    def clock_below(self, query: Query) -> bytes:
+        """A change has the second in which its statement began, which may be long before its commit; on a
+        replica it has the source's time. So the position is that of the oldest statement or transaction.
+        """
+        now = "UNIX_TIMESTAMP(SYSDATE(6))"
+        # Not in the session's time zone, but in that of the server's machine; a moment after the statement.
+        began = "TIMESTAMPDIFF(SECOND, '1970-01-01', CONVERT_TZ(trx_started, 'SYSTEM', '+00:00')) - 1"
+        try:
+            [(micros,)] = query(
+                f"SELECT CAST(FLOOR(LEAST({now}, "
+                f"COALESCE((SELECT MIN({began}) FROM information_schema.innodb_trx), {now}), "
+                f"COALESCE((SELECT MIN({now} - `time` - 1) FROM information_schema.processlist "
+                f"WHERE command IN {_WRITING} AND id <> CONNECTION_ID()), {now})"
+                ")) * 1000000 - 1 AS DECIMAL(20,0))"
+            )
+        except SourceUnfit as error:
+            raise SourceUnfit(
+                "where changes are ordered by their time, a repair has to know which transactions are open "
+                f"({error}): grant PROCESS to the user"
+            ) from None
         return place(int(micros), 0)
 
     def full_name(self, query: Query, parts: Sequence[str]) -> TableName:

@@ -110,6 +110,12 @@ class Database:
         found = dialect.clock(self.query) if self.by == "time" else dialect.position(self.query)
         return self._epoch.to_bytes(2, "big") + found[2:]
 
+    def position_below(self) -> bytes:
+        """A position above which each change lies that is not committed yet; see `sources.SourceTable`."""
+        if self.by != "time":
+            return self.position()
+        return self._epoch.to_bytes(2, "big") + self.dialect.clock_below(self.query)[2:]
+
     @contextmanager
     def snapshot(self, wait: float) -> Iterator[bytes]:
         """While this is entered, tables are read as they were at one moment (of MySQL and MariaDB: each at a
@@ -160,7 +166,7 @@ class Database:
 
     def unfinished(self) -> int | None:
         """A mark of open transactions; see `sources.SourceTable.unfinished`."""
-        return self.dialect.unfinished(self.query) if self.by == "log" else None
+        return self.dialect.unfinished(self.query) if self.by != "else" else None
 
     def finished(self, unfinished: int) -> bool:
         """Whether the transactions of a mark have ended."""
@@ -240,6 +246,10 @@ class DatabaseTable:
         """The database's position."""
         return self._database.position()
 
+    def position_below(self) -> bytes:
+        """A position of the database for a repair."""
+        return self._database.position_below()
+
     def unfinished(self) -> int | None:
         """A mark of the database's open transactions."""
         return self._database.unfinished()
@@ -279,7 +289,10 @@ class DatabaseTable:
             for sign, end in ((">=", range_.low), ("<", range_.high))
             if end is not None
         ]
-        return f"({' AND '.join(ends)})" if ends else "1 = 1"
+        inside = " AND ".join(ends)
+        if not inside:
+            return "1 = 1"
+        return f"({inside})" if range_.low is not None else f"({inside} OR k0 IS NULL)"
 
     def _of_keys(self, keys: Sequence[Mapping[str, Any]]) -> list[str]:
         compared = self.compared
@@ -291,7 +304,9 @@ class DatabaseTable:
         for start in range(0, len(keys), size):
             alternatives = [
                 " AND ".join(
-                    f"k{index} = {self._dialect.value(each[name], compared.columns[name])}"
+                    f"k{index} IS NULL"
+                    if each[name] is None
+                    else f"k{index} = {self._dialect.value(each[name], compared.columns[name])}"
                     for index, name in usable
                 )
                 for each in keys[start : start + size]

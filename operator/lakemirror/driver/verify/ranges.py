@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Rows whose first key column is at least ``low`` and below ``high``; None is open."""
+    """Rows whose first key column is at least ``low`` and below ``high``; None is open. A null is in the one
+    that is open below.
+    """
 
     low: Any = None
     high: Any = None

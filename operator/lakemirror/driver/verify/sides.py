@@ -118,7 +118,7 @@ class Sides:
 
     def source(self, keys: Collection[str]) -> Reading:
         """What the source has of these keys, and its positions before and after that."""
-        before = self._source.position()
+        before = self._source.position_below() if self._images else self._source.position()
         unfinished = self._source.unfinished() if self._images else None
         if not self.compared.key:
             digest = self._digests(self._source_rows(None), [WHOLE])[0]
@@ -188,9 +188,12 @@ class Sides:
         """Rows between the least and greatest of some keys, so that Delta skips files."""
         if not has_ranges(self.compared):
             return rows
-        values = sorted((each[self.compared.key[0]] for each in self._values(keys)), key=_order)
+        found = (each[self.compared.key[0]] for each in self._values(keys))
+        values = sorted(
+            (each for each in found if each is not None), key=_order
+        )  # no mirror has a null there
         first = F.col(quoted(self.compared.key[0]))
-        return rows.where(first.between(F.lit(values[0]), F.lit(values[-1])))
+        return rows.where(first.between(F.lit(values[0]), F.lit(values[-1]))) if values else rows.limit(0)
 
     def _of(self, rows: DataFrame, keys: Collection[str]) -> DataFrame:
         wanted = self._spark.createDataFrame([(key,) for key in keys], "key STRING")

@@ -100,6 +100,10 @@ class SnapshotTable:
         """None: a snapshot stands still."""
         return
 
+    def position_below(self) -> None:
+        """None: a snapshot stands still."""
+        return
+
     def unfinished(self) -> None:
         """None: a snapshot stands still."""
         return

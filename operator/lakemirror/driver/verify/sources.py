@@ -82,6 +82,11 @@ class SourceTable(Protocol):
         are no positions.
         """
 
+    def position_below(self) -> bytes | None:
+        """A position for rows that are read from now on: each change that they do not show lies above it, but
+        for changes of transactions that `unfinished` marks.
+        """
+
     def unfinished(self) -> int | None:
         """A mark of the transactions that are open now and may have changes with earlier positions, for
         `SourceTables.finished`; None where a change's position is that of its commit.
