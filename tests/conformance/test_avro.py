@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.cli.common import read_pipeline
+from lakemirror.driver.runtime.runner import run
 from tests.conformance.captures import FOLDER, SCENARIOS, Capture, wrong
 from tests.support import apicurio, truth
 from tests.support.delivery import interleaved, parts
+from tests.support.kafka_broker import Broker
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record, read
 from tests.support.registry import Registry, serving
@@ -62,20 +65,45 @@ def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.sources
 @pytest.mark.timeout(900)
-def test_a_real_registry(spark: SparkSession, tmp_path: Path) -> None:
-    """Schemas that are registered anew there, under ids that it gives itself."""
-    capture = Capture("schema_change", "avro")
+def test_a_real_registry(spark: SparkSession, kafka: Broker, tmp_path: Path) -> None:
+    """The example as it is, with a broker. Schemas are registered anew, and get other ids."""
+    capture, mirroring = Capture("schema_change", "avro"), Mirroring(tmp_path / "pipeline")
     with apicurio.serving(tmp_path) as url:
         ids = {
             each["id"]: apicurio.register(url, subject, {"schema": each["schema"]})
             for each in read(FOLDER / capture.scenario / "avro-schemas.jsonl.gz")
             for subject, _ in each["subjects"][:1]
         }
-        envelope = {"format": "debezium", "encoding": "avro", "schemaRegistry": {"url": url}}
-        mirroring = Mirroring(tmp_path / "pipeline", {"envelope": envelope})
-        summary = mirroring.deliver([[_with_ids(record, ids) for record in capture.records]]).run(spark)
+        _send(kafka, [_with_ids(record, ids) for record in capture.records])
+        named = {
+            "source.kafka.bootstrapServers": kafka.bootstrap,
+            "envelope.schemaRegistry.url": url,
+            "target.path": f"{mirroring.lake}/{{db}}/{{schema}}/{{table}}",
+            "checkpoint": str(mirroring.checkpoint),
+        }
+        manifest = Path(__file__).parents[2] / "examples/avro/pipeline.yaml"
+        pipeline = read_pipeline(str(manifest), [f"{name}={value}" for name, value in named.items()])
+        login = tmp_path / "login"
+        login.mkdir()
+        for name in ("username", "password"):
+            (login / name).write_text("nobody asks for it")
+        summary = run(pipeline, once=True, spark=spark, secrets={"registry-auth": login})
     assert not wrong(capture.differences(spark, mirroring))
-    assert summary.counts.quarantined == 0
+    assert (summary.counts.records, summary.counts.quarantined) == (len(capture.records), 0)
+
+
+def _send(kafka: Broker, records: Sequence[Record]) -> None:
+    """The records in the topics that the example reads."""
+    topics = {each["topic"]: f"inventory.public.{each['topic'].rpartition('.')[2]}" for each in records}
+    partitions = max(record["partition"] for record in records) + 1
+    for topic in sorted(topics.values()):
+        kafka.create_named(topic, partitions)
+    for record in records:
+        key, value = (
+            None if record[name] is None else base64.b64decode(record[name]) for name in ("key", "value")
+        )
+        kafka.send(topics[record["topic"]], value, key=key, partition=record["partition"])
+    kafka.flush()
 
 
 def _with_ids(record: Record, ids: Mapping[int, int]) -> Record:

@@ -348,7 +348,7 @@ FieldPath = Annotated[
     str,
     Field(max_length=1024),
     Matching(
-        r"^[^\s.]+(\.[^\s.]+)*$",
+        r"^[^.]+(\.[^.]+)*$",
         "is not a valid path to a field: write names with dots between, like data.after",
     ),
 ]

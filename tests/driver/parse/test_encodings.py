@@ -209,6 +209,76 @@ def test_what_apicurio_wrote_before_values_is_what_the_manifest_says(
     assert rows(spark, mirroring) == [(0, "a")]
 
 
+def change(number: int, offset: int, op: str, key: bytes, table: str = "t", v: str = "a") -> Record:
+    """A change of row ``number`` with all of its images, and with a key of bytes."""
+    source = {"connector": "postgresql", "name": "shop", "db": "shop", "schema": "public", "table": table}
+    image = {"id": number, "v": v}
+    event = {
+        "before": None if op == "c" else image,
+        "after": None if op == "d" else image,
+        "source": {**source, "ts_ms": 1000 + offset, "lsn": 100 + offset},
+        "op": op,
+        "ts_ms": 2000,
+    }
+    value = base64.b64encode(encoded(ENVELOPE, 2, event)).decode()
+    place = {
+        "topic": f"shop.public.{table}",
+        "partition": 0,
+        "offset": offset,
+        "timestamp": 1_700_000_000_000,
+    }
+    return {**place, "key": base64.b64encode(key).decode(), "value": value, "headers": []}
+
+
+def test_keys_that_are_no_records(spark: SparkSession, tmp_path: Path, registry: Registry) -> None:
+    """Text, JSON, and plain values of Avro: the rows have the columns of a declared key. Without one, nobody
+    knows which column they are, and the table waits for it.
+    """
+    registry.schemas |= {3: {"schema": '"string"'}, 4: {"schema": '{"type": "long"}'}}
+    text, number = b"\x00\x00\x00\x00\x03\x0arow-3", b"\x00\x00\x00\x00\x04\x08"
+    records = [
+        change(1, 0, "c", b"row-1"),
+        change(3, 2, "c", text),
+        change(4, 3, "c", number),
+        change(1, 4, "u", b"row-1", v="b"),
+        change(3, 5, "d", text),
+        {**change(5, 6, "c", text), "value": change(5, 6, "c", text)["key"]},
+        change(1, 0, "c", number, "u"),
+        change(1, 0, "c", b'{"id":1}', "w"),
+    ]
+    settings = {"envelope": registry.envelope, "tables": [{"source": "public.t", "primaryKey": ["id"]}]}
+    mirroring = Mirroring(tmp_path, settings).deliver([records])
+    summary = mirroring.run(spark)
+    assert rows(spark, mirroring) == [(1, "b"), (4, "a")]
+    assert [tuple(row) for row in at(spark, mirroring.path("shop", "public", "w")).collect()] == [(1, "a")]
+    error = summary.tables["shop.public.u"].error or ""
+    assert "are not JSON objects, so that they name no columns: set tables[" in error
+    assert reasons(spark, mirroring)[6] == "the value: schema 3 of the registry is not one of a record"
+
+    both = [*settings["tables"], {"source": "public.u", "primaryKey": ["id"]}]
+    Mirroring(tmp_path, {**settings, "tables": both}).run(spark)
+    found = at(spark, mirroring.path("shop", "public", "u")).collect()
+    assert [tuple(row) for row in found] == [(1, "a")]
+
+
+def test_keys_of_records_that_name_their_own_are_not_looked_at(
+    spark: SparkSession, tmp_path: Path, registry: Registry
+) -> None:
+    """Numbers as LongSerializer writes them, which begin like the id of a schema."""
+    fields = {"op": "op", "after": "after", "before": "before", "key": "after.id", "table": "source.table"}
+    keys = [(number).to_bytes(8, "big") for number in (1, 2**63 + 255)]
+    settings = {
+        "envelope": {**registry.envelope, "format": "custom", "fields": fields},
+        "ordering": {"by": "offset"},
+        "target": {"path": f"{tmp_path}/lake/shop/public/{{table}}"},
+    }
+    records = [change(number, number, "c", key) for number, key in enumerate(keys)]
+    mirroring = Mirroring(tmp_path, settings).deliver([records])
+    mirroring.run(spark)
+    assert rows(spark, mirroring) == [(0, "a"), (1, "a")]
+    assert registry.asked == ["/schemas/ids/2"]
+
+
 def test_a_record_is_replayed_when_its_schema_is_registered(
     spark: SparkSession, tmp_path: Path, registry: Registry
 ) -> None:

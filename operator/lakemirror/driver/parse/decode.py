@@ -293,6 +293,10 @@ def _problem(
         reasons.append(F.when(_has_other_key(reading), F.lit(reading.other_key)))
     if reading.key:
         listed = ", ".join(reading.key)
+        if not reading.from_rows:
+            unread = F.col("_key").isNull() & F.col("key_text").isNotNull()
+            no_object = unread & F.json_object_keys("key_text").isNull()
+            reasons.append(F.when(no_object, "the key is not a JSON object"))
         reasons.append(
             F.when(
                 F.col("_key").isNull(), F.lit(f"the key is missing or does not fit (key columns: {listed})")

@@ -10,7 +10,8 @@ A key or value in Avro is a value in Avro's binary form, and the record says wit
   ``apicurio.value.contentId`` with a number in eight bytes, and likewise for keys.
 
 The most significant byte of a number comes first. Each value is read with the schema that it was written
-with, and told as the JSON that JsonConverter would have written.
+with, and told as the JSON that JsonConverter would have written. A key that names no schema is text, as
+StringConverter and JsonConverter write it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def encoding_of(spec: PipelineSpec, secrets: Secrets, watch: SourceWatch) -> Enc
     registry = spec.envelope.schema_registry
     if spec.envelope.encoding == "json" or registry is None:
         return JsonEncoding()
-    return AvroEncoding(RegistryClient(registry, secrets, watch).schema, registry.use_id)
+    fields = spec.envelope.fields
+    needs_keys = fields is None or fields.key is None
+    return AvroEncoding(RegistryClient(registry, secrets, watch).schema, registry.use_id, needs_keys)
 
 
 def unknown_schemas(reason: str) -> set[str]:
@@ -114,11 +117,17 @@ class _Name:
 class AvroEncoding:
     """Avro with a schema registry, which ``schema`` asks. ``use_id`` is what Apicurio's converters wrote
     before values (``apicurio.registry.use-id``); by default four bytes are an id of Confluent's API, and
-    eight a globalId.
+    eight a globalId. Unless it ``needs_keys``, those of records with a value are not looked at.
     """
 
-    def __init__(self, schema: Callable[[Reference], Registered | None], use_id: str | None = None) -> None:
+    def __init__(
+        self,
+        schema: Callable[[Reference], Registered | None],
+        use_id: str | None = None,
+        needs_keys: bool = True,
+    ) -> None:
         self._ask, self._use_id = schema, f"{use_id}s" if use_id else None
+        self._needs_keys = needs_keys
         self._asked: dict[Reference, AvroSchema | str] = {}
         self._schemas: dict[str, dict[int, AvroSchema | str]] = {"value": {}, "key": {}}
 
@@ -136,8 +145,10 @@ class AvroEncoding:
             if reference not in self._asked:
                 self._asked[reference] = self._schema(reference)
             schema, identity = self._asked[reference], _identity(name, reference)
+            if name == "value" and isinstance(schema, AvroSchema) and schema.plain:
+                schema = f"{reference} of the registry is not one of a record"
             self._schemas[name][identity] = schema
-            if isinstance(schema, AvroSchema):
+            if isinstance(schema, AvroSchema) and not schema.plain:
                 found[name][identity] = schema.document
         return Documents(found["value"], found["key"])
 
@@ -152,14 +163,17 @@ class AvroEncoding:
             ]
             good = self._good(name)
             read += [_decoded(name, each, schema).alias(_column(name, each)) for each, schema in good.items()]
-            told.append(_json(name, list(good)).alias(f"{name}_payload"))
+            told += [
+                _json(name, good).alias(f"{name}_payload"),
+                _of_record(name, good).alias(f"{name}_schema_id"),
+            ]
         problem = F.coalesce("problem", *map(self._problem, names), self._unknown(names))
         raw = [F.col(name) for name in RAW_NAMES if name != "problem"]
         return [
             [F.col("*"), *[_in_headers(name).alias(f"{name}_header") for name in names]],
             ids,
             read,
-            [*raw, problem.alias("problem"), *told, *[F.col(f"{name}_schema_id") for name in names]],
+            [*raw, problem.alias("problem"), *told],
         ]
 
     def _good(self, name: str) -> dict[int, AvroSchema]:
@@ -207,9 +221,9 @@ class AvroEncoding:
 
     def _problem(self, name: str) -> Column:
         """STRING: what is wrong with a key or value; null where nothing is, or its schema is unknown."""
-        column, identity, body = F.col(name), F.col(f"{name}_schema_id"), F.col(f"{name}_body")
-        wrong = F.when(column.isNull(), None).when(
-            identity.isNull(),
+        identity, body = F.col(f"{name}_schema_id"), F.col(f"{name}_body")
+        wrong = F.when(~self._is_read(name), None).when(
+            identity.isNull() & F.lit(name == "value"),
             f"the {name} names no schema: it does not begin with the byte 0 and a schema's id, as "
             "Confluent's wire format does, and no header has one",
         )
@@ -233,6 +247,11 @@ class AvroEncoding:
             )
         return wrong
 
+    def _is_read(self, name: str) -> Column:
+        """BOOLEAN: a key or value is there, and is needed."""
+        needed = F.lit(True) if name == "value" or self._needs_keys else F.col("value").isNull()
+        return F.col(name).isNotNull() & needed
+
     def _called(self, name: str, identity: int) -> str:
         return next(str(each) for each in self._asked if _identity(name, each) == identity)
 
@@ -248,7 +267,7 @@ class AvroEncoding:
                     for way in self._names(name)
                 ]
             )
-            found.append(F.when(F.col(name).isNotNull() & identity.isNotNull() & ~known, text))
+            found.append(F.when(self._is_read(name) & identity.isNotNull() & ~known, text))
         listed = F.concat_ws(", ", *found)
         return F.when(listed != "", F.concat(F.lit(f"{UNKNOWN_SCHEMA}: "), listed))
 
@@ -312,6 +331,20 @@ def _unreadable(body: Column, decoded: Column, schema: AvroSchema) -> Column:
     return nothing & (F.octet_length(body) != len(schema.fields))
 
 
-def _json(name: str, ids: Sequence[int]) -> Column:
-    texts = [F.to_json(F.col(_column(name, each)), {"ignoreNullFields": "false"}) for each in ids]
+def _json(name: str, schemas: Mapping[int, AvroSchema]) -> Column:
+    texts = [_text(F.col(_column(name, each)), schema) for each, schema in schemas.items()]
     return F.coalesce(*texts, F.lit(None).cast("string"))
+
+
+def _text(decoded: Column, schema: AvroSchema) -> Column:
+    if schema.plain is None:
+        return F.to_json(decoded, {"ignoreNullFields": "false"})
+    listed = F.to_json(F.array(decoded[schema.plain]))
+    return F.when(decoded.isNotNull(), F.substr(listed, F.lit(2), F.length(listed) - 2))
+
+
+def _of_record(name: str, schemas: Mapping[int, AvroSchema]) -> Column:
+    """BIGINT: the id of a schema, null where it is one of a plain value, which has no columns."""
+    identity = F.col(f"{name}_schema_id")
+    plain = [each for each, schema in schemas.items() if schema.plain]
+    return F.when(~identity.isin(plain), identity) if plain else identity

@@ -46,10 +46,13 @@ def key_of(
     keys = [[rename.get(name, name) for name in key] for each in frequent for key in each.keys]
     stored = table.properties.get(KEY_PROPERTY)
     if not keys and seen.keyed and stored in (None, "[]"):
-        raise Refused(
+        reason = (
             f"the keys of the records of {table.name} are not JSON objects, so that they name no columns: "
             f"set tables[{table.settings.source}].primaryKey"
         )
+        if seen.keyed == seen.events:
+            raise Refused(reason)
+        return [], reason
     key = json.loads(stored) if stored is not None else keys[0] if keys else []
     others = [each for each in keys if set(each) != set(key)]
     if not others:

@@ -20,6 +20,7 @@ Case = tuple[str, str | None, str | None, Event]
 """A name, the key, the value, and what the event has at least; a ``reason`` is a part of it."""
 
 LONG = "x" * 200
+DIGITS = "12345678901234567890.123456789012345678"
 
 
 def classifier(envelope: Envelope, by: str = "auto", *, keep_before: bool = False) -> Classifier:
@@ -104,6 +105,12 @@ MAXWELL: list[Case] = [
     ("no primary key", '{"database":"d","table":"t","_uuid":"u"}', row(AT), {"key_text": None}),
     ("another producer's key", "7", row(AT), {"key_text": None}),
     ("update", HASH, row(AT + ',"old":{"v":"b"}', kind="update"), {"op": "u", "old_key_text": None}),
+    (
+        "many digits",
+        HASH,
+        row(AT + f',"old":{{"v":-{DIGITS}}}', kind="update", data=f'{{"id":1,"v":{DIGITS}}}'),
+        {"row_text": f'{{"id":1,"v":{DIGITS}}}', "before_text": None},
+    ),
     ("update of nothing", HASH, row(AT, kind="update"), {"op": "u", "old_key_text": None}),
     (
         "update of the key",
@@ -293,7 +300,8 @@ FLAT: list[Case] = [
     ("a number", KEY, "1", {"reason": "the value is not a JSON object"}),
     ("too deep", KEY, '{"a":' * 700 + "1" + "}" * 700, {"reason": "of at most 100 levels"}),
     ("not UTF-8", KEY, "\udcff", {"reason": "the value is not valid UTF-8"}),
-    ("key no JSON", "{", '{"id":1}', {"reason": "the key is not a JSON object"}),
+    ("key no JSON", "Struct{id=1}", '{"id":1}', {"op": "u", "key_text": "Struct{id=1}"}),
+    ("plain key", "7", '{"id":7}', {"op": "u", "key_text": "7"}),
     ("LSN is text", KEY, '{"id":1,"__lsn":"x"}', {"reason": "begins with __ has another type"}),
     ("negative LSN", KEY, '{"id":1,"__lsn":-1}', {"reason": "__lsn is not valid: -1"}),
     ("time is no time", KEY, '{"id":1,"__source_ts_ms":-1}', {"reason": "__source_ts_ms is not valid"}),
@@ -391,27 +399,46 @@ CUSTOM: list[Case] = [
     ("no key", None, f'{{"Op":"I",{BOUGHT}}}', {"reason": "the record has no key: id is missing"}),
     ("null key", None, f'{{"Op":"I","id":null,{BOUGHT}}}', {"reason": "the record has no key"}),
     ("list as key", None, f'{{"Op":"I","id":[1],{BOUGHT}}}', {"reason": "id is a list"}),
+    (
+        "many digits",
+        None,
+        f' {{"Op":"I","id":1,{BOUGHT},"v":{DIGITS}}}',
+        {"row_text": f'{{"Op":"I","id":1,{BOUGHT},"v":{DIGITS}}}'},
+    ),
     ("no JSON", None, "{", {"reason": "the value is not a JSON object"}),
     ("a list", None, "[]", {"reason": "the value is not a JSON object"}),
     ("not UTF-8", None, "\udcff", {"reason": "the value is not valid UTF-8"}),
+    ("key not UTF-8", "\udcff", f'{{"Op":"I","id":1,{BOUGHT}}}', {"op": "c", "key_text": KEY}),
 ]
 
 PATHS = Envelope(
     format="custom",
     fields=CustomFields(
-        op="meta.op", table="meta.table", before="data.old", after="data.new", key="data.new.id"
+        op="meta.op", table="meta.the table", before="data.old", after="data.new", key="data.new.id"
     ),
     op_map={"put": "u", "gone": "d", "noise": "ignore"},
 )
 
 
 def change(op: str, new: str = '{"id":1}', old: str = "null", table: str = '"a.b"') -> str:
-    return f'{{"meta":{{"op":"{op}","table":{table}}},"data":{{"new":{new},"old":{old}}}}}'
+    return f'{{"meta":{{"op":"{op}","the table":{table}}},"data":{{"new":{new},"old":{old}}}}}'
 
 
 NESTED: list[Case] = [
     ("put", None, change("put"), {"op": "u", "schema": "a", "table": "b", "key_text": KEY, "row_text": KEY}),
     ("moved", None, change("put", old='{"id":2}'), {"old_key_text": '{"id":2}', "before_text": '{"id":2}'}),
+    (
+        "many digits",
+        None,
+        change("put", f'{{"id":1,"v":{DIGITS}}}'),
+        {"row_text": f'{{"id":1,"v":{DIGITS}}}'},
+    ),
+    (
+        "many digits before",
+        None,
+        change("gone", "null", f'{{"id":1,"v":{DIGITS}}}').replace('"new":null', '"new":{"id":1}'),
+        {"before_text": f'{{"id":1,"v":{DIGITS}}}'},
+    ),
     ("not moved", None, change("put", old='{"id":1,"v":2}'), {"old_key_text": None}),
     ("gone", None, change("gone"), {"op": "d", "key_text": KEY, "before_text": KEY}),
     ("noise", None, change("noise", "null"), {"kind": "other"}),
@@ -420,8 +447,8 @@ NESTED: list[Case] = [
     ("no row", None, change("put", "null"), {"reason": "op u without data.new"}),
     ("row is text", None, change("put", '"x"'), {"reason": "data.new is not a JSON object"}),
     ("old is a list", None, change("put", old="[1]"), {"reason": "data.old is not a JSON object"}),
-    ("no table", None, change("put", table="null"), {"reason": "no table: the record has no meta.table"}),
-    ("data is text", None, '{"meta":{"op":"put","table":"t"},"data":"x"}', {"reason": "data.new"}),
+    ("no table", None, change("put", table="null"), {"reason": "no table: the record has no meta.the table"}),
+    ("data is text", None, '{"meta":{"op":"put","the table":"t"},"data":"x"}', {"reason": "data.new"}),
     ("null", KEY, None, {"reason": "names no table"}),
 ]
 

@@ -34,6 +34,7 @@ def of_field(kind: Any, **more: Any) -> Any:
         ),
         ({"type": "int", "logicalType": "date"}, "int32", "org.apache.kafka.connect.data.Date"),
         ({"type": "long", "logicalType": "timestamp-micros"}, "int64", "io.debezium.time.MicroTimestamp"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, "int64", "io.debezium.time.NanoTimestamp"),
         ({"type": {"type": "string", "logicalType": "uuid"}}, "string", "io.debezium.data.Uuid"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, "string", None),
         ({"type": "fixed", "name": "F", "size": 16}, "bytes", None),
@@ -89,11 +90,19 @@ def test_a_type_of_another_schema() -> None:
     assert [each.name for each in place.fields] == ["x"]
 
 
+@pytest.mark.parametrize("text", ['"string"', '{"type": "long"}', '["null", "string"]'])
+def test_a_plain_value_is_read_as_the_only_field_of_a_record(text: str) -> None:
+    schema = parse(text)
+    (field,) = json.loads(schema.reader)["fields"]
+    assert (schema.plain, schema.fields) == (field["name"], (field["name"],))
+    assert parse(record({"name": "v", "type": "int"})).plain is None
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("no json", "not JSON"),
-        ('"string"', "not one of a record"),
+        ('"Nowhere"', "refers to the type Nowhere"),
         (record({"name": "v", "type": ["int", "string"]}), "a union of several types"),
         (record({"name": "v", "type": "Nowhere"}), "refers to the type Nowhere"),
         (record({"name": "v", "type": ["null", "shop.Key"]}), "contains itself"),

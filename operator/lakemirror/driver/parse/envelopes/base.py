@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from types import MappingProxyType
 from typing import Final
@@ -23,6 +23,7 @@ from lakemirror.driver.parse import order
 from lakemirror.driver.parse.encodings import Encoding, JsonEncoding
 from lakemirror.driver.parse.envelopes.embedded import schema_id, unless_known
 from lakemirror.driver.sequence import SOURCE
+from lakemirror.driver.tables import delta
 
 EVENT_COLUMNS: Final = (
     "kind, reason, database, schema, table, op, key_text, row_text, before_text, new_key_text, old_key_text, "
@@ -63,6 +64,9 @@ LIMITS: Final = f"(of at most {LEVELS} levels, with at most {CHARACTERS:,} chara
 
 KEY: Final = "schema STRING, payload STRING"
 """A key that may be wrapped with its schema."""
+
+_MANY_DIGITS: Final = r"(?=[\d.]{17})\d+\.\d"
+"""In a text with a number of more digits than a double has."""
 
 _VALUES = "map<string,variant>"
 _TYPES: Final = {
@@ -148,6 +152,19 @@ def document(text: Column, form: str) -> Column:
 def plain_document(text: Column) -> Column:
     """The only value of a text, as the text ``it``."""
     return F.from_json(F.concat(F.lit('{"it":'), text, F.lit("}")), "it STRING, _corrupt STRING", _OPTIONS)
+
+
+def exact(text: Column, path: Sequence[str], read: Column) -> Column:
+    """STRING: what stands at a path in a JSON text, ``read`` from it by `document`, with all digits of its
+    numbers: those with a fraction are doubles to ``from_json``, in texts that it takes out of others, too.
+    """
+    form = _VALUES
+    for name in reversed(path):
+        form = f"STRUCT<{delta.quoted(name)}: {form}>"
+    whole = F.from_json(text, form, _OPTIONS)
+    for name in path:
+        whole = whole[name]
+    return F.when(text.rlike(_MANY_DIGITS), F.coalesce(F.to_json(whole), read)).otherwise(read)
 
 
 def is_object(text: Column) -> Column:
@@ -236,19 +253,20 @@ def may_have_gaps(text: Column) -> Column:
 # -- what is wrong with a record ----------------------------------------------------------------------
 
 
-def unreadable(*, split: bool = False) -> Column:
+def unreadable(*, split: bool = False, key: bool = True) -> Column:
     """The reason why a record cannot be read whatever its envelope; the first branch of others.
 
-    A record without value has no reason. ``split``: payloads are split off where that is possible.
+    A record without value has no reason. ``split``: payloads are split off where that is possible. ``key``:
+    it matters whether the key is text.
     """
-    value, key = F.col("value").cast("string"), F.col("key").cast("string")
+    texts = {name: F.col(name).cast("string") for name in ("value", "key")}
     if split:
-        value, key = F.coalesce("value_payload", value), F.coalesce("key_payload", key)
+        texts = {name: F.coalesce(f"{name}_payload", text) for name, text in texts.items()}
     return (
         F.when(F.col("problem").isNotNull(), F.col("problem"))
         .when(F.col("value").isNull(), None)
-        .when(~F.is_valid_utf8(value), "the value is not valid UTF-8")
-        .when(~F.is_valid_utf8(key), "the key is not valid UTF-8")
+        .when(~F.is_valid_utf8(texts["value"]), "the value is not valid UTF-8")
+        .when(F.lit(key) & ~F.is_valid_utf8(texts["key"]), "the key is not valid UTF-8")
     )
 
 

@@ -25,6 +25,7 @@ from lakemirror.driver.parse.envelopes.base import (
     Classifier,
     document,
     event,
+    exact,
     former_key,
     has_schema,
     is_object,
@@ -191,7 +192,7 @@ class Custom(Classifier):
                 F.when(null, mine).otherwise(other) for mine, other in zip(own, named_key, strict=True)
             )
         return [
-            F.coalesce(payload, F.when(wrapped, F.col("w.it.payload")), "v.it").alias("body"),
+            F.coalesce(payload, F.when(wrapped, F.col("w.it.payload")), _whole()).alias("body"),
             key_text().alias("record_key"),
             _framed(self._image, text).alias("schema_text"),
             identity.alias("schema_id"),
@@ -201,6 +202,11 @@ class Custom(Classifier):
 
     def _part(self, name: str) -> Column | None:
         return None if getattr(self._fields, name) is None else F.col(f"f_{name}")
+
+    def _exact(self, name: str) -> Column | None:
+        """An image with all digits of its numbers."""
+        path, read = getattr(self._fields, name), self._part(name)
+        return None if read is None else exact(F.col("body"), path.split("."), read)
 
     def _read(self) -> list[Column]:
         """``op``, the images, the table's name and the time."""
@@ -212,7 +218,7 @@ class Custom(Classifier):
         else:
             said = _word(F.coalesce(word, F.lit("")), self._envelope.op_map)
         deletes = F.col("key").isNotNull() & F.lit(self._envelope.null_value != "ignore")
-        image, before, table = self._part("after"), self._part("before"), self._part("table")
+        image, before, table = self._exact("after"), self._exact("before"), self._part("table")
         after = F.col("body") if image is None else image
         name = named(F.col("topic") if table is None else table)
         return [
@@ -292,7 +298,7 @@ class Custom(Classifier):
         reason = (
             F.when(F.col("problem").isNotNull(), F.col("problem"))
             .when(null, of_null)
-            .when(unreadable(split=True).isNotNull(), unreadable(split=True))
+            .when(unreadable(split=True, key=False).isNotNull(), unreadable(split=True, key=False))
             .when(
                 F.col("body").isNull() | F.col("v._corrupt").isNotNull() | ~is_object(F.col("body")),
                 f"the value is not a JSON object {LIMITS}",
@@ -375,6 +381,11 @@ class Custom(Classifier):
             **{name: F.col(name) for name in ("schema_text", "schema_id", *_KEY_SCHEMA)},
         )
         return [*columns, *self._ordered_by()]
+
+
+def _whole() -> Column:
+    """A record without schema."""
+    return exact(F.col("value").cast("string"), (), F.col("v.it"))
 
 
 def _time_name(path: Sequence[str], text: Column, identity: Column, known: Mapping[int, str]) -> Column:

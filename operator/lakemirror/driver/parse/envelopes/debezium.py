@@ -23,7 +23,6 @@ from lakemirror.driver.parse.envelopes.base import (
     has_schema,
     header,
     is_object,
-    key_fails,
     key_text,
     kind_of,
     may_have_gaps,
@@ -89,7 +88,6 @@ def _parsed(known: Mapping[int, str]) -> list[Column]:
     return [
         *map(F.col, (*PLACE, "problem", "key", "value", "headers", "key_payload", "value_payload")),
         _value_fails().alias("value_fails"),
-        key_fails().alias("key_fails"),
         F.when(F.col("value_payload").isNotNull(), _body("p.it"))
         .when(F.col("v.it.payload").isNotNull(), F.col("v.it.payload"))
         .otherwise(_body("v.it"))
@@ -162,7 +160,6 @@ def _kind(by: str) -> tuple[Column, Column]:
     reason = (
         unreadable(split=True)
         .when(F.col("value_fails"), _unreadable())
-        .when(F.col("key_fails"), "the key is not a JSON object")
         .when(~is_object(F.col("schema_text")), "the schema of the value is not a JSON object")
         .when(other, None)
         .when(op.isNull(), "the value has no op: it is not a Debezium change event")

@@ -212,7 +212,6 @@ class DebeziumFlat(Classifier):
             .when(unreadable(split=True).isNotNull(), unreadable(split=True))
             .when(F.col("value_fails"), f"the value is not a JSON object {LIMITS}")
             .when(~is_object(F.col("body")), "the value is not a JSON object")
-            .when(F.col("key_fails"), "the key is not a JSON object")
             .when(~is_object(F.col("schema_text")), "the schema of the value is not a JSON object")
             .when(F.col("other"), None)
             .when(

@@ -19,6 +19,7 @@ from lakemirror.driver.parse.envelopes.base import (
     Classifier,
     document,
     event,
+    exact,
     is_object,
     kind_of,
     overlaid,
@@ -34,6 +35,8 @@ _BODY: Final = (
     "position STRING, gtid STRING, server_id BIGINT, reason STRING, data STRING, old STRING, "
     "primary_key_columns ARRAY<STRING>"
 )
+
+_NAMES: Final = [part.split(" ")[0] for part in _BODY.split(", ")]
 
 _OPS: Final = {
     "insert": Op.CREATE,
@@ -73,7 +76,7 @@ class Maxwell(Classifier):
         by = self._ordering.by
         return [
             [F.col("*"), document(F.col("value").cast("string"), _BODY).alias("v")],
-            [F.col("*"), F.col("v.it").alias("b"), _key_columns().alias("key_columns")],
+            [F.col("*"), _body().alias("b"), _key_columns().alias("key_columns")],
             [F.col("*"), *_parts(), _position().alias("source")],
             [F.col("*"), *_keys(), _reason(by).alias("reason")],
             [F.col("*"), kind_of(F.col("reason"), F.col("b.type").isin(*_OTHER), F.col("op")).alias("kind")],
@@ -104,6 +107,13 @@ class Maxwell(Classifier):
             server=server(source),
             source_time=source_micros(source),
         )
+
+
+def _body() -> Column:
+    """The record, with all digits of the row's decimals, which are numbers of JSON."""
+    value, it = F.col("value").cast("string"), F.col("v.it")
+    images = {name: exact(value, (name,), it[name]) for name in ("data", "old")}
+    return F.when(it.isNotNull(), F.struct(*[images.get(name, it[name]).alias(name) for name in _NAMES]))
 
 
 def _key_columns() -> Column:

@@ -34,12 +34,16 @@ _LOGICAL: Final = {
     "timestamp-micros": "io.debezium.time.MicroTimestamp",
     "local-timestamp-millis": "io.debezium.time.Timestamp",
     "local-timestamp-micros": "io.debezium.time.MicroTimestamp",
+    "timestamp-nanos": "io.debezium.time.NanoTimestamp",
+    "local-timestamp-nanos": "io.debezium.time.NanoTimestamp",
     "decimal": "org.apache.kafka.connect.data.Decimal",
     "uuid": "io.debezium.data.Uuid",
 }
 """Connect's name of a logical type, where the schema does not give one itself."""
 
 _TEXT: Final = {"type": "string", "optional": False}
+_PLAIN: Final = "value"
+"""The only field of the record that a plain value is read as: it has the same bytes."""
 _STRUCTURE: Final = ("type", "name", "namespace", "items", "values", "symbols", "size")
 """What of an Avro schema says how bytes are read."""
 
@@ -47,33 +51,37 @@ _STRUCTURE: Final = ("type", "name", "namespace", "items", "values", "symbols", 
 @dataclass(frozen=True)
 class AvroSchema:
     """A writer's schema: ``reader``, with which Spark reads its bytes as plain values, the names of its
-    ``fields``, and ``document``, the schema of Connect as JsonConverter writes it.
+    ``fields``, and ``document``, the schema of Connect as JsonConverter writes it. ``plain`` is the field of
+    a value that is no record; None for a record.
     """
 
     reader: str
     fields: tuple[str, ...]
     document: str
+    plain: str | None = None
 
 
 def parse(text: str, referenced: Sequence[str] = ()) -> AvroSchema:
-    """The schema of a record, from its text; ``referenced`` are the texts of schemas that it refers to.
+    """The schema of a record or of a plain value, from its text; ``referenced`` are the texts of schemas that
+    it refers to.
 
-    Raises SchemaError where it is not the schema of a record, or of one that Connect could not have written.
+    Raises SchemaError where it is not a schema of Avro, or of a record that Connect could not have written.
     """
     try:
         whole, *others = (json.loads(each) for each in (text, *referenced))
     except ValueError as error:
         raise SchemaError(f"the schema is not JSON: {error}") from error
+    plain = None
     if not isinstance(whole, dict) or whole.get("type") != "record":
-        raise SchemaError("the schema is not one of a record")
+        plain = _PLAIN
+        whole = {"type": "record", "name": "lakemirror.Plain", "fields": [{"name": plain, "type": whole}]}
     names: dict[str, Any] = {}
     for each in (*others, whole):
         _collect(each, "", names)
     document = _Connect(names).of(whole, "")
     reader = _Reader(names).of(whole, "")
-    return AvroSchema(
-        json.dumps(reader), tuple(each["name"] for each in whole["fields"]), json.dumps(document)
-    )
+    fields = tuple(each["name"] for each in whole["fields"])
+    return AvroSchema(json.dumps(reader), fields, json.dumps(document), plain)
 
 
 def _collect(schema: Any, namespace: str, names: dict[str, Any]) -> None:
