@@ -217,3 +217,48 @@ def test_envelopes_of_debezium_in_parquet_keep_the_types_of_rows(spark: SparkSes
     mirror = at(spark, f"{files.lake}/public/p")
     assert dict(mirror.dtypes) == {"id": "int", "price": "decimal(10,2)", "at": "timestamp_ntz"}
     assert sorted(str(row.price) for row in mirror.collect()) == ["0.25", "1.25"]
+
+
+def test_structs_get_the_members_that_they_lack(spark: SparkSession, tmp_path: Path) -> None:
+    """Of typed files, and of JSON, whose values alone say what they are. What is there keeps its type."""
+    envelope = {"format": "custom", "fields": {"op": "Op", "key": "id"}, "opMap": OPS}
+    typed = Files(tmp_path / "typed", {"format": "parquet", "table": "lab.t"}, envelope=envelope)
+    plain = Files(tmp_path / "plain", {"format": "json", "table": "lab.t"}, envelope=envelope)
+    for number, (rows, lines) in enumerate(
+        (
+            (
+                "SELECT 1 id, named_struct('a', 1L) s, array(named_struct('p', named_struct('x', 1))) l",
+                '{"id":1,"s":{"a":1},"l":[{"p":{"x":1}}]}',
+            ),
+            (
+                "SELECT 'U' Op, 2 id, named_struct('odd `name', 'n', 'a', 2) s, "
+                "array(named_struct('p', named_struct('y', 2.5D), 'q', 3)) l",
+                '{"Op":"U","id":2,"s":{"odd `name":"n","a":2},"l":[{"p":{"y":2.5},"q":3}]}',
+            ),
+            (
+                "SELECT 'U' Op, 3 id, named_struct('b', true) s, CAST(NULL AS ARRAY<STRUCT<z: INT>>) l",
+                '{"Op":"U","id":3,"s":{"b":true},"l":null}\n{"Op":"U","id":4,"s":{"a":"text"}}',
+            ),
+        )
+    ):
+        spark.sql(rows).coalesce(1).write.parquet(str(tmp_path / str(number)))
+        typed.put(f"{number}.parquet", next((tmp_path / str(number)).glob("*.parquet")).read_bytes())
+        plain.put(f"{number}.json", f"{lines}\n")
+    for files, whole in ((typed, "int"), (plain, "bigint")):
+        summary = files.run(spark)
+        mirror = at(spark, f"{files.lake}/lab/t")
+        inner = f"struct<x:{whole},y:double>"
+        assert dict(mirror.dtypes)["s"] == "struct<a:bigint,odd `name:string,b:boolean>"
+        assert dict(mirror.dtypes)["l"].startswith(f"array<struct<p:{inner},q:{whole}")
+        found = [(r.id, tuple(r.s), r.l and [(tuple(e.p), e.q) for e in r.l]) for r in mirror.collect()]
+        assert sorted(found) == [
+            (1, (1, None, None), [((1, None), None)]),
+            (2, (2, "n", None), [((None, 2.5), 3)]),
+            (3, (None, None, True), None),
+        ]
+        drift = summary.tables["lab.t"].drift
+        assert {(each.column, each.change, each.action, each.feature) for each in drift} == {
+            ("s", "widened", "altered", "columnMapping"),
+            ("l", "widened", "altered", None),
+        }
+    assert summary.counts.quarantined == 1

@@ -26,6 +26,10 @@ from tests.support.shop import Shop, decimal, table
 SINCE = datetime(2026, 1, 2, tzinfo=UTC)
 
 
+def _struct(**members: DataType) -> DataType:
+    return t.StructType([t.StructField(name, kind) for name, kind in members.items()])
+
+
 KINDS: dict[str, DataType] = {
     each.simpleString(): each
     for each in (
@@ -43,6 +47,15 @@ KINDS: dict[str, DataType] = {
         t.TimestampNTZType(),
         t.ArrayType(t.IntegerType()),
         t.ArrayType(t.LongType()),
+        _struct(a=t.IntegerType()),
+        _struct(a=t.LongType()),
+        _struct(A=t.IntegerType()),
+        _struct(b=t.StringType(), a=t.IntegerType()),
+        _struct(a=t.IntegerType(), b=t.StringType()),
+        _struct(a=t.LongType(), b=t.StringType()),
+        t.ArrayType(_struct(a=t.IntegerType(), o=_struct(p=t.IntegerType()))),
+        t.ArrayType(_struct(o=_struct(q=t.IntegerType()))),
+        t.ArrayType(_struct(a=t.IntegerType(), o=_struct(p=t.IntegerType(), q=t.IntegerType()))),
     )
 }
 
@@ -92,6 +105,18 @@ def stored(**columns: str) -> dict[str, DataType]:
         ("boolean", "int", None),
         ("binary", "string", None),
         ("array<int>", "array<bigint>", None),
+        ("array<bigint>", "array<int>", "array<bigint>"),
+        ("struct<a:int>", "struct<b:string,a:int>", "struct<a:int,b:string>"),
+        ("struct<a:bigint>", "struct<b:string,a:int>", "struct<a:bigint,b:string>"),
+        ("struct<a:int,b:string>", "struct<a:int>", "struct<a:int,b:string>"),
+        ("struct<a:int>", "struct<a:bigint,b:string>", None),
+        ("struct<a:int>", "struct<A:int>", None),
+        (
+            "array<struct<a:int,o:struct<p:int>>>",
+            "array<struct<o:struct<q:int>>>",
+            "array<struct<a:int,o:struct<p:int,q:int>>>",
+        ),
+        ("struct<a:int>", "array<int>", None),
     ],
 )
 def test_a_type_is_widened_only_to_one_that_holds_both(present: str, wanted: str, common: str | None) -> None:
@@ -109,6 +134,9 @@ def test_a_type_is_widened_only_to_one_that_holds_both(present: str, wanted: str
         ("int", "decimal(11,2)", False),
         ("float", "double", True),
         ("string", "int", False),
+        ("array<int>", "array<bigint>", True),
+        ("struct<a:int>", "struct<a:bigint,b:string>", True),
+        ("struct<a:int,b:string>", "struct<a:int>", False),
     ],
 )
 def test_a_value_fits_where_nothing_of_it_is_lost(value: str, column: str, expected: bool) -> None:

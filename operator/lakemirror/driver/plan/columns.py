@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import NoneType
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -141,13 +142,15 @@ def drift_of(
 
 def with_consequence(table: MirroredTable, plan: DriftPlan, drift: Drift) -> Drift:
     """A changed column with the feature that readers need for it, or how that is avoided."""
-    if drift.column in plan.alter and drift.action is DriftAction.ALTERED:
+    altered = plan.alter.get(drift.column)
+    if drift.action is DriftAction.ALTERED and not isinstance(altered, (NoneType, StructType, ArrayType)):
         return (
             replace(drift, action=DriftAction.REWRITTEN)
             if WIDENING in table.avoided
             else replace(drift, feature=table.mirror.needs({}, wider=True))
         )
-    added = {drift.column: plan.columns[drift.column]} if drift.action is DriftAction.ADDED else {}
+    grown = drift.action in (DriftAction.ADDED, DriftAction.ALTERED)
+    added = {drift.column: plan.columns[drift.column]} if grown else {}
     feature = table.mirror.needs(added)
     return drift if feature is None else replace(drift, feature=feature)
 

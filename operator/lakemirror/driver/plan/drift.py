@@ -2,7 +2,8 @@
 types.
 
 Widening follows Delta's list (https://docs.delta.io/latest/delta-type-widening.html); integers become
-decimals or doubles by an explicit ALTER.
+decimals or doubles by an explicit ALTER. Structs get the members that they lack, also those within others and
+in arrays; members that are there keep their types.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from pyspark.sql.types import (
+    ArrayType,
     ByteType,
     DataType,
     DateType,
@@ -23,6 +25,8 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
+    StructField,
+    StructType,
     TimestampNTZType,
 )
 
@@ -141,6 +145,13 @@ def plan_drift(
 
 def fits(value: DataType, stored: DataType) -> bool:
     """Whether every value of type ``value`` can be stored exactly as ``stored``."""
+    if isinstance(value, StructType) and isinstance(stored, StructType):
+        kinds = {each.name: each.dataType for each in stored.fields}
+        return all(each.name in kinds and fits(each.dataType, kinds[each.name]) for each in value.fields)
+    if isinstance(value, ArrayType) and isinstance(stored, ArrayType):
+        return fits(value.elementType, stored.elementType)
+    if isinstance(value, (StructType, ArrayType)):
+        return value == stored
     return value == stored or widened(value, stored) == stored
 
 
@@ -148,6 +159,9 @@ def widened(present: DataType, wanted: DataType) -> DataType | None:
     """The type to which ``present`` can be altered so that it holds both, or None where there is none."""
     if present == wanted:
         return present
+    if isinstance(present, (StructType, ArrayType)):
+        common = grown(present, wanted)
+        return common if fits(wanted, common) else None
     if isinstance(present, _INTEGERS):
         if isinstance(wanted, _INTEGERS):
             return max(present, wanted, key=lambda each: _DIGITS[type(each)])
@@ -169,6 +183,24 @@ def widened(present: DataType, wanted: DataType) -> DataType | None:
     if isinstance(present, TimestampNTZType) and isinstance(wanted, DateType):
         return present
     return None
+
+
+def grown(present: DataType, wanted: DataType) -> DataType:
+    """The type ``present`` with the members of structs that ``wanted`` has besides. No struct in Spark has
+    two whose names differ in case alone.
+    """
+    if isinstance(present, StructType) and isinstance(wanted, StructType):
+        kinds = {each.name: each.dataType for each in wanted.fields}
+        taken = {name.lower() for name in present.names}
+        there = [
+            StructField(each.name, grown(each.dataType, kinds.get(each.name, each.dataType)))
+            for each in present.fields
+        ]
+        new = [StructField(name, kind) for name, kind in kinds.items() if name.lower() not in taken]
+        return StructType(there + new)
+    if isinstance(present, ArrayType) and isinstance(wanted, ArrayType):
+        return ArrayType(grown(present.elementType, wanted.elementType))
+    return present
 
 
 def _decimal(whole: int, scale: int) -> DecimalType | None:

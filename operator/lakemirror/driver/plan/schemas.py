@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakemirror.driver.parse.envelopes.chooser import metadata
 from lakemirror.driver.parse.values.connect import Field, parse_envelope, parse_key, schemaless
 from lakemirror.driver.parse.values.decode import RowDecoder
 from lakemirror.driver.parse.values.inference import columns, resolve, shape
+from lakemirror.driver.plan.drift import grown
 from lakemirror.driver.plan.lives import Seen
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.profile.overview import Group, Shape, TableOverview
@@ -92,10 +93,12 @@ class Schemas:
 
     def _shaped(self, seen: TableOverview) -> _Told | None:
         """What the shapes of records without schema tell; None where their values have to be read: for
-        a column that is new, or a first null.
+        a column that is new, a first null, or objects, which may have new members.
         """
         table, existing = self._table, self._table.fed
         if existing is None or (seen.nulls and not table.writes_nulls):
+            return None
+        if any(map(_has_members, existing.values())):
             return None
         shapes: list[Shape] = []
         for group in seen.groups.values():
@@ -116,8 +119,8 @@ class Schemas:
     def _told(self, changes: DataFrame) -> _Told:
         """Columns and keys of the records without schema.
 
-        A column's type is the mirror's, then that of the manifest, then what the values say; while all of
-        them are null, it has none.
+        A column's type is the mirror's (with the members that objects have besides), then that of the
+        manifest, then what the values say; while all of them are null, it has none.
         """
         table = self._table
         existing = table.fed or {}
@@ -126,6 +129,8 @@ class Schemas:
         inferred = columns(row["schema"], row["order"])
         inferred = {name: kind for name, kind in inferred.items() if not self._is_metadata(name)}
         types = {**existing, **resolve(inferred, existing, table.declared)}
+        for name in existing.keys() & inferred.keys() - table.declared.keys():
+            types[name] = grown(existing[name], inferred[name] or existing[name])
         table.writes_nulls = table.writes_nulls or bool(row["nulls"])
         seen = _seen(row, known)
         new = [name for name in inferred if name not in known]
@@ -164,6 +169,10 @@ def _aggregated(
     row = changes.agg(*aggregates).first()
     assert row is not None
     return row
+
+
+def _has_members(kind: DataType) -> bool:
+    return isinstance(kind, StructType) or (isinstance(kind, ArrayType) and _has_members(kind.elementType))
 
 
 def _has_null(image: Column) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +41,7 @@ from lakemirror.driver.tables.tombstones import DeltaFacts, folder_of
 
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 _RANGED = (NumericType, DateType, TimestampType, TimestampNTZType)
+_NESTED = (StructType, ArrayType)
 _MOST_STATISTICS = 32
 SOURCE_PROPERTY = "lakemirror.source"
 KEY_PROPERTY = "lakemirror.key"
@@ -183,14 +184,19 @@ class Mirror:
         present = self.columns or {}
         new = {name: kind for name, kind in add.items() if name not in present}
         wider = {name: kind for name, kind in widen.items() if present.get(name) != kind}
+        grown = {name: wider.pop(name) for name in list(wider) if isinstance(wider[name], _NESTED)}
         features: dict[str, str] = {}
-        if needs_mapping(new) and self.properties.get(MAPPING_PROPERTY, "none") == "none":
+        if needs_mapping({**new, **grown}) and self.properties.get(MAPPING_PROPERTY, "none") == "none":
             features |= _MAPPED
         if wider and WIDENING not in avoided:
             features[WIDENING_PROPERTY] = "true"
         self._set(features)
         if new:
             listed = ", ".join(_column(name, kind, comments.get(name)) for name, kind in new.items())
+            self._spark.sql(f"ALTER TABLE {self.location.sql} ADD COLUMNS ({listed})")
+        members = [each for name in grown for each in _added(present[name], grown[name], quoted(name))]
+        if members:
+            listed = ", ".join(f"{place} {ddl(kind)}" for place, kind in members)
             self._spark.sql(f"ALTER TABLE {self.location.sql} ADD COLUMNS ({listed})")
         if wider and WIDENING in avoided:
             self._rewrite(wider)
@@ -199,7 +205,7 @@ class Mirror:
                 altered = f"ALTER COLUMN {quoted(name)} TYPE {ddl(kind)}"
                 self._spark.sql(f"ALTER TABLE {self.location.sql} {altered}")
         changed = self._set(properties)
-        if features or new or wider or changed:
+        if features or new or grown or wider or changed:
             self.refresh()
 
     def update(self, when: Column, values: Mapping[str, Column]) -> None:
@@ -338,6 +344,20 @@ def _nested(kind: DataType) -> bool:
     if isinstance(kind, StructType):
         return needs_mapping({field.name: field.dataType for field in kind.fields})
     return False
+
+
+def _added(before: DataType, after: DataType, place: str) -> Iterator[tuple[str, DataType]]:
+    """The members that structs have besides, by their places below ``place``, with their types."""
+    if isinstance(before, ArrayType) and isinstance(after, ArrayType):
+        yield from _added(before.elementType, after.elementType, f"{place}.element")
+    elif isinstance(before, StructType) and isinstance(after, StructType):
+        kinds = {each.name: each.dataType for each in before.fields}
+        for each in after.fields:
+            inner = f"{place}.{quoted(each.name)}"
+            if each.name in kinds:
+                yield from _added(kinds[each.name], each.dataType, inner)
+            else:
+                yield inner, each.dataType
 
 
 def _statistics(columns: Mapping[str, DataType], key: Sequence[str]) -> dict[str, str]:
