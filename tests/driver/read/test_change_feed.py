@@ -145,6 +145,35 @@ def test_new_columns_follow(spark: SparkSession, tmp_path: Path) -> None:
     assert chain.rows() == [(1, "a", None), (2, "b", 7)]
 
 
+def test_columns_of_other_types_and_names_follow(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where nobody read meanwhile: each version is read with the columns that it had."""
+    more = "delta.columnMapping.mode = 'name', delta.enableTypeWidening = true)"
+    chain = Chain(spark, tmp_path).made("id INT, v INT, x STRING", f"{FEED[:-1]}, {more}")
+    chain.sql("INSERT INTO t VALUES (1, 1, 'a'), (2, 2, 'b')").run()
+    chain.sql(
+        "UPDATE t SET v = 3 WHERE id = 1",
+        "ALTER TABLE t ALTER COLUMN v TYPE BIGINT",
+        "INSERT INTO t VALUES (3, 5000000000, 'c')",
+        "ALTER TABLE t RENAME COLUMN x TO y",
+        "INSERT INTO t VALUES (4, 4, 'd')",
+        "ALTER TABLE t DROP COLUMN v",
+        "UPDATE t SET y = 'B' WHERE id = 2",
+    )
+    assert chain.run().batches == 4
+    chain.sql("INSERT INTO t VALUES (5, 'e')", "INSERT INTO t VALUES (6, 'f')")
+    assert chain.run().batches == 1
+    mirror = at(spark, chain.mirror)
+    assert dict(mirror.dtypes) == {"id": "int", "v": "bigint", "x": "string", "y": "string"}
+    assert sorted(tuple(row) for row in mirror.select("id", "v", "x", "y").collect()) == [
+        (1, 3, "a", None),
+        (2, None, None, "B"),
+        (3, 5_000_000_000, "c", None),
+        (4, 4, None, "d"),
+        (5, None, None, "e"),
+        (6, None, None, "f"),
+    ]
+
+
 def test_a_table_without_a_feed_is_told(spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(spark, tmp_path).made(properties="").sql("INSERT INTO t VALUES (1, 'a')")
     chain.run()  # the table itself needs none

@@ -20,13 +20,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any, Final
 
 from delta import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
@@ -53,6 +55,7 @@ _FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 _ROW_IDS: Final = "_metadata"
 """The column with the identities of rows, by which Spark computes changes."""
 _OFFERS_CHANGES: Final = "spark.databricks.delta.changelogV2.enabled"
+_SCHEMA_AS_OF: Final = "spark.databricks.delta.changeDataFeed.allowTimeTravelOptionsForSchema"
 _ROW_TRACKING: Final = "delta.enableRowTracking"
 _GONE: Final = ("delete", "update_preimage")
 _OPS: Final = {
@@ -90,6 +93,15 @@ class Versions:
         return {"changes": [self.first, self.until], "table": self.table_id}
 
 
+@dataclass(frozen=True)
+class _Newest:
+    """The table's id, its newest version, and the schema of that."""
+
+    table_id: str
+    version: int
+    schema: str
+
+
 class ChangeFeed:
     """See ``base.Feed``. ``key`` are the columns that the manifest declares as the key of the table's rows;
     without any they are those of the mirror that the table is, if it is one of Lakemirror's.
@@ -109,6 +121,8 @@ class ChangeFeed:
         self._declared, self._interval = key, interval_seconds
         self._watch = watch or SourceWatch()
         self._caught_up = False
+        self._schema: str | None = None
+        """The table's schema as it was when all versions up to the newest had it."""
         self.name = name_of(source)
         started = bool(numbered(storage, _OFFSETS))
         self.query_id = identity.query_id(storage, "changeFeed", started=started)
@@ -126,9 +140,9 @@ class ChangeFeed:
                 return
             self._apply(apply, number, versions)
         while not stopping():
-            table_id, latest = self._latest()
-            goal = goal if goal is not None else latest
-            following, found = self._next(table_id, min(goal, latest) if once else latest)
+            newest = self._latest()
+            goal = goal if goal is not None else newest.version
+            following, found = self._next(newest, min(goal, newest.version) if once else newest.version)
             self._caught_up = found is None
             if found is not None:
                 self._record(following, found)
@@ -175,14 +189,15 @@ class ChangeFeed:
                 f"{self._storage.uri}/{name} is damaged ({error}): restore it from a copy"
             ) from None
 
-    def _latest(self) -> tuple[str, int]:
-        """The table's id and its newest version."""
+    def _latest(self) -> _Newest:
         with self._watch.asking():
             newest = self._snapshot()
-        return str(newest.metadata().id()), int(newest.version())
+            about = newest.metadata()
+        return _Newest(str(about.id()), int(newest.version()), str(about.schemaString()))
 
-    def _next(self, table_id: str, latest: int) -> tuple[int, Versions | None]:
-        """The number of the next batch and its versions; None where there are none yet."""
+    def _next(self, newest: _Newest, latest: int) -> tuple[int, Versions | None]:
+        """The number of the next batch and its versions; None where there are none up to the ``latest``."""
+        table_id = newest.table_id
         numbers = numbered(self._storage, _OFFSETS)
         if not numbers:
             start = self._start(latest)
@@ -199,8 +214,32 @@ class ChangeFeed:
             first = before.until + 1
         if first > latest:
             return 0, None
-        until = min(latest, first + _MOST_VERSIONS - 1)
+        until = self._of_one_schema(first, min(latest, first + _MOST_VERSIONS - 1), newest)
         return max(numbers, default=-1) + 1, Versions(table_id, until, first)
+
+    def _of_one_schema(self, first: int, until: int, newest: _Newest) -> int:
+        """The last version up to ``until`` before the table's columns change: Delta reads changes with one
+        schema, and none from before a column got another type or name, or was dropped.
+        """
+        if self._schema == newest.schema:
+            return until
+        self._schema = None
+        try:
+            schema = self._schema_at(first)
+            if self._schema_at(until) == schema:
+                self._schema = newest.schema if until == newest.version else None
+                return until
+            same, other = first, until
+            while other - same > 1:
+                middle = (same + other) // 2
+                same, other = (middle, other) if self._schema_at(middle) == schema else (same, middle)
+            return same
+        except PySparkException:  # a version is gone: reading its changes says so
+            return until
+
+    def _schema_at(self, version: int) -> str:
+        reader = self._spark.read.format("delta").option("versionAsOf", version)
+        return self._load(reader).schema.json()
 
     def _start(self, latest: int) -> int | None:
         """The first version that a new checkpoint reads; None: the whole table, and then its changes."""
@@ -257,21 +296,34 @@ class ChangeFeed:
             return self._as_records(self._as_changes(whole, versions.until))
         bounds = {"startingVersion": str(versions.first), "endingVersion": str(versions.until)}
         if _keeps_feed(configuration(self._snapshot())):
-            changes = self._load(reader.option("readChangeFeed", "true").options(**bounds))
+            changes = self._told(reader.option("readChangeFeed", "true").options(**bounds), versions)
         else:
             changes = self._computed(bounds)
         return self._as_records(changes, net=self._source.net_changes)
 
+    def _told(self, reader: DataFrameReader, versions: Versions) -> DataFrame:
+        """The changes as the feed has them, with the columns of the last of their versions."""
+        if self._schema is not None:
+            return self._load(reader)
+        with self._set(_SCHEMA_AS_OF):
+            return self._load(reader.option("versionAsOf", versions.until))
+
+    @contextmanager
+    def _set(self, name: str) -> Iterator[None]:
+        """A setting of Spark is on meanwhile."""
+        before = self._spark.conf.get(name, "false")
+        self._spark.conf.set(name, "true")
+        try:
+            yield
+        finally:
+            self._spark.conf.set(name, str(before))
+
     def _computed(self, bounds: Mapping[str, str]) -> DataFrame:
         """The changes as Spark computes them, of files and the identities of rows."""
-        conf, before = self._spark.conf, self._spark.conf.get(_OFFERS_CHANGES, "false")
         name = self._source.table or f"delta.{quoted(str(self._source.path))}"
-        conf.set(_OFFERS_CHANGES, "true")
-        try:
+        with self._set(_OFFERS_CHANGES):
             reader = self._spark.read.options(computeUpdates="true", **bounds)
             return reader.changes(name).drop(_ROW_IDS)
-        finally:
-            conf.set(_OFFERS_CHANGES, str(before))
 
     def _as_changes(self, whole: DataFrame, version: int) -> DataFrame:
         """The rows of a version, as the feed would tell them."""
