@@ -39,6 +39,12 @@ ENDS: Mapping[str, Mapping[str, Sequence[tuple[Any, ...]]]] = {
         "us/orders": [(2, "Hook", 1)],
         "other/stock": [(1, 40)],
     },
+    "custom": {
+        "shop/accounts": [
+            (1, "Ines Alvarez", "1234567890123456.7801", "Row(city='Porto', street='Rua das Flores 7')"),
+            (4, "Kofi Mensah", "0.5000", "Row(city='Accra', street=None)"),
+        ]
+    },
     "dms": {"hr/employees": [(102, "Joon Park", 3), (103, "Kofi Mensah-Boateng", 3)]},
     "dms-csv": {
         "hr/employees": [
@@ -66,6 +72,7 @@ COLUMNS = {
     ("routing", "eu/orders"): ("id", "item", "quantity"),
     ("routing", "us/orders"): ("id", "item", "quantity"),
     ("routing", "other/stock"): ("id", "left"),
+    ("custom", "shop/accounts"): ("id", "owner", "balance", "address"),
     ("dms", "hr/employees"): ("EMP_ID", "NAME", "GRADE"),
     ("dms-csv", "hr/employees"): ("EMP_ID", "LAST_NAME", "GRADE", "ADDRESS"),
     ("parquet", "shop/products"): ("ID", "NAME", "PRICE", "SINCE"),
