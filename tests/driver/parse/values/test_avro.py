@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakemirror.driver.parse.values.avro import parse
-from lakemirror.driver.parse.values.connect import SchemaError, parse_key
+from lakemirror.driver.parse.values.connect import PADDED, SchemaError, parse_key
 
 
 def record(*fields: dict[str, Any], **more: Any) -> str:
@@ -52,6 +52,11 @@ def test_a_decimal_of_another_producer_has_its_scale() -> None:
     found = of_field({"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 3})
     assert found.semantic_name == "org.apache.kafka.connect.data.Decimal"
     assert found.parameters == {"scale": "3", "connect.decimal.precision": "12"}
+
+
+def test_a_decimal_may_have_a_fixed_length() -> None:
+    kind = {"type": "fixed", "name": "F", "size": 16, "logicalType": "decimal", "precision": 9, "scale": 2}
+    assert of_field(kind).parameters == {"scale": "2", "connect.decimal.precision": "9", PADDED: "true"}
 
 
 def test_logical_types_are_taken_out_of_what_spark_reads() -> None:

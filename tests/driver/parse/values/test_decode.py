@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.parse.values import Field, RowDecoder
+from lakemirror.driver.parse.values.connect import PADDED
 from lakemirror.driver.parse.values.decimals import twos_complement
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from tests.driver.parse.values.images import CORRUPT, GAP, MISFIT, fine, lost, outcomes, wired
@@ -54,9 +55,21 @@ def unscaled(value: int) -> str:
     return b64(twos_complement(value))
 
 
+FIXED = field(
+    "bytes", CONNECT + "Decimal", parameters={"scale": "2", "connect.decimal.precision": "10", PADDED: "true"}
+)
 VARIABLE = field("struct", DATA + "VariableScaleDecimal")
 
 CASES: list[tuple[Field, DataType | None, list[tuple[Any, dict[str, Any]]]]] = [
+    (
+        FIXED,
+        None,
+        [
+            (b64(number.to_bytes(16, "big", signed=True)), fine(Decimal(number).scaleb(-2)))
+            for number in (0, 127, -128, 128, -1, -129, 10**10 - 1, 1 - 10**10)
+        ]
+        + [(b64((10**10).to_bytes(16, "big")), MISFIT)],
+    ),
     (field("int8"), None, [(-128, fine(-128)), (127, fine(127)), (200, MISFIT), (None, fine(None))]),
     (field("int32"), None, [(2147483647, fine(2147483647)), (2147483648, CORRUPT), ("x", CORRUPT)]),
     (field("int64"), None, [(9007199254740993, fine(9007199254740993)), (-(2**63), fine(-(2**63)))]),

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lakemirror.driver.parse.values.connect import SchemaError
+from lakemirror.driver.parse.values.connect import PADDED, SchemaError
 
 _PRIMITIVES: Final = {
     "boolean": "boolean",
@@ -230,7 +230,8 @@ def _of_decimal(schema: Mapping[str, Any]) -> dict[str, str]:
     if schema.get("logicalType") != "decimal":
         return {}
     precision = {"connect.decimal.precision": str(schema["precision"])} if "precision" in schema else {}
-    return {"scale": str(schema.get("scale", 0)), **precision}
+    padded = {PADDED: "true"} if schema.get("type") == "fixed" else {}
+    return {"scale": str(schema.get("scale", 0)), **precision, **padded}
 
 
 def _on_the_wire(default: Any, kind: str) -> Any:

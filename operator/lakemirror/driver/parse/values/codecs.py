@@ -107,12 +107,14 @@ class DecimalBytes(Codec):
     """Connect's Decimal of up to 38 digits.
 
     ``bounded``: the schema says that the source's values have no more digits than ``precision``, so that one
-    that has is none of them. Otherwise ``precision`` is only what Spark can hold.
+    that has is none of them. Otherwise ``precision`` is only what Spark can hold. ``padded``: values have a
+    fixed length, as Avro's type fixed has.
     """
 
     precision: int
     scale: int
     bounded: bool
+    padded: bool = False
     wire = BinaryType()
 
     @property
@@ -120,6 +122,7 @@ class DecimalBytes(Codec):
         return DecimalType(self.precision, self.scale)
 
     def parts(self, value: Column) -> Parts:
+        value = decimals.shortest(value) if self.padded else value
         number = decimals.decimal(value, self.precision, self.scale)
         fits, empty = decimals.fits(value, self.precision), F.length(value) == 0
         if self.bounded:

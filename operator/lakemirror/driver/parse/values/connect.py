@@ -17,6 +17,9 @@ from lakemirror.driver.errors import LakemirrorError
 SCHEMALESS = "json"
 """``connect_type`` of a field without a schema: its value is whatever JSON says it is."""
 
+PADDED = "lakemirror.padded"
+"""The parameter of a decimal whose bytes have a fixed length; Connect itself has none of that kind."""
+
 _NUMBERS = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
 PHYSICAL = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
 

@@ -42,6 +42,12 @@ def fits(unscaled: Column, precision: int) -> Column:
     return (size < len(highest)) | ((size == len(highest)) & within)
 
 
+def shortest(unscaled: Column) -> Column:
+    """Two's complement bytes without those that only fill up a fixed length."""
+    digits = F.regexp_replace(F.hex(unscaled), "^(?:(?:00)+(?=[0-7])|(?:FF)+(?=[89A-F]))", "")
+    return F.unhex(digits)
+
+
 def decimal(unscaled: Column, precision: int, scale: int) -> Column:
     """DECIMAL(precision, scale) of unscaled bytes; null where they do not fit."""
     size = F.length(unscaled)

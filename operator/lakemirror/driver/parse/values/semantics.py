@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, LongType
 
 from lakemirror.driver.parse.values import codecs
 from lakemirror.driver.parse.values.codecs import Codec
-from lakemirror.driver.parse.values.connect import Field, SchemaError
+from lakemirror.driver.parse.values.connect import PADDED, Field, SchemaError
 from lakemirror.driver.parse.values.decimals import MAX_DIGITS
 from lakemirror.driver.parse.values.temporal import MICROS, MILLIS, NANOS
 
@@ -48,9 +48,10 @@ def _decimal(field: Field) -> Codec:
     precision = _parameter(field, "connect.decimal.precision", 0)
     if not 0 <= scale <= MAX_DIGITS:
         return codecs.DecimalText(scale)
+    padded = PADDED in field.parameters
     if 0 < precision <= MAX_DIGITS:
-        return codecs.DecimalBytes(max(precision, scale), scale, bounded=True)
-    return codecs.DecimalBytes(MAX_DIGITS, scale, bounded=False)
+        return codecs.DecimalBytes(max(precision, scale), scale, bounded=True, padded=padded)
+    return codecs.DecimalBytes(MAX_DIGITS, scale, bounded=False, padded=padded)
 
 
 def _bits(field: Field) -> Codec:
