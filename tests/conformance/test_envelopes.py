@@ -152,6 +152,27 @@ def test_null_values_alone_delete_where_the_offset_orders(spark: SparkSession, t
     assert not flat_differences(spark, mirroring)
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_null_values_with_headers_delete_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
+    """The same with ``add.headers``, which place the deletes among the other changes."""
+    deleted: dict[tuple[Any, ...], list[list[str]]] = {}
+    records = []
+    for record in flat():
+        place = record["topic"], record["partition"], record["key"]
+        if '"__deleted":"true"' in (record["value"] or ""):
+            row = json.loads(record["value"])
+            deleted[place] = [[name, str(row[name])] for name in row if name.startswith("__")]
+        elif record["value"] is None:
+            records.append({**record, "headers": deleted.pop(place)})
+        else:
+            records.append(record)
+    mirroring = Mirroring(tmp_path, {"envelope": {"format": "debezium-flat"}, "tables": typed()})
+    mirroring.deliver(parts(shuffled(doubled(records), 3), 3)).run(spark)
+    assert not deleted
+    assert not flat_differences(spark, mirroring)
+
+
 def _without_metadata(record: Record) -> Record:
     if not record["value"]:
         return record

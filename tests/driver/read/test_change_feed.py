@@ -145,6 +145,17 @@ def test_new_columns_follow(spark: SparkSession, tmp_path: Path) -> None:
     assert chain.rows() == [(1, "a", None), (2, "b", 7)]
 
 
+def test_columns_that_are_widened_follow(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where nobody read meanwhile, and from the first version on."""
+    wide = f"{FEED[:-1]}, delta.enableTypeWidening = true)"
+    chain = Chain(spark, tmp_path).made("id INT, v INT", wide).sql("INSERT INTO t VALUES (1, 1), (2, 2)")
+    chain.sql("ALTER TABLE t ALTER COLUMN v TYPE BIGINT", "UPDATE t SET v = v + 5000000000 WHERE id = 1")
+    assert chain.run(startingVersion=0).batches == 2
+    chain.sql("DELETE FROM t WHERE id = 2")
+    chain.run(startingVersion=0)
+    assert chain.rows() == [(1, 5_000_000_001)]
+
+
 def test_columns_of_other_types_and_names_follow(spark: SparkSession, tmp_path: Path) -> None:
     """Also where nobody read meanwhile: each version is read with the columns that it had."""
     more = "delta.columnMapping.mode = 'name', delta.enableTypeWidening = true)"

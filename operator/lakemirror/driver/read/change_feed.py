@@ -44,7 +44,12 @@ from lakemirror.driver.read import rows
 from lakemirror.driver.read.base import RAW_NAMES, Batch, Committed, Lag
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.tables.delta import configuration, path_of, quoted, snapshot
-from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, KEY_PROPERTY, SOURCE_PROPERTY
+from lakemirror.driver.tables.mirror import (
+    CHANGE_FEED_PROPERTY,
+    KEY_PROPERTY,
+    MAPPING_PROPERTY,
+    SOURCE_PROPERTY,
+)
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.waiting import pause
 
@@ -295,15 +300,20 @@ class ChangeFeed:
             whole = self._load(reader.option("versionAsOf", versions.until))
             return self._as_records(self._as_changes(whole, versions.until))
         bounds = {"startingVersion": str(versions.first), "endingVersion": str(versions.until)}
-        if _keeps_feed(configuration(self._snapshot())):
-            changes = self._told(reader.option("readChangeFeed", "true").options(**bounds), versions)
+        properties = configuration(self._snapshot())
+        if _keeps_feed(properties):
+            changes = self._told(
+                reader.option("readChangeFeed", "true").options(**bounds), versions, properties
+            )
         else:
             changes = self._computed(bounds)
         return self._as_records(changes, net=self._source.net_changes)
 
-    def _told(self, reader: DataFrameReader, versions: Versions) -> DataFrame:
-        """The changes as the feed has them, with the columns of the last of their versions."""
-        if self._schema is not None:
+    def _told(self, reader: DataFrameReader, versions: Versions, properties: Mapping[str, str]) -> DataFrame:
+        """The changes as the feed has them, with the columns of the last of their versions. Where columns are
+        mapped, Delta takes these by itself, and otherwise the newest ones.
+        """
+        if self._schema is not None or properties.get(MAPPING_PROPERTY, "none") != "none":
             return self._load(reader)
         with self._set(_SCHEMA_AS_OF):
             return self._load(reader.option("versionAsOf", versions.until))
