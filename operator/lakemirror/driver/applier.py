@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from lakemirror.api.report import Counts
 from lakemirror.driver.decision import Decision, Held
 from lakemirror.driver.errors import ShardsDiffer
+from lakemirror.driver.expressions import kept
 from lakemirror.driver.parse.decode import EventDecoder
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused, Waiting
@@ -86,8 +87,8 @@ class TableApplier:
         return [file for file in asked if file.sha256 in found]
 
     def begin(self, events: DataFrame, pool: Executor) -> None:
-        """Build in the background what the batch of classified ``events`` needs if it is as plain as the one
-        before, while it is profiled.
+        """Reduce the table's classified ``events`` in the background, while they are profiled, as if the
+        batch were as plain as the one before.
         """
         if self._expected is not None:
             changes = of_table(events, self.name).where("kind = 'change'")
@@ -246,6 +247,7 @@ def of_table(events: DataFrame, name: TableName) -> DataFrame:
     return events.where(is_of(name))
 
 
+@kept
 def is_of(name: TableName) -> Column:
     """BOOLEAN: an event is a change or truncate of this table."""
     return (

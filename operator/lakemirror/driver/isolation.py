@@ -63,7 +63,7 @@ class PipelineTables:
             }
         )
         self._fresh: set[str] = set()  # tables whose mirror this query makes
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="lakemirror-begin")
+        self._background = ThreadPoolExecutor(_FEW, thread_name_prefix="lakemirror-begin")
 
     def __iter__(self) -> Iterator[TableApplier]:
         return iter(self._tables.values())

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.document import aware
+from lakemirror.driver.expressions import kept
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA, unknown_schemas
 from lakemirror.driver.parse.order import SET_APART
 from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
@@ -122,29 +123,8 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
     """Aggregate classified events; this materialises them. Whether positions grow is
     seen from those at offsets that ``every`` divides.
     """
-    shaped = events.select("*", _shape().alias("shape_hash"))  # once, for it reads the images
-    grouped = shaped.groupBy(*_groups()).agg(
-        *_shapes(),
-        F.count("*").alias("events"),
-        F.count("key_text").alias("keyed"),
-        F.first("schema_text", ignorenulls=True).alias("schema_text"),
-        F.first("key_schema_text", ignorenulls=True).alias("key_schema_text"),
-        F.first("reason", ignorenulls=True).alias("reason"),
-        F.max(F.when(F.startswith("reason", F.lit(UNKNOWN_SCHEMA)), F.col("reason"))).alias("unknown"),
-        F.max("gaps").alias("gaps"),
-        F.max(F.col("new_key_text").isNotNull() | (F.col("old_key_text").isNotNull() & ~_rekeys())).alias(
-            "moves"
-        ),
-        F.max(_rekeys()).alias("rekeyed"),
-        F.max(F.col("op") == Op.READ).alias("snapshot"),
-        F.max(F.col("op") != Op.READ).alias("streamed"),
-        F.max("unanchored").alias("unanchored"),
-        F.min("seq").alias("first_seq"),
-        F.max("seq").alias("last_seq"),
-        F.min("event_time").alias("since"),
-        F.max("event_time").alias("last_event_time"),
-        *stretches.aggregates(every),
-    )
+    shape, groups, aggregates = _expressions(every)
+    grouped = events.select("*", shape).groupBy(*groups).agg(*aggregates)
     result = Overview()
     tombstones: dict[str, int] = {}
     for row in grouped.collect():
@@ -168,6 +148,34 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
             _count(result, row)
     _attribute(result, tombstones)
     return result
+
+
+@kept
+def _expressions(every: int) -> tuple[Column, list[Column], list[Column]]:
+    """What events get, once, as it reads the images; what they are grouped by; what is told of a group."""
+    aggregates = [
+        *_shapes(),
+        F.count("*").alias("events"),
+        F.count("key_text").alias("keyed"),
+        F.first("schema_text", ignorenulls=True).alias("schema_text"),
+        F.first("key_schema_text", ignorenulls=True).alias("key_schema_text"),
+        F.first("reason", ignorenulls=True).alias("reason"),
+        F.max(F.when(F.startswith("reason", F.lit(UNKNOWN_SCHEMA)), F.col("reason"))).alias("unknown"),
+        F.max("gaps").alias("gaps"),
+        F.max(F.col("new_key_text").isNotNull() | (F.col("old_key_text").isNotNull() & ~_rekeys())).alias(
+            "moves"
+        ),
+        F.max(_rekeys()).alias("rekeyed"),
+        F.max(F.col("op") == Op.READ).alias("snapshot"),
+        F.max(F.col("op") != Op.READ).alias("streamed"),
+        F.max("unanchored").alias("unanchored"),
+        F.min("seq").alias("first_seq"),
+        F.max("seq").alias("last_seq"),
+        F.min("event_time").alias("since"),
+        F.max("event_time").alias("last_event_time"),
+        *stretches.aggregates(every),
+    ]
+    return _shape().alias("shape_hash"), _groups(), aggregates
 
 
 def _rekeys() -> Column:

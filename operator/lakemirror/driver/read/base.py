@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -49,19 +50,36 @@ class SourceFile:
     table: str | None = None
 
 
+def _nothing_known(_: Exception) -> Exception | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Batch:
     """What identifies one micro-batch.
 
     ``extent`` is the JSON-able range of input it covers, the same in any replay: for Kafka
     ``{"topic": {"partition": [from, until]}}``, for files ``{"files": [[name, sha256], ...]}``.
-    ``files`` are files of rows, which it has whole.
+    ``files`` are files of rows, which it has whole. ``explain`` gives what to raise in place of an error
+    that says that the source no longer has the records; None for other errors.
     """
 
     query_id: str
     batch_id: int
     extent: dict[str, Any] = field(default_factory=dict)
     files: tuple[SourceFile, ...] = ()
+    explain: Callable[[Exception], Exception | None] = field(default=_nothing_known, compare=False)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise what explains an error from inside, if there is such a thing (``explain``)."""
+        try:
+            yield
+        except Exception as error:
+            told = self.explain(error)
+            if told is None:
+                raise
+            raise told from error
 
     @property
     def note(self) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from delta import DeltaTable
 from pyspark.errors import PySparkException
@@ -72,8 +73,9 @@ _OPS: Final = {
 }
 _LOST: Final = re.compile(
     r"DELTA_CHANGE_DATA_FILE_NOT_FOUND|DELTA_VERSION_NOT_FOUND|DELTA_TRUNCATED_TRANSACTION_LOG"
-    r"|DELTA_LOG_FILE_NOT_FOUND|FileNotFound|FAILED_READ_FILE.FILE_NOT_EXIST"
+    r"|DELTA_LOG_FILE_NOT_FOUND"
 )
+_NO_FILE: Final = re.compile(r"FileNotFound|FAILED_READ_FILE.FILE_NOT_EXIST")
 _NOT_COMPUTED: Final = re.compile(r"DELTA_CHANGELOG_\w+")
 _ANEW: Final = "Give spec.spark.resetToken a new value, so that the whole table is read anew"
 _HASH_BITS: Final = 32
@@ -274,13 +276,10 @@ class ChangeFeed:
     # -- what they hold ---------------------------------------------------------------------------
 
     def _apply(self, apply: Callable[[DataFrame, Batch], None], number: int, versions: Versions) -> None:
-        try:
-            apply(self._records(versions), self._batch(number, versions))
-        except Exception as error:
-            told = self._explained(error, versions)
-            if told is None:
-                raise
-            raise told from error
+        batch = self._batch(number, versions)
+        with batch.explained():
+            records = self._records(versions)
+        apply(records, batch)
         faults.reach("before-checkpoint-commit")
         self._storage.write_text(
             f"{_COMMITS}/{number}.json", json.dumps({"committedAt": iso(datetime.now(UTC))}) + "\n"
@@ -291,7 +290,8 @@ class ChangeFeed:
                     self._storage.delete(f"{folder}/{old}.json")
 
     def _batch(self, number: int, versions: Versions) -> Batch:
-        return Batch(self.query_id, number, versions.extent)
+        explain = partial(self._explained, versions=versions)
+        return Batch(self.query_id, number, versions.extent, explain=explain)
 
     def _records(self, versions: Versions) -> DataFrame:
         """The changes as RAW records."""
@@ -448,12 +448,16 @@ class ChangeFeed:
                 f"({found[0]}): ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true) makes "
                 f"it keep one from then on. {_ANEW}"
             )
-        if _LOST.search(str(error)):
+        if _LOST.search(str(error)) or self._lacks_file(error):
             return FeedLost(
                 f"{self._place}: changes of the {which} were gone before they were read, most likely by "
                 f"VACUUM. {_ANEW}, and let VACUUM keep files for longer than this pipeline may be away"
             )
         return None
+
+    def _lacks_file(self, error: Exception) -> bool:
+        """Whether an error says that a file of this table is not there: mirrors have files, too."""
+        return bool(_NO_FILE.search(str(error))) and urlsplit(path_of(self._table())).path in str(error)
 
 
 def _keeps_feed(properties: Mapping[str, str]) -> bool:

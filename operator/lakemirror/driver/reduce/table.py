@@ -91,12 +91,13 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Begun:
-    """The events and states of a table, built as for a plain batch (see `is_plain`), and not computed yet."""
+    """The events and states of a table, as of a plain batch (see `is_plain`), and what these states hold."""
 
     decoder: EventDecoder
     soft: bool
     events: DataFrame
-    state: DataFrame
+    state: State
+    counts: StateCounts
 
 
 NOTHING = Reduced()
@@ -117,12 +118,11 @@ def is_plain(table: MirroredTable, plan: TablePlan) -> bool:
 
 
 def begin(decoder: EventDecoder, changes: DataFrame, *, soft: bool) -> Begun:
-    """Build what a plain batch needs of a table's classified ``changes``; it is seen later whether it is."""
+    """Reduce a table's classified ``changes`` as those of a plain batch; it is seen later whether it is."""
     events = decoder.decode(changes)
-    state = reduce_events(events, soft=soft, filtered=decoder.reading.condition is not None).select(
-        "*", *_ungated()
-    )
-    return Begun(decoder, soft, events, _numbered(state))
+    reduced = reduce_events(events, soft=soft, filtered=decoder.reading.condition is not None)
+    state = State(_numbered(reduced.select("*", *_ungated())))
+    return Begun(decoder, soft, events, state, _count(state, decoder.reading))
 
 
 def reduce_table(
@@ -142,8 +142,7 @@ def reduce_table(
     if keyed and not plan.reading.versions:
         return NOTHING
     if begun is not None and begun.decoder is decoder and begun.soft == soft and is_plain(table, plan):
-        state = State(begun.state)
-        return Reduced(begun.events, state, _count(state, plan.reading))
+        return Reduced(begun.events, begun.state, begun.counts)
     events = decoder.decode(changes)
     if not keyed:
         events = _with_truncates(events, truncates, plan.reading) if plan.seen.truncates else events

@@ -52,7 +52,8 @@ class Batches:
         with self.turns.turn(applier):
             announcer.tell(BatchStarted(batch))
             began = time.monotonic()
-            result = applier.apply(raw, batch)
+            with batch.explained():
+                result = applier.apply(raw, batch)
             again = applier is not self.turns.first
             repeated = again or batch.batch_id in self._repeated
             history = self._history(raw.sparkSession) if repeated else None
