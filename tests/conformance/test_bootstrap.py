@@ -115,3 +115,19 @@ def test_tables_are_loaded_from_the_database_and_follow_the_stream(shop: Shop) -
     shop.run("tables[public.orders].resyncToken=again")
     assert (shop.rows(CUSTOMERS), shop.rows(ORDERS)) == ({2: "Bob"}, {8: "Rope"})
     assert not shop.is_equal()
+
+
+def test_a_stream_that_begins_at_its_end_has_all_that_was_there_before_from_the_database(shop: Shop) -> None:
+    """Also where nothing comes by the stream while the tables are loaded."""
+    latest = "source.kafka.startingOffsets=latest"
+    shop.change(CUSTOMERS, "INSERT INTO customers VALUES (1, 'Ada')", "c", {"id": 1, "text": "Ada"})
+    shop.change(CUSTOMERS, "SELECT 1", "c", {"id": 9, "text": "of another database"})
+    shop.server.sql("INSERT INTO customers VALUES (2, 'Ben'); INSERT INTO orders VALUES (7, 'Lamp')", "shop")
+    shop.run(latest)
+    assert (shop.rows(CUSTOMERS), shop.rows(ORDERS)) == ({1: "Ada", 2: "Ben"}, {7: "Lamp"})
+    shop.change(CUSTOMERS, "UPDATE customers SET text = 'Bea' WHERE id = 2", "u", {"id": 2, "text": "Bea"})
+    shop.change(ORDERS, "DELETE FROM orders WHERE id = 7", "d", {"id": 7, "text": "Lamp"})
+    shop.change(ORDERS, "INSERT INTO orders VALUES (8, 'Rope')", "c", {"id": 8, "text": "Rope"})
+    shop.run(latest)
+    assert (shop.rows(CUSTOMERS), shop.rows(ORDERS)) == ({1: "Ada", 2: "Bea"}, {8: "Rope"})
+    assert shop.is_equal()

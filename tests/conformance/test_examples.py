@@ -150,4 +150,5 @@ def test_settings_of_single_tables(
     assert customers.count() == len(truth("customers"))
     addresses = spark.read.format("delta").load(f"{lake}/addresses")
     assert addresses.dropna(subset=["loaded_at", "change", "row_hash"]).count() == len(truth("addresses"))
-    assert addresses.select("address_key").distinct().count() == len(truth("addresses"))
+    for unique in ("address_key", "address_no"):
+        assert addresses.select(unique).distinct().count() == len(truth("addresses"))

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.verifier import SnapshotWanted, verify
 from tests.support.delivery import doubled, parts, shuffled
 from tests.support.histories import History, Shape, key_of, many, play
@@ -149,6 +150,45 @@ def test_what_happens_in_a_shard_is_its_own_affair(spark: SparkSession, tmp_path
     errors = [each.error for each in alone.deliver(batches[:1]).run(spark).tables.values()]
     assert errors
     assert all(errors)
+
+
+def test_shards_have_filters_and_computed_columns_and_are_replayed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each row with its own shard's name; what one shard has replayed changes no other one."""
+    one, two = Shop(), Shop(lsn=900_000)
+    items = table("items", Column("v", "int32"))
+    first = [
+        *of("demo_1", [*one.create(items, id=1, v=10), *one.create(items, id=2, v=99_999)]),
+        *of("demo_2", [*two.create(items, id=1, v=20), *two.create(items, id=2, v=-1)]),
+    ]
+    last = [
+        *of("demo_1", one.update(items, id=1, v=11)),
+        *of("demo_2", [*two.update(items, id=1, v=-1), *two.update(items, id=2, v=22)]),
+    ]
+
+    def settings(kind: str) -> dict[str, Any]:
+        expressions = {"twice": "v * 2", "name": "__source || ':' || id"}
+        return {"filter": "v > 0", "columns": {"types": {"v": kind}, "expressions": expressions}}
+
+    def rows() -> set[tuple[Any, ...]]:
+        found = stored(spark, tmp_path)
+        return {(r["__source"], r["id"], r["v"], r["twice"], r["name"]) for r in found}
+
+    summary = merging(tmp_path, **settings("smallint")).deliver([first]).run(spark)
+    assert not any(each.error for each in summary.tables.values())
+    here, there = "demo_1.public.items", "demo_2.public.items"
+    one_row, other_row = (here, 1, 10, 20, f"{here}:1"), (there, 1, 20, 40, f"{there}:1")
+    assert rows() == {one_row, other_row}
+    wide = merging(tmp_path, **settings("int"))
+    outcome = replay(wide.pipeline, spark=spark)
+    assert (outcome.records, outcome.still_bad) == (1, 0)
+    replayed = (here, 2, 99_999, 199_998, f"{here}:2")
+    assert rows() == {one_row, replayed, other_row}
+    summary = wide.deliver([last]).run(spark)
+    assert not any(each.error or each.counts.quarantined for each in summary.tables.values())
+    moved = {(here, 1, 11, 22, f"{here}:1"), (there, 2, 22, 44, f"{there}:2")}
+    assert rows() == {replayed, *moved}
 
 
 def test_shards_are_appended_with_truncates_and_their_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ def test_schema_and_comments_are_there_for_who_browses(spark: SparkSession, tmp_
     mirroring = Mirroring(tmp_path, TARGET)
     try:
         mirroring.deliver([commented(shop.create(before, id=1, v=1), v="How many; don't count")]).run(spark)
-        mirroring.deliver([commented(shop.create(after, id=2, v=2, w=3), w="It's new")]).run(spark)
+        # A comment is the first one that was sent, so that one that a person has set stays.
+        changed = commented(shop.create(after, id=2, v=2, w=3), v="How many?", w="It's new")
+        mirroring.deliver([changed]).run(spark)
         fields = {
             each.name: each.metadata.get("comment") for each in spark.table("browsed_public.items").schema
         }

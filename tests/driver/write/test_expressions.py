@@ -18,10 +18,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from lakemirror.driver import faults
 from lakemirror.driver.parse.computed import checked
 from lakemirror.driver.parse.condition import WrongCondition
 from lakemirror.driver.runtime.supported import WrongFilter
 from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.write import form
 from lakemirror.driver.write.writers import SETTING
 from tests.support.mirroring import Mirroring
 from tests.support.records import UNAVAILABLE, Column
@@ -146,9 +148,12 @@ def test_it_is_right_whatever_a_row_was_made_of(writer: str, spark: SparkSession
     assert "DIVIDE_BY_ZERO" in str(aside.where("topic LIKE '%parts'").select("reason").first())
 
 
-def test_it_follows_the_columns_that_it_reads(spark: SparkSession, tmp_path: Path) -> None:
+def test_it_follows_the_columns_that_it_reads(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A type that becomes wider is drift of the computed column, too, and its stored values are those of the
-    new type; a column that the source drops refuses the table. The expression does not change.
+    new type, also after a crash between the two; a column that the source drops refuses the table. The
+    expression does not change.
     """
     shop = Shop()
     expressions = {"as text": "string(price)", "double": "price + price"}
@@ -173,14 +178,26 @@ def test_it_follows_the_columns_that_it_reads(spark: SparkSession, tmp_path: Pat
 
     assert rows() == [("1.5000", "3.0000"), ("0.0150", "0.0300")]
 
-    dropped = mirroring.deliver([shop.create(table("items"), id=3)]).run(spark).tables["demo.public.items"]
+    def crashes(*_: object) -> None:
+        raise faults.InjectedCrash
+
+    wider = table("items", decimal("price", 14, 5))
+    mirroring.deliver([shop.create(wider, id=3, price="AJY=")])
+    with monkeypatch.context() as patched:
+        patched.setattr(form, "_compute_anew", crashes)
+        with pytest.raises(faults.InjectedCrash):
+            mirroring.run(spark)
+    mirroring.run(spark)
+    assert rows() == [("1.50000", "3.00000"), ("0.01500", "0.03000"), ("0.00150", "0.00300")]
+
+    dropped = mirroring.deliver([shop.create(table("items"), id=4)]).run(spark).tables["demo.public.items"]
     assert "columns.expressions[as text] reads price, which the source does not have any more" in (
         dropped.error or ""
     )
-    assert (dropped.counts.refused, len(rows())) == (1, 2)
+    assert (dropped.counts.refused, len(rows())) == (1, 3)
 
     other = {"tables": [{"source": "items", "columns": {"expressions": {"as text": "string(id)"}}}]}
-    again = Mirroring(tmp_path, other).deliver([shop.create(wide, id=4, price="AJY=")]).run(spark)
+    again = Mirroring(tmp_path, other).deliver([shop.create(wide, id=5, price="AJY=")]).run(spark)
     assert "columns.expressions" in (again.tables["demo.public.items"].error or "")
 
     bad = {"tables": [{"source": "items", "columns": {"expressions": {"x": "id ++* 1"}}}]}
