@@ -48,7 +48,8 @@ class Shape:
 
 def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, place: bytes) -> DataFrame:
     """What each key of either side is: what (`WHAT`), key STRING, copies (rows of the snapshot with it),
-    values STRUCT (of the key), row STRUCT, unfit STRING.
+    values STRUCT (of the key), row STRUCT, unfit STRING (a row with a null in its key is that, too), lost
+    BOOLEAN (what is unfit may be its key).
 
     ``snapshot`` has its rows with `UNFIT`, ``mirror`` the live rows, with ``__seq``; None before there is
     one. ``place`` is the sequence of the snapshot.
@@ -59,10 +60,14 @@ def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, pla
     fresh = F.lit(False)
     for name in shape.fresh:
         fresh = fresh | F.col(quoted(name)).isNotNull()
-    shown = snapshot.withColumns({"__values": key, "__row": row, "__fresh": fresh})
-    shown = canonical(
-        shown.withColumnRenamed(UNFIT, "__why"), known, "__values", "__row", "__fresh", "__why"
-    ).withColumn("__copies", F.count("*").over(Window.partitionBy("key")))
+    nulls = [F.when(F.col(quoted(name)).isNull(), F.lit(f"{name}=NULL")) for name in compared.key]
+    no_key = F.nullif(F.concat_ws(", ", *nulls), F.lit(""))
+    why, lost = F.coalesce(F.col(UNFIT), no_key), F.col(UNFIT).isNotNull() & no_key.isNotNull()
+    shown = snapshot.withColumns(
+        {"__values": key, "__row": row, "__fresh": fresh, "__why": why, "__lost": lost}
+    ).drop(UNFIT)
+    shown = canonical(shown, known, "__values", "__row", "__fresh", "__why", "__lost")
+    shown = shown.withColumn("__copies", F.count("*").over(Window.partitionBy("key")))
     if mirror is None:
         stored = shown.limit(0).select("key", "digest", "__values", F.lit(None).cast("binary").alias("__seq"))
     else:
@@ -85,6 +90,7 @@ def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, pla
         F.coalesce("s.__values", "m.__values").alias("values"),
         F.col("__row").alias("row"),
         F.col("__why").alias("unfit"),
+        F.coalesce("__lost", F.lit(False)).alias("lost"),
     )
 
 
@@ -131,11 +137,12 @@ def _fields(compared: Compared, names: Sequence[str]) -> list[StructField]:
 
 def counted() -> list[Column]:
     """Aggregates of `differences`: how many keys are what; and one of the keys that several rows of the
-    snapshot have, and of the values that do not fit.
+    snapshot have, of the values that do not fit, and of those that may be keys.
     """
     return [
         *[F.count_if(F.col("what") == what).alias(what) for what in WHAT],
         F.count_if(F.col("copies") > 0).alias("rows"),
-        F.max(F.when(F.col("copies") > 1, F.col("key"))).alias("twice"),
+        F.max(F.when((F.col("copies") > 1) & F.col("unfit").isNull(), F.col("key"))).alias("twice"),
+        F.max(F.when(F.col("lost"), F.col("unfit"))).alias("lost"),
         F.max("unfit").alias("unfitting"),
     ]

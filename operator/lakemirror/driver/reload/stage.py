@@ -160,6 +160,12 @@ def _compare(
     numbered = changes.select(F.monotonically_increasing_id().alias("number"), "key", "value")
     numbered.write.mode("overwrite").parquet(folder)
     counts = seen.get
+    if counts["lost"] is not None:
+        raise SourceUnfit(
+            f"{table.name}: a key of the snapshot has a value that the mirror's type cannot hold "
+            f"({counts['lost']}), so that nothing tells which rows are gone: declare a type that can in "
+            f"tables[{table.settings.source}].columns.types, with a new target if the mirror is there already"
+        )
     if counts["twice"] is not None:
         raise SourceUnfit(
             f"{table.name}: the snapshot has several rows with the key {counts['twice']}: name the columns "
