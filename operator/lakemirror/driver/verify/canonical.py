@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.delta import quoted
@@ -20,7 +29,12 @@ _RANGED = (IntegralType, DecimalType, StringType, DateType)
 
 def has_ranges(compared: Compared) -> bool:
     """Whether the rows of a table can be cut into ranges of keys."""
-    return bool(compared.key) and isinstance(compared.columns[compared.key[0]], _RANGED)
+    return bool(compared.key) and is_ranged(compared.columns[compared.key[0]])
+
+
+def is_ranged(kind: DataType) -> bool:
+    """Whether Python and Spark order values of a type alike, and Python has them all."""
+    return isinstance(kind, _RANGED)
 
 
 def canonical(rows: DataFrame, compared: Compared, *kept: str) -> DataFrame:
@@ -79,6 +93,11 @@ def _sum() -> Column:
     return F.sum(F.col("digest").cast("decimal(38,0)"))
 
 
+def literal(value: Any) -> Column:
+    """A value of a first key column; py4j cannot hand over dates before the year 1000."""
+    return F.lit(value.isoformat()).cast("date") if isinstance(value, date) else F.lit(value)
+
+
 def index_of(ranges: Sequence[KeyRange]) -> Column:
     """INT: in which of these ranges, which are in order and do not meet, ``first`` lies; -1 in none."""
     return _between(list(enumerate(ranges)))
@@ -90,13 +109,13 @@ def _between(ranges: Sequence[tuple[int, KeyRange]]) -> Column:
         [(index, only)] = ranges
         inside = F.lit(True)
         if only.low is not None:
-            inside = inside & (first >= F.lit(only.low))
+            inside = inside & (first >= literal(only.low))
         if only.high is not None:
-            inside = inside & (first < F.lit(only.high))
+            inside = inside & (first < literal(only.high))
         if only.low is None:
             inside = inside | first.isNull()
         return F.when(inside, index).otherwise(-1)
     half = len(ranges) // 2
     low: Any = ranges[half][1].low
-    below = first.isNull() | (first < F.lit(low))
+    below = first.isNull() | (first < literal(low))
     return F.when(below, _between(ranges[:half])).otherwise(_between(ranges[half:]))

@@ -23,7 +23,9 @@ from lakemirror.driver.verify.canonical import (
     digest_columns,
     has_ranges,
     index_of,
+    is_ranged,
     key_type,
+    literal,
 )
 from lakemirror.driver.verify.ranges import WHOLE, Digest, KeyRange
 from lakemirror.driver.verify.sources import UNFIT, SourceTable, Wanted
@@ -180,8 +182,8 @@ class Sides:
         low, high = ranges[0].low, ranges[-1].high
         if self.compared.key:
             first = F.col(quoted(self.compared.key[0]))
-            rows = rows if low is None else rows.where(first >= F.lit(low))
-            rows = rows if high is None else rows.where(first < F.lit(high))
+            rows = rows if low is None else rows.where(first >= literal(low))
+            rows = rows if high is None else rows.where(first < literal(high))
         return rows
 
     def _near(self, rows: DataFrame, keys: Collection[str]) -> DataFrame:
@@ -193,17 +195,19 @@ class Sides:
             (each for each in found if each is not None), key=_order
         )  # no mirror has a null there
         first = F.col(quoted(self.compared.key[0]))
-        return rows.where(first.between(F.lit(values[0]), F.lit(values[-1]))) if values else rows.limit(0)
+        return rows.where(first.between(literal(values[0]), literal(values[-1]))) if values else rows.limit(0)
 
     def _of(self, rows: DataFrame, keys: Collection[str]) -> DataFrame:
         wanted = self._spark.createDataFrame([(key,) for key in keys], "key STRING")
         return rows.join(F.broadcast(wanted), "key", "left_semi")
 
     def _values(self, keys: Collection[str]) -> list[dict[str, Any]]:
-        """The values of some keys, by the mirror's names."""
+        """The values of some keys, by the mirror's names, as far as rows are looked for by them."""
         texts = self._spark.createDataFrame([(key,) for key in keys], "key STRING")
         rows = texts.select(key_texts.decode(F.col("key"), key_type(self.compared)).alias("k"))
-        return [row["k"].asDict(recursive=True) for row in rows.collect()]
+        kinds = self.compared.columns
+        wanted = [F.col("k")[name].alias(name) for name in self.compared.key if is_ranged(kinds[name])]
+        return [row["k"].asDict() for row in rows.select(F.struct(F.lit(0), *wanted).alias("k")).collect()]
 
 
 def is_live(mirror: MirroredTable, *, keyed: bool) -> Column:
