@@ -64,6 +64,7 @@ def snapshot(spark: SparkSession, folder: Path, name: str, rows: Mapping[int, in
     frame.coalesce(1).write.mode("overwrite").parquet(f"{folder}/demo/{name}")
 
 
+@pytest.mark.thorough
 def test_a_reload_and_a_stream_of_which_much_is_lost_end_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:

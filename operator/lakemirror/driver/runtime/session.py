@@ -90,8 +90,9 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.maxPlanStringLength": "4096",
         # Options that plans and logs do not show: as Spark has it, and what a Kafka client logs in with.
         "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|keystore[.]key|jaas",
-        # Notes where each column was built, in every call to the JVM.
+        # Note where each column was built, in every call to the JVM, and in the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.dataFrameQueryContext.enabled": "false",
         # A batch of a few tables has hundreds of generated classes, the same in each batch: the default of
         # 100 would compile them all anew every time.
         "spark.sql.codegen.cache.maxEntries": "10000",
