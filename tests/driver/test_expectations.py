@@ -34,6 +34,7 @@ def rows(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[obj
     )
 
 
+@pytest.mark.long
 def test_a_record_whose_row_is_not_as_expected_is_counted_or_kept_aside(
     spark: SparkSession, tmp_path: Path
 ) -> None:

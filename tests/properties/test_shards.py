@@ -152,6 +152,7 @@ def test_what_happens_in_a_shard_is_its_own_affair(spark: SparkSession, tmp_path
     assert all(errors)
 
 
+@pytest.mark.long
 def test_shards_have_filters_and_computed_columns_and_are_replayed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -431,6 +431,7 @@ def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path
 # Keys
 
 
+@pytest.mark.long
 def test_another_key_is_told_and_never_ignored(spark: SparkSession, tmp_path: Path) -> None:
     shop, region = Shop(), Column("region", "string")
     both = ("id", "region")

@@ -249,6 +249,7 @@ def test_the_remedy_says_that_it_is_a_snapshot(spark: SparkSession) -> None:
     assert ["All of them are rows of a snapshot" in each for each in told] == [False, True]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_what_is_undecided_waits_and_the_remedy_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path

@@ -64,7 +64,7 @@ def snapshot(spark: SparkSession, folder: Path, name: str, rows: Mapping[int, in
     frame.coalesce(1).write.mode("overwrite").parquet(f"{folder}/demo/{name}")
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_reload_and_a_stream_of_which_much_is_lost_end_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -226,6 +226,7 @@ class Items:
         return {row["id"]: tuple(map(str, row[1:])) for row in rows.collect()}
 
 
+@pytest.mark.long
 def test_settings_are_kept_to_and_a_reload_that_was_cut_off_is_done_by_the_driver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +292,7 @@ def filed(
     return reloading.await_outcome(storage, request, 0, "reload")
 
 
+@pytest.mark.long
 def test_a_new_table_is_loaded_and_what_cannot_be_is_told(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def rows(spark: SparkSession, mirroring: Mirroring) -> list[tuple[int, int]]:
     )
 
 
+@pytest.mark.long
 def test_a_run_once_does_at_its_end_what_is_due_and_a_replay_is_still_known(
     spark: SparkSession, tmp_path: Path
 ) -> None:

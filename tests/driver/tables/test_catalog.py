@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +147,27 @@ def test_a_hive_metastore_has_the_mirrors(metastore: str, tmp_path: Path) -> Non
     assert _query(conf, "SELECT id, v FROM mirrors_public.items__current") == [[1, 2]]
     described = _query(conf, "SHOW TABLES IN mirrors_public")
     assert sorted(row[1] for row in described) == ["items", "items__current"]
+    odd = [replace(items, schema=schema) for schema in ("Shop", "2024", "select", "we-ird", "x" * 140)]
+    mirroring = Mirroring(
+        tmp_path / "odd", {"target": {"table": "{schema}.{table}"}, "spark": {"conf": conf}}
+    )
+    mirroring.deliver([[record for of in odd for record in shop.create(of, id=1, v=len(of.schema or ""))]])
+    said = _lakemirror("run", "--once", "-f", str(mirroring.manifest))
+    schemas = {row[0] for row in _query(conf, "SHOW SCHEMAS")}
+    assert {"shop", "2024", "select"} <= schemas
+    rows = (
+        "SELECT v FROM `2024`.items UNION ALL SELECT v FROM `select`.items UNION ALL SELECT v FROM sHOP.ITEMS"
+    )
+    assert sorted(_query(conf, rows)) == [[4], [4], [6]]
+    assert "we-ird" in said
+    assert "x" * 140 in said
 
 
-def _lakemirror(*arguments: str) -> None:
+def _lakemirror(*arguments: str) -> str:
+    """What it prints."""
     done = _python("-m", "lakemirror.cli.main", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
 
 
 def _query(conf: dict[str, str], sql: str) -> list[list[Any]]:

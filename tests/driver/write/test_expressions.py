@@ -90,6 +90,7 @@ def test_what_is_no_expression_of_a_row_says_why(spark: SparkSession, sql: str, 
         checked(spark, sql, KINDS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("writer", ["", pytest.param("merge", marks=pytest.mark.thorough)])
 def test_it_is_right_whatever_a_row_was_made_of(writer: str, spark: SparkSession, tmp_path: Path) -> None:
     """With values that the source left out, names that are changed, deletes, versions and a record for which
