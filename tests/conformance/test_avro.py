@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.sources
 @pytest.mark.timeout(900)
 def test_a_real_registry(spark: SparkSession, kafka: Broker, tmp_path: Path) -> None:
-    """The example as it is, with a broker. Schemas are registered anew, and get other ids."""
+    """The example, with topics of its own at a broker. Schemas are registered anew, and get other ids."""
     capture, mirroring = Capture("schema_change", "avro"), Mirroring(tmp_path / "pipeline")
     with apicurio.serving(tmp_path) as url:
         ids = {
@@ -74,9 +75,11 @@ def test_a_real_registry(spark: SparkSession, kafka: Broker, tmp_path: Path) -> 
             for each in read(FOLDER / capture.scenario / "avro-schemas.jsonl.gz")
             for subject, _ in each["subjects"][:1]
         }
-        _send(kafka, [_with_ids(record, ids) for record in capture.records])
+        server = f"registry-{uuid.uuid4().hex[:8]}"  # other tests have topics at this broker, too
+        _send(kafka, server, [_with_ids(record, ids) for record in capture.records])
         named = {
             "source.kafka.bootstrapServers": kafka.bootstrap,
+            "source.kafka.topicPattern": rf"{server}\.public\..*",
             "envelope.schemaRegistry.url": url,
             "target.path": f"{mirroring.lake}/{{db}}/{{schema}}/{{table}}",
             "checkpoint": str(mirroring.checkpoint),
@@ -92,9 +95,9 @@ def test_a_real_registry(spark: SparkSession, kafka: Broker, tmp_path: Path) -> 
     assert (summary.counts.records, summary.counts.quarantined) == (len(capture.records), 0)
 
 
-def _send(kafka: Broker, records: Sequence[Record]) -> None:
-    """The records in the topics that the example reads."""
-    topics = {each["topic"]: f"inventory.public.{each['topic'].rpartition('.')[2]}" for each in records}
+def _send(kafka: Broker, server: str, records: Sequence[Record]) -> None:
+    """The records in the topics that a connector would name so for this server."""
+    topics = {each["topic"]: f"{server}.public.{each['topic'].rpartition('.')[2]}" for each in records}
     partitions = max(record["partition"] for record in records) + 1
     for topic in sorted(topics.values()):
         kafka.create_named(topic, partitions)

@@ -153,7 +153,7 @@ def test_a_hive_metastore_has_the_mirrors(metastore: str, tmp_path: Path) -> Non
     )
     mirroring.deliver([[record for of in odd for record in shop.create(of, id=1, v=len(of.schema or ""))]])
     said = _lakemirror("run", "--once", "-f", str(mirroring.manifest))
-    schemas = {row[0] for row in _query(conf, "SHOW SCHEMAS")}
+    schemas = {row[0].strip("`") for row in _query(conf, "SHOW SCHEMAS")}
     assert {"shop", "2024", "select"} <= schemas
     rows = (
         "SELECT v FROM `2024`.items UNION ALL SELECT v FROM `select`.items UNION ALL SELECT v FROM sHOP.ITEMS"
