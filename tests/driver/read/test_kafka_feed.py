@@ -37,6 +37,7 @@ class Setup:
     crash: BaseException | None = None
     schema: str = ""
     tasks: list[int] = field(default_factory=list)
+    sessions: list[SparkSession] = field(default_factory=list)
 
     def feed(self, **source: Any) -> KafkaFeed:
         document = {"bootstrapServers": self.broker.bootstrap, **source}
@@ -50,6 +51,7 @@ class Setup:
             raise crash
         self.schema = frame.schema.simpleString()
         self.tasks.append(frame.rdd.getNumPartitions())
+        self.sessions.append(frame.sparkSession)
         rows = frame.orderBy("topic", "partition", "offset").collect()
         self.batches.append((batch, rows))
 
@@ -131,6 +133,7 @@ def test_batches_are_bounded_and_a_second_run_does_nothing(setup: Setup, kafka: 
     feed = setup.once(topics=[topic], maxRecordsPerBatch=4)
     assert setup.extents == [{topic: {"0": span}} for span in ([0, 4], [4, 8], [8, 10])]
     assert [batch.batch_id for batch, _ in setup.batches] == [0, 1, 2]
+    assert all(each is setup.sessions[0] for each in setup.sessions), "what is kept belongs to a session"
     assert feed.lag().records == 0
     assert feed.lag().caught_up
     again = setup.once(topics=[topic])

@@ -80,6 +80,8 @@ class KafkaFeed:
         self._calls = threading.Lock()
         self._draining = threading.Event()
         self._failure: BaseException | None = None
+        self._session: SparkSession | None = None
+        """The one in which the running query's batches are; see `_of_one_session`."""
         self._position = self._log.position()
         self._applied: int | None = None
         self._there: set[str] = set()
@@ -126,7 +128,7 @@ class KafkaFeed:
         """One query of Spark. ``lax``: it goes on without topics that are gone, and what else is lost is
         looked for here.
         """
-        self._failure = None
+        self._failure = self._session = None
         self._draining.clear()
         query = self._start(partial(self._call, apply, lax), once=once, lax=lax)
         try:
@@ -377,6 +379,7 @@ class KafkaFeed:
                     begun = {topic: before[topic] for topic in batch.extent if topic in before}
                     _require_there(begun, self._admin.begin_offsets(self._described()))
                 if batch.extent:  # the first batch may be empty, as when it starts at the end
+                    frame = self._of_one_session(frame)
                     cores = frame.sparkSession.sparkContext.defaultParallelism
                     apply(frame.coalesce(tasks(batch.extent, cores)), batch)
                 faults.reach("before-checkpoint-commit")
@@ -387,6 +390,14 @@ class KafkaFeed:
                 raise RuntimeError(f"batch {batch_id} failed: {error}") from error
             self._position = self._log.until(batch_id)
             self._applied = batch_id
+
+    def _of_one_session(self, frame: DataFrame) -> DataFrame:
+        """The same frame. PySpark wraps the query's session anew for each batch, and all that is kept between
+        batches belongs to a session.
+        """
+        if self._session is None:
+            self._session = frame.sparkSession
+        return DataFrame(frame._jdf, self._session)
 
     def _batch(self, batch_id: int) -> Batch:
         return Batch(self.query_id, batch_id, self._log.extent(batch_id))
