@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from delta import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline
-from lakemirror.driver.read.change_feed import FeedLost
+from lakemirror.driver.read.change_feed import ChangeFeed, FeedLost, Versions
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
@@ -207,7 +207,7 @@ def test_a_table_that_was_made_again_is_told(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.parametrize("properties", [FEED, TRACKED], ids=["feed", "computed"])
 def test_changes_that_vacuum_removed_are_told(properties: str, spark: SparkSession, tmp_path: Path) -> None:
-    chain = Chain(spark, tmp_path).made(properties=properties).sql("INSERT INTO t VALUES (1, 'a')")
+    chain = Chain(spark, tmp_path / "a lake").made(properties=properties).sql("INSERT INTO t VALUES (1, 'a')")
     chain.run()
     chain.sql("UPDATE t SET v = 'b' WHERE id = 1")
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
@@ -217,6 +217,22 @@ def test_changes_that_vacuum_removed_are_told(properties: str, spark: SparkSessi
     finally:
         spark.conf.unset(check)
     with pytest.raises(FeedLost, match=r"changes of the versions 2 to \d were gone .* by VACUUM. Give"):
+        chain.run()
+
+
+def test_a_table_that_goes_while_it_is_read_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')")
+    records = ChangeFeed._records
+
+    def vanishing(feed: ChangeFeed, versions: Versions) -> DataFrame:
+        found = records(feed, versions)
+        shutil.rmtree(chain.source)
+        return found
+
+    monkeypatch.setattr(ChangeFeed, "_records", vanishing)
+    with pytest.raises(FeedLost, match="changes of the version 1 were gone before"):
         chain.run()
 
 

@@ -435,7 +435,8 @@ class ChangeFeed:
 
     def _explained(self, error: Exception, versions: Versions) -> FeedLost | None:
         """What an error says, if it says that the feed does not have the changes."""
-        which = f"versions {versions.first} to {versions.until}"
+        whole = versions.first is None
+        which = f"version {versions.until}" if whole else f"versions {versions.first} to {versions.until}"
         if "DELTA_MISSING_CHANGE_DATA" in str(error):
             return FeedLost(
                 f"{self._place} has no change feed for all of the {which}: ALTER TABLE ... SET TBLPROPERTIES "
@@ -457,7 +458,13 @@ class ChangeFeed:
 
     def _lacks_file(self, error: Exception) -> bool:
         """Whether an error says that a file of this table is not there: mirrors have files, too."""
-        return bool(_NO_FILE.search(str(error))) and urlsplit(path_of(self._table())).path in str(error)
+        if _NO_FILE.search(str(error)) is None:
+            return False
+        try:
+            place = path_of(self._table())
+        except PySparkException:  # the table is not there either
+            return True
+        return urlsplit(place).path in str(error)
 
 
 def _keeps_feed(properties: Mapping[str, str]) -> bool:
