@@ -128,12 +128,7 @@ def start_mariadb(folder: Path) -> Iterator[Server]:
     server = Server(
         f"jdbc:mariadb://127.0.0.1:{port}/", "tester", (*client, "--default-character-set=utf8mb4")
     )
-    with _running(command, data / "log", None, lambda: Server("", "", root).sql("SELECT 1")):
-        quoted = PASSWORD.replace("'", "''")
-        Server("", "", root).sql(
-            f"CREATE USER tester@'127.0.0.1' IDENTIFIED BY '{quoted}'; "
-            "GRANT ALL PRIVILEGES ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION"
-        )
+    with _with_tester(command, data / "log", Server("", "", root)):
         yield server
 
 
@@ -157,13 +152,20 @@ def start_mysql(folder: Path) -> Iterator[Server]:
     root = (client_binary, "--no-defaults", "-S", f"{data}/s", "-uroot", "--skip-password", "-NB", text)
     client = (client_binary, "--no-defaults", "-h127.0.0.1", f"-P{port}", "-utester", "-NB", text)
     server = Server(f"jdbc:mysql://127.0.0.1:{port}/", "tester", client)
-    with _running(command, data / "log", None, lambda: Server("", "", root).sql("SELECT 1")):
+    with _with_tester(command, data / "log", Server("", "", root)):
+        yield server
+
+
+@contextmanager
+def _with_tester(command: Sequence[object], log: Path, root: Server) -> Iterator[None]:
+    """A server of MySQL or MariaDB runs meanwhile, with a user who may do all."""
+    with _running(command, log, None, lambda: root.sql("SELECT 1")):
         quoted = PASSWORD.replace("'", "''")
-        Server("", "", root).sql(
+        root.sql(
             f"CREATE USER tester@'127.0.0.1' IDENTIFIED BY '{quoted}'; "
             "GRANT ALL PRIVILEGES ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION"
         )
-        yield server
+        yield
 
 
 def _mysqld() -> str | None:

@@ -161,14 +161,19 @@ def test_a_transaction_that_is_open_is_waited_for(spark: SparkSession, postgres:
         database.close()
 
 
-def test_a_snapshot_of_mariadb_stands_where_its_binary_log_ends(spark: SparkSession, mariadb: Server) -> None:
-    """For one who may only read; and as MySQL tells it, which has to hold up commits for a moment."""
+def make_placed(server: Server) -> None:
+    """A database with one table and one row, and a user ``reader`` who may only read it."""
     quoted = PASSWORD.replace("'", "''")
-    mariadb.sql(
+    server.sql(
         "CREATE DATABASE placed; CREATE TABLE placed.items (id int PRIMARY KEY); "
         f"CREATE USER reader@'127.0.0.1' IDENTIFIED BY '{quoted}'; "
         "GRANT SELECT ON placed.* TO reader@'127.0.0.1'; INSERT INTO placed.items VALUES (1)"
     )
+
+
+def test_a_snapshot_of_mariadb_stands_where_its_binary_log_ends(spark: SparkSession, mariadb: Server) -> None:
+    """For one who may only read; and as MySQL tells it, which has to hold up commits for a moment."""
+    make_placed(mariadb)
     url = f"{mariadb.url}placed"
     reader, other = (Database(spark, Login(url, user, PASSWORD), epoch=3) for user in ("reader", "tester"))
 
@@ -193,12 +198,7 @@ def test_a_snapshot_of_mariadb_stands_where_its_binary_log_ends(spark: SparkSess
 
 def test_a_snapshot_of_mysql_holds_up_commits_for_a_moment(spark: SparkSession, mysql: Server) -> None:
     """For it does not tell where a snapshot stands in its binary log; who may not is told the right."""
-    quoted = PASSWORD.replace("'", "''")
-    mysql.sql(
-        "CREATE DATABASE placed; CREATE TABLE placed.items (id int PRIMARY KEY); "
-        f"CREATE USER reader@'127.0.0.1' IDENTIFIED BY '{quoted}'; "
-        "GRANT SELECT ON placed.* TO reader@'127.0.0.1'; INSERT INTO placed.items VALUES (1)"
-    )
+    make_placed(mysql)
     first = Database(spark, Login(f"{mysql.url}placed", "reader", PASSWORD))
     with pytest.raises(NotAnswered, match="Add sslMode=verify-full to the parameters of the URL"):
         first.position()
