@@ -25,7 +25,6 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.expressions import Selections
 from lakemirror.driver.parse import computed, condition, expectations
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import Condition
@@ -103,13 +102,17 @@ class EventDecoder:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         versions = reading.versions or [Version(None, ())]
-        self._versions = [Selections([_of(version), *_steps(reading, version)]) for version in versions]
+        self._versions = [(_of(version), _steps(reading, version)) for version in versions]
 
     def decode(self, events: DataFrame) -> DataFrame:
         """The events, each read with its own schema and brought to the mirror's columns and types. A record
         with a ``problem`` has a null key.
         """
-        decoded = reduce(DataFrame.unionByName, [version.of(events) for version in self._versions])
+        frames = [
+            reduce(lambda frame, columns: frame.select(*columns), steps, events.where(mine))
+            for mine, steps in self._versions
+        ]
+        decoded = reduce(DataFrame.unionByName, frames)
         reading, keyed = self.reading, bool(self.reading.key)
         if reading.condition is not None:
             decoded = condition.without_gaps(decoded, reading.condition, reading.place, keyed=keyed)

@@ -34,7 +34,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.expressions import Selections, kept
+from lakemirror.driver.expressions import kept
 from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
 from lakemirror.driver.tables.delta import quoted
 
@@ -69,14 +69,15 @@ def reduce_events(
     below it. ``former_floor`` is the newest one before the batch. ``soft`` keeps the last row of a deleted
     key. ``filtered``: some deletes stand for events whose row the manifest leaves out; ``was`` is their op.
     """
-    return _steps(tuple(tracked), floor, former_floor, soft, filtered).of(events)
+    marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft, filtered)
+    return events.select("*", *marked).select("*", *repeated).select(*folded).where("newest").select(*states)
 
 
 @kept
 def _steps(
     tracked: tuple[str, ...], floor: bytes | None, former_floor: bytes | None, soft: bool, filtered: bool
-) -> Selections:
-    """What `reduce_events` selects."""
+) -> tuple[list[Column], ...]:
+    """What `reduce_events` selects, one list after the other."""
     parts = ("key", "below", "stale")
     by_key = Window.partitionBy(*parts).orderBy("seq", *ARRIVAL)
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
@@ -95,15 +96,11 @@ def _steps(
         F.sum(again).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
     ]
-    everything = F.col("*")
-    return Selections(
-        [
-            [everything, _below(floor).alias("below"), _below(former_floor).alias("stale")],
-            [everything, F.coalesce(repeated, F.lit(False)).alias("repeated")],
-            folded,
-            F.col("newest"),
-            _states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor),
-        ]
+    return (
+        [_below(floor).alias("below"), _below(former_floor).alias("stale")],
+        [F.coalesce(repeated, F.lit(False)).alias("repeated")],
+        folded,
+        _states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
@@ -18,7 +19,6 @@ from pyspark.sql import functions as F
 from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import Op
-from lakemirror.driver.expressions import Selections
 from lakemirror.driver.parse import order
 from lakemirror.driver.parse.encodings import Encoding, JsonEncoding
 from lakemirror.driver.parse.envelopes.embedded import schema_id, unless_known
@@ -97,7 +97,7 @@ class Classifier(ABC):
         self._envelope, self._ordering, self._keep_before = envelope, ordering, keep_before
         self._encoding = encoding or JsonEncoding()
         self._known: tuple[frozenset[int], int] | None = None
-        self._made = Selections(())
+        self._made: list[list[Column]] = []
 
     def classify(self, raw: DataFrame, known: Mapping[int, str] = MappingProxyType({})) -> DataFrame:
         """RAW records -> events with the columns of `EVENT_COLUMNS`.
@@ -106,9 +106,9 @@ class Classifier(ABC):
         """
         given = frozenset(known), self._encoding.revision
         if given != self._known:
-            self._made = Selections([*self.steps(known), *self._order(known)])
+            self._made = [*self.steps(known), *self._order(known)]
             self._known = given
-        return self._made.of(raw)
+        return reduce(lambda frame, columns: frame.select(*columns), self._made, raw)
 
     def learn(self, unknown: Collection[str]) -> dict[int, str]:
         """Ask for schemas that records name (see `Encoding.learn`); the documents that events have by then,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.expressions import Selections, kept
+from lakemirror.driver.expressions import kept
 from lakemirror.driver.read.files.lines import BLOCK, lines
 from lakemirror.driver.read.registry import SCHEMA_HEADERS
 
@@ -29,12 +30,13 @@ def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64:
     ``row`` counts lines from 0. (Of a file that Spark reads in several blocks, it is the block's first
     byte plus the line in the block: it grows along the file, but counts lines in the first block only.)
     """
-    return _steps(base64).of(_lines(spark, uris, size))
+    steps = _steps(base64)
+    return reduce(lambda frame, columns: frame.select(*columns), steps, _lines(spark, uris, size))
 
 
 @kept
-def _steps(base64: bool) -> Selections:
-    """What is selected of lines."""
+def _steps(base64: bool) -> list[list[Column]]:
+    """What is selected of lines, one list after the other."""
     fine = F.col("problem").isNull()
 
     def payload(name: str) -> Column:
@@ -58,7 +60,7 @@ def _steps(base64: bool) -> Selections:
         *map(F.col, ("file", "row", "problem")),
     ]
     problem = _problem(F.col("line"), F.col("r"), base64).alias("problem")
-    return Selections([[F.col("*"), _parsed(F.col("line")).alias("r")], [F.col("*"), problem], record])
+    return [[F.col("*"), _parsed(F.col("line")).alias("r")], [F.col("*"), problem], record]
 
 
 def _lines(spark: SparkSession, uris: list[str], size: int) -> DataFrame:

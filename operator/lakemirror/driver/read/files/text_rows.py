@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -16,7 +17,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField
 
 from lakemirror.api.source import CsvFormat
-from lakemirror.driver.expressions import Selections
 from lakemirror.driver.read import rows
 from lakemirror.driver.read.files.lines import lines
 
@@ -167,7 +167,7 @@ def _parsed(read: DataFrame, form: CsvFormat, layouts: Sequence[_Layout], chosen
             F.col("problem"),
         ],
     ]
-    return Selections(stages).of(read)
+    return reduce(lambda frame, columns: frame.select(*columns), stages, read)
 
 
 def _by_layout(layout: _Layout, size: Column) -> tuple[Column, Column]:
