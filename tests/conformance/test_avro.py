@@ -45,6 +45,7 @@ def test_a_capture_ends_in_the_rows_of_its_database(
     assert len(registry.asked) == len(set(registry.asked))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
     """Also decimals of unknown precision, with which Spark's own reader refuses the schema."""
@@ -141,6 +142,7 @@ def test_flat_records_end_in_the_rows_of_their_database(spark: SparkSession, tmp
     assert summary.counts.quarantined == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_custom_envelope_reads_the_same_records(spark: SparkSession, tmp_path: Path) -> None:
     """Its types and its key are those of the schemas, too."""

@@ -96,6 +96,7 @@ def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
     assert summary.counts.quarantined == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("unrepresentable", ["text", pytest.param("null", marks=pytest.mark.thorough)])
 def test_every_type_of_column_equals_the_source(

@@ -99,6 +99,7 @@ def test_csv_of_dms_is_mirrored_once(spark: SparkSession, tmp_path: Path) -> Non
     assert "LOAD0000000B.csv is skipped: hr/employees/LOAD00000001.csv has the same content" in said
 
 
+@pytest.mark.long
 def test_nothing_is_appended_twice(spark: SparkSession, tmp_path: Path) -> None:
     """Rows without key, time and position, equal ones too, in two tables; crashes, and no checkpoint."""
     files = Files(
@@ -219,6 +220,7 @@ def test_envelopes_of_debezium_in_parquet_keep_the_types_of_rows(spark: SparkSes
     assert sorted(str(row.price) for row in mirror.collect()) == ["0.25", "1.25"]
 
 
+@pytest.mark.long
 def test_structs_get_the_members_that_they_lack(spark: SparkSession, tmp_path: Path) -> None:
     """Of typed files, and of JSON, whose values alone say what they are. What is there keeps its type."""
     envelope = {"format": "custom", "fields": {"op": "Op", "key": "id"}, "opMap": OPS}

@@ -115,6 +115,7 @@ def test_a_record_whose_row_is_not_as_expected_is_counted_or_kept_aside(
     assert audit.history(spark, str(mirroring.checkpoint)).tables["demo.public.gaps"].counts.violations == 1
 
 
+@pytest.mark.long
 def test_a_row_that_is_not_as_expected_holds_its_table_until_the_source_corrects_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -243,6 +243,7 @@ def shown(case: Case) -> str:
     return str(case.name).encode("unicode_escape").decode()[:40]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if case.refused is None], ids=shown)
 def test_a_table_is_mirrored_under_its_own_names(spark: SparkSession, outcome: Outcome, case: Case) -> None:
     where = place(outcome, case)
@@ -256,12 +257,14 @@ def test_a_table_is_mirrored_under_its_own_names(spark: SparkSession, outcome: O
     assert str(case.name) not in outcome.reasons
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if case.refused], ids=shown)
 def test_a_table_is_refused_by_name(outcome: Outcome, case: Case) -> None:
     assert case.refused is not None
     assert re.search(case.refused, outcome.reasons[str(case.name)])
 
 
+@pytest.mark.long
 def test_a_mirror_has_the_features_that_its_names_and_types_need_and_no_others(
     spark: SparkSession, outcome: Outcome
 ) -> None:

@@ -232,6 +232,7 @@ def test_delays_double_up_to_a_limit() -> None:
     assert delays.failed("x") == 5
 
 
+@pytest.mark.long
 def test_the_command_waits_for_the_driver_that_has_the_checkpoint(
     spark: SparkSession, narrow: Mirroring
 ) -> None:

@@ -20,6 +20,7 @@ def rows(spark: SparkSession, path: str) -> list[tuple[int, int | None]]:
     return sorted(tuple(row) for row in at(spark, path).select("id", "v").collect())
 
 
+@pytest.mark.long
 def test_expressions_that_fail_and_patterns_that_collide(spark: SparkSession, tmp_path: Path) -> None:
     """A division by zero concerns its record; a target that two tables of a pattern have, the second one."""
     ratio = {"name": "ratio", "condition": "100 / v > 1"}

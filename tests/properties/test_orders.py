@@ -15,6 +15,7 @@ from tests.support.mirroring import Mirroring, at
 ORDERED = {"ordering": {"by": "columns", "columns": ["h", "v"]}}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_any_delivery_in_the_order_of_a_column_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path

@@ -44,6 +44,7 @@ def stored(spark: SparkSession, folder: Path) -> list[Row]:
     return [row.asDict() for row in spark.read.format("delta").load(f"{folder}/lake/items").collect()]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("many_ids", "batches", "crashes"),

@@ -99,7 +99,10 @@ def test_so_it_does_where_only_some_columns_begin_versions(
     _check(spark, Mirroring(tmp_path, {"tables": tables}), delivery.batches(IN_ORDER), tracked=["note"])
 
 
-@pytest.mark.parametrize("tracked", [None, ["note"]], ids=["all columns", "one column"])
+@pytest.mark.parametrize(
+    "tracked",
+    [pytest.param(None, id="all columns", marks=pytest.mark.long), pytest.param(["note"], id="one column")],
+)
 def test_a_few_histories(tracked: list[str] | None, spark: SparkSession, tmp_path: Path) -> None:
     """What the thorough tests do with many, so that each run of the tests has seen it."""
     more = {} if tracked is None else {"trackedColumns": tracked}

@@ -125,6 +125,7 @@ def test_in_a_new_checkpoint_tokens_ask_for_nothing(spark: SparkSession, tmp_pat
     assert found(spark, mirroring, "parked") == EXPECTED
 
 
+@pytest.mark.long
 def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tmp_path: Path) -> None:
     """Files of the same names, but another folder: without a reset they would count as read."""
     first, second = history(Shop())

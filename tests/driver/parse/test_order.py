@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -106,6 +107,7 @@ def test_values_of_custom_records_are_compared_as_what_they_are(spark: SparkSess
         assert why in event["reason"]
 
 
+@pytest.mark.long
 def test_columns_have_the_types_of_their_schema(spark: SparkSession, tmp_path: Path) -> None:
     """A decimal comes as bytes in base64, a time as a number. Without a schema nothing tells the base64 of
     bytes from digits, so that such records wait, as do a truncate and a delete whose before image was made

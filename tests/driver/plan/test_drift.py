@@ -363,6 +363,7 @@ def test_fail_stops_the_batch_whole_and_skip_lets_it_go_on(spark: SparkSession, 
 # Old schemas, and types that do not fit
 
 
+@pytest.mark.long
 def test_older_events_are_no_drift_and_a_dropped_column_is(spark: SparkSession, tmp_path: Path) -> None:
     """A partition that lags, or a table that is read again."""
     size, note = Column("size", "int32", default=7), Column("note", "string", optional=True)
@@ -386,6 +387,7 @@ def test_older_events_are_no_drift_and_a_dropped_column_is(spark: SparkSession, 
     assert values(spark, evolving, "lagging") == [(1, 7, None), (2, 7, None), (3, 8, None)]
 
 
+@pytest.mark.long
 def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path: Path) -> None:
     """The remedy that the reason names, followed."""
     tables = ("changed", "again", "bare")

@@ -156,6 +156,7 @@ def test_columns_that_are_widened_follow(spark: SparkSession, tmp_path: Path) ->
     assert chain.rows() == [(1, 5_000_000_001)]
 
 
+@pytest.mark.long
 def test_columns_of_other_types_and_names_follow(spark: SparkSession, tmp_path: Path) -> None:
     """Also where nobody read meanwhile: each version is read with the columns that it had."""
     more = "delta.columnMapping.mode = 'name', delta.enableTypeWidening = true)"
@@ -289,6 +290,7 @@ def test_a_key_column_that_is_not_there(spark: SparkSession, tmp_path: Path) -> 
         chain.run()
 
 
+@pytest.mark.long
 def test_a_mirror_is_mirrored_with_its_history(spark: SparkSession, tmp_path: Path) -> None:
     """Its key is known, and its metadata columns stay where they are. Its feed may be switched on later."""
     items, shop, first = table("items", Column("v", "string")), Shop(), tmp_path / "first"
@@ -324,6 +326,7 @@ def test_a_mirror_is_mirrored_with_its_history(spark: SparkSession, tmp_path: Pa
     assert [tuple(row) for row in times.collect()] == [(True,)]
 
 
+@pytest.mark.long
 def test_net_changes(spark: SparkSession, tmp_path: Path) -> None:
     """What the versions of a batch come to: one change a key, or none."""
     settings = {"source": "orders", "mode": "append", "primaryKey": ["id"]}
@@ -352,7 +355,9 @@ def test_net_changes(spark: SparkSession, tmp_path: Path) -> None:
     assert chain.sql("DELETE FROM t WHERE id = 7").run(netChanges=True).counts.records == 1
 
 
-@pytest.mark.parametrize("net", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "net", [pytest.param(False, marks=pytest.mark.long), pytest.param(True, marks=pytest.mark.thorough)]
+)
 def test_changes_of_a_table_that_keeps_no_feed_are_computed(
     net: bool, spark: SparkSession, tmp_path: Path
 ) -> None:

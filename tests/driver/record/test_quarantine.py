@@ -46,6 +46,7 @@ def told_open(mirroring: Mirroring) -> tuple[int, int]:
     return said.totals.quarantined_open, next(t.quarantined_open for t in said.tables if t.source == SOURCE)
 
 
+@pytest.mark.long
 def test_bad_records_are_kept_whole_and_replayed_when_they_can_be_applied(
     spark: SparkSession, tmp_path: Path
 ) -> None:

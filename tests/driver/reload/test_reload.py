@@ -141,6 +141,7 @@ def stored(spark: SparkSession, mirroring: Mirroring, name: str) -> dict[int, in
     return {row["id"]: row["v"] for row in found}
 
 
+@pytest.mark.long
 def test_a_shard_is_reloaded_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     """Its rows alone are compared and changed; one that is new joins the others."""
     of, shop = table("items", Column("v", "int32")), Shop()
@@ -334,6 +335,7 @@ def test_a_new_table_is_loaded_and_what_cannot_be_is_told(
     assert items.rows() == {}
 
 
+@pytest.mark.long
 def test_the_example_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

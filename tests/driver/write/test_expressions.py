@@ -149,6 +149,7 @@ def test_it_is_right_whatever_a_row_was_made_of(writer: str, spark: SparkSession
     assert "DIVIDE_BY_ZERO" in str(aside.where("topic LIKE '%parts'").select("reason").first())
 
 
+@pytest.mark.long
 def test_it_follows_the_columns_that_it_reads(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
