@@ -1,0 +1,41 @@
+"""Links of pages: they are written for the repository, and the site has the same pages at other places."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+PROJECT = {
+    "README.md": "tour.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+}
+"""Pages of the site that stand outside of docs/, by their path in the repository."""
+
+_LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
+_SOURCES = {page: source for source, page in PROJECT.items()}
+
+
+def translated(markdown: str, page: str, repository: str) -> str:
+    """The text of a page with links as the site needs them.
+
+    Args:
+        markdown: the page's text, with links as they are in the repository.
+        page: where the page is on the site, like ``runbooks/x.md``.
+        repository: address of the source, for what the site does not have.
+    """
+    here = posixpath.dirname(_SOURCES.get(page, f"docs/{page}"))
+
+    def link(found: re.Match[str]) -> str:
+        before, address, anchor = found[1], found[2], found[3] or ""
+        if re.match(r"[a-z]+:", address):
+            return found[0]
+        path = posixpath.normpath(posixpath.join(here, address))
+        place = PROJECT.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
+        if place is None:
+            return f"{before}{repository}/{path}{anchor}"
+        return f"{before}{posixpath.relpath(place, posixpath.dirname(page) or '.')}{anchor}"
+
+    return _LINK.sub(link, markdown)
