@@ -11,13 +11,15 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "operator")]
 
+from website import reference  # noqa: E402
 from website.links import PROJECT, translated  # noqa: E402
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Adds the pages of the project."""
-    for source, page in PROJECT.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    """Adds the pages of the project, and the reference."""
+    made = {page: (ROOT / source).read_text() for source, page in PROJECT.items()} | reference.pages()
+    for page, text in made.items():
+        files.append(File.generated(config, page, content=text))
     return files
 
 

@@ -14,6 +14,9 @@ PROJECT = {
 }
 """Pages of the site that stand outside of docs/, by their path in the repository."""
 
+GENERATED = {f"reference/{name}.md" for name in ("spec", "status", "columns", "commands")}
+"""Pages that are made when the site is built (`website.reference`)."""
+
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 _SOURCES = {page: source for source, page in PROJECT.items()}
 

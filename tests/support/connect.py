@@ -32,8 +32,8 @@ _START_SECONDS = 120
 
 
 class Connect:
-    """A worker with one connector, ``name``. It may be killed and started again: then it sends once more what
-    it had sent since it last wrote down how far it was, as Kafka Connect does.
+    """A worker with one connector, ``name``, or without any. It may be killed and started again: then it
+    sends once more what it had sent since it last wrote down how far it was, as Kafka Connect does.
     """
 
     def __init__(self, folder: Path, broker: Broker, name: str, connector: Mapping[str, object]) -> None:
@@ -45,10 +45,10 @@ class Connect:
         plugins = folder / "plugins"
         plugins.mkdir()
         (plugins / "debezium").symlink_to(plugin)
-        self._url = f"http://127.0.0.1:{free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         settings = {
             "bootstrap.servers": broker.bootstrap,
-            "listeners": self._url,
+            "listeners": self.url,
             "plugin.path": plugins,
             "plugin.discovery": "service_load",
             "key.converter": _JSON,
@@ -56,7 +56,9 @@ class Connect:
             "offset.storage.file.filename": folder / "offsets",
             "offset.flush.interval.ms": 1000,
         }
-        files = {"worker.properties": settings, "connector.properties": {"name": name, **connector}}
+        files: dict[str, Mapping[str, object]] = {"worker.properties": settings}
+        if connector:
+            files["connector.properties"] = {"name": name, **connector}
         for file, values in files.items():
             (folder / file).write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         log4j = f"-Dlog4j2.configurationFile={quiet(folder)}"
@@ -74,6 +76,21 @@ class Connect:
         with open(self._folder / "connect.log", "ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
 
+    def until_up(self) -> None:
+        """Wait until the worker answers."""
+        until = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            assert self._process is not None
+            assert self._process.poll() is None, f"Connect ended:\n{self.log}"
+            assert time.monotonic() < until, f"Connect does not answer:\n{self.log}"
+            time.sleep(0.5)
+
+    def _answers(self) -> bool:
+        try:
+            return requests.get(f"{self.url}/connectors", timeout=5).ok
+        except requests.RequestException:
+            return False
+
     def until_running(self) -> None:
         """Wait until the connector has a task that runs."""
         until = time.monotonic() + _START_SECONDS
@@ -85,7 +102,7 @@ class Connect:
 
     def _runs(self) -> bool:
         try:
-            said = requests.get(f"{self._url}/connectors/{self._name}/status", timeout=5)
+            said = requests.get(f"{self.url}/connectors/{self._name}/status", timeout=5)
         except requests.RequestException:
             return False
         tasks = said.json().get("tasks", []) if said.ok else []

@@ -1,0 +1,153 @@
+"""The reference: pages made from the models and the commands themselves, when the site is built."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lakemirror.api import crd
+from lakemirror.api.effects import Effect, effect
+from lakemirror.cli.main import CONTEXT, main
+
+OPERATOR = Path(__file__).parents[1] / "operator" / "lakemirror"
+Schema = dict[str, Any]
+
+
+def pages() -> dict[str, str]:
+    """The text of each page, by its place on the site."""
+    return {
+        "reference/spec.md": spec_page(),
+        "reference/status.md": status_page(),
+        "reference/columns.md": columns_page(),
+        "reference/commands.md": commands_page(),
+    }
+
+
+def spec_page() -> str:
+    """All fields of the spec, with what a change of each does to a driver that runs."""
+    effects = "\n".join(f"- **{each.name.lower()}**: {each.value}." for each in Effect)
+    lines = [_row("field", "type", "default", "a change", "meaning"), _row(*["---"] * 5)]
+    for path, node, required in fields(crd.resource_schema()["properties"]["spec"]):
+        plain = path.replace("[]", "").replace(".KEY", "")
+        given = "required" if required else _default(node)
+        said = node.get("description", "")
+        lines.append(_row(f"`{path}`", _type(node), given, effect(plain).name.lower(), said))
+    return f"""# CdcPipeline: the spec
+
+Every field below `spec`. `[]` stands for the entries of a list and `KEY` for a name of your choice. What a
+change of a field does to a driver that runs:
+
+{effects}
+
+What becomes of single tables (target, key, mode, filter and shards, and some more) is judged as it comes out
+of `tables`, `target` and `defaults` together: a change that the checkpoint cannot follow is refused, too.
+
+{_lines(lines)}
+"""
+
+
+def status_page() -> str:
+    """All fields of the status."""
+    lines = [_row("field", "type", "meaning"), _row(*["---"] * 3)]
+    for path, node, _ in fields(crd.resource_schema()["properties"]["status"]):
+        lines.append(_row(f"`{path}`", _type(node), node.get("description", "")))
+    return f"""# CdcPipeline: the status
+
+Every field below `status`, which only the operator writes. A field that is not there is not known. The
+conditions have [pages of their own](../conditions/Ready.md).
+
+{_lines(lines)}
+"""
+
+
+def columns_page() -> str:
+    """The columns that mirrors have beside those of the source."""
+    found = literals(OPERATOR / "driver" / "tables" / "columns.py")
+    told: dict[str, str] = found["COMMENTS"]
+    parts = []
+    shards = {found["SHARD"]: "string"}
+    for title, columns in (
+        ("Every mirror", found["METADATA"]),
+        ("Mirrors of versions (scd2), besides", found["VERSIONS"]),
+        ("Mirrors of several shards, besides", shards),
+    ):
+        rows = [_row(f"`{name}`", f"`{kind}`", told[name]) for name, kind in columns.items()]
+        heads = [_row("column", "type", "meaning"), _row(*["---"] * 3)]
+        parts.append(f"## {title}\n\n{_lines([*heads, *rows])}")
+    body = "\n\n".join(parts)
+    return f"""# Columns of a mirror
+
+A mirror has the columns of its source, and these. The manifest may add [further columns](../columns.md).
+
+{body}
+"""
+
+
+def commands_page() -> str:
+    """Each command with its options, and the exit codes."""
+    parts = [f"# Commands\n\n{_paragraphs(main.help or '')}"]
+    for name in sorted(main.commands):
+        command = main.commands[name]
+        context = click.Context(command, info_name=f"lakemirror {name}", **CONTEXT)  # type: ignore[arg-type]
+        parts.append(f"## lakemirror {name}\n\n```text\n{command.get_help(context)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def literals(module: Path) -> dict[str, Any]:
+    """The constants of a module, without importing it and what it needs."""
+    found: dict[str, Any] = {}
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+    return found
+
+
+def fields(node: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]:
+    """All fields below a node of the CRD's schema: path, schema and whether it has to be given."""
+    required = node.get("required", ())
+    for name, each in node.get("properties", {}).items():
+        place = f"{path}.{name}" if path else name
+        yield place, each, name in required
+        yield from fields(each, place)
+        values = each.get("additionalProperties")
+        if isinstance(values, dict) and "properties" in values:
+            yield from fields(values, f"{place}.KEY")
+        if "properties" in each.get("items", {}):
+            yield from fields(each["items"], f"{place}[]")
+
+
+def _type(node: Schema) -> str:
+    if "enum" in node:
+        return " or ".join(f"`{each}`" for each in node["enum"])
+    if node.get("type") == "array":
+        return f"list of {_type(node['items'])}"
+    values = node.get("additionalProperties")
+    if isinstance(values, dict):
+        return f"map to {_type(values)}"
+    return str(node.get("type", "any"))
+
+
+def _default(node: Schema) -> str:
+    if "default" not in node or (node.get("properties") and node["default"] != {}):
+        return ""  # those of what is inside stand there
+    return f"`{json.dumps(node['default'])}`"
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _lines(lines: list[str]) -> str:
+    return "\n".join(lines)
+
+
+def _paragraphs(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
