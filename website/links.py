@@ -14,7 +14,7 @@ PROJECT = {
 }
 """Pages of the site that stand outside of docs/, by their path in the repository."""
 
-GENERATED = {f"reference/{name}.md" for name in ("spec", "status", "columns", "commands")}
+GENERATED = {f"reference/{name}.md" for name in ("spec", "status", "columns", "audit", "commands")}
 """Pages that are made when the site is built (`website.reference`)."""
 
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")

@@ -12,6 +12,7 @@ import click
 
 from lakemirror.api import crd
 from lakemirror.api.effects import Effect, effect
+from lakemirror.api.report import COUNTERS, Counts
 from lakemirror.cli.main import CONTEXT, main
 
 OPERATOR = Path(__file__).parents[1] / "operator" / "lakemirror"
@@ -24,6 +25,7 @@ def pages() -> dict[str, str]:
         "reference/spec.md": spec_page(),
         "reference/status.md": status_page(),
         "reference/columns.md": columns_page(),
+        "reference/audit.md": audit_page(),
         "reference/commands.md": commands_page(),
     }
 
@@ -86,6 +88,50 @@ A mirror has the columns of its source, and these. The manifest may add [further
 
 {body}
 """
+
+
+AUDIT = {
+    "committed_at": "When the batch was committed",
+    "query_id": "The query of the checkpoint; another one after a reset, and for each resync",
+    "batch_id": "The number of the batch, within its query",
+    "extent": "Which input the batch had",
+    "source": "The source table; null in the row of the batch as a whole",
+    "target": "Where its mirror is",
+    "version": "The version of the Delta table after the batch",
+    "tombstones_retained": "Tombstones kept then",
+    "last_event_time": "When the source made the newest change that was applied",
+    "drift": "Columns that changed and what was done about it, as JSON",
+    "error": "Why the table was refused",
+    "positions": "What is remembered of the source's positions, as JSON",
+    "violations_by": "Expectations that were not met, as JSON",
+    "seconds": "How long the batch took, in the row of the batch as a whole",
+}
+
+
+def audit_page() -> str:
+    """The columns of the audit."""
+    counters = {name: Counts.model_fields[name].description or "" for name in COUNTERS}
+    lines = [_row("column", "type", "meaning"), _row(*["---"] * 3)]
+    for column in audit_columns().split(", "):
+        name, kind = column.split()
+        lines.append(_row(f"`{name}`", kind, (AUDIT | counters)[name].rstrip(".")))
+    return f"""# The audit
+
+`<checkpoint>/audit` is a Delta table with one row for each table of a batch, and one with a null `source` for
+the batch as a whole. A batch comes in within half a minute; until then it stands in
+`<checkpoint>/audit-pending`.
+
+{_lines(lines)}
+"""
+
+
+def audit_columns() -> str:
+    """The schema of the audit, from its module, which needs Spark to be imported."""
+    module = OPERATOR / "driver" / "record" / "audit.py"
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COLUMNS":
+            return str(eval(ast.unparse(node.value), {"COUNTERS": COUNTERS}))
+    raise AssertionError(f"{module} has no COLUMNS")
 
 
 def commands_page() -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from lakemirror.api import CdcPipeline, crd
+from lakemirror.api.supported import not_supported
 from website.links import GENERATED
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +44,45 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert target.exists(), link
         assert ROOT in target.parents, link
         assert not anchor or anchor in anchors(target), link
+
+
+SMALL = {
+    "source": {"kafka": {"bootstrapServers": "kafka:9092", "topicPattern": "shop"}},
+    "target": {"path": "/lake/{schema}/{table}"},
+    "checkpoint": "/lake/_checkpoint",
+}
+
+
+def manifests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The manifests that documents show; `SMALL` completes those of which they show a part of the spec."""
+    fields = crd.resource_schema()["properties"]["spec"]["properties"].keys()
+    for path in DOCUMENTS:
+        for number, code in enumerate(re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.M | re.S), 1):
+            shown = yaml.safe_load(code)
+            if not isinstance(shown, dict):
+                continue
+            spec = shown.get("spec", shown) if "kind" not in shown else {}
+            whole = {
+                "apiVersion": "lakemirror.io/v1alpha1",
+                "kind": "CdcPipeline",
+                "metadata": {"name": "shop"},
+            }
+            if shown.get("kind") == "CdcPipeline":
+                yield f"{path.name}-{number}", shown
+            elif spec and spec.keys() <= fields:
+                yield f"{path.name}-{number}", {**whole, "spec": {**SMALL, **spec}}
+
+
+MANIFESTS = dict(manifests())
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_what_documents_show_is_valid(name: str) -> None:
+    assert not_supported(CdcPipeline.from_yaml(yaml.safe_dump(MANIFESTS[name])).spec) == []
+
+
+def test_documents_show_manifests() -> None:
+    assert len(MANIFESTS) > 20
 
 
 def test_the_licence_is_apaches_and_the_package_says_so() -> None:

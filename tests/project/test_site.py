@@ -58,6 +58,7 @@ def test_the_reference_has_its_pages_and_each_field() -> None:
         assert len(told) > 50
         assert all(f"| `{path}` |" in made[f"reference/{name}.md"] for path in told)
     assert "## lakemirror verify" in made["reference/commands.md"]
+    assert "| `late_after_collection` | BIGINT |" in made["reference/audit.md"]
     assert "`__delete_seq`" in made["reference/columns.md"]
 
 
