@@ -16,16 +16,22 @@ from lakemirror.driver.write.target import DELTA, TargetKind
 
 
 @contextmanager
-def open_target(spark: SparkSession, pipeline: CdcPipeline, secrets: Secrets) -> Iterator[TargetKind]:
-    """What opens and writes mirrors, while this is entered. Only for who owns the checkpoint."""
+def open_target(
+    spark: SparkSession, pipeline: CdcPipeline, secrets: Secrets, *, owned: bool = True
+) -> Iterator[TargetKind]:
+    """What opens and writes mirrors, while this is entered; ``owned`` by who owns the checkpoint.
+
+    A database is asked for nothing before it is needed: where it is away at the start, the first batch waits
+    for it, like any other.
+    """
     jdbc = pipeline.spec.target.jdbc
     if jdbc is None:
         yield DELTA
         return
     whose = hashlib.sha256(f"{pipeline.name} {pipeline.spec.checkpoint}".encode()).hexdigest()[:8]
-    database = Database(login_at("spec.target.jdbc", jdbc.url, jdbc.secret, secrets), whose)
+    login = login_at("spec.target.jdbc", jdbc.url, jdbc.secret, secrets)
+    database = Database(login, whose, owned=owned)
     try:
-        database.clear(spark)
         yield JdbcTarget(database)
     finally:
         database.close()

@@ -40,10 +40,11 @@ class Session:
 
 class Database:
     """The database of a URL; safe to use from several threads. ``owner`` tells the staging tables of one
-    pipeline from those of others.
+    pipeline from those of others; ``owned``: those that are there at the first connection are left of a
+    driver that was killed, and are dropped.
     """
 
-    def __init__(self, login: Login, owner: str) -> None:
+    def __init__(self, login: Login, owner: str, *, owned: bool = False) -> None:
         self.dialect = dialect_of(login.url)
         self.making = threading.Lock()
         """Held while tables are made that several mirrors have in common."""
@@ -52,13 +53,19 @@ class Database:
         self._idle: list[Any] = []
         self._left: list[str] = []
         self._dropping = threading.Lock()
+        self._litter, self._clearing = owned, threading.Lock()
 
     @contextmanager
     def session(self, spark: SparkSession) -> Iterator[Session]:
         """A connection, each statement of which is a transaction."""
         connection = self._taken() or self._connected(spark)
+        session = Session(connection)
         try:
-            yield Session(connection)
+            with self._clearing:
+                if self._litter:
+                    self._clear(session)
+                    self._litter = False
+            yield session
         except BaseException as error:
             lost = isinstance(error, Py4JJavaError) and not _is_alive(connection)
             _close(connection)
@@ -109,16 +116,15 @@ class Database:
             except DatabaseUnreachable:
                 return
 
-    def clear(self, spark: SparkSession) -> None:
+    def _clear(self, session: Session) -> None:
         """Drop the staging tables that a driver has left behind."""
         quoted = self.dialect.quoted
-        with self.session(spark) as session:
-            begins = f"table_name LIKE {literal(self.staging.replace('_', '!_') + '%')} ESCAPE '!'"
-            found = session.query(
-                f"SELECT table_schema, table_name FROM information_schema.tables WHERE {begins}"
-            )
-            for schema, name in found:
-                session.execute(f"DROP TABLE IF EXISTS {quoted(schema)}.{quoted(name)}")
+        begins = f"table_name LIKE {literal(self.staging.replace('_', '!_') + '%')} ESCAPE '!'"
+        found = session.query(
+            f"SELECT table_schema, table_name FROM information_schema.tables WHERE {begins}"
+        )
+        for schema, name in found:
+            session.execute(f"DROP TABLE IF EXISTS {quoted(schema)}.{quoted(name)}")
 
     def close(self) -> None:
         """Close the connections that nobody has."""
