@@ -39,8 +39,12 @@ def _without_effect(spec: PipelineSpec) -> Iterator[Found]:
 
 
 _LAKE = "is not supported with target.jdbc: it is for Delta tables. Leave it out"
-_YET = "is not supported yet with target.jdbc"
-_NO_EVENTS = f"{_YET}, whose tables have the current rows: use scd1"
+_NOT = "is not supported with target.jdbc"
+_NO_EVENTS = f"{_NOT}, whose tables have the current rows: use scd1"
+_NO_COLUMN = {
+    "identity": f"{_NOT}: leave it out, or use columns.keyHash",
+    "expressions": f"{_NOT}: compute the columns in a view over the mirror",
+}
 
 
 def _of_database(spec: PipelineSpec) -> Iterator[Found]:
@@ -53,17 +57,13 @@ def _of_database(spec: PipelineSpec) -> Iterator[Found]:
             yield ("target", to_camel(name)), _LAKE
     if spec.maintenance is not None:
         yield ("maintenance",), _LAKE
-    if spec.verify is not None:
-        yield ("verify",), f"{_YET}: leave it out"
     if spec.deletion_policy == "DeleteAll":
-        yield ("deletionPolicy",), f"DeleteAll {_YET}: use DeleteCheckpoint, and drop the tables yourself"
+        yield ("deletionPolicy",), f"DeleteAll {_NOT}: use DeleteCheckpoint, and drop the tables yourself"
     if spec.source.files is not None and spec.source.files.format != "records":
-        yield ("source", "files", "format"), f"{spec.source.files.format} {_YET}: use files of records"
+        why = f"{spec.source.files.format} {_NOT}, where nothing tells which files are applied"
+        yield ("source", "files", "format"), f"{why}: use files of records"
     if spec.defaults.mode != "scd1":
-        yield (
-            ("defaults", "mode"),
-            f"{spec.defaults.mode} {_YET}, whose tables have the current rows: use scd1",
-        )
+        yield ("defaults", "mode"), f"{spec.defaults.mode} {_NO_EVENTS}"
 
 
 def _of_database_tables(spec: PipelineSpec) -> Iterator[Found]:
@@ -72,7 +72,7 @@ def _of_database_tables(spec: PipelineSpec) -> Iterator[Found]:
         if table.mode not in (None, "scd1"):
             yield (*at, "mode"), f"{table.mode} {_NO_EVENTS}"
         if table.merge_shards:
-            yield (*at, "mergeShards"), f"{_YET}: give each shard its own target"
+            yield (*at, "mergeShards"), f"{_NOT}: give each shard its own target, and join them in a view"
         if table.target is not None and table.target.path is not None:
             yield (*at, "target", "path"), "is no place in a database (target.jdbc): give target.table"
         elif table.target is not None and (table.target.table or "").count(".") > 1:
@@ -81,9 +81,9 @@ def _of_database_tables(spec: PipelineSpec) -> Iterator[Found]:
         for name in ("compatibility", "change_feed"):
             if table.target is not None and getattr(table.target, name) is not None:
                 yield (*at, "target", to_camel(name)), _LAKE
-        for name in ("identity", "expressions"):
+        for name, why in _NO_COLUMN.items():
             if table.columns is not None and getattr(table.columns, name) is not None:
-                yield (*at, "columns", name), f"{_YET}: leave it out"
+                yield (*at, "columns", name), why
 
 
 def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:

@@ -14,6 +14,7 @@ from lakemirror.cli.common import (
     call,
     debug_option,
     driver_module,
+    given_directories,
     manifest_option,
     read_pipeline,
     secret_option,
@@ -96,6 +97,7 @@ def reload(
         at=at,
         empty=empty,
         timeout=timeout,
+        secrets=given_directories(secrets),
         told=lambda table: click.echo("\n".join(told(table, timeout))),
         debug=debug,
     )

@@ -136,6 +136,7 @@ def verify(
         ),
         most=limit,
         repair=repair,
+        secrets=given_directories(secrets),
         told=lambda table: click.echo("\n".join(told(table))),
         debug=debug,
     )

@@ -112,7 +112,9 @@ class Loading:
         with open_source(session, source_of(spec.verify, run.secrets), spec) as sources:
             known = audit.history(run.session, spec.checkpoint).tables
             [name] = wanted(known, [table], sources)
-            found, request = stage_table(session, run.pipeline, sources, run.storage, name)
+            found, request = stage_table(
+                session, run.pipeline, sources, run.storage, name, open_store=run.target.open
+            )
         if request is None:
             return found
         run.storage.write_text_new(f"{FOLDER}/{request.id}.json", request.text())

@@ -39,6 +39,7 @@ from lakemirror.driver.errors import (
 )
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.read.base import RAW_NAMES, Batch
+from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.reload.reading import RELOAD_TOPIC, as_read
@@ -54,8 +55,11 @@ from lakemirror.driver.runtime.replay_requests import (
 )
 from lakemirror.driver.runtime.replayer import Alone
 from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.runtime.verifier import URLS, DatabaseWanted, Login, SnapshotWanted, source_of
+from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.tables.store import OpenStore
 from lakemirror.driver.verify.jdbc import Database
 from lakemirror.driver.verify.open import SourceWanted, open_source
 from lakemirror.driver.verify.sources import SourceTables, SourceUnfit
@@ -210,12 +214,14 @@ def reload(
     empty: bool = False,
     spark: SparkSession | None = None,
     timeout: float = WAIT_SECONDS,
+    secrets: Secrets | None = None,
     told: Callable[[Reloaded], None] = lambda table: None,
 ) -> list[Reloaded]:
     """Bring mirrors to what ``source`` shows: those of the ``tables`` that are named, or all.
 
     ``at`` is when the source was like that, for a snapshot that is no database, and ``empty`` whether such a
-    one may have no rows. ``timeout`` is for how many seconds a running driver is waited for. One table that
+    one may have no rows. ``timeout`` is for how many seconds a running driver is waited for. ``secrets``
+    has the directory of the Secret of ``target.jdbc``, where the mirrors are in a database. One table that
     fails stops no other. Raises LakemirrorError where nothing can be read.
     """
     pipeline = with_absolute_paths(pipeline)
@@ -225,12 +231,21 @@ def reload(
     try:
         storage = open_storage(pipeline.spec.checkpoint, session)
         reading, done = session_for(session), []
-        with open_source(reading, source, pipeline.spec) as sources:
+        with (
+            open_target(session, pipeline, secrets or {}, owned=False) as target,
+            open_source(reading, source, pipeline.spec) as sources,
+        ):
             known = audit.history(session, pipeline.spec.checkpoint).tables
             for name in wanted(known, tables, sources):
-                found, request = stage_table(reading, pipeline, sources, storage, name, at=at, empty=empty)
+                found, request = stage_table(
+                    *(reading, pipeline, sources, storage, name),
+                    at=at,
+                    empty=empty,
+                    open_store=target.open,
+                )
                 if request is not None:
-                    found = replace(found, outcome=_carried_out(session, pipeline, storage, request, timeout))
+                    outcome = _carried_out(session, pipeline, storage, request, timeout, target)
+                    found = replace(found, outcome=outcome)
                 told(found)
                 done.append(found)
         return done
@@ -270,13 +285,16 @@ def stage_table(
     *,
     at: datetime | None = None,
     empty: bool = False,
+    open_store: OpenStore = Mirror,
 ) -> tuple[Reloaded, ReloadRequest | None]:
-    """A table, read and compared, and the request that has it written; None where nothing is to be."""
+    """A table, read and compared, and the request that has it written; None where nothing is to be.
+    ``open_store`` opens its mirror.
+    """
     identity = new_identity()
     storage.write_text_new(f"{FOLDER}/{identity}{_STAGED}", f"{name}\n")
     try:
-        table, place = table_of(session, pipeline, name), folder(pipeline, identity)
-        found = stage(session, table, sources, place, at=at, empty=empty)
+        table = table_of(session, pipeline, name, open_store)
+        found = stage(session, table, sources, folder(pipeline, identity), at=at, empty=empty)
         if found.records:
             return Reloaded(str(name), found), ReloadRequest(identity, str(name), found.records)
         result = Reloaded(str(name), found)
@@ -309,14 +327,19 @@ def forget_abandoned(storage: Storage, now: datetime) -> None:
 
 
 def _carried_out(
-    session: SparkSession, pipeline: CdcPipeline, storage: Storage, request: ReloadRequest, timeout: float
+    session: SparkSession,
+    pipeline: CdcPipeline,
+    storage: Storage,
+    request: ReloadRequest,
+    timeout: float,
+    target: TargetKind,
 ) -> ReplayOutcome:
     """Have a request carried out: here, or by the driver that owns the checkpoint."""
     try:
         with Owner(storage, run_id=f"reload-{request.id}") as owner:
             owner.hold_jvm(session)
             with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
-                return Reloader(session, pipeline, storage).carry_out(request)
+                return Reloader(session, pipeline, storage, target=target).carry_out(request)
     except CheckpointInUse:
         storage.write_text_new(f"{FOLDER}/{request.id}.json", request.text())
         return await_outcome(storage, request, timeout, FOLDER)

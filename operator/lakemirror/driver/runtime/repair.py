@@ -132,9 +132,10 @@ def repair(
     storage: Storage,
     requests: Sequence[RepairRequest],
     timeout: float,
+    target: TargetKind = DELTA,
 ) -> list[ReplayOutcome]:
     """Have requests carried out: here, or by the driver that owns the checkpoint, for which this waits for
-    ``timeout`` seconds each.
+    ``timeout`` seconds each. ``target`` is the kind of place that has the mirrors.
     """
     if not requests:
         return []
@@ -142,7 +143,7 @@ def repair(
         with Owner(storage, run_id=f"repair-{requests[0].id}") as owner:
             owner.hold_jvm(session)
             with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
-                repairer = Repairer(session, pipeline)
+                repairer = Repairer(session, pipeline, target=target)
                 return [repairer.carry_out(each) for each in requests]
     except CheckpointInUse:
         for each in requests:

@@ -247,6 +247,7 @@ def _verifications(run: RunContext, feed: Feed) -> Verifications:
         lag=lambda: announcer.lag(feed),
         tell=tell,
         warn=announcer.warn,
+        open_store=run.target.open,
     )
 
 

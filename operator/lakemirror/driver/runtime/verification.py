@@ -26,6 +26,8 @@ from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.runtime.verifier import Patience, Verified, chosen, compare, partitions
+from lakemirror.driver.tables.mirror import Mirror
+from lakemirror.driver.tables.store import OpenStore
 from lakemirror.driver.verify.open import SourceWanted, open_source, source_of
 from lakemirror.driver.verify.table import Checked, session_for
 
@@ -37,7 +39,8 @@ _log = logging.getLogger(__name__)
 
 class Verifications:
     """The comparisons of a run. ``known`` gives the source tables that are mirrored, ``lag`` what the source
-    still holds; ``tell`` takes what came of each comparison, ``warn`` what a person should see.
+    still holds; ``tell`` takes what came of each comparison, ``warn`` what a person should see;
+    ``open_store`` opens mirrors.
     """
 
     def __init__(
@@ -51,11 +54,12 @@ class Verifications:
         lag: Callable[[], Lag],
         tell: Callable[[Verification], None],
         warn: Callable[[str], None],
+        open_store: OpenStore = Mirror,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._spark, self._pipeline, self._storage = spark, pipeline, storage
         self._known, self._lag, self._tell, self._warn, self._clock = known, lag, tell, warn, clock
-        self._asked = pipeline.spec.verify
+        self._open_store, self._asked = open_store, pipeline.spec.verify
         self._source: SourceWanted | None = None
         if self._asked is not None and self._asked.schedule is not None:
             self._source = source_of(self._asked, secrets)
@@ -124,6 +128,7 @@ class Verifications:
                     caught_up=self._caught_up,
                     alive=lambda: True,
                     partitions=partial(partitions, self._pipeline, self._storage),
+                    open_store=self._open_store,
                     stopping=stopping,
                 )
             if stopping():

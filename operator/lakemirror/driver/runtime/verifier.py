@@ -23,6 +23,7 @@ from lakemirror.driver.errors import LakemirrorError, NotAnswered, PipelineStopp
 from lakemirror.driver.jdbc import Login
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.read.offset_log import OffsetLog
+from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.paths import absolute, with_absolute_paths
 from lakemirror.driver.runtime.repair import RepairRequest
@@ -30,11 +31,15 @@ from lakemirror.driver.runtime.repair import repair as carry_out
 from lakemirror.driver.runtime.replay_requests import ReplayOutcome
 from lakemirror.driver.runtime.reporter import REPORT_FILE
 from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.target import open_target
+from lakemirror.driver.tables.mirror import Mirror
+from lakemirror.driver.tables.store import OpenStore
 from lakemirror.driver.verify.arrivals import Arrivals, shown
 from lakemirror.driver.verify.dialects import DIALECTS
 from lakemirror.driver.verify.open import DatabaseWanted, SnapshotWanted, SourceWanted, open_source, source_of
 from lakemirror.driver.verify.sources import SourceTables, SourceUnfit
 from lakemirror.driver.verify.table import Checked, check, opened, repairing, session_for
+from lakemirror.driver.write.target import TargetKind
 
 __all__ = [
     "Checked",
@@ -117,11 +122,13 @@ def verify(
     most: int = MOST_KEYS,
     repair: bool = False,
     spark: SparkSession | None = None,
+    secrets: Secrets | None = None,
     told: Callable[[Checked], None] = lambda table: None,
 ) -> Verified:
     """Compare the mirrors of ``pipeline`` with ``source``: those of the ``tables`` that are named, or all.
 
-    ``told`` gets each table when it is done. ``repair`` has wrong rows read again and applied, by the driver
+    ``told`` gets each table when it is done. ``secrets`` has the directory of the Secret of ``target.jdbc``,
+    where the mirrors are in a database. ``repair`` has wrong rows read again and applied, by the driver
     that owns the checkpoint or, where there is none, here. What is wrong with one table stands in its
     `Checked`. Raises LakemirrorError where nothing can be compared.
     """
@@ -132,7 +139,10 @@ def verify(
     try:
         storage = open_storage(pipeline.spec.checkpoint, session)
         standing, comparing = Standing(storage), session_for(session)
-        with open_source(comparing, source, pipeline.spec) as sources:
+        with (
+            open_target(session, pipeline, secrets or {}, owned=False) as target,
+            open_source(comparing, source, pipeline.spec) as sources,
+        ):
             wanted = chosen(pipeline, audit.history(session, pipeline.spec.checkpoint).tables, tables)
             done = compare(
                 comparing,
@@ -145,9 +155,12 @@ def verify(
                 partitions=partial(partitions, pipeline, storage),
                 most=most,
                 images=repair,
+                open_store=target.open,
                 told=told,
             )
-            return _repaired(comparing, pipeline, storage, sources, done, patience.wait) if repair else done
+            if not repair:
+                return done
+            return _repaired(comparing, pipeline, storage, sources, target, done, patience.wait)
     finally:
         if spark is None:
             session.stop()
@@ -158,6 +171,7 @@ def _repaired(
     pipeline: CdcPipeline,
     storage: Storage,
     sources: SourceTables,
+    target: TargetKind,
     done: Verified,
     timeout: float,
 ) -> Verified:
@@ -169,12 +183,12 @@ def _repaired(
         if not wrong:
             continue
         try:
-            table = opened(session, pipeline, checked.source)
+            table = opened(session, pipeline, checked.source, target.open)
             found = tuple(repairing(checked, table, sources))
             requests.append(RepairRequest(uuid.uuid4().hex[:12], checked.source, epoch, found))
         except SourceUnfit as error:
             impossible.append(Repaired(checked.source, wrong, impossible=str(error)))
-    outcomes = carry_out(session, pipeline, storage, requests, timeout)
+    outcomes = carry_out(session, pipeline, storage, requests, timeout, target)
     made = [
         Repaired(request.table, len(request.events), outcome)
         for request, outcome in zip(requests, outcomes, strict=True)
@@ -194,16 +208,19 @@ def compare(
     partitions: Callable[[], Mapping[str, Collection[int]]] = dict,
     most: int = MOST_KEYS,
     images: bool = False,
+    open_store: OpenStore = Mirror,
     told: Callable[[Checked], None] = lambda table: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Verified:
-    """Compare the ``wanted`` source tables, one after the other; one that fails stops no other."""
+    """Compare the ``wanted`` source tables, whose mirrors ``open_store`` opens, one after the other; one that
+    fails stops no other.
+    """
     began, done = datetime.now(UTC), []
     for source in wanted:
         if stopping():
             break
         try:
-            table = opened(spark, pipeline, source)
+            table = opened(spark, pipeline, source, open_store)
             arrivals = Arrivals(
                 sources,
                 partial(shown, table),

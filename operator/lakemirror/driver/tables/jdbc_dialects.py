@@ -191,6 +191,8 @@ class Postgres(jdbc.Postgres, Dialect):
     def out(self, kind: DataType, column: str) -> str:
         if isinstance(kind, TimestampType):
             return f"({column} AT TIME ZONE 'UTC')::text"
+        if isinstance(kind, _TEXTS):  # conditions that Spark hands down are then answered in Spark's order
+            return f'{column} COLLATE "C"'
         return f"{column}::text" if isinstance(kind, (*_TIMES, *_NESTED)) else column
 
     def options(self, query: Query) -> str:

@@ -16,8 +16,9 @@ from lakemirror.api.tables import parts_of
 from lakemirror.driver.codes import Op
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.tables.keys import can_be_key
-from lakemirror.driver.tables.mirror import KEY_PROPERTY, MODE_PROPERTY, SOURCE_PROPERTY
+from lakemirror.driver.tables.mirror import KEY_PROPERTY, MODE_PROPERTY, SOURCE_PROPERTY, Mirror
 from lakemirror.driver.tables.names import TableName
+from lakemirror.driver.tables.store import OpenStore
 from lakemirror.driver.verify.arrivals import Arrivals
 from lakemirror.driver.verify.ranges import narrow
 from lakemirror.driver.verify.repairs import Event, events
@@ -61,9 +62,13 @@ def session_for(spark: SparkSession) -> SparkSession:
     return session
 
 
-def opened(spark: SparkSession, pipeline: CdcPipeline, source: str) -> MirroredTable:
-    """The mirror of a source table. Raises SourceUnfit for one that is not compared, and says why."""
-    mirrored = table_of(spark, pipeline, named(source))
+def opened(
+    spark: SparkSession, pipeline: CdcPipeline, source: str, open_store: OpenStore = Mirror
+) -> MirroredTable:
+    """The mirror of a source table, which ``open_store`` opens. Raises SourceUnfit for one that is not
+    compared, and says why.
+    """
+    mirrored = table_of(spark, pipeline, named(source), open_store)
     if not mirrored.mirror.exists:
         raise SourceUnfit(f"{source}: there is no mirror at {mirrored.location} yet")
     return mirrored
@@ -75,7 +80,9 @@ def named(source: str) -> TableName:
     return TableName(database[0] if database else None, database[1] if len(database) > 1 else None, name)
 
 
-def table_of(spark: SparkSession, pipeline: CdcPipeline, table: TableName) -> MirroredTable:
+def table_of(
+    spark: SparkSession, pipeline: CdcPipeline, table: TableName, open_store: OpenStore = Mirror
+) -> MirroredTable:
     """A source table, whose mirror need not be there. Raises SourceUnfit for one that is left out, and where
     another table's mirror stands.
     """
@@ -83,9 +90,7 @@ def table_of(spark: SparkSession, pipeline: CdcPipeline, table: TableName) -> Mi
     settings = pipeline.spec.table_settings(source)
     if settings is None:
         raise SourceUnfit(f"{source}: the manifest leaves this table out")
-    if pipeline.spec.target.jdbc is not None:
-        raise SourceUnfit(f"{source}: a mirror in a database (target.jdbc) is not compared or reloaded yet")
-    mirrored = MirroredTable(spark, pipeline, table, settings, ())
+    mirrored = MirroredTable(spark, pipeline, table, settings, (), open_store)
     if not mirrored.mirror.exists:
         return mirrored
     owner = mirrored.properties.get(SOURCE_PROPERTY)
