@@ -32,6 +32,7 @@ from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
 from lakemirror.driver.parse.values.connect import Field
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
 from lakemirror.driver.tables.columns import SHARD
+from lakemirror.driver.tables.store import Impossible
 
 Unrepresentable = Literal["quarantine", "null", "text"]
 
@@ -67,6 +68,7 @@ class Reading:
     ``computed`` are the expressions that columns of the mirror have.
     ``shard`` is the name of a shard whose mirror has several.
     ``other_key`` is what is wrong with records whose key has other columns; None where there are none.
+    ``impossible`` tells values that the mirror's place cannot hold; None where it holds all.
     """
 
     columns: Mapping[str, DataType]
@@ -85,6 +87,7 @@ class Reading:
     placeholder: str = "__debezium_unavailable_value"
     place: str = "filter"
     shard: str | None = None
+    impossible: Impossible | None = None
 
     @property
     def source_key(self) -> list[str]:
@@ -315,7 +318,22 @@ def _problem(
                 text = F.coalesce(F.lit(None) if each.text is None else each.text, F.lit("the value"))
                 reason = F.concat(F.lit(f"column {reading.names[name]}: Spark has no value for "), text)
                 reasons.append(F.when(each.unrepresentable, reason))
-    return F.coalesce(*reasons)
+    return F.coalesce(*reasons, *_unheld(decoded, reading))
+
+
+def _unheld(decoded: Mapping[str, Decoded], reading: Reading) -> list[Column]:
+    """Why the mirror's place cannot hold the row of a change. A delete brings none, and there a key that
+    cannot be is the key of no row.
+    """
+    if reading.impossible is None:
+        return []
+    reasons = []
+    for name, each in decoded.items():
+        mirror = reading.names[name]
+        keys = len(reading.key) if mirror in reading.key else 0
+        for wrong, why in reading.impossible(each.value, reading.columns[mirror], keys):
+            reasons.append(F.when((F.col("op") != Op.DELETE) & wrong, F.lit(f"column {name} {why}")))
+    return reasons
 
 
 def _has_other_key(reading: Reading) -> Column:

@@ -95,6 +95,7 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         unrepresentable=table.spec.on_unrepresentable,
         place=f"tables[{table.settings.source}].filter",
         shard=table.shard,
+        impossible=table.mirror.impossible,
     )
     fills = columns.fills_of(table, turns, reading, alteration)
     return TablePlan(

@@ -38,6 +38,7 @@ from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.jdbc_database import STAGING, Database, Session
 from lakemirror.driver.tables.jdbc_marks import Mark, Marks
 from lakemirror.driver.tables.names import Location
+from lakemirror.driver.tables.store import Impossible
 
 _TOMBSTONES: Final = "__tombstones"
 _MIRRORS, _BATCHES = "lakemirror_mirrors", "lakemirror_batches"
@@ -220,6 +221,10 @@ class JdbcMirror:
 
     def needs(self, added: Kinds, *, wider: bool = False) -> str | None:
         return None
+
+    @property
+    def impossible(self) -> Impossible:
+        return self.database.dialect.unheld
 
     # -- its form ---------------------------------------------------------------------------------
 

@@ -124,8 +124,13 @@ class Dialect(ABC):
         hold it: with what is wrong then, as said of the column.
         """
 
+    def unheld(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
+        """The same, said with the name of the database (`lakemirror.driver.tables.store.Impossible`)."""
+        found = self.impossible(value, kind, keys)
+        return [(wrong, f"{why}, which {self.title} cannot hold") for wrong, why in found]
+
     def refused(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
-        """The same, and those under which it may have refused it."""
+        """Conditions as `impossible` has them, and those under which it may have refused it."""
         return self.impossible(value, kind, keys)
 
     @abstractmethod

@@ -80,6 +80,7 @@ class Mirror:
     """
 
     keeps_events = True
+    impossible = None
 
     def __init__(
         self,

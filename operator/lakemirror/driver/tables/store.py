@@ -35,6 +35,12 @@ class Facts(Protocol):
         ...
 
 
+Impossible = Callable[[Column, DataType, int], list[tuple[Column, str]]]
+"""Gives conditions on a value of a type, of one of so many key columns (0: of none), under which a place of
+mirrors cannot hold it: with what is wrong then, as said of the column.
+"""
+
+
 class Store(Protocol):
     """One mirror. Its schema and properties are read once; a single driver writes it."""
 
@@ -59,6 +65,11 @@ class Store(Protocol):
     @property
     def keeps_events(self) -> bool:
         """Whether it can be a list of events, for tables that have no key."""
+        ...
+
+    @property
+    def impossible(self) -> Impossible | None:
+        """Values that cannot be kept there; None where there are none."""
         ...
 
     def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> str | None:
