@@ -8,6 +8,7 @@ from typing import Any
 from lakemirror.api.report import (
     COUNTERS,
     GAUGES,
+    CompleteReport,
     ExpectationReport,
     Report,
     SourceReport,
@@ -58,6 +59,7 @@ def report(step: int = 0, pipeline: str = PIPELINE, error: str | None = None) ->
         lag_records=1000 + step,
         lag_seconds=1200.0,
         caught_up=False,
+        complete=[CompleteReport(log="shop", below="00", time=now.isoformat())],
         tables_total=len(tables),
         tables=tables,
         resyncing=["public.*"],

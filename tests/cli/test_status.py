@@ -46,6 +46,14 @@ def test_conditions_lag_driver_and_tables() -> None:
     assert "a widened" in text
 
 
+def test_up_to_where_all_tables_are_complete_is_told() -> None:
+    checkpoint = resource()["status"]["checkpoint"]
+    told = checkpoint | {"completePosition": "24023128:24023184", "completeTime": "2026-03-01T00:00:00Z"}
+    text = shown(resource(checkpoint=told))
+    assert "all tables complete up to 24023128:24023184, made 5m ago" in text
+    assert "complete up to" not in shown(resource(checkpoint=checkpoint | {"completePosition": None}))
+
+
 def test_names_stay_whole_on_a_narrow_terminal() -> None:
     [table] = resource()["status"]["tables"]
     text = shown(resource(tables=[table, table | {"error": "no such column: " + "x" * 60}]), width=80)

@@ -93,6 +93,12 @@ class CdcPipeline(Model):
         # By name: the contract must not depend on the driver.
         return importlib.import_module("lakemirror.driver.runtime.runner").run(self, once=once, **options)
 
+    def read_at(self, position: str, **options: Any) -> Any:
+        """What to read of each mirror to see the source as it was at ``position``: see
+        ``lakemirror.driver.runtime.read_at.read_at``. Needs ``lakemirror[spark]``.
+        """
+        return importlib.import_module("lakemirror.driver.runtime.read_at").read_at(self, position, **options)
+
     @classmethod
     def _validated(cls, document: Any, *, by_name: bool) -> Self:
         errors = [] if by_name else list(_empty_fields(document))

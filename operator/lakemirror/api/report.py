@@ -249,8 +249,25 @@ class CheckpointReport(Part):
     """When the source made the newest change that is applied."""
     caught_up: bool | None = None
     """Whether everything that the source has is applied."""
+    complete_position: Word | None = None
+    """Up to which position of the source all changes of all tables are applied; nothing where that is not
+    known. See docs/consistent-reads.md."""
+    complete_time: Time | None = None
+    """When the source made the change at completePosition."""
     observed_at: Time | None = None
     """When the driver said so; it does at least every 30 s. Old figures make Ready unknown."""
+
+
+class CompleteReport(Part):
+    """Up to where a log of the source is applied."""
+
+    log: Word
+    """What the connector calls itself (``source.name``)."""
+    below: Word
+    """All changes before this position are applied: ``__seq``, or what comes next after one, as hexadecimal
+    digits."""
+    time: Time | None = None
+    """When the source made the change there."""
 
 
 class SourceReport(Part):
@@ -322,6 +339,8 @@ class Report(CheckpointReport):
     batch_seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """How long they took together."""
     totals: Totals = Totals()
+    complete: list[CompleteReport] = Field(default_factory=list)
+    """Up to where each log of the source is applied, as far as that is known."""
     verified: Verification | None = None
     """What came of the last comparison with the source; nothing before the first."""
     tables_total: Count = 0

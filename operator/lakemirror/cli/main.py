@@ -5,7 +5,19 @@ from __future__ import annotations
 import click
 
 import lakemirror
-from lakemirror.cli import crd, operator, reload, render, replay, report, run, status, validate, verify
+from lakemirror.cli import (
+    crd,
+    operator,
+    read_at,
+    reload,
+    render,
+    replay,
+    report,
+    run,
+    status,
+    validate,
+    verify,
+)
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -26,6 +38,7 @@ for command in (
     crd.crd,
     status.status,
     verify.verify,
+    read_at.read_at,
     replay.replay,
     reload.reload,
     report.report,

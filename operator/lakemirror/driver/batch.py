@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
 from lakemirror.driver.applier import described, is_of
+from lakemirror.driver.consistent.reach import BEGIN, Part, reach
 from lakemirror.driver.decision import Decision
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
 from lakemirror.driver.isolation import PipelineTables
@@ -42,6 +43,7 @@ from lakemirror.driver.record.aside import keep_aside
 from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.conservation import require_accounted
 from lakemirror.driver.results import BatchResult, TableResult, without_open
+from lakemirror.driver.sequence import GIVEN
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.write.target import DELTA, TargetKind
 from lakemirror.driver.write.transaction import noted, transaction
@@ -291,8 +293,9 @@ class BatchApplier:
         seen, batch = given.seen, given.batch
         merged = [each.name for each in decisions if each.plan and each.name in self._tables]
         self._ahead.begin(self._tables[name].read_log for name in merged)
-        tables = {each.source: each for each in written}
-        result = BatchResult(batch.batch_id, rest=_rest(seen, decisions), tables=tables)
+        tables = {each.source: each for each in self._placed(written, given)}
+        tops = None if self._again else positions.tops(given.memory)
+        result = BatchResult(batch.batch_id, rest=_rest(seen, decisions), tables=tables, tops=tops)
         require_accounted(result, seen.records)
         told = bool(result.tables or result.rest.quarantined)
         if self._again:
@@ -306,6 +309,21 @@ class BatchApplier:
         self._every = 1 + seen.records // _SORTED
         self._first = False
         return result
+
+    def _placed(self, written: Sequence[TableResult], given: _Profiled) -> Iterator[TableResult]:
+        """The results, each with the positions that its table's changes have."""
+        seen = {str(name): table for name, table in given.seen.tables.items()}
+        by: str = self._spec.order.by
+        made = by == GIVEN
+        before = positions.streamed({} if self._again else self._memory)
+        for each in written:
+            table = seen[each.source]
+            logs = {part.log for part in table.parts if part.log is not None} if table.unanchored else ()
+            snapshots = (positions.last_snapshot(given.memory, log) for log in logs)
+            snapshot = max((at for at in snapshots if at is not None), default=None)
+            found = reach(table.parts, before, given=made, snapshot=snapshot)
+            aside = each.counts.quarantined + each.counts.refused > 0
+            yield replace(each, reach=found, gap=_gap(table.parts, made) if aside else None)
 
     # -- between batches --------------------------------------------------------------------------
 
@@ -332,6 +350,12 @@ class BatchApplier:
             for table in self._tables
             if str(table.name) not in waiting
         )
+
+
+def _gap(parts: Sequence[Part], given: bool) -> str:
+    """A position below all changes of a table in a batch."""
+    found = reach(parts, lambda stream: None, given=given)
+    return BEGIN if found is None else found.first
 
 
 def _rest(seen: Overview, decisions: Sequence[Decision]) -> Counts:

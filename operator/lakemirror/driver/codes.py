@@ -26,6 +26,9 @@ class Op(StrEnum):
     """State, without key, of events that a truncate made needless."""
 
 
+OWN_TOPICS: Final = "__lakemirror."
+"""How the topics begin of events that no source has sent."""
+
 WITH_ROW: Final = (Op.CREATE, Op.UPDATE, Op.READ)
 """What leaves a row."""
 

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from lakemirror.api.report import NONE, Counts
+from lakemirror.driver.consistent.complete import Top
+from lakemirror.driver.consistent.reach import Reach
 
 
 def _now() -> datetime:
@@ -79,7 +81,9 @@ class TableResult:
     """What one batch did to one table, or several did together.
 
     ``tombstones_retained``, ``version``, ``rows`` and ``error`` are states: how it is afterwards. ``error``
-    says why the table is refused (the table, the cause and the remedy); None when it is written.
+    says why the table is refused (the table, the cause and the remedy); None when it is written. ``reach``
+    tells between which positions the changes lie that were new, ``gap`` (hexadecimal digits) a position below
+    all records that were kept aside.
     """
 
     source: str
@@ -92,6 +96,8 @@ class TableResult:
     drift: tuple[Drift, ...] = ()
     violated: Sequence[Violated] = ()
     error: str | None = None
+    reach: Reach | None = None
+    gap: str | None = None
 
     def counted(self, **counts: int) -> TableResult:
         """The same with some of its counters set."""
@@ -101,12 +107,14 @@ class TableResult:
 @dataclass(frozen=True)
 class BatchResult:
     """What one batch did. ``rest`` counts the records that belong to no table of the pipeline: records that
-    cannot be read, tombstones and heartbeats, tables that the manifest leaves out.
+    cannot be read, tombstones and heartbeats, tables that the manifest leaves out. ``tops`` tells what the
+    source's streams have reached, None where the batch is none of the source's own count.
     """
 
     batch_id: int
     rest: Counts = NONE
     tables: dict[str, TableResult] = field(default_factory=dict)
+    tops: tuple[Top, ...] | None = None
 
     @property
     def counts(self) -> Counts:
@@ -145,6 +153,7 @@ def add(before: TableResult | None, now: TableResult) -> TableResult:
         last_event_time=_latest(t.last_event_time for t in (before, now)),
         drift=tuple(drift.values()),
         violated=sum_of((*before.violated, *now.violated)),
+        gap=min((each.gap for each in (before, now) if each.gap is not None), default=None),
         **kept,
     )
 

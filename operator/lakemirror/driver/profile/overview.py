@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakemirror.driver.codes import Op
+from lakemirror.driver.consistent.reach import Part
 from lakemirror.driver.document import aware
 from lakemirror.driver.expressions import kept
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA, unknown_schemas
@@ -73,6 +74,7 @@ class TableOverview:
     nulls: bool = False
     last_event_time: datetime | None = None
     topics: set[str] = field(default_factory=set)
+    parts: list[Part] = field(default_factory=list)
     tombstone_records: int = 0
 
 
@@ -230,6 +232,7 @@ def _count(result: Overview, row: Row) -> None:
     stretches.note(result.streams, row, str(name))
     table = result.tables.setdefault(name, TableOverview(name))
     table.topics.add(row["topic"])
+    table.parts.append(stretches.part(row))
     table.last_event_time = _later(table.last_event_time, row["last_event_time"])
     if row["kind"] == "truncate":
         table.truncates += row["events"]

@@ -5,10 +5,12 @@ alone, and their JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
+
+from lakemirror.driver.consistent.complete import Top
 
 MOST: Final = 100
 """Stretches and servers that are remembered of a partition."""
@@ -135,6 +137,26 @@ def committed_by_all(memory: Memory, now: datetime, retention: timedelta) -> byt
         if each.time is None or each.tail or each.time >= since
     ]
     return min(tops, default=b"")
+
+
+def streamed(memory: Memory) -> Callable[[object], str | None]:
+    """Tells which position the changes of a stream have reached; None for one that is not remembered."""
+    tops = {stream: place.streamed.seq for stream, place in memory.items() if place.streamed is not None}
+    return lambda stream: tops.get(stream)  # type: ignore[call-overload]
+
+
+def last_snapshot(memory: Memory, log: str) -> str | None:
+    """The position of the last snapshot of a log; None where none is remembered."""
+    places = (place for stream, place in memory.items() if stream.name == log)
+    return max((each for place in places for each in place.snapshots), default=None)
+
+
+def tops(memory: Memory) -> tuple[Top, ...]:
+    """What the changes of each stream have reached."""
+    return tuple(
+        Top(stream.name, place.streamed and place.streamed.seq, place.time)
+        for stream, place in sorted(memory.items())
+    )
 
 
 def to_json(memory: Memory) -> str:

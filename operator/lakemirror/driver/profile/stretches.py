@@ -9,7 +9,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from lakemirror.driver.codes import Op
+from lakemirror.driver.codes import OWN_TOPICS, Op
+from lakemirror.driver.consistent.reach import Part
 from lakemirror.driver.profile.evidence import unreached
 from lakemirror.driver.profile.positions import (
     At,
@@ -52,7 +53,38 @@ def aggregates(every: int = 1) -> list[Column]:
         F.collect_set(F.when(placed, F.col("server"))).alias("servers"),
         F.min(F.when(placed & (F.col("op") == Op.READ), F.col("seq"))).alias("first_read"),
         F.max(F.when(placed & (F.col("op") == Op.READ), F.col("seq"))).alias("last_read"),
+        F.min(F.when(_streamed(), F.col("seq"))).alias("streamed_low"),
+        F.min(F.when(~_streamed(), F.col("seq"))).alias("beside_low"),
+        F.max(F.when(~_streamed(), F.col("seq"))).alias("beside_top"),
+        F.max(~_streamed() & ~_was_read()).alias("strays"),
     ]
+
+
+def _streamed() -> Column:
+    """BOOLEAN: a change that stands in its stream at its position."""
+    return F.col("stream").isNotNull() & ~_was_read()
+
+
+def _was_read() -> Column:
+    """BOOLEAN: a row that was read from the table."""
+    return F.coalesce(F.col("op") == Op.READ, F.lit(False))
+
+
+def part(row: Row) -> Part:
+    """What a group's row has of its table in its stream."""
+    name, topic = row["stream"], row["topic"]
+    ours = topic is not None and topic.startswith(OWN_TOPICS)
+    return Part(
+        None if name is None else Stream(topic, row["partition"], name),
+        None if ours else name,
+        _ends(row["streamed_low"], row["streamed_top"] and row["streamed_top"]["seq"]),
+        _ends(row["beside_low"], row["beside_top"]),
+        bool(row["strays"]),
+    )
+
+
+def _ends(low: bytearray | None, top: bytearray | None) -> tuple[str, str] | None:
+    return None if low is None or top is None else (bytes(low).hex(), bytes(top).hex())
 
 
 def note(found: dict[Stream, StreamSeen], row: Row, table: str) -> None:

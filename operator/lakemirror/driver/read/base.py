@@ -89,10 +89,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Lag:
-    """What a source still holds: records (None where it cannot be known), and if nothing is left."""
+    """What a source still holds: records (None where it cannot be known), and if nothing is left.
+
+    ``had_all_at`` is the last moment (of `time.monotonic`) of which it is known that all is applied that the
+    source had then; None where only ``caught_up`` tells.
+    """
 
     records: int | None
     caught_up: bool
+    had_all_at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

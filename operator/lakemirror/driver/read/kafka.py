@@ -77,6 +77,9 @@ class KafkaFeed:
         self._client = client_options(source, secrets or {})
         self._admin = KafkaAdmin(spark, self._client)
         self._log = OffsetLog(storage)
+        self._ends: tuple[float, Offsets] | None = None
+        """When the brokers were asked, and where partitions ended that have not all been read up to there."""
+        self._had_all_at: float | None = None
         self._calls = threading.Lock()
         self._draining = threading.Event()
         self._failure: BaseException | None = None
@@ -267,16 +270,20 @@ class KafkaFeed:
                 raise
 
     def lag(self) -> Lag:
-        behind = 0
         position = self._position or self._log.position()
         if position is None:
             return Lag(None, False)
+        asked = time.monotonic()
         with self._asking():
             ends = self._admin.end_offsets(self._described())
-        for topic, partitions in ends.items():
-            done = position.get(topic, {})
-            behind += sum(max(0, end - done.get(partition, 0)) for partition, end in partitions.items())
-        return Lag(behind, behind == 0)
+        behind = _behind(position, ends)
+        if behind == 0:
+            self._had_all_at, self._ends = asked, None
+        else:  # a source that is never at rest is past what it had when it was asked before
+            if self._ends is not None and _behind(position, self._ends[1]) == 0:
+                self._had_all_at, self._ends = self._ends[0], None
+            self._ends = self._ends or (asked, ends)
+        return Lag(behind, behind == 0, self._had_all_at)
 
     def from_its_beginning(self) -> Source:
         """The source from where the checkpoint began to read it, as far as the brokers still have that."""
@@ -458,3 +465,12 @@ def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
     ranges = [each for partitions in extent.values() for each in partitions.values()]
     records = sum(until - start for start, until in ranges)
     return min(len(ranges), max(cores * _TASKS_PER_CORE, -(-records // _RECORDS_PER_TASK)))
+
+
+def _behind(position: Offsets, ends: Offsets) -> int:
+    """How many records lie between a position and the ends of partitions."""
+    return sum(
+        max(0, end - position.get(topic, {}).get(partition, 0))
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
+    )

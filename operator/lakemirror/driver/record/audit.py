@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.report import COUNTERS, NONE, Counts
 from lakemirror.driver.checkpoint.storage import open_storage
+from lakemirror.driver.consistent.reach import BEGIN, END, Reach
 from lakemirror.driver.document import aware
 from lakemirror.driver.profile.positions import Memory, Place, Stream, from_json, newest, to_json
 from lakemirror.driver.read.base import Batch
@@ -29,10 +30,12 @@ COLUMNS = (
     "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, source STRING, target STRING, "
     f"version BIGINT, {', '.join(f'{name} BIGINT' for name in COUNTERS)}, tombstones_retained BIGINT, "
     "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING, violations_by STRING, "
-    "seconds DOUBLE"
+    "seconds DOUBLE, first_seq STRING, last_seq STRING, log STRING, gap STRING"
 )
 """One row for each table of a batch, and one with null ``source`` for the batch as a whole. There,
-``seconds`` is how long the batch took until then.
+``seconds`` is how long the batch took until then. The changes that it brought to a table lie from
+``first_seq`` to ``last_seq`` (as hexadecimal digits) of the ``log``; what it kept aside lies not before
+``gap`` (for the batch as a whole: records whose table is not known).
 """
 
 
@@ -46,6 +49,8 @@ class AuditHistory:
     tables: Mapping[str, TableResult] = field(default_factory=dict)
     last_batches: Mapping[str, int] = field(default_factory=dict)
     memories: Mapping[str, Memory] = field(default_factory=dict)
+    gap: bool = False
+    """Whether records were kept aside whose table is not known."""
 
     def positions(self, query_id: str | None = None) -> dict[Stream, Place]:
         """What a query remembers of the source's positions; without ``query_id``, what all of them do."""
@@ -132,6 +137,7 @@ def _rows(
         **result.counts.values(),
         "positions": None if memory is None else to_json(memory),
         "seconds": None if seconds is None else round(seconds, 3),
+        "gap": BEGIN if result.rest.quarantined else None,
     }
     rows: list[dict[str, object]] = [{**common, **whole}]
     for table in result.tables.values():
@@ -139,8 +145,14 @@ def _rows(
         violated = json.dumps([asdict(each) for each in table.violated]) if table.violated else None
         states = {name: getattr(table, name) for name in _STATES}
         told = {"source": table.source, "drift": drift, "violations_by": violated}
-        rows.append({**common, **told, **states, **table.counts.values()})
+        rows.append({**common, **told, **states, **_reach(table), **table.counts.values()})
     return rows
+
+
+def _reach(table: TableResult) -> dict[str, str | None]:
+    """Between which positions changes are new; none at all where the first lies after the last."""
+    found = table.reach or Reach(END, BEGIN)
+    return {"first_seq": found.first, "last_seq": found.last, "log": found.log, "gap": table.gap}
 
 
 def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
@@ -160,6 +172,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         *[F.max_by(name, when).alias(name) for name in ("tombstones_retained", "error")],
         F.max("last_event_time").alias("last_event_time"),
         F.max("batch_id").alias("last_batch"),
+        F.min(_column(rows, "gap")).alias("gap"),
         F.collect_list(F.when(F.col("drift").isNotNull(), F.struct("drift", "committed_at"))).alias("drift"),
         F.max_by("positions", F.when(F.col("positions").isNotNull(), F.col("batch_id"))).alias("positions"),
         F.count(_column(rows, "violations_by")).alias("violations"),
@@ -173,6 +186,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         {row["source"]: _table(row, violated.get(row["source"], ())) for row in tables},
         {row["query_id"]: row["last_batch"] for row in queries},
         {row["query_id"]: from_json(row["positions"]) for row in queries if row["positions"] is not None},
+        any(row["gap"] is not None for row in queries),
     )
 
 
@@ -208,6 +222,7 @@ def _table(row: Row, violated: Sequence[Violated]) -> TableResult:
         drift=tuple({each.identity: each for each in drift}.values()),
         violated=tuple(violated),
         error=row["error"],
+        gap=row["gap"],
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from lakemirror.api import CdcPipeline
 from lakemirror.api.source import Envelope
+from lakemirror.driver.codes import OWN_TOPICS
 from lakemirror.driver.sequence import GIVEN
-from lakemirror.driver.verify.repairs import OWN_TOPICS
 
 RELOAD_TOPIC: Final = f"{OWN_TOPICS}reload"
 """Where rows that a reload wrote say they come from."""

@@ -13,7 +13,7 @@ from lakemirror.driver.read.base import Feed, Lag
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.runtime.events import Event, Reported, Warned
 from lakemirror.driver.runtime.held import HeldRecords
-from lakemirror.driver.runtime.progress import Progress
+from lakemirror.driver.runtime.progress import SETTLE_SECONDS, Progress
 from lakemirror.driver.runtime.reporter import ProgressSink, Reporter
 
 _UNKNOWN = Lag(None, False)
@@ -26,9 +26,11 @@ class Announcer:
     ``progress`` adds up what the run did; ``source`` takes in whether the source can be reached.
     """
 
-    def __init__(self, pipeline: str, on_event: Callable[[Event], None] | None) -> None:
+    def __init__(
+        self, pipeline: str, on_event: Callable[[Event], None] | None, settle: float = SETTLE_SECONDS
+    ) -> None:
         self.tell: Callable[[Event], None] = on_event or (lambda event: None)
-        self.progress = Progress(pipeline)
+        self.progress = Progress(pipeline, settle)
         self.source = SourceWatch(self._source_changed)
         self._reporter: Reporter | None = None
 
@@ -76,7 +78,8 @@ class Announcer:
         # The first report waits for no source: it tells at once where the checkpoint stands.
         observed = datetime.now(UTC)  # what comes while the lag is being asked for is not in it
         lag = _UNKNOWN if phase == "Starting" else self.lag(feed)
-        return self.progress.report(phase, lag, held.open, self.source.said, observed)
+        counted = held.counted  # first: what is counted anew meanwhile has at least that
+        return self.progress.report(phase, lag, held.open, self.source.said, observed, counted)
 
     def _source_changed(self, said: SourceReport) -> None:
         """Tell that the source is reached, is lost, or is lost for another reason."""

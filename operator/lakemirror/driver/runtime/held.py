@@ -39,7 +39,10 @@ class HeldRecords:
         replayer: Replayer,
         warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        kept_aside: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``kept_aside`` tells how many batches have kept records aside."""
         self._spec, self._replayer, self._warn = spec, replayer, warn
         self._delays: Backoff[str] = Backoff(FIRST_DELAY, LONGEST_DELAY, clock)
         self._results: SimpleQueue[BatchResult] = SimpleQueue()
@@ -48,6 +51,9 @@ class HeldRecords:
         self._outdated = True
         self.open: OpenRecords = {}
         """Open records of the quarantine, as they were counted last: {source table: {scope: number}}."""
+        self.counted: int | None = None
+        """How many batches had kept records aside when they were counted; None before the first time."""
+        self._kept_aside = kept_aside
 
     def batch_done(self, result: BatchResult) -> None:
         """Take in what a batch of the source did."""
@@ -82,7 +88,9 @@ class HeldRecords:
 
     def _count(self) -> None:
         """See what is held. What comes while the driver runs waits; what it started with does not."""
+        counted = self._kept_aside()
         self.open = self._replayer.open_counts()
+        self.counted = counted
         held = {source for source, scopes in self.open.items() if any(scopes.get(each) for each in HELD)}
         found = {source for source in held if self._is_wanted(source)}
         if self._held is not None:

@@ -132,6 +132,15 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
         if value is not None:
             gauge.add_metric([report.pipeline], float(value))
             yield gauge
+    complete = GaugeMetricFamily(
+        "lakemirror_complete_timestamp_seconds",
+        "Source time of the position up to which all tables have all changes, by log of the source",
+        labels=["pipeline", "log"],
+    )
+    for each in report.complete:
+        if (time := _seconds(each.time)) is not None:
+            complete.add_metric([report.pipeline, each.log], time)
+    yield complete
     phase = GaugeMetricFamily(
         "lakemirror_phase", "1 for the phase the run is in", labels=["pipeline", "phase"]
     )

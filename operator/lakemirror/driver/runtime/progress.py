@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -23,13 +24,18 @@ from lakemirror.api.report import (
 )
 from lakemirror.driver.document import iso
 from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
+from lakemirror.driver.profile import positions
+from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import Committed, Lag
 from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.quarantine import OpenRecords
 from lakemirror.driver.results import BatchResult, Drift, TableResult, add
+from lakemirror.driver.runtime.completeness import Completeness, complete_report
 
 _NOTHING_OPEN: OpenRecords = MappingProxyType({})
 _WARNINGS_KEPT = 20
+SETTLE_SECONDS = 30.0
+"""How long a change takes at most from the source to the pipeline, unless the manifest says otherwise."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,16 +80,18 @@ def _open(records: Mapping[str, int]) -> dict[str, int]:
 class Progress:
     """Adds up what batches did: in this run (``tables``), and since the checkpoint began (in reports).
 
-    Safe to use from several threads.
+    ``settle`` is how many seconds a change takes at most from the source to the pipeline. Safe to use from
+    several threads.
     """
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: str, settle: float = SETTLE_SECONDS) -> None:
         self.run_id = uuid.uuid4().hex
         self.tables: dict[str, TableResult] = {}
         self.batches = 0
         self.counts = Counts()
         self._whole = Counts()
         self._all: dict[str, TableResult] = {}
+        self._complete = Completeness(settle)
         self._lock = threading.Lock()
         now = iso(_now())
         self._report = Report(
@@ -95,6 +103,17 @@ class Progress:
         with self._lock:
             self._whole = history.whole
             self._all = {**self._all, **history.tables}
+            self._complete.kept_aside_before(history)
+
+    def reads_on(self, memory: Memory) -> None:
+        """Take in which positions the source had reached when it was read last."""
+        with self._lock:
+            self._complete.reached(positions.tops(memory), time.monotonic())
+
+    @property
+    def kept_aside(self) -> int:
+        """How many batches have kept records aside."""
+        return self._complete.kept_aside
 
     def stands_at(self, last: Committed | None) -> None:
         """Take in the last batch of the checkpoint, before there is one of this run."""
@@ -123,6 +142,7 @@ class Progress:
             for source, table in result.tables.items():
                 self.tables[source] = add(self.tables.get(source), table)
                 self._all[source] = add(self._all.get(source), table)
+            self._complete.batch_done(result, time.monotonic(), again=again)
             batch_id = self._report.batch_id if again else result.batch_id
             self._say(
                 batch_id=batch_id,
@@ -180,9 +200,19 @@ class Progress:
         open_records: OpenRecords = _NOTHING_OPEN,
         source: SourceReport | None = None,
         observed: datetime | None = None,
+        counted: int | None = None,
     ) -> Report:
-        """The state now, with a lag that was ``observed`` then."""
+        """The state now, with a lag that was ``observed`` then. ``counted`` is what ``kept_aside`` was when
+        the ``open_records`` were counted; None where they were not.
+        """
         with self._lock:
+            had_all_at = lag.had_all_at
+            if had_all_at is None and lag.caught_up:
+                ago = 0.0 if observed is None else (_now() - observed).total_seconds()
+                had_all_at = time.monotonic() - ago
+            if had_all_at is not None:
+                self._complete.had_all(had_all_at)
+            complete = self._complete.told(open_records, counted, again=bool(self._report.resyncing))
             tables = [self._all[source] for source in sorted(self._all)]
             times = [t.last_event_time for t in tables if t.last_event_time is not None]
             newest = max(map(_utc, times), default=None)
@@ -193,6 +223,7 @@ class Progress:
                 lag_seconds=_lag_seconds(newest, lag),
                 event_time=_text(newest),
                 caught_up=lag.caught_up,
+                **complete_report(complete),
                 source=source,
                 totals=self._totals(tables, open_records),
                 tables_total=len(tables),

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from lakemirror.api import CdcPipeline
+from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Verification
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.checkpoint import tokens
@@ -37,6 +37,7 @@ from lakemirror.driver.runtime.loading import Loading
 from lakemirror.driver.runtime.maintenance import Maintenance
 from lakemirror.driver.runtime.metrics import Metrics, port_from_environment
 from lakemirror.driver.runtime.paths import with_absolute_paths
+from lakemirror.driver.runtime.progress import SETTLE_SECONDS
 from lakemirror.driver.runtime.reload import Reloader, forget_abandoned
 from lakemirror.driver.runtime.repair import Repairer
 from lakemirror.driver.runtime.replay_requests import ReplayRequests
@@ -79,7 +80,7 @@ def run(
     began = time.monotonic()
     require_supported(pipeline)
     pipeline = with_absolute_paths(pipeline)
-    announcer = Announcer(pipeline.name, on_event)
+    announcer = Announcer(pipeline.name, on_event, _settle(pipeline))
     with ExitStack() as stack:
         stop = stack.enter_context(stop_requests(stopping, grace_seconds))
         owner, storage, session = _take_over(stack, pipeline, announcer.progress.run_id, spark, stop)
@@ -136,9 +137,10 @@ def _mirror(
     feed = stack.enter_context(closing(run.feeds.open(spec.source, run.storage)))
     turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id, history))
     announcer.progress.stands_at(feed.committed())
+    announcer.progress.reads_on(history.memories.get(feed.query_id, {}))
     told = partial(announcer.progress.batch_done, again=True)
     replayer = Replayer(run.session, run.pipeline, turns.turn, told, run.encoding, run.target)
-    held = HeldRecords(spec, replayer, announcer.warn)
+    held = HeldRecords(spec, replayer, announcer.warn, kept_aside=lambda: announcer.progress.kept_aside)
     requests = ReplayRequests(run.storage, replayer.carry_out, announcer.warn)
     repairer = Repairer(run.session, run.pipeline, turns.turn, told, run.target)
     repairs = repairer.requests(run.storage, announcer.warn)
@@ -271,6 +273,12 @@ def _summary(run: RunContext, status: Status, lag: Lag, seconds: float) -> RunSu
         lag,
         progress.warnings,
     )
+
+
+def _settle(pipeline: CdcPipeline) -> float:
+    """How many seconds a change takes at most from the source to the pipeline."""
+    asked = pipeline.spec.verify
+    return SETTLE_SECONDS if asked is None else duration_seconds(asked.settle)
 
 
 def _is_local(uri: str, conf: Mapping[str, str]) -> bool:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
 
+from lakemirror.driver.codes import OWN_TOPICS
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.sequence import as_bytes, is_snapshot
-from lakemirror.driver.verify.repairs import OWN_TOPICS
 from lakemirror.driver.verify.sources import SourceTables
 from lakemirror.driver.verify.verdict import Reading
 

@@ -15,8 +15,6 @@ from lakemirror.driver.read import rows as wire
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.verdict import Difference
 
-OWN_TOPICS = "__lakemirror."
-"""How the topics begin of events that no source has sent."""
 REPAIR_TOPIC = "__lakemirror.repair"
 """Where rows that a repair wrote say they come from."""
 

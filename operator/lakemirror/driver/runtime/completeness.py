@@ -1,0 +1,107 @@
+"""Up to where the source is applied, while a driver runs (`lakemirror.driver.consistent`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+from lakemirror.api.report import CompleteReport
+from lakemirror.driver.consistent import text
+from lakemirror.driver.consistent.complete import Mark, Top, Watch
+from lakemirror.driver.consistent.reach import BEGIN
+from lakemirror.driver.document import from_millis, iso
+from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.quarantine import OpenRecords
+from lakemirror.driver.results import BatchResult
+
+
+class Completeness:
+    """Knows, by log, up to where all changes are applied. ``settle`` is in seconds."""
+
+    def __init__(self, settle: float) -> None:
+        self.kept_aside = 0
+        """How many batches of this run have kept records aside."""
+        self._settle = settle
+        self._watches: dict[str, Watch] = {}
+        self._gaps: dict[str, str] = {}
+        self._unknown = False
+        self._told: Mapping[str, Mark] = {}
+
+    def kept_aside_before(self, history: AuditHistory) -> None:
+        """Take in what batches of earlier runs have kept aside."""
+        self._unknown |= history.gap
+        for source, table in history.tables.items():
+            self._lacks(source, table.gap)
+
+    def batch_done(self, result: BatchResult, now: float, *, again: bool) -> None:
+        """Take in what a batch did; ``again``: it is none of the source's own count."""
+        if result.counts.quarantined or result.counts.refused:
+            self.kept_aside += 1
+        self._unknown |= bool(result.rest.quarantined)
+        for source, table in result.tables.items():
+            self._lacks(source, table.gap)
+        if result.tops is not None and not again:
+            self.reached(result.tops, now)
+
+    def reached(self, tops: Iterable[Top], now: float) -> None:
+        """Take in what the streams of all logs have reached."""
+        ordered = sorted(tops, key=lambda top: top.log)
+        for log, of in groupby(ordered, key=lambda top: top.log):
+            self._watches[log] = self._watches.get(log, Watch()).reaching(of, now)
+
+    def had_all(self, at: float) -> None:
+        """Take in that all is applied that the source had ``at`` a time."""
+        self._watches = {log: each.had_all(at, self._settle) for log, each in self._watches.items()}
+
+    def told(self, open_records: OpenRecords, counted: int | None, *, again: bool) -> Mapping[str, Mark]:
+        """By log, up to where all is applied that was not kept aside; logs of which nothing is known are left
+        out.
+
+        ``counted`` is what ``kept_aside`` was when the open records were counted: if more has been kept aside
+        since then, what was told before still holds. ``again``: tables are being read again.
+        """
+        if counted == self.kept_aside:
+            cap = BEGIN if again else self._cap(open_records)
+            marks = {log: watch.settled for log, watch in self._watches.items()}
+            self._told = {
+                log: mark if cap is None or mark.below <= cap else Mark(cap)
+                for log, mark in marks.items()
+                if mark.below != BEGIN and cap != BEGIN
+            }
+        return self._told
+
+    def _lacks(self, source: str, gap: str | None) -> None:
+        if gap is not None:
+            self._gaps[source] = min(gap, self._gaps.get(source, gap))
+
+    def _cap(self, open_records: OpenRecords) -> str | None:
+        """A position before all open records; None where there are none."""
+        waiting = {source for source, scopes in open_records.items() if any(scopes.values())}
+        self._gaps = {source: gap for source, gap in self._gaps.items() if source in waiting}
+        if not waiting:
+            self._unknown = False
+            return None
+        undecided = any(scopes.get("order") for scopes in open_records.values())
+        if self._unknown or undecided:
+            return BEGIN
+        return min(self._gaps.get(source, BEGIN) for source in waiting)
+
+
+def complete_report(marks: Mapping[str, Mark]) -> dict[str, Any]:
+    """The fields of a report that tell up to where the source is applied."""
+    told = [
+        CompleteReport(log=log, below=mark.below, time=_time(mark)) for log, mark in sorted(marks.items())
+    ]
+    if not told:
+        return {"complete": [], "complete_position": None, "complete_time": None}
+    texts = [text.shown(each.below) for each in told]
+    if len(told) > 1:
+        texts = [f"{each.log} {shown}" for each, shown in zip(told, texts, strict=True)]
+    times = [each.time for each in told]
+    oldest = None if None in times else min(filter(None, times))
+    return {"complete": told, "complete_position": ", ".join(texts), "complete_time": oldest}
+
+
+def _time(mark: Mark) -> str | None:
+    return None if mark.time is None else iso(from_millis(mark.time // 1000))
