@@ -105,6 +105,10 @@ AUDIT = {
     "positions": "What is remembered of the source's positions, as JSON",
     "violations_by": "Expectations that were not met, as JSON",
     "seconds": "How long the batch took, in the row of the batch as a whole",
+    "first_seq": "The position (`__seq` in hexadecimal digits) of the first change that was new",
+    "last_seq": "The position of the last change that was new; before `first_seq` where none was",
+    "log": "The log of the source that these positions belong to (`source.name`)",
+    "gap": "A position before all records that were kept aside; null where none was",
 }
 
 
