@@ -161,7 +161,6 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"target": {**JDBC["target"], "changeFeed": True}}, "spec.target.changeFeed", "Delta tables"),
     ({**JDBC, "maintenance": {"vacuum": {}}}, "spec.maintenance", "Delta tables"),
-    ({**JDBC, "deletionPolicy": "DeleteAll"}, "spec.deletionPolicy", "drop the tables"),
     (
         {
             **JDBC,

@@ -57,8 +57,6 @@ def _of_database(spec: PipelineSpec) -> Iterator[Found]:
             yield ("target", to_camel(name)), _LAKE
     if spec.maintenance is not None:
         yield ("maintenance",), _LAKE
-    if spec.deletion_policy == "DeleteAll":
-        yield ("deletionPolicy",), f"DeleteAll {_NOT}: use DeleteCheckpoint, and drop the tables yourself"
     if spec.source.files is not None and spec.source.files.format != "records":
         why = f"{spec.source.files.format} {_NOT}, where nothing tells which files are applied"
         yield ("source", "files", "format"), f"{why}: use files of records"

@@ -81,7 +81,7 @@ def drive() -> None:
 def clean() -> None:
     """Delete the data of a pipeline that is deleted, as far as its deletionPolicy says."""
     manifest = alone(pipeline(Pod.of(os.environ)))
-    for place in cleanup.delete_data(manifest):
+    for place in cleanup.delete_data(manifest, secrets=secret_folders(manifest)):
         _log.info("%s is deleted", place)
 
 

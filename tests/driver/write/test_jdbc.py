@@ -24,6 +24,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.errors import BatchMismatch, LakemirrorError
 from lakemirror.driver.jdbc import Login
 from lakemirror.driver.runtime import retry
+from lakemirror.driver.runtime.cleanup import delete_data
 from lakemirror.driver.runtime.events import BatchDone, Warned
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.runner import run
@@ -476,6 +477,31 @@ def test_a_key_that_an_index_cannot_hold_is_named_and_the_row_heals_in_the_sourc
     assert [each.error for each in summary.tables.values() if each.error] == []
     assert mirroring.sql("SELECT name FROM held.named") == ["short"]
     assert mirroring.staging() == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("server", ONE)
+def test_with_the_pipeline_its_mirrors_are_deleted_and_no_other(
+    server: str, spark: SparkSession, tmp_path: Path, request: Any
+) -> None:
+    started, shop = request.getfixturevalue(server), Shop()
+    settings = {"deletionPolicy": "DeleteAll"}
+    mirroring = JdbcMirroring(tmp_path / "one", started, "deleted", settings).deliver(
+        [shop.create(table("items", V), id=1, v=1)]
+    )
+    mirroring.run(spark)
+    other = JdbcMirroring(tmp_path / "two", started, "deleted", name="other")
+    other.deliver([shop.create(table("kept", V), id=1, v=1)]).run(spark)
+    secrets = {"mirrors": mirroring.secret}
+    assert delete_data(mirroring.pipeline, spark, secrets) == ["deleted.items", str(mirroring.checkpoint)]
+    there = mirroring.sql(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = 'deleted' ORDER BY table_name"
+    )
+    assert not [name for name in there if "items" in name]
+    assert {"kept", "kept__tombstones"} <= set(there)
+    assert not [mark for mark in mirroring.marks() if "items" in mark]
+    assert [mark for mark in mirroring.marks() if "kept" in mark]
+    assert not mirroring.checkpoint.exists()
 
 
 @pytest.mark.timeout(600)

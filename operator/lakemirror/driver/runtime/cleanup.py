@@ -9,16 +9,24 @@ from pyspark.sql import SparkSession
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import file_system, open_storage
+from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.target import open_target
+from lakemirror.driver.tables.jdbc import JdbcMirror
 from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
 from lakemirror.driver.tables.names import Location, owner_of
+from lakemirror.driver.tables.store import Store
+from lakemirror.driver.write.target import TargetKind
 
 
-def delete_data(pipeline: CdcPipeline, spark: SparkSession | None = None) -> list[str]:
+def delete_data(
+    pipeline: CdcPipeline, spark: SparkSession | None = None, secrets: Secrets | None = None
+) -> list[str]:
     """Delete what the policy names and return the places: with DeleteAll the mirrors, then the checkpoint.
 
+    ``secrets`` has the directory of the Secret of ``target.jdbc``, where the mirrors are in a database.
     Nothing happens under the policy Retain. Raises CheckpointInUse while a driver lives. Interrupted, it can
     be run again: the checkpoint, which knows the mirrors, goes last.
     """
@@ -29,9 +37,11 @@ def delete_data(pipeline: CdcPipeline, spark: SparkSession | None = None) -> lis
     checkpoint = pipeline.spec.checkpoint
     session = spark or create_session(f"lakemirror-cleanup-{pipeline.name}", pipeline.spec.spark.conf)
     try:
+        gone: list[str] = []
         with Owner(open_storage(checkpoint, session)):
-            mirrors = _mirrors(session, pipeline) if policy == "DeleteAll" else ()
-            gone = [_drop(session, mirror) for mirror in mirrors]
+            if policy == "DeleteAll":
+                with open_target(session, pipeline, secrets or {}) as target:
+                    gone = [_drop(session, mirror) for mirror in _mirrors(session, pipeline, target)]
         _delete_folder(session, checkpoint)
         return [*gone, checkpoint]
     finally:
@@ -39,23 +49,27 @@ def delete_data(pipeline: CdcPipeline, spark: SparkSession | None = None) -> lis
             session.stop()
 
 
-def _mirrors(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[Mirror]:
+def _mirrors(spark: SparkSession, pipeline: CdcPipeline, target: TargetKind) -> Iterator[Store]:
     """The mirrors that the audit knows and that say themselves that they are this pipeline's."""
     batches = audit.read(spark, pipeline.spec.checkpoint)
     if batches is None:
         return
     written = batches.where("source IS NOT NULL AND target IS NOT NULL")
     for row in written.select("source", "target").distinct().collect():
-        target = str(row["target"])
-        location = Location(path=target) if "/" in target else Location(name=target)
-        mirror = Mirror(spark, location)
+        place = str(row["target"])
+        location = Location(path=place) if "/" in place else Location(name=place)
+        mirror = target.open(spark, location)
         owner = owner_of(pipeline.name, pipeline.spec.kept_as(row["source"]))
         if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner:
             yield mirror
 
 
-def _drop(spark: SparkSession, mirror: Mirror) -> str:
+def _drop(spark: SparkSession, mirror: Store) -> str:
     """Delete a mirror with its files; a table of the catalog is taken out of it besides."""
+    if isinstance(mirror, JdbcMirror):
+        mirror.drop()
+        return str(mirror.location)
+    assert isinstance(mirror, Mirror)
     if mirror.location.name is not None:
         spark.sql(f"DROP TABLE IF EXISTS {mirror.location.sql}")
     if mirror.path is not None:

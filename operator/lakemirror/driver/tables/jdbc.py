@@ -300,6 +300,17 @@ class JdbcMirror:
     def show_current(self) -> None:
         raise LakemirrorError(f"the target {self.location} keeps no versions")
 
+    def drop(self) -> None:
+        """Delete the table and what stands beside it; interrupted, it can be done again: the table goes last
+        of all that says that there is a mirror.
+        """
+        with self.database.session(self.spark) as session:
+            session.execute(f"DROP TABLE IF EXISTS {self.table(_TOMBSTONES)}")
+            self._marks.clear(session)
+            session.execute(f"DROP TABLE IF EXISTS {self.table()}")
+            session.execute(f"DELETE FROM {self._in_schema(_MIRRORS)} WHERE name = ?", self._name)
+        self.columns, self.properties, self.version = None, {}, None
+
     # -- its rows ---------------------------------------------------------------------------------
 
     @contextmanager
