@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.cluster.kube import Kube, KubectlFailed
 from tests.cluster.mirror import Mirror
 
 pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).parents[2]
 
 Spec = dict[str, Any]
 TABLE = {"source": "public.items"}
@@ -203,6 +205,12 @@ def test_what_a_rule_refuses(there: Mirror, changes: Spec, message: str) -> None
 @pytest.mark.parametrize("changes", ACCEPTED)
 def test_what_no_rule_refuses(there: Mirror, changes: Spec) -> None:
     assert dry_run(there, "create", changes) == ""
+
+
+@pytest.mark.parametrize("example", ["examples/kubernetes", "examples/kafka", "examples/kafka-login"])
+def test_an_example_is_accepted_as_it_is(kube: Kube, example: str) -> None:
+    manifest = ROOT / example / "pipeline.yaml"
+    kube.kubectl("apply", "--dry-run=server", "-f", str(manifest))
 
 
 def test_a_large_manifest_is_judged_within_the_cost_limits(there: Mirror) -> None:

@@ -143,7 +143,7 @@ def test_positions_of_the_source_are_compared_only_with_their_own_kind(spec: dic
 def test_the_example_compares_at_its_end(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = CdcPipeline.from_yaml((ROOT / "examples" / "verify" / "pipeline.yaml").read_text("utf-8"))
+    pipeline = CdcPipeline.from_yaml((ROOT / "examples/verify/pipeline.yaml").read_text("utf-8"))
     assert not_supported(pipeline.spec) == []
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

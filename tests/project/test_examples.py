@@ -1,0 +1,46 @@
+"""Every example is valid, is what the operator can carry out, and is run by a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from lakemirror.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def is_pipeline(path: Path) -> bool:
+    documents = yaml.safe_load_all(path.read_text("utf-8"))
+    return any(each and each.get("kind") == "CdcPipeline" for each in documents)
+
+
+PIPELINES = sorted(
+    path for path in EXAMPLES.rglob("*.yaml") if "testdata" not in path.parts and is_pipeline(path)
+)
+
+
+@pytest.mark.parametrize("manifest", PIPELINES, ids=lambda path: str(path.relative_to(EXAMPLES)))
+@pytest.mark.parametrize("command", ["validate", "render"])
+def test_an_example_is_taken_as_it_is(command: str, manifest: Path) -> None:
+    done = CliRunner().invoke(main, [command, "-f", str(manifest)])
+    assert done.exit_code == 0, done.output
+
+
+def test_every_example_is_named_by_a_test() -> None:
+    """By its path, or by its folder's name in quotes in the tests of examples."""
+    tests = {path: path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    of_examples = "".join(text for path, text in tests.items() if path.stem.startswith("test_examples"))
+    everything = "".join(tests.values())
+    forgotten = [
+        folder.name
+        for folder in EXAMPLES.iterdir()
+        if folder.is_dir()
+        and f"examples/{folder.name}" not in everything
+        and not any(f'"{folder.name}{end}' in of_examples for end in ('"', "/"))
+    ]
+    assert forgotten == []
