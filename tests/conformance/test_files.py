@@ -199,6 +199,40 @@ def test_typed_rows_keep_their_types(form: str, spark: SparkSession, tmp_path: P
     assert repr(row) == repr(wanted)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_typed_rows_are_ordered_by_their_columns(form: str, spark: SparkSession, tmp_path: Path) -> None:
+    """By a decimal, and then a time: newer rows come in earlier files and later ones, and so do deletes. Two
+    files have columns of other types.
+    """
+    files = Files(
+        tmp_path,
+        {"format": form, "table": "lab.t"},
+        envelope={"format": "custom", "fields": {"op": "Op", "key": "id"}, "opMap": OPS},
+        ordering={"by": "columns", "columns": ["version", "changed"]},
+    )
+    day, other = "DATE'2026-01-0{}'", "TIMESTAMP_NTZ'2026-01-0{} 12:00:00'"
+    contents = [
+        [(1, "U", "655.36", day.format(1), "new"), (2, "I", "-3276.80", day.format(1), "old")],
+        [(1, "U", "-3276.80", day.format(9), "old"), (2, "U", "655.36", day.format(1), "new")],
+        [(3, "D", "655.36", day.format(2), "gone"), (4, "U", "1.00", day.format(3), "new")],
+        [(3, "U", "655.36", day.format(1), "late"), (4, "I", "1.00", day.format(2), "old")],
+        [(1, "U", "655.36", other.format(1), "newest"), (4, "U", "1.00", other.format(2), "old")],
+    ]
+    for number, changes in enumerate(contents):
+        values = ", ".join(
+            f"({key}, '{op}', CAST({version} AS DECIMAL(20,2)), {changed}, '{text}')"
+            for key, op, version, changed, text in changes
+        )
+        made = spark.sql(f"SELECT * FROM VALUES {values} AS t(id, Op, version, changed, text)")
+        made.coalesce(1).write.format(form).save(str(tmp_path / str(number)))
+        files.put(f"{number}.{form}", next((tmp_path / str(number)).glob(f"*.{form}")).read_bytes())
+    summary = files.run(spark)
+    assert summary.counts.quarantined == summary.counts.refused == 0
+    mirror = at(spark, f"{files.lake}/lab/t")
+    assert sorted((row.id, row.text) for row in mirror.collect()) == [(1, "newest"), (2, "new"), (4, "new")]
+
+
 def test_envelopes_of_debezium_in_parquet_keep_the_types_of_rows(spark: SparkSession, tmp_path: Path) -> None:
     files = Files(tmp_path, {"format": "parquet"}, envelope={"format": "debezium"})
     row = "STRUCT<id: INT, price: DECIMAL(10,2), at: TIMESTAMP_NTZ>"

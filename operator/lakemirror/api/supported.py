@@ -165,9 +165,6 @@ def _of_rows(spec: PipelineSpec) -> Iterator[Found]:
     if files.format == "csv" and envelope.format != "custom":
         why = f"{envelope.format} has no meaning for rows of CSV, which are flat texts"
         yield ("envelope", "format"), f"{why}: use custom, whose fields name the columns with op and time"
-    if files.format in ("avro", "parquet") and spec.ordering.by == "columns":
-        why = f"columns is not supported yet with source.files.format {files.format}"
-        yield ("ordering", "by"), f"{why}: name the column with the time in envelope.fields.timestamp"
     if files.format in ("avro", "parquet") and envelope.format == "maxwell":
         why = f"maxwell is JSON, and source.files.format is {files.format}"
         yield ("envelope", "format"), f"{why}: use custom or debezium, or files of JSON"

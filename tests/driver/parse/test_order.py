@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api.spec import PipelineSpec
+from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA
 from lakemirror.driver.parse.envelopes import chooser
+from lakemirror.driver.read import rows
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.sequence import VALUE, event_part, is_snapshot, own, sequence_of_values
 from tests.driver.parse.envelopes.test_envelopes import classified
@@ -33,13 +35,13 @@ def test_sequences_compare_as_values_then_origin_then_offset(spark: SparkSession
     rnd = random.Random(3)
     numbers = [Decimal(rnd.randint(-(10**k), 10**k)) / 10**9 for k in range(1, 38, 4) for _ in range(2)]
     values = [None, *sorted({*numbers, Decimal(0), Decimal("1E-9"), Decimal("-1E-9"), Decimal(10) ** 28})]
-    rows = [
+    wanted = [
         (value, second, snapshot, offset)
         for value in values
         for second in (None, Decimal(-1), Decimal(2))
         for snapshot, offset in ((True, 9), (False, 0), (False, 10), (False, 2**62))
     ]
-    frame = spark.createDataFrame(rows, f"a {VALUE}, b {VALUE}, snapshot BOOLEAN, offset BIGINT")
+    frame = spark.createDataFrame(wanted, f"a {VALUE}, b {VALUE}, snapshot BOOLEAN, offset BIGINT")
     seq = sequence_of_values(
         [F.col("a"), F.col("b")],
         snapshot=F.col("snapshot"),
@@ -52,7 +54,7 @@ def test_sequences_compare_as_values_then_origin_then_offset(spark: SparkSession
         "*", is_snapshot(F.col("seq")).alias("old"), event_part(own(F.col("seq")), F.col("seq")).alias("part")
     )
     found = made.orderBy("seq").collect()
-    assert [tuple(row)[:4] for row in found] == rows
+    assert [tuple(row)[:4] for row in found] == wanted
     assert {len(row["seq"]) for row in found} == {2 + 2 * 20 + 1 + 8}
     assert not any(row["old"] for row in found), "snapshot rows are told by positions, not by values"
     assert all(row["part"] == row["seq"] for row in found)
@@ -105,6 +107,61 @@ def test_values_of_custom_records_are_compared_as_what_they_are(spark: SparkSess
     for event, why in zip(apart, bad.values(), strict=True):
         assert (event["kind"], event["seq"]) == ("no place", None)
         assert why in event["reason"]
+
+
+def test_records_of_debezium_without_schema_need_none(spark: SparkSession) -> None:
+    made = chooser.classifier(
+        PipelineSpec.model_validate({**SPEC, "ordering": {"by": "columns", "columns": ["v"]}})
+    )
+    source = '{"connector":"postgresql","name":"p","db":"d","schema":"s","table":"t","lsn":1}'
+    value = f'{{"op":"c","before":null,"after":{{"id":1,"v":5}},"source":{source},"ts_ms":1}}'
+    [event] = classified(spark, made, [('{"id":1}', value)])
+    assert (event["kind"], event["reason"]) == ("change", None)
+    assert event["seq"] is not None
+
+
+def test_values_of_typed_custom_records_are_compared_as_what_they_are(spark: SparkSession) -> None:
+    """As rows of Parquet and Avro come: decimals as bytes, dates and times as numbers. Of some decimals the
+    base64 of the bytes is digits.
+    """
+    kinds = {
+        "decimal(20,2)": ["null", "-26588.24", "-3276.80", "0", "655.36", "26588.24", "5e15"],
+        "date": ["null", "'0001-01-01'", "'1969-12-31'", "'1970-01-01'", "'2026-11-23'"],
+        "timestamp": [
+            "null",
+            "'1960-01-01T00:00:00Z'",
+            "'2026-01-01T00:00:00.000001Z'",
+            "'2026-11-23T00:00:00Z'",
+        ],
+        "timestamp_ntz": ["null", "'1969-12-31T23:59:59.999999'", "'1970-01-01T00:00:00'", "'2300-01-01'"],
+        "bigint": ["null", "-9223372036854775808", "9", "10", "9223372036854775807"],
+        "double": ["null", "-1e9", "0.5", "9", "10"],
+        "string": ["null", "'9'", "'10'", "'2026-11-23'"],
+    }
+    documents = []
+    for kind, texts in kinds.items():
+        values = ", ".join(f"({number}, CAST({text} AS {kind}))" for number, text in enumerate(texts))
+        typed = spark.sql(
+            f"SELECT number, named_struct('v', v) AS after FROM VALUES {values} AS t(number, v)"
+        )
+        fields = typed.schema.fields[1:]
+        text = rows.document(rows.schema_of(fields), rows.wire(fields))
+        documents += [row[0] for row in typed.orderBy("number").select(text).collect()]
+    spec = {"envelope": {"format": "custom", "fields": {"after": "after"}}}
+    made = chooser.classifier(
+        PipelineSpec.model_validate({**SPEC, **spec, "ordering": {"by": "columns", "columns": ["after.v"]}})
+    )
+    records = [('{"id":1}', document) for document in documents]
+    first = classified(spark, made, records)
+    assert {event["reason"] for event in first} == {UNKNOWN_SCHEMA}
+    known = {event["schema_id"]: event["schema_text"] for event in first}
+    assert len(known) == len(kinds)
+    events = iter(classified(spark, made, records, known=known))
+    for kind, texts in kinds.items():
+        mine = [next(events) for _ in texts]
+        assert [event["reason"] for event in mine] == [None] * len(texts), kind
+        seqs = [bytes(event["seq"]) for event in mine]
+        assert seqs == sorted(set(seqs)), kind
 
 
 @pytest.mark.long

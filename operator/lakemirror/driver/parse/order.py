@@ -29,7 +29,7 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import Op
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA
-from lakemirror.driver.parse.values.connect import Field, parse_envelope
+from lakemirror.driver.parse.values.connect import Field, field_at, is_at_path, parse_envelope
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
 from lakemirror.driver.sequence import VALUE, sequence_of_values
 
@@ -61,23 +61,23 @@ def steps(
     custom = envelope.format == "custom"
     # Debezium writes decimals as bytes, in base64, and without a schema nothing tells these from digits.
     texts = envelope.format not in ("debezium", "debezium-flat")
-    declared = {} if custom else {each: _declared(text) for each, text in known.items()}
+    declared = {each: _declared(text, names if custom else None) for each, text in known.items()}
     unreadable = [each for each, fields in declared.items() if fields is None]
     image = F.when(F.col("op") == Op.DELETE, F.col("before_text")).otherwise(F.col("row_text"))
     form = ", ".join(f"`{name.replace('`', '``')}` VARIANT" for name in names)
     values = F.col(GIVEN) if custom else F.from_json(F.col("_image"), form)
     decoders = [_decoders(name, declared) for name in names]
     wires = [
-        each.decoder.parse(F.when(F.col("schema_id").isin(each.schemas), F.col("_image"))).alias(f"_{i}_{j}")
-        for i, found in enumerate(decoders)
+        each.decoder.parse(F.when(F.col("schema_id").isin(each.schemas), _text(name, custom=custom))).alias(
+            f"_{i}_{j}"
+        )
+        for i, (name, found) in enumerate(zip(names, decoders, strict=True))
         for j, each in enumerate(found)
     ]
     parsed = [_value(name, i, decoders[i], texts=texts).alias(f"_value_{i}") for i, name in enumerate(names)]
     ordered = F.col("kind").isin("change", "truncate")
-    reason = _reason(names, custom=custom)
-    if not custom:
-        reason = F.when(_is_known(list(known)), reason).otherwise(UNKNOWN_SCHEMA)
-        reason = F.when(F.col("schema_id").isin(unreadable), _UNREADABLE).otherwise(reason)
+    reason = F.when(_is_known(list(known)), _reason(names, custom=custom)).otherwise(UNKNOWN_SCHEMA)
+    reason = F.when(F.col("schema_id").isin(unreadable), _UNREADABLE).otherwise(reason)
     origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
     seq = sequence_of_values(
         [F.col(f"_value_{i}.value") for i in range(len(names))],
@@ -120,12 +120,22 @@ class _Decoder:
         return self.decoder.types[self.field.name]
 
 
-def _declared(document: str) -> dict[str, Field] | None:
-    """The columns of a schema document by name; None where it cannot be read."""
+def _declared(document: str, paths: Sequence[str] | None) -> dict[str, Field] | None:
+    """The columns of a schema document by name, or what it has at the ``paths`` of a custom record; None
+    where it cannot be read.
+    """
     try:
-        return {each.name: each for each in parse_envelope(document)}
+        if paths is None:
+            return {each.name: each for each in parse_envelope(document)}
+        found = {path: field_at(document, path.split(".")) for path in paths} if is_at_path(document) else {}
+        return {path: each for path, each in found.items() if each is not None}
     except LakemirrorError:
         return None
+
+
+def _text(name: str, *, custom: bool) -> Column:
+    """STRING: a JSON object with the value of a column."""
+    return F.to_json(F.struct(F.col(GIVEN)[name].alias(name))) if custom else F.col("_image")
 
 
 def _decoders(name: str, declared: Mapping[int, Mapping[str, Field] | None]) -> list[_Decoder]:
@@ -190,7 +200,8 @@ def _seconds(moment: Column) -> Column:
 
 
 def _is_known(schemas: list[int]) -> Column:
-    return F.coalesce(F.col("schema_id").isin(schemas), F.lit(True))
+    """BOOLEAN: an event has no schema, or one of these."""
+    return F.col("schema_id").isNull() | F.col("schema_id").isin(schemas)
 
 
 def _reason(names: Sequence[str], *, custom: bool) -> Column:

@@ -136,7 +136,7 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
             result.bad_reason = result.bad_reason or f"{row['topic']}: {row['reason']}"
             if row["unknown"] is not None:
                 result.unknown_schemas |= unknown_schemas(row["unknown"])
-                _learn(result, row, "schema")
+                _learn(result, row, "schema", "key_schema")
         elif row["kind"] == "tombstone":
             result.ignored += row["events"]
             tombstones[row["topic"]] = tombstones.get(row["topic"], 0) + row["events"]

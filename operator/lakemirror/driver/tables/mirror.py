@@ -68,7 +68,9 @@ MAPPING, WIDENING, VECTORS = "columnMapping", "typeWidening", "deletionVectors"
 """Reader features of Delta that a mirror may have (Delta's PROTOCOL.md)."""
 _LOG = {"delta.checkpointInterval": "30"}
 """A checkpoint of the log takes as long as three commits; a reader replays 30 small files at most."""
-_MAPPED = {MAPPING_PROPERTY: "name", "delta.feature.timestampNtz": "supported"}
+_ZONELESS = {"delta.feature.timestampNtz": "supported"}
+"""What a table needs for times without a zone; Delta switches it on by itself in new tables only."""
+_MAPPED = {MAPPING_PROPERTY: "name", **_ZONELESS}
 """Column mapping, and a feature that every program reads: with it the protocol lists features, so that
 programs without column mapping refuse the table. Alone it is version 2, and delta-rs reads only nulls.
 """
@@ -191,6 +193,8 @@ class Mirror:
             features |= _MAPPED
         if wider and WIDENING not in avoided:
             features[WIDENING_PROPERTY] = "true"
+        if _has_zoneless({**new, **grown, **wider}) and "timestampNtz" not in self.features:
+            features |= _ZONELESS
         self._set(features)
         if new:
             listed = ", ".join(_column(name, kind, comments.get(name)) for name, kind in new.items())
@@ -313,6 +317,11 @@ class Mirror:
 
     def _catalog_path(self) -> str:
         return path_of(DeltaTable.forName(self._spark, self.location.sql))
+
+
+def _has_zoneless(kinds: Mapping[str, DataType]) -> bool:
+    """Whether a type is TIMESTAMP_NTZ, or one within it."""
+    return any("timestamp_ntz" in kind.simpleString() for kind in kinds.values())
 
 
 def _reader_features(protocol: Any, properties: Mapping[str, str]) -> frozenset[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakemirror.driver.errors import LakemirrorError
@@ -82,6 +82,17 @@ def parse_key(schema_json_text: str) -> list[Field]:
 def at_path(path: Sequence[str]) -> tuple[str, str]:
     """What stands before and after a record's schema in a document that says where in it a row or key is."""
     return f'{{"{PATH}":{json.dumps(list(path), separators=(",", ":"))},"record":', "}"
+
+
+def field_at(schema_json_text: str, path: Sequence[str]) -> Field | None:
+    """The value at a path in a custom record (see `PATH`), under the path as its name; None where the schema
+    has none there. Raises SchemaError.
+    """
+    found: Mapping[str, Any] | None = _document(schema_json_text)["record"]
+    for name in path:
+        inner = _struct(found, "the record") if found and found.get("type") == "struct" else []
+        found = next((each for each in inner if each.get("field") == name), None)
+    return None if found is None else replace(_field(found), name=".".join(path))
 
 
 def is_at_path(text: str) -> bool:
