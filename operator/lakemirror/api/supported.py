@@ -102,9 +102,9 @@ def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
                 "jdbc is one database, and mergeShards has tables of several: use `lakemirror reload`",
             )
         elif (table.mode or spec.defaults.mode) == "append":
-            yield at, "jdbc is not supported yet with mode append, which keeps events: use scd1 or scd2"
+            yield at, "jdbc loads rows, and mode append keeps events: use scd1 or scd2"
         elif not log or spec.source.change_feed is not None:
-            why = "jdbc is not supported yet where changes are not ordered by the log of the database"
+            why = "jdbc needs changes that are in the order of the log of their database"
             yield at, f"{why}: use `lakemirror reload` with the time of the snapshot (--at)"
 
 
@@ -234,7 +234,7 @@ def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
             yield ("tables", index, "initialValidFrom"), f"has no effect with mode {mode}, {_NO_VERSIONS}"
         files = spec.source.files
         if table.merge_shards and files is not None and files.format != "records":
-            why = f"is not supported with files of format {files.format} yet: give each shard its own target"
+            why = f"is not supported with files of format {files.format}: give each shard its own target"
             yield ("tables", index, "mergeShards"), why
     tables = zip(modes, spec.tables, strict=True)
     follows = any(mode == "scd1" and table.delete is None for mode, table in tables)

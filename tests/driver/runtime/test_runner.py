@@ -27,7 +27,7 @@ from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.display import Display
 from lakemirror.driver.runtime.events import BatchDone, Event, Finished, Started
 from lakemirror.driver.runtime.runner import run
-from lakemirror.driver.runtime.supported import NotSupportedYet
+from lakemirror.driver.runtime.supported import NotSupported
 from tests.support.counting import Counter, make, record
 from tests.support.kafka_broker import Broker
 
@@ -207,7 +207,7 @@ KAFKA = {"kafka": {"bootstrapServers": "k:9092", "topics": ["t"]}}
     ],
 )
 def test_what_is_not_built_yet_is_refused_by_name(tmp_path: Path, spec: dict[str, Any], field: str) -> None:
-    with pytest.raises(NotSupportedYet, match=field):
+    with pytest.raises(NotSupported, match=field):
         run(make(tmp_path, **{"source": KAFKA, **spec}), make_applier=Counter)
     assert not (tmp_path / "state").exists()
 

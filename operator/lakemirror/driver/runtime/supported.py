@@ -14,7 +14,7 @@ from lakemirror.driver.parse import condition
 from lakemirror.driver.parse.condition import WrongCondition
 
 
-class NotSupportedYet(LakemirrorError):
+class NotSupported(LakemirrorError):
     """The manifest asks for what this version does not do, or for what would have no effect."""
 
 
@@ -46,7 +46,7 @@ def _sql(pipeline: CdcPipeline) -> Iterator[tuple[str, str, str]]:
 
 
 def require_supported(pipeline: CdcPipeline) -> None:
-    """Raises NotSupportedYet, which names every field that is refused."""
+    """Raises NotSupported, which names every field that is refused."""
     found = not_supported(pipeline.spec)
     if found:
-        raise NotSupportedYet("; ".join(line(path, message) for path, message in found))
+        raise NotSupported("; ".join(line(path, message) for path, message in found))
