@@ -285,7 +285,12 @@ FILED: list[str] = []
 
 
 def filed(
-    session: SparkSession, pipeline: Any, storage: Any, request: reloading.ReloadRequest, timeout: float
+    session: SparkSession,
+    pipeline: Any,
+    storage: Any,
+    request: reloading.ReloadRequest,
+    timeout: float,
+    target: Any,
 ) -> Any:
     """As while a driver runs that takes its time."""
     FILED[:] = [request.id]
