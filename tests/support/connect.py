@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,12 +78,7 @@ class Connect:
 
     def until_up(self) -> None:
         """Wait until the worker answers."""
-        until = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            assert self._process is not None
-            assert self._process.poll() is None, f"Connect ended:\n{self.log}"
-            assert time.monotonic() < until, f"Connect does not answer:\n{self.log}"
-            time.sleep(0.5)
+        self._wait(self._answers, "Connect does not answer")
 
     def _answers(self) -> bool:
         try:
@@ -93,11 +88,14 @@ class Connect:
 
     def until_running(self) -> None:
         """Wait until the connector has a task that runs."""
+        self._wait(self._runs, "the connector does not run")
+
+    def _wait(self, is_so: Callable[[], bool], otherwise: str) -> None:
         until = time.monotonic() + _START_SECONDS
-        while not self._runs():
+        while not is_so():
             assert self._process is not None
             assert self._process.poll() is None, f"Connect ended:\n{self.log}"
-            assert time.monotonic() < until, f"the connector does not run:\n{self.log}"
+            assert time.monotonic() < until, f"{otherwise}:\n{self.log}"
             time.sleep(0.5)
 
     def _runs(self) -> bool:

@@ -500,5 +500,11 @@ def file_system(spark: SparkSession, uri: str) -> tuple[Any, Any]:
     return path.getFileSystem(_hadoop_conf(spark)), path
 
 
+def delete_folder(spark: SparkSession, uri: str) -> None:
+    """Delete a folder with all that is in it, if it is there."""
+    files, path = file_system(spark, uri)
+    files.delete(path, True)
+
+
 def _hadoop_conf(spark: SparkSession) -> Any:
     return spark._jsparkSession.sessionState().newHadoopConf()

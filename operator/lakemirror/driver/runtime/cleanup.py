@@ -8,14 +8,13 @@ from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.checkpoint.owner import Owner
-from lakemirror.driver.checkpoint.storage import file_system, open_storage
+from lakemirror.driver.checkpoint.storage import delete_folder, open_storage
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.target import open_target
-from lakemirror.driver.tables.jdbc import JdbcMirror
-from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
+from lakemirror.driver.tables.mirror import SOURCE_PROPERTY
 from lakemirror.driver.tables.names import Location, owner_of
 from lakemirror.driver.tables.store import Store
 from lakemirror.driver.write.target import TargetKind
@@ -41,8 +40,10 @@ def delete_data(
         with Owner(open_storage(checkpoint, session)):
             if policy == "DeleteAll":
                 with open_target(session, pipeline, secrets or {}) as target:
-                    gone = [_drop(session, mirror) for mirror in _mirrors(session, pipeline, target)]
-        _delete_folder(session, checkpoint)
+                    for mirror in _mirrors(session, pipeline, target):
+                        mirror.drop()
+                        gone.append(str(mirror.location))
+        delete_folder(session, checkpoint)
         return [*gone, checkpoint]
     finally:
         if spark is None:
@@ -62,21 +63,3 @@ def _mirrors(spark: SparkSession, pipeline: CdcPipeline, target: TargetKind) -> 
         owner = owner_of(pipeline.name, pipeline.spec.kept_as(row["source"]))
         if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner:
             yield mirror
-
-
-def _drop(spark: SparkSession, mirror: Store) -> str:
-    """Delete a mirror with its files; a table of the catalog is taken out of it besides."""
-    if isinstance(mirror, JdbcMirror):
-        mirror.drop()
-        return str(mirror.location)
-    assert isinstance(mirror, Mirror)
-    if mirror.location.name is not None:
-        spark.sql(f"DROP TABLE IF EXISTS {mirror.location.sql}")
-    if mirror.path is not None:
-        _delete_folder(spark, mirror.path)
-    return str(mirror.location)
-
-
-def _delete_folder(spark: SparkSession, uri: str) -> None:
-    files, path = file_system(spark, uri)
-    files.delete(path, True)

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from lakemirror.driver.checkpoint.storage import delete_folder
 from lakemirror.driver.tables.columns import COMMENTS, SHARD, metadata_of
 from lakemirror.driver.tables.delta import (
     append,
@@ -256,6 +257,13 @@ class Mirror:
         columns = ", ".join(map(quoted, [*shard, *(self.columns or ())]))
         rows = f"SELECT {columns} FROM {self.location.sql} WHERE __is_current"
         self._spark.sql(f"CREATE OR REPLACE VIEW {view.sql} AS {rows}")
+
+    def drop(self) -> None:
+        """Delete the table with its files; one of the catalog is taken out of it besides."""
+        if self.location.name is not None:
+            self._spark.sql(f"DROP TABLE IF EXISTS {self.location.sql}")
+        if self.path is not None:
+            delete_folder(self._spark, self.path)
 
     def delta(self, spark: SparkSession | None = None) -> DeltaTable:
         return DeltaTable.forPath(spark or self._spark, self.required_path)

@@ -118,6 +118,10 @@ class Store(Protocol):
         """Make the view of the current rows of a mirror of versions."""
         ...
 
+    def drop(self) -> None:
+        """Delete it, with all that belongs to it. Interrupted, it can be done again."""
+        ...
+
     def frame(self, version: int | None = None) -> DataFrame:
         """The rows with metadata columns: now; or at the ``version`` before a batch, at least those that the
         batch has a state for.
