@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 from click.testing import CliRunner
 
+from lakemirror.api import crd, load_documents
 from lakemirror.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,14 @@ PIPELINES = sorted(
 def test_an_example_is_taken_as_it_is(command: str, manifest: Path) -> None:
     done = CliRunner().invoke(main, [command, "-f", str(manifest)])
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("manifest", PIPELINES, ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_an_example_fits_the_schema_of_the_crd(manifest: Path) -> None:
+    schema = crd.resource_schema()
+    for document in load_documents(manifest.read_text("utf-8")):
+        if document["kind"] == "CdcPipeline":
+            jsonschema.Draft7Validator(schema).validate(document)
 
 
 def test_every_example_is_named_by_a_test() -> None:
