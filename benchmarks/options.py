@@ -53,15 +53,14 @@ class Options:
         """How many events a batch has."""
         return self.batch or (min(full, _QUICK_BATCH) if self.quick else full)
 
-    def batches_or(self, full: int = 15) -> int:
+    def batches_or(self, full: int = 15, cold: int = _COLD) -> int:
         """How many batches there are: so many that count, and the cold ones before."""
         warm = self.warm or (min(full, _QUICK_WARM) if self.quick else full)
-        return self.cold_batches + warm
+        return self.cold_or(cold) + warm
 
-    @property
-    def cold_batches(self) -> int:
+    def cold_or(self, full: int = _COLD) -> int:
         """How many batches come before those that count."""
-        return self.cold if self.cold is not None else _QUICK_COLD if self.quick else _COLD
+        return self.cold if self.cold is not None else min(full, _QUICK_COLD) if self.quick else full
 
     @contextmanager
     def folder(self, name: str) -> Iterator[Path]:
@@ -102,7 +101,7 @@ def parser(parts: Sequence[str]) -> argparse.ArgumentParser:
     add("--rows", type=int, help="rows of a table at first, in place of a part's own number")
     add("--batch", type=int, help="events a batch, in place of a part's own number")
     add("--warm", type=int, help="batches that count, in place of 15")
-    add("--cold", type=int, help="batches before those that count, in place of 3")
+    add("--cold", type=int, help="batches before those that count, in place of a part's own number")
     add("--memory", default="4g", help="heap of the JVM (4g)")
     add("--work", type=Path, default=Path(".build/benchmarks"), help="folder for data (.build/benchmarks)")
     add("--results", type=Path, help="folder for RESULTS.md (benchmarks)")

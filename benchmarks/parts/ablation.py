@@ -19,7 +19,7 @@ def run(options: Options) -> dict[str, Any]:
     load = Load(options.rows_or(1_000_000), options.batch_or(10_000), options.batches_or())
     made: dict[str, Make] = {OURS: ours({})} | {name: ours(settings) for name, settings in LEVERS}
     with options.session() as spark, options.folder("ablation") as folder:
-        starters = lanes(spark, folder, load, made, options.cold_batches)
+        starters = lanes(spark, folder, load, made, options.cold_or())
         return {"settings": dict(LEVERS), "lanes": race(spark, starters)}
 
 

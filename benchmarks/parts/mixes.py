@@ -45,7 +45,7 @@ def run(options: Options) -> dict[str, Any]:
             )
             with options.folder(f"mixes-{zlib.crc32(name.encode()):x}") as folder:
                 chosen = {each: CONTENDERS[each] for each in _NAMES}
-                starters = lanes(spark, folder, load, chosen, options.cold_batches)
+                starters = lanes(spark, folder, load, chosen, options.cold_or())
                 mixes.append({"name": name, "lanes": race(spark, starters)})
     return {"mixes": mixes}
 

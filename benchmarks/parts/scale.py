@@ -34,7 +34,7 @@ def _lanes(options: Options, spark: SparkSession, folder: Path, rows: int) -> li
     each = options.batches_or()
     load = Load(rows, options.batch_or(10_000), batches=2 * each, recent=each)
     chosen = {name: CONTENDERS[name] for name in _NAMES}
-    return lanes(spark, folder, load, chosen, options.cold_batches)
+    return lanes(spark, folder, load, chosen, options.cold_or())
 
 
 def text(figures: dict[str, Any]) -> str:

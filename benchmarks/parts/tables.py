@@ -22,7 +22,7 @@ def run(options: Options) -> dict[str, Any]:
     with options.session() as spark, options.folder("tables") as folder:
         for tables, name in ((1, f"{OURS}, 1 table"), (many, f"{OURS}, {many} tables")):
             same, place = replace(load, tables=tables), folder / f"{tables}"
-            starters += lanes(spark, place, same, {name: Ours}, options.cold_batches)
+            starters += lanes(spark, place, same, {name: Ours}, options.cold_or())
         return {"lanes": race(spark, starters)}
 
 
