@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Verification
 from lakemirror.driver.batch import BatchApplier
-from lakemirror.driver.checkpoint import tokens
+from lakemirror.driver.checkpoint import layout, tokens
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.checkpoint.tokens import loads
@@ -115,16 +115,23 @@ def _take_over(
     early = spark is not None or _is_local(checkpoint, conf)
     if early:
         storage = open_storage(checkpoint, spark)
-        owner = stack.enter_context(Owner(storage, run_id=run_id))
+        owner = _own(stack, storage, run_id)
     session = spark or create_session(f"lakemirror-{pipeline.name}", conf)
     if spark is None:
         stack.callback(session.stop)
         stop.install()  # Spark has put a handler of its own in its place
     if not early:
         storage = open_storage(checkpoint, session)
-        owner = stack.enter_context(Owner(storage, run_id=run_id))
+        owner = _own(stack, storage, run_id)
     owner.hold_jvm(session)
     return owner, storage, session
+
+
+def _own(stack: ExitStack, storage: Storage, run_id: str) -> Owner:
+    """Own a checkpoint whose layout this version knows."""
+    owner = stack.enter_context(Owner(storage, run_id=run_id))
+    layout.require_known(storage)
+    return owner
 
 
 def _mirror(
