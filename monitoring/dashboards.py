@@ -188,6 +188,11 @@ def pipeline() -> Dashboard:
             "s",
         ),
         _lines(
+            "Age of the position up to which all tables are complete",
+            {"{{log}}": f"time() - max by (log) (lakemirror_complete_timestamp_seconds{{{of}}})"},
+            "s",
+        ),
+        _lines(
             "Restarts and failures of the driver",
             {
                 "restarts within an hour": f"increase(lakemirror_pipeline_driver_restarts_total{{{of}}}[1h])",
