@@ -23,6 +23,9 @@ def project(tmp_path: Path) -> Path:
     values = tmp_path / "operator/lakemirror/controller/values.py"
     values.parent.mkdir(parents=True)
     shutil.copy(ROOT / "operator/lakemirror/controller/values.py", values)
+    layouts = tmp_path / "tests/fixtures/layouts"
+    layouts.mkdir(parents=True)
+    (layouts / "0.1.0.tar.xz").touch()
     return tmp_path
 
 
@@ -82,6 +85,13 @@ class TestCheck:
         done = run(project, "release-check", "v0.1.0")
         assert (done.returncode, done.stdout) == (1, "")
         assert "unreleased" in done.stderr
+
+    def test_what_the_version_stores_is_kept(self, project: Path) -> None:
+        self.released(project)
+        (project / "tests/fixtures/layouts/0.1.0.tar.xz").unlink()
+        done = run(project, "release-check", "v0.1.0")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "python -m tests.support.layouts 0.1.0" in done.stderr
 
     @pytest.mark.parametrize(
         ("file", "before", "after"),

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import maven
@@ -29,6 +30,10 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 JVM = ["java", "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 Header = tuple[str, bytes | None]
+NOTHING: Mapping[str, str] = MappingProxyType({})
+TICK = b"tick"
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+"""Settings of a topic that is compacted as soon as may be."""
 
 
 @dataclass
@@ -38,15 +43,15 @@ class Broker:
     bootstrap: str
     _producer: Producer | None = field(default=None, repr=False)
 
-    def create(self, topic: str, partitions: int = 1) -> str:
+    def create(self, topic: str, partitions: int = 1, config: Mapping[str, str] = NOTHING) -> str:
         """Create a topic under a name that no other test uses; gives the name."""
         name = f"{topic}.{uuid.uuid4().hex[:8]}"
-        self.create_named(name, partitions)
+        self.create_named(name, partitions, config)
         return name
 
-    def create_named(self, name: str, partitions: int = 1) -> None:
+    def create_named(self, name: str, partitions: int = 1, config: Mapping[str, str] = NOTHING) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for done in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+        for done in admin.create_topics([NewTopic(name, partitions, 1, config=dict(config))]).values():
             done.result(30)
 
     def delete(self, name: str) -> None:
@@ -82,6 +87,51 @@ class Broker:
             topic, value=value, key=key, partition=partition, headers=list(headers), timestamp=timestamp
         )
         self._producer.poll(0)
+
+    @contextmanager
+    def transaction(self, topic: str, values: Sequence[str]) -> Iterator[None]:
+        """Records in a transaction, which is committed at the end, and aborted where that is an exception."""
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "transactional.id": uuid.uuid4().hex, "log_level": 0}
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value=value, partition=0)
+        assert producer.flush(30) == 0, "the broker took not all of the records"
+        try:
+            yield
+        except BaseException:
+            producer.abort_transaction(30)
+            raise
+        producer.commit_transaction(30)
+
+    def until_compacted(self, topic: str, *, left: int) -> None:
+        """Wait until so many records of a topic that is `COMPACTED` are left, not counting the ticks that are
+        sent meanwhile: the newest records of a topic are never compacted away.
+        """
+        until = time.monotonic() + 60
+        while sum(key != TICK for key in self._keys(topic)) > left:
+            assert time.monotonic() < until, f"{topic} was not compacted"
+            self.send(topic, None, key=TICK)
+            self.flush()
+            time.sleep(0.5)
+
+    def _keys(self, topic: str) -> list[bytes | None]:
+        """The keys of what is there in partition 0."""
+        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none", "log_level": 0})
+        try:
+            end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1]
+            reader.assign([TopicPartition(topic, 0, 0)])
+            found = []
+            while message := reader.poll(10):
+                assert message.error() is None
+                found.append(message.key())
+                if message.offset() == end - 1:
+                    break
+            return found
+        finally:
+            reader.close()
 
     def close(self) -> None:
         """Let go of the producer, which else asks for the broker as long as the process lives."""
@@ -147,6 +197,7 @@ def _properties(folder: Path, host: str, port: int, controller: int) -> dict[str
         "share.coordinator.state.topic.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,
         "auto.create.topics.enable": "false",
+        "log.cleaner.backoff.ms": 500,
     }
 
 

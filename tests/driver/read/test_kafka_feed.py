@@ -21,7 +21,7 @@ from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.read.base import RAW, Batch
 from lakemirror.driver.read.kafka import KafkaFeed, tasks
 from lakemirror.driver.read.login import client_options
-from tests.support.kafka_broker import Broker
+from tests.support.kafka_broker import COMPACTED, Broker
 
 pytestmark = pytest.mark.sources
 
@@ -257,6 +257,42 @@ def test_lag_counts_what_is_not_applied(setup: Setup, kafka: Broker) -> None:
     fill(kafka, topic, ["c", "d", "e"], partition=1)
     assert (feed.lag().records, feed.lag().caught_up) == (3, False)
     feed.close()
+
+
+def test_what_a_producer_takes_back_is_not_read(setup: Setup, kafka: Broker) -> None:
+    """Records of a transaction are read when it is committed, and those after it not before."""
+    topic = kafka.create("transactions")
+    with kafka.transaction(topic, ["committed"]):
+        pass
+    with pytest.raises(OursError), kafka.transaction(topic, ["taken back"]):
+        raise OursError("the producer")
+    feed = setup.once(topics=[topic])
+    assert setup.values == [b"committed"]
+    assert (feed.lag().records, feed.lag().caught_up) == (0, True)
+    with kafka.transaction(topic, ["open"]):
+        fill(kafka, topic, ["after it"])
+        feed = setup.once(topics=[topic])
+        assert setup.values == [b"committed"]
+        assert not feed.lag().caught_up, "more is to come"
+    feed = setup.once(topics=[topic])
+    assert setup.values == [b"committed", b"open", b"after it"]
+    with pytest.raises(OursError), kafka.transaction(topic, ["taken back"]):
+        raise OursError("the producer")
+    feed = setup.once(topics=[topic])
+    assert setup.values == [b"committed", b"open", b"after it"]
+    assert feed.lag().caught_up, "a batch without records is done, too"
+
+
+def test_records_that_the_brokers_compact_away_are_no_loss(setup: Setup, kafka: Broker) -> None:
+    """Also where the next one to be read is among them."""
+    topic = kafka.create("compacted", config=COMPACTED)
+    fill(kafka, topic, ["1", "2"], key="a")
+    setup.once(topics=[topic])
+    fill(kafka, topic, ["3", "4", "5"], key="a")
+    fill(kafka, topic, ["1"], key="b")
+    kafka.until_compacted(topic, left=2)
+    setup.once(topics=[topic])
+    assert [value for value in setup.values if value is not None] == [b"1", b"2", b"5", b"1"]
 
 
 def test_options_of_the_client() -> None:

@@ -325,6 +325,8 @@ class KafkaFeed:
             "kafka.metadata.max.age.ms": str(_NEW_TOPICS_SECONDS * 1000),
             # A new consumer goes to a partition's end and back, and waits so long for what is not there.
             "kafka.fetch.max.wait.ms": "50",
+            # What a producer has taken back was never so.
+            "kafka.isolation.level": "read_committed",
             "includeHeaders": "true",
             "failOnDataLoss": str(not lax).lower(),
             "maxOffsetsPerTrigger": str(self._source.max_records_per_batch),
