@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
-_SIDE_BY_SIDE = 4
-"""Tables that are worked on at the same time."""
+_SIDE_BY_SIDE: Final = min(16, max(4, 2 * (os.cpu_count() or 1)))
+"""Tables that are worked on at the same time: while one waits for its job or a store, others are planned."""
 
 In = TypeVar("In")
 Out = TypeVar("Out")

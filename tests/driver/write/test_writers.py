@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
 from lakemirror.driver.read.base import Batch
@@ -17,7 +19,7 @@ from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.sequence import WIDTH
 from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
 from lakemirror.driver.tables.names import Location
-from lakemirror.driver.write import direct
+from lakemirror.driver.write import direct, rewrite
 from lakemirror.driver.write.direct import DirectWriter
 from lakemirror.driver.write.merge import MergeWriter
 from lakemirror.driver.write.writer import Transaction, Writer, Written
@@ -107,15 +109,26 @@ def rewriting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are as small as they are."""
 
 
+def looking_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are small, but one task is not to have them all."""
+    monkeypatch.setattr(rewrite, "ROWS", 0)
+
+
 def hiding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "_LITTLE", 1)
+    monkeypatch.setattr(rewrite, "BYTES", 1)
     monkeypatch.setattr(direct, "_SMALL", 1)
 
 
 def wearing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are hidden, and a second small file is one too many."""
-    monkeypatch.setattr(direct, "_LITTLE", 1)
+    monkeypatch.setattr(rewrite, "BYTES", 1)
     monkeypatch.setattr(direct, "_FEW", 1)
+
+
+def unobserved(frame: DataFrame, told: Observation) -> DataFrame:
+    """The frame, whose query tells an observation nothing."""
+    told._on(frame, F.count_if(F.lit(True)))
+    return frame
 
 
 PLANS = {
@@ -136,13 +149,13 @@ def test_direct_writes_are_as_merge_is(
     batches = list(history(7, bool(plan.tracked), plan.unanchored))
     merged = table(spark, tmp_path, "merged", plan.soft)
     expected = apply(spark, MergeWriter(merged), plan, batches)
-    for files in (rewriting, hiding, wearing):
+    for files in (rewriting, looking_up, hiding, wearing):
         written = table(spark, tmp_path, files.__name__, plan.soft)
         with monkeypatch.context() as patch:
             files(patch)
             assert apply(spark, DirectWriter(written), plan, batches) == expected
         assert rows(written) == rows(merged)
-        assert (VECTORS in written.features) == (files is not rewriting)
+        assert (VECTORS in written.features) == (files in (hiding, wearing))
 
 
 def test_small_files_do_not_become_many(
@@ -158,6 +171,33 @@ def test_small_files_do_not_become_many(
     assert found == {**{n: "new" if n < 5 else f"{n}" for n in range(8)}, **{100 + n: "x" for n in range(5)}}
 
 
+def test_a_batch_that_changes_no_row_of_small_files_leaves_them(spark: SparkSession, tmp_path: Path) -> None:
+    mirror = table(spark, tmp_path, "unchanged", None)
+    batches = [
+        [state(key, "c", 5, "x") for key in range(3)],
+        [state(key, "u", 1, "late") for key in range(2)],
+    ]
+    assert apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches)[1] == Written()
+    files = mirror.frame().inputFiles()
+    assert len(files) == len(list(Path(mirror.required_path).rglob("*.parquet"))) == 1
+    assert mirror.applied("app") == 1
+
+
+def test_counts_that_spark_does_not_tell_stop_a_write(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = table(spark, tmp_path, "lost", None)
+    batches = [[state(1, "c", 1, "x")], [state(1, "u", 2, "y")]]
+    apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches[:1])
+    monkeypatch.setattr(rewrite, "_PATIENCE", 0.05)
+    monkeypatch.setattr(ClassicDataFrame, "observe", lambda frame, told, *exprs: unobserved(frame, told))
+    with pytest.raises(rewrite.CountsLost):
+        apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches)
+    monkeypatch.undo()
+    assert [row["c"] for row in mirror.frame().collect()] == ["x"]
+    assert apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches)[1] == Written(updated=1)
+
+
 def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
     mirror = table(spark, tmp_path, "again", None)
     plan = Scd1(COLUMNS, ["id"])
@@ -168,29 +208,33 @@ def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_pat
     assert mirror.version == before
 
 
-@pytest.mark.parametrize("files", [rewriting, hiding])
+@pytest.mark.parametrize(
+    ("files", "module", "name"), [(rewriting, rewrite, "rewritten"), (hiding, direct, "_lookup")]
+)
 def test_whoever_changes_the_table_meanwhile_is_noticed(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     files: Callable[[pytest.MonkeyPatch], None],
+    module: ModuleType,
+    name: str,
 ) -> None:
     files(monkeypatch)
     mirror = table(spark, tmp_path, "shared", None)
     plan = Scd1(COLUMNS, ["id"])
     writer = DirectWriter(mirror)
     apply(spark, writer, plan, [[state(key, "c", 1, "x") for key in range(4)], [state(2, "u", 2, "y")]])
-    lookup = direct._lookup
+    read = getattr(module, name)
 
-    def slow(*given: Any) -> dict[str, Any]:
-        found = lookup(*given)
+    def slow(*given: Any) -> Any:
+        found = read(*given)
         mirror.delta().delete("id = 3")
         return found
 
     later = [state(3, "u", 2, "y")]
     wanted = changes(plan, 1, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(direct, "_lookup", slow)
+        patch.setattr(module, name, slow)
         with pytest.raises(Exception, match=r"(?i)concurrent"):
             writer.write(frame(spark, later), wanted, Transaction("app", Batch("query", 2)), nothing)
     again = writer.write(frame(spark, later), wanted, Transaction("app", Batch("query", 2)), nothing)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -32,6 +32,9 @@ from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.columns import SHARD, T, of_shard
 from lakemirror.driver.tables.delta import ddl
 from lakemirror.driver.tables.tombstones import Summary
+
+_ONE_TASK: Final = 5_000
+"""Events of a table that are reduced in one task, and so without a shuffle."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ def reduce_table(
     """Read and reduce a table's classified ``changes`` and ``truncates``; materialises the state. What is
     ``begun`` for the same changes is taken where it fits.
     """
+    if plan.seen.events <= _ONE_TASK:
+        changes = changes.coalesce(1)
     if plan.mode == "scd2":
         return _reduce_to_versions(plan, decoder, changes, truncates)
     keyed, soft = bool(plan.reading.key), plan.soft is not None

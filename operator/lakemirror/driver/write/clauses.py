@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -10,6 +11,7 @@ from pyspark.sql.types import StructField
 
 from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.tables.columns import T
+from lakemirror.driver.tables.delta import quoted
 
 
 def first_of(clauses: Sequence[Clause]) -> Column:
@@ -33,6 +35,11 @@ def typed(value: Column, field: StructField) -> Column:
     return value.cast(field.dataType).alias(field.name)
 
 
+def same_key(changes: Changes) -> Column:
+    """BOOLEAN: the stored row has the state's key. Qualified, for a table may have columns of any name."""
+    return reduce(Column.__and__, [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key])
+
+
 def resolved(
     joined: DataFrame, fields: Sequence[StructField], changes: Changes, matched: Column, *kept: str
 ) -> DataFrame:
@@ -49,7 +56,38 @@ def resolved(
         )
         for each in fields
     ]
-    deletes = [i for i, each in enumerate(changes.matched) if each.values is None]
-    gone = (matched & F.col("choice").isin(deletes)).alias("gone")
+    gone = (matched & F.col("choice").isin(_deletes(changes.matched))).alias("gone")
     chosen = joined.withColumn("choice", choice).where("choice IS NOT NULL")
     return chosen.select(*kept, gone, F.struct(*values).alias("n"))
+
+
+def folded(joined: DataFrame, fields: Sequence[StructField], changes: Changes) -> DataFrame:
+    """What becomes of all rows, where stored rows ``t`` and states ``s`` stand side by side by their keys,
+    each null where there is only the other: ``n``, the row that is there afterwards, and ``fate``, what the
+    batch does to it: ``inserted``, ``updated``, ``deleted``, or null.
+    """
+    stored, state = F.col("t").isNotNull(), F.col("s.key").isNotNull()
+    kinds = [(stored & state, changes.matched), (stored, changes.untouched), (F.lit(True), changes.unmatched)]
+    choice = F.coalesce(*[F.when(when, F.coalesce(first_of(clauses), F.lit(-1))) for when, clauses in kinds])
+    values = [
+        typed(
+            F.when(stored & state, value_of(each.name, changes.matched, T(each.name)))
+            .when(stored, value_of(each.name, changes.untouched, T(each.name)))
+            .otherwise(value_of(each.name, changes.unmatched, F.lit(None))),
+            each,
+        )
+        for each in fields
+    ]
+    fate = (
+        F.when(F.col("choice") < 0, None)
+        .when(~stored, "inserted")
+        .when(state & F.col("choice").isin(_deletes(changes.matched)), "deleted")
+        .when(~state & F.col("choice").isin(_deletes(changes.untouched)), "deleted")
+        .otherwise("updated")
+    )
+    chosen = joined.withColumn("choice", choice).where(stored | (F.col("choice") >= 0))
+    return chosen.select(fate.alias("fate"), F.struct(*values).alias("n"))
+
+
+def _deletes(clauses: Sequence[Clause]) -> list[int]:
+    return [i for i, each in enumerate(clauses) if each.values is None]

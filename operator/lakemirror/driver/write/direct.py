@@ -26,9 +26,9 @@ from lakemirror.driver.expressions import kept
 from lakemirror.driver.materialise import materialised
 from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.tables.columns import T
-from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import CHANGE_FEED_PROPERTY, VECTORS, VECTORS_PROPERTY, Mirror
-from lakemirror.driver.write.clauses import first_of, resolved, typed, value_of
+from lakemirror.driver.write import rewrite
+from lakemirror.driver.write.clauses import first_of, resolved, same_key, typed, value_of
 from lakemirror.driver.write.log import Attempt, Rows, TableLog, place_of, row_of, rows_in
 from lakemirror.driver.write.writer import Transaction, Written
 
@@ -45,8 +45,6 @@ _BROADCAST: Final = 500_000
 """Keys that are sent to all tasks at most; more are shuffled."""
 _ROWS_PER_FILE: Final = 50_000
 _BYTES_PER_FILE: Final = 64 * 1024 * 1024
-_LITTLE: Final = 8 * 1024 * 1024
-"""Bytes of files that are written anew together rather than given deletion vectors."""
 _SMALL, _FEW = 8 * 1024 * 1024, 24
 """Bytes of a small file, and how many of these a table may have; when there are more they become one."""
 _DEAD: Final = 0.5
@@ -128,11 +126,14 @@ class DirectWriter:
         attempt = self._log.begin(transaction)
         if attempt is None:
             return Written()
+        files = attempt.files_within(changes.bounds)
+        if files and rewrite.is_little(files.values(), changes):
+            return _rewrite(attempt, files, states, changes, first)
         with ThreadPoolExecutor(1) as pool:
             standing = pool.submit(first)
             outcome = self._outcome(attempt, states, changes)
             gone = outcome.gone.by_file()
-            large = sum(attempt.data.files[place].size() for place in gone) > _LITTLE
+            large = sum(attempt.data.files[place].size() for place in gone) > rewrite.BYTES
             hides = large and self._may_hide and attempt.vectors is not False
             if hides and attempt.vectors is None:
                 self._log.discard(outcome.added or ())
@@ -148,15 +149,13 @@ class DirectWriter:
                 added = [*added, *_written(attempt, replace(outcome, rows=None), anew, states, changes)]
             standing.result()
         written = outcome.written or Written(inserted=_count(added, outcome))
-        rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
-        note = {**transaction.note, "rows": rows}
-        attempt.commit(added, gone, note, anew=anew)
+        attempt.commit(added, gone, written, anew=anew)
         self._in_order = hides and self._in_order
         return written
 
     def _outcome(self, attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
         """What is to be written; looks up the stored rows of the batch's keys."""
-        if not attempt.data.files:
+        if not attempt.files_within(changes.bounds):
             return _Outcome(_as_stored(attempt, states.alias("s"), changes), _Places.none(), None)
         plain = self._plain(attempt, states, changes) if changes.plain else None
         return plain or _full(attempt, states, changes)
@@ -193,6 +192,26 @@ class DirectWriter:
         )
 
 
+def _rewrite(
+    attempt: Attempt,
+    files: Mapping[int, Any],
+    states: DataFrame,
+    changes: Changes,
+    first: Callable[[], None],
+) -> Written:
+    """Write small files anew, with the changes in them."""
+    with ThreadPoolExecutor(1) as pool:
+        standing = pool.submit(first)
+        added, written = rewrite.rewritten(attempt, files.values(), states, changes)
+        standing.result()
+    if written == Written():
+        attempt.discard(added)
+        attempt.commit((), {}, written)
+    else:
+        attempt.commit(added, {}, written, anew=files)
+    return written
+
+
 def _nothing() -> None:
     """What has to stand first stands already."""
 
@@ -210,7 +229,7 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
     """The stored rows of the batch's keys, as arrays: at_file, at_row, number of the state, whether the state
     is newer, whether the row is later, whether the state deletes it (gone).
     """
-    stored = attempt.rows_within(changes.bounds).alias("t")
+    stored = attempt.rows(attempt.files_within(changes.bounds).values()).alias("t")
     stored = stored.select(
         *[T(name).alias(f"k{i}") for i, name in enumerate(changes.key)],
         T("__seq").alias("stored"),
@@ -235,9 +254,9 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
 
 def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     """Carry out clauses of any kind: whole rows are looked up, and what becomes of them is computed once."""
-    stored = attempt.rows_within(changes.bounds).alias("t")
+    stored = attempt.rows(attempt.files_within(changes.bounds).values()).alias("t")
     keys = states.select("key", "number")
-    wanted = stored.join(_hinted(keys, changes).alias("s"), _same_key(changes)).select(
+    wanted = stored.join(_hinted(keys, changes).alias("s"), same_key(changes)).select(
         F.struct("t.*").alias("t"), F.col("s.number").alias("of"), *_place(attempt, stored)
     )
     wanted = materialised(wanted)
@@ -293,12 +312,7 @@ def _remaining(
     numbers = states.sparkSession.createDataFrame(pa.table({"number": np.unique(gone.numbers)}))
     keys = states.join(F.broadcast(numbers), "number", "left_semi").select("key")
     stored = attempt.rows(files).alias("t")
-    return stored.join(_hinted(keys, changes).alias("s"), _same_key(changes), "left_anti")
-
-
-def _same_key(changes: Changes) -> Column:
-    """BOOLEAN: the stored row has the state's key. Qualified, for a table may have columns of any name."""
-    return reduce(Column.__and__, [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key])
+    return stored.join(_hinted(keys, changes).alias("s"), same_key(changes), "left_anti")
 
 
 def _as_stored(attempt: Attempt, states: DataFrame, changes: Changes) -> DataFrame:

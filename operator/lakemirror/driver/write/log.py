@@ -25,7 +25,7 @@ from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.tables import delta
 from lakemirror.driver.tables.delta import applied_at
 from lakemirror.driver.tables.mirror import VECTORS_PROPERTY
-from lakemirror.driver.write.writer import Transaction
+from lakemirror.driver.write.writer import Transaction, Written
 
 Rows = npt.NDArray[np.int64]
 """Indexes of rows in a file."""
@@ -51,9 +51,9 @@ class DataFiles:
             place: known.get(place) or _ranges(add) for place, add in files.items()
         }
 
-    def within(self, bounds: Mapping[str, Bound]) -> list[Any]:
+    def within(self, bounds: Mapping[str, Bound]) -> dict[int, Any]:
         """The files that may hold values between bounds of columns, by physical name."""
-        return [add for place, add in self.files.items() if _meets(self._known[place], bounds)]
+        return {place: add for place, add in self.files.items() if _meets(self._known[place], bounds)}
 
 
 def _ranges(add: Any) -> _Ranges:
@@ -93,10 +93,10 @@ class Attempt:
         """The rows of data files."""
         return self._log.frame(self._snapshot, files)
 
-    def rows_within(self, bounds: Mapping[str, Bound]) -> DataFrame:
-        """The rows of the files that may hold values between bounds of columns."""
+    def files_within(self, bounds: Mapping[str, Bound]) -> dict[int, Any]:
+        """The files that may hold values between bounds of columns, by the hash of their place."""
         physical = {each.name: each.metadata.get(_PHYSICAL, each.name) for each in self.schema.fields}
-        return self.rows(self.data.within({physical[name]: bound for name, bound in bounds.items()}))
+        return self.data.within({physical[name]: bound for name, bound in bounds.items()})
 
     def write(self, frame: DataFrame) -> list[Any]:
         """Write rows as new data files that no reader sees before they are committed."""
@@ -106,14 +106,20 @@ class Attempt:
         self,
         added: Sequence[Any],
         gone: Mapping[int, Rows],
-        note: Mapping[str, Any],
+        written: Written,
         *,
         anew: Collection[int] = (),
     ) -> None:
         """Add files, and hide rows that are ``gone``, by the hash of their file's place. Files whose rows
-        were written ``anew`` are removed.
+        were written ``anew`` are removed. The commit says of itself what was ``written``.
         """
+        rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
+        note = {**self.transaction.note, "rows": rows}
         self._log.commit(self, self._started, added, gone, note, anew)
+
+    def discard(self, added: Iterable[Any]) -> None:
+        """Delete files that were written and are not going to be committed."""
+        self._log.discard(added)
 
 
 class TableLog:
@@ -312,8 +318,12 @@ def append(rows: DataFrame, path: str) -> None:
     Other than a write of Spark's, it does not mind whose transaction the session's settings name.
     """
     rows = rows.coalesce(1)
-    stored = delta.read(rows.sparkSession, path)
-    if stored is None or stored.schema.fieldNames() != rows.columns:
+    newest = delta.snapshot(rows.sparkSession, path)
+    if int(newest.version()) < 0 or _columns(newest) != rows.columns:
         delta.append(rows, path, delta.SELDOM_READ)
     else:
         TableLog(rows.sparkSession, path).append(rows)
+
+
+def _columns(snapshot: Any) -> list[str]:
+    return StructType.fromJson(json.loads(snapshot.metadata().schemaString())).fieldNames()
