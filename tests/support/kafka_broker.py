@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import maven
@@ -29,6 +29,9 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 JVM = ["java", "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
+_KNOWN_SECONDS = 30.0
+"""For so long a topic may take to be known to those who send to it."""
+
 Header = tuple[str, bytes | None]
 NOTHING: Mapping[str, str] = MappingProxyType({})
 TICK = b"tick"
@@ -42,6 +45,24 @@ class Broker:
 
     bootstrap: str
     _producer: Producer | None = field(default=None, repr=False)
+    _admin: AdminClient | None = field(default=None, repr=False)
+
+    @property
+    def admin(self) -> AdminClient:
+        """What asks and tells the broker, until `close`."""
+        if self._admin is None:
+            self._admin = AdminClient(self._client)
+        return self._admin
+
+    @property
+    def _sending(self) -> Producer:
+        if self._producer is None:
+            self._producer = Producer({**self._client, "linger.ms": 5})
+        return self._producer
+
+    @property
+    def _client(self) -> dict[str, str | int]:
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0}
 
     def create(self, topic: str, partitions: int = 1, config: Mapping[str, str] = NOTHING) -> str:
         """Create a topic under a name that no other test uses; gives the name."""
@@ -50,24 +71,33 @@ class Broker:
         return name
 
     def create_named(self, name: str, partitions: int = 1, config: Mapping[str, str] = NOTHING) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for done in admin.create_topics([NewTopic(name, partitions, 1, config=dict(config))]).values():
+        """Create a topic, and wait until records can be sent to each of its partitions."""
+        for done in self.admin.create_topics([NewTopic(name, partitions, 1, config=dict(config))]).values():
             done.result(30)
+        until = time.monotonic() + _KNOWN_SECONDS
+        while self._led(name) < partitions:
+            assert time.monotonic() < until, f"{name} has no leaders"
+            time.sleep(0.05)
+
+    def _led(self, name: str) -> int:
+        """How many partitions of a topic have a leader that the producer knows. It is the producer that is
+        asked: it keeps that a topic was not there, as one that was deleted and is made again.
+        """
+        found = self._sending.list_topics(name, timeout=10).topics[name]
+        return sum(each.leader >= 0 for each in found.partitions.values()) if found.error is None else 0
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for done in admin.delete_topics([name]).values():
+        for done in self.admin.delete_topics([name]).values():
             done.result(30)
         until = time.monotonic() + 30
-        while name in admin.list_topics(timeout=10).topics:
+        while name in self.admin.list_topics(timeout=10).topics:
             assert time.monotonic() < until, f"{name} is still there"
             time.sleep(0.1)
 
     def expire(self, name: str, before: int, partition: int = 0) -> None:
         """Delete a partition's records before an offset."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for done in admin.delete_records([TopicPartition(name, partition, before)]).values():
+        for done in self.admin.delete_records([TopicPartition(name, partition, before)]).values():
             done.result(30)
 
     def send(
@@ -81,19 +111,23 @@ class Broker:
         timestamp: int = 0,
     ) -> None:
         """Hand one record over; ``flush`` waits until the broker has all of them."""
-        if self._producer is None:
-            self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": 0})
-        self._producer.produce(
-            topic, value=value, key=key, partition=partition, headers=list(headers), timestamp=timestamp
-        )
-        self._producer.poll(0)
+        until = time.monotonic() + _KNOWN_SECONDS
+        more = {"partition": partition, "headers": list(headers), "timestamp": timestamp}
+        while True:
+            try:
+                self._sending.produce(topic, value=value, key=key, **more)
+                break
+            except KafkaException as error:
+                # Something told the producer of the topic before it was there.
+                if error.args[0].code() != KafkaError._UNKNOWN_TOPIC or time.monotonic() > until:
+                    raise
+                self._led(topic)
+        self._sending.poll(0)
 
     @contextmanager
     def transaction(self, topic: str, values: Sequence[str]) -> Iterator[None]:
         """Records in a transaction, which is committed at the end, and aborted where that is an exception."""
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "transactional.id": uuid.uuid4().hex, "log_level": 0}
-        )
+        producer = Producer({**self._client, "transactional.id": uuid.uuid4().hex})
         producer.init_transactions(30)
         producer.begin_transaction()
         for value in values:
@@ -119,7 +153,7 @@ class Broker:
 
     def _keys(self, topic: str) -> list[bytes | None]:
         """The keys of what is there in partition 0."""
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none", "log_level": 0})
+        reader = Consumer({**self._client, "group.id": "none"})
         try:
             end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1]
             reader.assign([TopicPartition(topic, 0, 0)])
@@ -134,12 +168,13 @@ class Broker:
             reader.close()
 
     def close(self) -> None:
-        """Let go of the producer, which else asks for the broker as long as the process lives."""
-        self._producer = None
+        """Let go of the clients, which else ask for the broker as long as the process lives."""
+        if self._producer is not None:
+            self._producer.purge()
+        self._producer = self._admin = None
 
     def flush(self) -> None:
-        assert self._producer is not None
-        assert self._producer.flush(30) == 0, "the broker took not all of the records"
+        assert self._sending.flush(30) == 0, "the broker took not all of the records"
 
 
 @contextmanager
@@ -158,17 +193,18 @@ def start_broker(
     settings |= more(str(settings["listeners"]))
     properties.write_text("\n".join(f"{k}={v}" for k, v in settings.items()))
     command = [*JVM, f"-Dlog4j2.configurationFile={quiet(folder)}", "-cp", f"{jars}/*"]
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # A name that begins with a dash would be read as an option.
+    cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
     formatting = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
     subprocess.run(formatting, check=True, capture_output=True, timeout=120)
     with open(folder / "broker.log", "wb") as log:
         process = subprocess.Popen([*command, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
+    broker = Broker(f"{host}:{port}")
     try:
-        _wait_until_up(f"{host}:{port}", process, folder / "broker.log")
-        broker = Broker(f"{host}:{port}")
+        _wait_until_up(broker, process, folder / "broker.log")
         yield broker
-        broker.close()
     finally:
+        broker.close()
         process.kill()
         process.wait(30)
 
@@ -217,13 +253,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_up(bootstrap: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_up(broker: Broker, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + 90
     while time.monotonic() < end:
         if process.poll() is not None:
             break
         try:
-            AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=2)
+            broker.admin.list_topics(timeout=2)
             return
         except KafkaException:
             time.sleep(0.3)

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
@@ -100,27 +99,23 @@ class GuardedBroker:
     certificates: Certificates
     _mechanisms: Mapping[str, ScramMechanism] = field(default_factory=lambda: SCRAM)
 
-    @cached_property
-    def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.open.bootstrap})
-
     def set_password(self, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> None:
         """Make a user, or give one another password."""
         info = ScramCredentialInfo(self._mechanisms[mechanism], 4096)
         change = UserScramCredentialUpsertion(user, info, password.encode())
-        for done in self._admin.alter_user_scram_credentials([change]).values():
+        for done in self.open.admin.alter_user_scram_credentials([change]).values():
             done.result(30)
 
     def allow(self, user: str, right: str, topic: str, *, prefix: bool = False) -> None:
         """Give a right such as READ on a topic, or on all whose names begin so."""
         rule = AclBinding(*_rule(user, right, topic, prefix))
-        for done in self._admin.create_acls([rule]).values():
+        for done in self.open.admin.create_acls([rule]).values():
             done.result(30)
 
     def withdraw(self, user: str, right: str, topic: str, *, prefix: bool = False) -> None:
         """Take back what was allowed."""
         rule = AclBindingFilter(*_rule(user, right, topic, prefix))
-        for done in self._admin.delete_acls([rule]).values():
+        for done in self.open.admin.delete_acls([rule]).values():
             assert done.result(30)
 
 
