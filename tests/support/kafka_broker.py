@@ -179,12 +179,15 @@ class Broker:
 
 @contextmanager
 def start_broker(
-    folder: Path, host: str = "127.0.0.1", more: Callable[[str], Mapping[str, object]] = lambda listeners: {}
+    folder: Path,
+    host: str = "127.0.0.1",
+    more: Callable[[str], Mapping[str, object]] = lambda listeners: {},
+    java: Sequence[str] = (),
 ) -> Iterator[Broker]:
     """Run a broker whose data lies in ``folder``; skips the test where that is not possible.
 
     ``host``: the address of this machine at which clients reach it. ``more``: further settings, given the
-    value of ``listeners``.
+    value of ``listeners``. ``java``: further options of its JVM.
     """
     jars = maven.jars(f"kafka-{VERSION}", _fetch)
     port, controller = free_port(), free_port()
@@ -192,7 +195,7 @@ def start_broker(
     settings = _properties(folder, host, port, controller)
     settings |= more(str(settings["listeners"]))
     properties.write_text("\n".join(f"{k}={v}" for k, v in settings.items()))
-    command = [*JVM, f"-Dlog4j2.configurationFile={quiet(folder)}", "-cp", f"{jars}/*"]
+    command = [*JVM, *java, f"-Dlog4j2.configurationFile={quiet(folder)}", "-cp", f"{jars}/*"]
     # A name that begins with a dash would be read as an option.
     cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
     formatting = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]

@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.kafka_broker import Broker, free_port, start_broker
+from tests.support.tokens import AUDIENCE, ISSUER, TokenEndpoint
 
 SCRAM = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
@@ -30,7 +31,7 @@ SCRAM = {
 }
 PLAIN_USER, PLAIN_PASSWORD = "plain", "pl'ain$1"
 RELOGIN_MILLIS = 3000
-"""After which time the listener ``scram`` asks connected clients to log in again."""
+"""After which time the listeners ``scram`` and ``oauth`` ask connected clients to log in again."""
 _HOST = "127.0.0.1"
 _LISTENERS = {
     "scram": "SASL_PLAINTEXT",
@@ -39,6 +40,7 @@ _LISTENERS = {
     "expired": "SASL_SSL",
     "other": "SASL_SSL",
     "mutual": "SSL",
+    "oauth": "SASL_SSL",
 }
 _JAAS = "org.apache.kafka.common.security"
 
@@ -97,6 +99,8 @@ class GuardedBroker:
     open: Broker
     addresses: Mapping[str, str]
     certificates: Certificates
+    tokens: TokenEndpoint
+    """Which gives the tokens that the listener ``oauth`` takes."""
     _mechanisms: Mapping[str, ScramMechanism] = field(default_factory=lambda: SCRAM)
 
     def set_password(self, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> None:
@@ -131,7 +135,7 @@ def start_guarded_broker(folder: Path) -> Iterator[GuardedBroker]:
 
     Its listeners: ``plain`` (SASL PLAIN), ``scram`` (both SCRAM), ``tls`` (all three, with TLS), ``expired``
     and ``other`` (the same with a certificate that has expired, or is of another host), ``mutual`` (TLS on
-    both sides).
+    both sides), ``oauth`` (OAUTHBEARER with TLS).
     """
     own = folder / "certificates"
     own.mkdir()
@@ -143,14 +147,23 @@ def start_guarded_broker(folder: Path) -> Iterator[GuardedBroker]:
         ),
         "other": certificates.sign("other", "DNS:kafka.example.org"),
         "mutual": certificates.sign("mutual", f"IP:{_HOST}"),
+        "oauth": certificates.sign("oauth", f"IP:{_HOST}"),
     }
+    tokens = TokenEndpoint(own, stores["oauth"])
     addresses = {name: f"{_HOST}:{free_port()}" for name in _LISTENERS}
-    with start_broker(folder, more=partial(_guarded, addresses, stores, own / "ca.crt")) as broker:
-        yield GuardedBroker(broker, addresses, certificates)
+    keys = tokens.keys.as_uri()
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}"
+    more = partial(_guarded, addresses, stores, own / "ca.crt", keys)
+    with start_broker(folder, more=more, java=[allowed]) as broker:
+        tokens.start()
+        try:
+            yield GuardedBroker(broker, addresses, certificates, tokens)
+        finally:
+            tokens.stop()
 
 
 def _guarded(
-    addresses: Mapping[str, str], stores: Mapping[str, Path], authority: Path, listeners: str
+    addresses: Mapping[str, str], stores: Mapping[str, Path], authority: Path, keys: str, listeners: str
 ) -> dict[str, object]:
     ours = ",".join(f"{name.upper()}://{address}" for name, address in addresses.items())
     protocols = ",".join(f"{name.upper()}:{protocol}" for name, protocol in _LISTENERS.items())
@@ -169,7 +182,9 @@ def _guarded(
     scram = f"{_JAAS}.scram.ScramLoginModule required;"
     for name, protocol in _LISTENERS.items():
         at = f"listener.name.{name}"
-        if protocol.startswith("SASL"):
+        if name == "oauth":
+            settings |= {f"{at}.sasl.enabled.mechanisms": "OAUTHBEARER", **_of_tokens(at, keys)}
+        elif protocol.startswith("SASL"):
             own = {"scram": ["PLAIN"], "plain": SCRAM}.get(name, ())
             mechanisms = [each for each in ("PLAIN", *SCRAM) if each not in own]
             settings[f"{at}.sasl.enabled.mechanisms"] = ",".join(mechanisms)
@@ -183,3 +198,17 @@ def _guarded(
                 f"{at}.ssl.truststore.location": authority,
             }
     return settings
+
+
+def _of_tokens(at: str, keys: str) -> dict[str, object]:
+    """Settings of a listener that takes tokens which are signed with one of ``keys``."""
+    return {
+        f"{at}.oauthbearer.sasl.jaas.config": f"{_JAAS}.oauthbearer.OAuthBearerLoginModule required;",
+        f"{at}.oauthbearer.sasl.server.callback.handler.class": (
+            f"{_JAAS}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+        ),
+        f"{at}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": keys,
+        f"{at}.oauthbearer.sasl.oauthbearer.expected.audience": AUDIENCE,
+        f"{at}.oauthbearer.sasl.oauthbearer.expected.issuer": ISSUER,
+        f"{at}.connections.max.reauth.ms": RELOGIN_MILLIS,
+    }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _COLLECTOR = re.compile(r"-XX:\+Use(Serial|Parallel|G1|Z|Shenandoah|Epsilon)GC\b")
 
 
-def java_options(own: str) -> str:
-    """Ours, and then a user's ``own``, which may name another garbage collector.
+def java_options(own: str, properties: Mapping[str, str]) -> str:
+    """Ours with the system ``properties`` that a spec needs, and then a user's ``own``, which may name
+    another garbage collector.
 
     UTC: elsewhere, Delta checks with every commit that its checksum file agrees with the whole log. The
     parallel collector: a batch has no use for short pauses, and G1 took a tenth of the CPU time.
     """
     collector = "" if _COLLECTOR.search(own) else "-XX:+UseParallelGC"
-    return " ".join(filter(None, ("-Duser.timezone=UTC", collector, own.strip())))
+    defined = [f"-D{name}={value}" for name, value in properties.items()]
+    return " ".join(filter(None, ("-Duser.timezone=UTC", collector, *defined, own.strip())))

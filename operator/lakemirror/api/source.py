@@ -86,6 +86,22 @@ StartingOffsets = Annotated[
 ]
 
 
+class KafkaOAuth(Model):
+    """Where OAUTHBEARER gets its tokens."""
+
+    token_endpoint_url: Annotated[
+        str,
+        Field(max_length=2048),
+        Matching(
+            r"""^https?://[^\s/@,"'\\]+(/[^\s@,"'\\]*)?$""",
+            "is not a valid address: write https:// or http://, host and path; tokens in files are not read",
+        ),
+    ]
+    """Kafka's sasl.oauthbearer.token.endpoint.url."""
+    scope: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """What the token is for."""
+
+
 class KafkaSecurity(Model):
     """How to log in at Kafka."""
 
@@ -95,6 +111,10 @@ class KafkaSecurity(Model):
                 "self.protocol.startsWith('SASL_') == has(self.mechanism)",
                 "mechanism is needed with SASL_PLAINTEXT and SASL_SSL, and only there",
             ),
+            (
+                "has(self.oauth) == (has(self.mechanism) && self.mechanism == 'OAUTHBEARER')",
+                "oauth is needed with OAUTHBEARER, and only there",
+            ),
             ("!self.protocol.startsWith('SASL_') || has(self.secret)", "secret is required with SASL"),
             ("self.protocol != 'PLAINTEXT' || !has(self.secret)", "PLAINTEXT does not use a secret"),
         )
@@ -102,10 +122,11 @@ class KafkaSecurity(Model):
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
     """Kafka's security.protocol."""
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
     """Kafka's sasl.mechanism."""
     secret: SecretName | None = None
-    """A Secret with username and password (SASL), ca.crt, tls.crt and tls.key (SSL)."""
+    """A Secret with username and password or clientId and clientSecret (SASL), ca.crt, tls.crt, tls.key."""
+    oauth: KafkaOAuth | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -114,8 +135,13 @@ class KafkaSecurity(Model):
             raise wrong(f"is required with {self.protocol}", "mechanism")
         if not sasl and self.mechanism is not None:
             raise wrong(f"belongs to SASL, but the protocol is {self.protocol}", "mechanism")
+        if self.mechanism == "OAUTHBEARER" and self.oauth is None:
+            raise wrong("is required with OAUTHBEARER: tokenEndpointUrl, and scope if need be", "oauth")
+        if self.mechanism != "OAUTHBEARER" and self.oauth is not None:
+            raise wrong(f"belongs to OAUTHBEARER, but the mechanism is {self.mechanism}", "oauth")
         if sasl and self.secret is None:
-            raise wrong(f"is required with {self.protocol}: a Secret with username and password", "secret")
+            keys = "clientId and clientSecret" if self.oauth is not None else "username and password"
+            raise wrong(f"is required with {self.protocol}: a Secret with {keys}", "secret")
         if self.protocol == "PLAINTEXT" and self.secret is not None:
             raise wrong("is not used by PLAINTEXT: leave it out, or use SSL or SASL_SSL", "secret")
         return self

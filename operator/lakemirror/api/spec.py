@@ -566,6 +566,16 @@ class PipelineSpec(Model):
         return {path: name for path, name in found.items() if name is not None}
 
     @property
+    def java_properties(self) -> dict[str, str]:
+        """System properties that the JVMs of driver and executors need: from version 4 on, Kafka's client
+        asks no token endpoint that is not listed there.
+        """
+        security = self.source.kafka.security if self.source.kafka is not None else None
+        if security is None or security.oauth is None:
+            return {}
+        return {"org.apache.kafka.sasl.oauthbearer.allowed.urls": security.oauth.token_endpoint_url}
+
+    @property
     def loads(self) -> bool:
         """Whether the driver reads tables from their database."""
         return any(table.snapshot == "jdbc" for table in self.tables)

@@ -87,7 +87,7 @@ def workload(app: Application) -> Object:
         values |= {
             "pod": _renamed(_without_command(pod), "driver"),
             "executor": _renamed(executor_pod(app), "executor"),
-            "conf": sparkconf.submitted(app.spec.spark, app.image, names.driver(app.name)),
+            "conf": sparkconf.submitted(app.spec, app.image, names.driver(app.name)),
             "reset_after_millis": int(duration_seconds(app.spec.restart.reset_after) * 1000),
         }
     return _owned(app, _rendered(template, values)[0])

@@ -6,7 +6,7 @@ What only the pod knows (its name and address) is added there: see ``lakemirror.
 from __future__ import annotations
 
 from lakemirror.api.jvm import java_options
-from lakemirror.api.spec import Spark
+from lakemirror.api.spec import PipelineSpec, Spark
 from lakemirror.controller import names
 
 EXECUTOR_TEMPLATE = "/etc/lakemirror/executor.yaml"
@@ -45,12 +45,13 @@ def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str,
     }
 
 
-def submitted(spark: Spark, image: str, account: str) -> dict[str, str]:
+def submitted(spec: PipelineSpec, image: str, account: str) -> dict[str, str]:
     """Settings of a driver that another operator submits in cluster mode; ``spark.conf`` of the spec wins."""
+    spark = spec.spark
     # Spark's word for a driver without executors: see spark.kubernetes.driver.master in its documentation.
     local = {"spark.kubernetes.driver.master": f"local[{spark.driver.cores}]"}
     workers = local if spark.executors.max == 0 else executors(spark)
-    return {**_common(spark, image, account), **workers, **spark.conf, **_java_options(spark)}
+    return {**_common(spark, image, account), **workers, **spark.conf, **_java_options(spec)}
 
 
 def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
@@ -67,10 +68,10 @@ def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
     }
 
 
-def _java_options(spark: Spark) -> dict[str, str]:
+def _java_options(spec: PipelineSpec) -> dict[str, str]:
     """Options of the JVMs, the same as of those that `lakemirror run` starts."""
     settings = [f"spark.{role}.extraJavaOptions" for role in ("driver", "executor")]
-    return {name: java_options(spark.conf.get(name, "")) for name in settings}
+    return {name: java_options(spec.spark.conf.get(name, ""), spec.java_properties) for name in settings}
 
 
 def executors(spark: Spark) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import SourceUnreachable, cause_of
 from lakemirror.driver.read import kafka as kafka_feed
 from lakemirror.driver.read import kafka_admin
+from lakemirror.driver.read import login as kafka_login
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.read.kafka import KafkaFeed, SourceLost
 from lakemirror.driver.read.kafka_admin import KafkaAdmin, TopicsForbidden
@@ -29,6 +30,7 @@ from lakemirror.driver.runtime.runner import run
 from tests.driver.read.test_reach import Reports, quickly, until
 from tests.support.counting import Counter, make
 from tests.support.kafka_login import PLAIN_PASSWORD, PLAIN_USER, GuardedBroker, start_guarded_broker
+from tests.support.tokens import AUDIENCE, SCOPE
 
 USER, PASSWORD = "mirror", "Kn0ck-kn0ck"
 ODD = '"q\'uo\\te" $1 ${env:HOME} \\u0041 \u00e4\u20ac\U0001f511 ;=,#//*\t\x85 '
@@ -39,7 +41,9 @@ ODD = '"q\'uo\\te" $1 ${env:HOME} \\u0041 \u00e4\u20ac\U0001f511 ;=,#//*\t\x85 '
 
 
 def source(protocol: str, mechanism: str | None = None, **other: Any) -> KafkaSource:
-    security = {"protocol": protocol, "secret": "kafka-auth"}
+    security: dict[str, Any] = {"protocol": protocol, "secret": "kafka-auth"}
+    if mechanism == "OAUTHBEARER":
+        security["oauth"] = {"tokenEndpointUrl": "https://idp/token", "scope": "read write"}
     if mechanism is not None:
         security["mechanism"] = mechanism
     document = {"bootstrapServers": "kafka:9092", "topics": ["t"], **other, "security": security}
@@ -62,19 +66,39 @@ def test_settings_of_a_login() -> None:
     assert not [name for name in plain if name.startswith("ssl.")]
 
 
+def test_settings_of_a_login_with_tokens() -> None:
+    given = {"clientId": "a\n", "clientSecret": 'b"c', "token-ca.crt": "CA\nCA\n", "extension_pool": "p\n"}
+    options = client_options(source("SASL_SSL", "OAUTHBEARER"), given)
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+    assert options == {
+        "bootstrap.servers": "kafka:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{module}Module required scope="read write" ssl.truststore.type="PEM" '
+        'ssl.truststore.certificates="CA\\nCA" extension_pool="p" password="" clientId="a" '
+        'clientSecret="b\\"c";',
+        "sasl.login.callback.handler.class": f"{module}CallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+        "sasl.login.retry.backoff.max.ms": "5000",
+        "sasl.login.connect.timeout.ms": "10000",
+        "sasl.login.read.timeout.ms": "10000",
+    }
+
+
 @pytest.mark.parametrize(
     ("protocol", "keys", "message"),
     [
         ("SASL_SSL", {"username": "a"}, "key password of secret kafka-auth is missing"),
         ("SASL_SSL", {"username": "\n", "password": "b"}, "key username of secret kafka-auth is empty"),
+        ("OAUTHBEARER", {"clientId": "a"}, "key clientSecret of secret kafka-auth is missing"),
         ("SSL", {"tls.crt": "x"}, "secret kafka-auth has tls.crt and no tls.key"),
         ("SSL", {"tls.crt": "\n", "tls.key": "x"}, "secret kafka-auth has tls.key and no tls.crt"),
     ],
 )
 def test_a_secret_without_what_is_needed(protocol: str, keys: dict[str, str], message: str) -> None:
-    mechanism = "PLAIN" if protocol == "SASL_SSL" else None
+    given = {"SASL_SSL": ("SASL_SSL", "PLAIN"), "OAUTHBEARER": ("SASL_SSL", "OAUTHBEARER")}
     with pytest.raises(LoginIncomplete, match=f"^spec.source.kafka.security: {message}.*: .*add "):
-        client_options(source(protocol, mechanism), keys)
+        client_options(source(*given.get(protocol, (protocol, None))), keys)
 
 
 def test_kafka_reads_the_password_that_was_given(spark: SparkSession) -> None:
@@ -87,6 +111,16 @@ def test_kafka_reads_the_password_that_was_given(spark: SparkSession) -> None:
         context = jvm.org.apache.kafka.common.security.JaasContext.loadClientContext(configs)
         [entry] = context.configurationEntries()
         assert dict(entry.getOptions()) == {"username": "a b", "password": password}
+
+
+def test_spark_hides_what_the_module_of_tokens_is_given(spark: SparkSession) -> None:
+    """Its redaction knows passwords alone."""
+    jvm: Any = spark._jvm
+    secret = 'a"b password="x" \\\n c'
+    options = client_options(source("SASL_SSL", "OAUTHBEARER"), {"clientId": "me", "clientSecret": secret})
+    redaction = jvm.org.apache.spark.kafka010.KafkaRedactionUtil
+    hidden = redaction.redactJaasParam(options["sasl.jaas.config"])
+    assert re.fullmatch(r"\S+ required scope=\"read write\" password=\"\S+\";", hidden), hidden
 
 
 # -- a broker that asks for a login --------------------------------------------------------------------
@@ -121,6 +155,13 @@ class Login:
             watch=self.watch,
         )
 
+    @property
+    def with_tokens(self) -> dict[str, str]:
+        """The keys of a Secret for the listener `oauth`."""
+        authority = self.broker.certificates.text("ca.crt")
+        client = {"clientId": f"{CLIENT}\n", "clientSecret": f"{CLIENT_SECRET}\n"}
+        return {**client, "ca.crt": authority, "token-ca.crt": authority}
+
     def scram(self, password: str = PASSWORD, **of: Any) -> KafkaFeed:
         return self.feed("scram", SCRAM_512, {"username": USER, "password": password}, **of)
 
@@ -147,6 +188,14 @@ SCRAM_256 = {**SCRAM_512, "mechanism": "SCRAM-SHA-256"}
 PLAIN = {**SCRAM_512, "mechanism": "PLAIN"}
 TLS = {**SCRAM_512, "protocol": "SASL_SSL"}
 MUTUAL = {"protocol": "SSL", "secret": "kafka-auth"}
+CLIENT, CLIENT_SECRET = "mirror app", 'sec"ret\\:+%/='
+"""Of OAuth; the token is of the user of the client's name."""
+
+
+def oauth(url: str, **more: str) -> dict[str, Any]:
+    """Security of a login with tokens from an endpoint."""
+    endpoint = {"tokenEndpointUrl": url, "scope": SCOPE, **more}
+    return {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "secret": "kafka-auth", "oauth": endpoint}
 
 
 @pytest.fixture
@@ -165,7 +214,8 @@ def test_each_way_to_log_in_with_the_right_to_read_alone(login: Login, broker: G
     broker.set_password("odd", ODD)
     odd = {"username": "odd\n", "password": ODD + "\n"}
     plain = {"username": PLAIN_USER, "password": PLAIN_PASSWORD}
-    for user in ("odd", PLAIN_USER, "CN=client"):
+    broker.tokens.clients[CLIENT] = CLIENT_SECRET
+    for user in ("odd", PLAIN_USER, "CN=client", CLIENT):
         broker.allow(user, "READ", topic)
     ways = [
         ("plain", PLAIN, plain),
@@ -174,6 +224,7 @@ def test_each_way_to_log_in_with_the_right_to_read_alone(login: Login, broker: G
         ("tls", TLS, {**odd, **authority}),
         ("tls", {**TLS, "mechanism": "PLAIN"}, {**plain, **authority}),
         ("mutual", MUTUAL, {**authority, **own}),
+        ("oauth", oauth(broker.tokens.url), {**login.with_tokens, "extension_logicalCluster": "a"}),
     ]
     for number, (listener, security, secrets) in enumerate(ways, 1):
         login.read(login.feed(listener, security, secrets, topics=[topic])).close()
@@ -257,6 +308,67 @@ def test_a_refusal_says_what_to_do(
     assert "\n" not in lost
     for text in (lost, str(refused.value), cause_of(refused.value)):
         assert keys["password"] not in text
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """What is wrong with a login by token, what is said of it, and how it is mended at the endpoint."""
+
+    message: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    of: Mapping[str, str] = field(default_factory=dict)
+    store: str = "oauth"
+    away: bool = False
+    audience: str = AUDIENCE
+
+
+TOKENLESS = {
+    "wrong secret": Flaw(
+        "the token endpoint refuses the client: check clientId and clientSecret in secret kafka-auth",
+        {"clientSecret": "another"},
+    ),
+    "another scope": Flaw("set spec.source.kafka.security.oauth.scope to one .* ask for", of={"scope": "x"}),
+    "expired certificate": Flaw("the token endpoint's certificate has expired: renew it", store="expired"),
+    "certificate of another host": Flaw("certificate is not of this host: check .*Url", store="other"),
+    "unknown authority": Flaw(
+        "put the authority's certificate into key token-ca.crt of secret kafka-auth", {"token-ca.crt": ""}
+    ),
+    "damaged authority": Flaw("token-ca.crt has to be certificates in PEM", {"token-ca.crt": "none"}),
+    "damaged authority of the brokers": Flaw("ca.crt and tls.crt have to be .* in PEM", {"ca.crt": "none"}),
+    "away": Flaw("cannot be reached: check spec.source.kafka.security.oauth.tokenEndpointUrl", away=True),
+    "token of another": Flaw(
+        "the brokers refuse the token: check that spec.source.kafka.security.oauth", audience="another"
+    ),
+}
+
+
+@sources
+@pytest.mark.parametrize("flaw", TOKENLESS.values(), ids=TOKENLESS)
+def test_what_keeps_a_client_from_its_token(
+    login: Login, broker: GuardedBroker, monkeypatch: pytest.MonkeyPatch, flaw: Flaw
+) -> None:
+    monkeypatch.setitem(kafka_login._PATIENCE, "retry.backoff.max", 300)
+    tokens = broker.tokens
+    monkeypatch.setitem(tokens.clients, CLIENT, CLIENT_SECRET)
+    monkeypatch.setattr(tokens, "certificate", broker.certificates.folder / f"{flaw.store}.pem")
+    monkeypatch.setattr(tokens, "audience", flaw.audience)
+    keys = {**login.with_tokens, **flaw.keys}
+    feed = login.feed("oauth", oauth(tokens.url, **flaw.of), keys, topics=["any"])
+    if flaw.away:
+        tokens.stop()
+    try:
+        with pytest.raises(Exception, match=r".") as refused:
+            login.read(feed)
+    finally:
+        if flaw.away:
+            tokens.start()
+        feed.close()
+    lost = login.watch.lost or ""
+    assert re.search(flaw.message, lost), lost
+    assert lost.startswith((tokens.url, broker.addresses["oauth"]))
+    assert "\n" not in lost
+    for text in (lost, str(refused.value), cause_of(refused.value)):
+        assert keys["clientSecret"].strip() not in text
 
 
 @sources
@@ -397,24 +509,32 @@ class Patient(Counter):
         """Nothing is kept of a batch that failed."""
 
 
-@sources
-@pytest.mark.timeout(300)
-def test_a_run_waits_while_it_is_refused_and_loses_nothing(
-    login: Login, broker: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wrong password; one that is changed meanwhile; a right that is taken away: each ends by itself."""
-    quickly(monkeypatch)
-    monkeypatch.setattr(kafka_feed, "_CHECK_SECONDS", 1.0)
-    topic = login.filled("waits", "a", "b")
-    broker.allow(USER, "READ", topic)
-    broker.set_password(USER, "another")
-    secret = tmp_path / "kafka-auth"
+@dataclass
+class Waiting:
+    """A run that goes on, and what it has told."""
+
+    reports: Reports
+
+    def lost(self, because: str) -> None:
+        """Wait until the source is lost for this."""
+        until(lambda: because in (self.reports.sources[-1].error or "") if self.reports.sources else False)
+
+    def applied(self, records: int) -> None:
+        """Wait until so many are applied, and the source is reached."""
+        until(lambda: len(Patient.seen) == records and not self.reports.sources[-1].error)
+
+
+@contextmanager
+def waiting(
+    login: Login, folder: Path, source: dict[str, Any], keys: dict[str, str], message: str
+) -> Iterator[Waiting]:
+    """A run until the end of the block, after one that was to run once and ended with ``message``."""
+    secret = folder / "kafka-auth"
     secret.mkdir()
-    (secret / "username").write_text(USER)
-    (secret / "password").write_text(f"{PASSWORD}\n")
-    given = {"bootstrapServers": broker.addresses["scram"], "topics": [topic], "security": SCRAM_512}
-    pipeline, secrets = make(tmp_path, source={"kafka": given}), {"kafka-auth": secret}
-    with pytest.raises(SourceUnreachable, match=r"check username and password in secret kafka-auth"):
+    for key, value in keys.items():
+        (secret / key).write_text(value)
+    pipeline, secrets = make(folder, source={"kafka": source}), {"kafka-auth": secret}
+    with pytest.raises(SourceUnreachable, match=message):
         run(pipeline, once=True, spark=login.spark, secrets=secrets, make_applier=Counter)
     reports, stop, failed = Reports(), threading.Event(), list[BaseException]()
 
@@ -431,36 +551,83 @@ def test_a_run_waits_while_it_is_refused_and_loses_nothing(
         except BaseException as error:
             failed.append(error)
 
-    def lost(because: str) -> Callable[[], bool]:
-        return lambda: because in (reports.sources[-1].error or "") if reports.sources else False
-
-    def applied() -> int:
-        return len(Patient.seen)
-
     Patient.seen = []
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
-    until(lost("refuse the login"))
-    broker.set_password(USER, PASSWORD)
-    until(lambda: applied() == 2 and not reports.sources[-1].error)
-    broker.set_password(USER, "another")  # asked for again by the broker, see RELOGIN_MILLIS
-    until(lost("refuse the login"))
-    login.send(topic, "c")
-    broker.set_password(USER, PASSWORD)
-    until(lambda: applied() == 3 and not reports.sources[-1].error)
-    broker.withdraw(USER, "READ", topic)
-    until(lost(f"may not see topic {topic}"))
-    login.send(topic, "d")
-    time.sleep(3)
-    broker.allow(USER, "DESCRIBE", topic)
-    until(lost(f"may not read topic {topic}"))
-    broker.allow(USER, "READ", topic)
-    until(lambda: applied() == 4 and not reports.sources[-1].error)
-    stop.set()
-    worker.join(60)
+    try:
+        yield Waiting(reports)
+    finally:
+        stop.set()
+        worker.join(60)
     assert (failed, worker.is_alive()) == ([], False)
     assert reports.all[-1].phase == "Stopped"
+
+
+@sources
+@pytest.mark.timeout(300)
+def test_a_run_waits_while_it_is_refused_and_loses_nothing(
+    login: Login, broker: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong password; one that is changed meanwhile; a right that is taken away: each ends by itself."""
+    quickly(monkeypatch)
+    monkeypatch.setattr(kafka_feed, "_CHECK_SECONDS", 1.0)
+    topic = login.filled("waits", "a", "b")
+    broker.allow(USER, "READ", topic)
+    broker.set_password(USER, "another")
+    given = {"bootstrapServers": broker.addresses["scram"], "topics": [topic], "security": SCRAM_512}
+    keys = {"username": USER, "password": f"{PASSWORD}\n"}
+    with waiting(login, tmp_path, given, keys, "check username and password in secret kafka-auth") as run:
+        run.lost("refuse the login")
+        broker.set_password(USER, PASSWORD)
+        run.applied(2)
+        broker.set_password(USER, "another")  # asked for again by the broker, see RELOGIN_MILLIS
+        run.lost("refuse the login")
+        login.send(topic, "c")
+        broker.set_password(USER, PASSWORD)
+        run.applied(3)
+        broker.withdraw(USER, "READ", topic)
+        run.lost(f"may not see topic {topic}")
+        login.send(topic, "d")
+        time.sleep(3)
+        broker.allow(USER, "DESCRIBE", topic)
+        run.lost(f"may not read topic {topic}")
+        broker.allow(USER, "READ", topic)
+        run.applied(4)
     assert Patient.seen == [(0, offset) for offset in range(4)]
+
+
+@sources
+@pytest.mark.timeout(300)
+def test_a_run_waits_while_it_gets_no_token_and_loses_nothing(
+    login: Login, broker: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its last token expires meanwhile."""
+    quickly(monkeypatch)
+    monkeypatch.setattr(kafka_feed, "_CHECK_SECONDS", 1.0)
+    monkeypatch.setitem(kafka_login._PATIENCE, "retry.backoff.max", 300)
+    tokens, stores = broker.tokens, broker.certificates.folder
+    monkeypatch.setattr(tokens, "certificate", stores / "oauth.pem")
+    monkeypatch.setattr(tokens, "lifetime_seconds", 6)
+    monkeypatch.setitem(tokens.clients, CLIENT, "another")
+    topic = login.filled("tokens", "a", "b")
+    address = broker.addresses["oauth"]
+    given = {"bootstrapServers": address, "topics": [topic], "security": oauth(tokens.url)}
+    message = "check clientId and clientSecret in secret kafka-auth"
+    with waiting(login, tmp_path, given, login.with_tokens, message) as run:
+        run.lost(message)
+        tokens.clients[CLIENT] = CLIENT_SECRET
+        run.lost(f"may not see topic {topic}")
+        broker.allow(CLIENT, "READ", topic)
+        run.applied(2)
+        tokens.stop()
+        run.lost("cannot be reached: check spec.source.kafka.security.oauth.tokenEndpointUrl")
+        login.send(topic, "c")
+        tokens.certificate = stores / "expired.pem"
+        tokens.start()
+        run.lost("the token endpoint's certificate has expired: renew it")
+        tokens.certificate = stores / "oauth.pem"
+        run.applied(3)
+    assert Patient.seen == [(0, offset) for offset in range(3)]
 
 
 @sources
@@ -473,7 +640,31 @@ def test_the_password_and_the_key_are_told_to_nobody(login: Login, broker: Guard
     certificates.sign("shy", "DNS:shy")
     keys = {"username": "shy", "password": f'{marker}"{marker}', "ca.crt": certificates.text("ca.crt")}
     keys |= {f"tls.{kind}": certificates.text(f"shy.{kind}") for kind in ("crt", "key")}
-    feed = login.feed("tls", TLS, keys, topics=[topic])
+    text = all_that_is_told(login, login.feed("tls", TLS, keys, topics=[topic]))
+    assert "sasl.jaas.config" in text
+    assert marker not in text
+    assert keys["tls.key"].splitlines()[1] not in text
+
+
+@sources
+def test_neither_a_clients_secret_nor_its_token_is_told(
+    login: Login, broker: GuardedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker, topic = "Secr3t-Marker", login.filled("told", "a")
+    tokens, given = broker.tokens, list[str]()
+    monkeypatch.setitem(tokens.clients, "shy", f'{marker}"{marker}')
+    broker.allow("shy", "READ", topic)
+    make_token = tokens.token
+    monkeypatch.setattr(tokens, "token", lambda name: given.append(make_token(name)) or given[-1])
+    keys = {**login.with_tokens, "clientId": "shy", "clientSecret": f'{marker}"{marker}'}
+    text = all_that_is_told(login, login.feed("oauth", oauth(tokens.url), keys, topics=[topic]))
+    assert "sasl.jaas.config" in text
+    assert given
+    assert not [secret for secret in (marker, *given) if secret in text]
+
+
+def all_that_is_told(login: Login, feed: KafkaFeed) -> str:
+    """Plans, and what is logged, while a feed reads one record."""
     plans: list[str] = []
 
     def apply(frame: DataFrame, batch: Batch) -> None:
@@ -484,13 +675,9 @@ def test_the_password_and_the_key_are_told_to_nobody(login: Login, broker: Guard
     with logged(login.spark) as written:
         feed.run(apply, once=True, stopping=lambda: False)
     feed.close()
-    text = "\n".join([*plans, written()])
     assert login.values == [b"a"]
-    assert "sasl.jaas.config" in written()
     assert plans[0]
-    key = keys["tls.key"].splitlines()[1]
-    assert marker not in text
-    assert key not in text
+    return "\n".join([*plans, written()])
 
 
 @contextmanager

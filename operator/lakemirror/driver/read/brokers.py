@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Callable, Sequence
 
 from lakemirror.api.source import KafkaSecurity
 from lakemirror.driver.errors import cause_of
@@ -12,10 +13,19 @@ _CONNECT_SECONDS = 5.0
 _IN_VAIN = ("TimeoutException", "ConfigException", "KafkaException", "DisconnectException")
 """Errors of the client that do not say what is wrong with the connection."""
 _FIELD = "spec.source.kafka.security"
+_NO_TOKEN = re.compile(r"\bLoginException\b|No OAuth Bearer tokens")
+_BAD_TOKEN = re.compile(r"^SaslAuthentication|PEM truststore|CERTIFICATE entries|Could not parse certificate")
+"""What may come of having no token, too: the last one has expired, or the certificate is the endpoint's."""
 _REFUSED = re.compile(
-    r"\b(\w+(Authentication|Authorization)|UnsupportedSaslMechanism|IllegalSaslState)Exception\b"
+    r"\b(\w+(Authentication|Authorization)|Login|UnsupportedSaslMechanism|IllegalSaslState)Exception\b"
 )
-_REMEDIES = (
+_Remedies = Sequence[tuple[str, str]]
+_REMEDIES: _Remedies = (
+    (
+        r"^SaslAuthenticationException.*invalid_token",
+        "the brokers refuse the token: check that {field}.oauth names the endpoint and the scope whose "
+        "tokens they take, and that their expected audience and issuer are those of the token",
+    ),
     (
         r"^SaslAuthenticationException",
         "the brokers refuse the login: check username and password in {secret}, and that the brokers know "
@@ -55,13 +65,54 @@ _REMEDIES = (
 )
 """What the client says, and what it means or what to do."""
 
+_TOKEN_REMEDIES: _Remedies = (
+    (r"invalid_scope", "set {field}.oauth.scope to one that this client may ask for"),
+    (
+        r"invalid_client|unauthorized_client|response code (400|401|403) ",
+        "the token endpoint refuses the client: check clientId and clientSecret in {secret}",
+    ),
+    (r"response code 40[45] ", "this is no token endpoint: check {field}.oauth.tokenEndpointUrl"),
+    (
+        r"unable to find valid certification path|PKIX path building failed",
+        "the token endpoint's certificate is not of an authority that is trusted: put the authority's "
+        "certificate into key token-ca.crt of {secret}",
+    ),
+    (r"^CertificateExpired", "the token endpoint's certificate has expired: renew it"),
+    (r"^CertificateNotYetValid", "the token endpoint's certificate is not valid yet: compare the clocks"),
+    (
+        r"No subject alternative|No name matching",
+        "the token endpoint's certificate is not of this host: check {field}.oauth.tokenEndpointUrl",
+    ),
+    (
+        r"PEM truststore|CERTIFICATE entries|Could not parse certificate",
+        "a certificate in {secret} is damaged: token-ca.crt has to be certificates in PEM",
+    ),
+    (
+        r"^(Connect|UnknownHost|NoRouteToHost|SocketTimeout|Socket|SSL)\w*Exception",
+        "the token endpoint cannot be reached: check {field}.oauth.tokenEndpointUrl, and that it runs",
+    ),
+)
+"""The same of a token endpoint."""
 
-def why_away(bootstrap_servers: str, error: Exception, security: KafkaSecurity | None = None) -> str:
+
+def why_away(
+    bootstrap_servers: str,
+    error: Exception,
+    security: KafkaSecurity | None = None,
+    get_token: Callable[[], None] = lambda: None,
+) -> str:
     """What keeps the client from the brokers, in one line: its own ``error`` where that tells, such as a
-    failed authentication, and else what connecting to each of the servers gives.
+    failed authentication, and else what connecting to each of the servers gives. ``get_token`` raises what
+    keeps it from the token that it would log in with.
     """
     said = cause_of(error)
-    if (remedy := _remedy(said, security)) is not None:
+    if security is not None and security.oauth is not None:
+        endpoint, none = security.oauth.token_endpoint_url, _NO_TOKEN.search(said)
+        if (none or _BAD_TOKEN.search(said)) and (why := _why_no_token(get_token, security)) is not None:
+            return f"{endpoint}: {why}"
+        if none:
+            return f"{endpoint}: it gave no token, and gives one now ({said})"
+    if (remedy := _remedy(said, security, _REMEDIES)) is not None:
         return f"{bootstrap_servers}: {said}: {remedy}"
     if not said.startswith(_IN_VAIN):
         return f"{bootstrap_servers}: {said}"
@@ -81,10 +132,21 @@ def refuse(error: Exception) -> bool:
     return _REFUSED.search(str(error)) is not None
 
 
-def _remedy(said: str, security: KafkaSecurity | None) -> str | None:
+def _why_no_token(get_token: Callable[[], None], security: KafkaSecurity) -> str | None:
+    """What keeps the client from a token; None if nothing does."""
+    try:
+        get_token()
+    except Exception as error:
+        said = cause_of(error)
+        remedy = _remedy(said, security, _TOKEN_REMEDIES)
+        return said if remedy is None else f"{said}: {remedy}"
+    return None
+
+
+def _remedy(said: str, security: KafkaSecurity | None, remedies: _Remedies) -> str | None:
     secret = f"secret {security.secret}" if security is not None and security.secret else "a secret"
     mechanism = security.mechanism if security is not None else None
-    for pattern, remedy in _REMEDIES:
+    for pattern, remedy in remedies:
         if re.search(pattern, said):
             return remedy.format(secret=secret, mechanism=mechanism, field=_FIELD)
     return None

@@ -260,7 +260,12 @@ class KafkaFeed:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        why = partial(brokers.why_away, self._source.bootstrap_servers, security=self._source.security)
+        why = partial(
+            brokers.why_away,
+            self._source.bootstrap_servers,
+            security=self._source.security,
+            get_token=self._admin.get_token,
+        )
         with self._watch.asking(why):
             try:
                 yield

@@ -12,11 +12,13 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.errors import NotAnswered
 from lakemirror.driver.java import java_class
+from lakemirror.driver.read.login import TOKEN_HANDLER
 from lakemirror.driver.read.offset_log import Offsets
 
 _REQUEST_SECONDS, _CLIENT_SECONDS, _ANSWER_SECONDS = 15, 30, 40
 """How long one request may take, what is asked for with all its tries, and at most until we look away."""
 _CLOSE_SECONDS = 5
+_ONE_TRY = {"sasl.login.retry.backoff.ms": "1", "sasl.login.retry.backoff.max.ms": "1"}
 _TOPICS_NAMED = 5
 """So many topics are named in a message."""
 
@@ -33,6 +35,7 @@ class KafkaAdmin:
 
     def __init__(self, spark: SparkSession, client: Mapping[str, str]) -> None:
         self._java = partial(java_class, spark)
+        self._new_array = spark.sparkContext._gateway.new_array  # type: ignore[union-attr]
         self._settings = {
             **client,
             "request.timeout.ms": str(_REQUEST_SECONDS * 1000),
@@ -47,11 +50,32 @@ class KafkaAdmin:
     def _client(self) -> Any:
         with self._making:
             if self._made is None:
-                properties = self._java("java.util.Properties")()
-                for name, value in self._settings.items():
-                    properties.setProperty(name, value)
+                properties = self._properties(self._settings)
                 self._made = self._java("org.apache.kafka.clients.admin.AdminClient").create(properties)
             return self._made
+
+    def _properties(self, settings: Mapping[str, str]) -> Any:
+        properties = self._java("java.util.Properties")()
+        for name, value in settings.items():
+            properties.setProperty(name, value)
+        return properties
+
+    def get_token(self) -> None:
+        """Get a token once, as the client does at the endpoint of OAUTHBEARER. The client itself raises
+        nothing that says why it got none.
+        """
+        settings = self._properties({**self._settings, **_ONE_TRY})
+        values = self._java("org.apache.kafka.clients.admin.AdminClientConfig")(settings).values()
+        security = "org.apache.kafka.common.security"
+        entries = self._java(f"{security}.JaasContext").loadClientContext(values).configurationEntries()
+        wanted = self._new_array(self._java("javax.security.auth.callback.Callback"), 1)
+        wanted[0] = self._java(f"{security}.oauthbearer.OAuthBearerTokenCallback")()
+        handler = self._java(TOKEN_HANDLER)()
+        handler.configure(values, "OAUTHBEARER", entries)
+        try:
+            handler.handle(wanted)
+        finally:
+            handler.close()
 
     def compile(self, pattern: str) -> Any:
         """A Java regular expression."""

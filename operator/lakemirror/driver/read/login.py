@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import partial
 
-from lakemirror.api.source import KafkaSecurity, KafkaSource
+from lakemirror.api.source import KafkaOAuth, KafkaSecurity, KafkaSource
 from lakemirror.driver.errors import LakemirrorError
 
 _FIELD = "spec.source.kafka.security"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": f"{_OAUTH}.OAuthBearerLoginModule",
 }
+TOKEN_HANDLER = f"{_OAUTH}.OAuthBearerLoginCallbackHandler"
+_EXTENSION = "extension_"
+_PATIENCE = {"retry.backoff.max": 5_000, "connect.timeout": 10_000, "read.timeout": 10_000}
+"""Milliseconds for which Kafka's client bears with a token endpoint; by itself it waits without end for one
+that takes connections and does not answer.
+"""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\x85": r"\205"})
 """What Kafka's JaasConfig, a java.io.StreamTokenizer, does not take as it is between quotes; and a line end
 that Spark's redaction (KafkaRedactionUtil) would stop at.
@@ -25,8 +35,9 @@ class LoginIncomplete(LakemirrorError):
 
 def client_options(source: KafkaSource, secrets: Mapping[str, str]) -> dict[str, str]:
     """Settings of a Kafka client for this source; ``secrets`` has the keys of the Secret that
-    ``source.security`` names, as text: username and password, and certificates and keys in PEM (ca.crt,
-    tls.crt, tls.key, as in a Kubernetes TLS Secret). Raises LoginIncomplete.
+    ``source.security`` names, as text: username and password, or clientId and clientSecret, and certificates
+    and keys in PEM (ca.crt, tls.crt, tls.key, as in a Kubernetes TLS Secret, and token-ca.crt). Raises
+    LoginIncomplete.
     """
     options: dict[str, str] = {"bootstrap.servers": source.bootstrap_servers}
     security = source.security
@@ -35,16 +46,43 @@ def client_options(source: KafkaSource, secrets: Mapping[str, str]) -> dict[str,
     options["security.protocol"] = security.protocol
     if security.mechanism is not None:
         options |= {"sasl.mechanism": security.mechanism, "sasl.jaas.config": _jaas(security, secrets)}
+    if security.oauth is not None:
+        options |= {
+            "sasl.login.callback.handler.class": TOKEN_HANDLER,
+            "sasl.oauthbearer.token.endpoint.url": security.oauth.token_endpoint_url,
+            **{f"sasl.login.{name}.ms": str(millis) for name, millis in _PATIENCE.items()},
+        }
     if security.protocol in ("SSL", "SASL_SSL"):
         options |= _tls(security, secrets)
     return options
 
 
 def _jaas(security: KafkaSecurity, secrets: Mapping[str, str]) -> str:
-    """The value of sasl.jaas.config. The password stands last, for Spark hides all up to the last quote."""
-    user, password = _line(security, secrets, "username"), _line(security, secrets, "password")
-    module = _MODULES[security.mechanism or ""]
-    return f"{module} required username={_quoted(user)} password={_quoted(password)};"
+    """The value of sasl.jaas.config. What is secret stands last, for Spark hides all from ``password="`` up
+    to the last quote.
+    """
+    line = partial(_line, security, secrets)
+    if security.oauth is None:
+        given = {"username": line("username"), "password": line("password")}
+    else:
+        given = {
+            **_token_options(security.oauth, secrets),
+            "password": "",  # which means nothing to this module, but to Spark
+            "clientId": line("clientId"),
+            "clientSecret": line("clientSecret"),
+        }
+    options = " ".join(f"{name}={_quoted(value)}" for name, value in given.items())
+    return f"{_MODULES[security.mechanism or '']} required {options};"
+
+
+def _token_options(oauth: KafkaOAuth, secrets: Mapping[str, str]) -> dict[str, str]:
+    """What is said at the token endpoint and, as SASL extensions, at the brokers, and whom to trust there."""
+    options = {"scope": oauth.scope} if oauth.scope is not None else {}
+    if authority := secrets.get("token-ca.crt", "").strip():
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority}
+    return options | {
+        name: value.strip() for name, value in secrets.items() if re.fullmatch(f"{_EXTENSION}[A-Za-z]+", name)
+    }
 
 
 def _line(security: KafkaSecurity, secrets: Mapping[str, str], key: str) -> str:
@@ -52,9 +90,10 @@ def _line(security: KafkaSecurity, secrets: Mapping[str, str], key: str) -> str:
     value = secrets.get(key, "").rstrip("\r\n")
     if not value:
         state = "is empty" if key in secrets else "is missing"
+        keys = "username and password" if security.oauth is None else "clientId and clientSecret"
         raise LoginIncomplete(
-            f"{_FIELD}: key {key} of secret {security.secret} {state}, and {security.protocol} logs in with "
-            "username and password: add it to the secret"
+            f"{_FIELD}: key {key} of secret {security.secret} {state}, and {security.mechanism} logs in with "
+            f"{keys}: add it to the secret"
         )
     return value
 

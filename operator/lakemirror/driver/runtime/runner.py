@@ -111,12 +111,13 @@ def _take_over(
     stack: ExitStack, pipeline: CdcPipeline, run_id: str, spark: SparkSession | None, stop: StopRequests
 ) -> tuple[Owner, Storage, SparkSession]:
     """Own the checkpoint and have a session, in the order that says no soonest."""
-    checkpoint, conf = pipeline.spec.checkpoint, pipeline.spec.spark.conf
+    spec = pipeline.spec
+    checkpoint, conf = spec.checkpoint, spec.spark.conf
     early = spark is not None or _is_local(checkpoint, conf)
     if early:
         storage = open_storage(checkpoint, spark)
         owner = _own(stack, storage, run_id)
-    session = spark or create_session(f"lakemirror-{pipeline.name}", conf)
+    session = spark or create_session(f"lakemirror-{pipeline.name}", conf, spec.java_properties)
     if spark is None:
         stack.callback(session.stop)
         stop.install()  # Spark has put a handler of its own in its place

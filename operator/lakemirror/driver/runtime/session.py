@@ -27,15 +27,18 @@ class JavaMissing(LakemirrorError):
     """No Java, or one that is too old for Spark."""
 
 
-def create_session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+def create_session(
+    app_name: str, conf: Mapping[str, str] | None = None, properties: Mapping[str, str] | None = None
+) -> SparkSession:
     """A session that reads Kafka and writes Delta; ``conf`` (Spark's settings) wins over our defaults.
+    ``properties`` are those of the system that its JVMs need.
 
     Where nothing names a master it runs here, in local mode. Raises JavaMissing and JarsUnavailable.
     """
     check_java()
     settings = {**_defaults(conf or {}), **(conf or {})}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        settings |= _java_options(conf or {})
+        settings |= _java_options(conf or {}, properties or {})
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, str(value))
@@ -113,13 +116,13 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
     return defaults | jars.spark_conf() | (_local_defaults(conf) if _is_local(conf) else {})
 
 
-def _java_options(conf: Mapping[str, str]) -> dict[str, str]:
+def _java_options(conf: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
     """Options of the JVMs that we start: ours, then those of ``conf``."""
     driver, executor = (f"spark.{role}.extraJavaOptions" for role in ("driver", "executor"))
     logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     return {
-        driver: java_options(f"{logging} {conf.get(driver, '')}"),
-        executor: java_options(conf.get(executor, "")),
+        driver: java_options(f"{logging} {conf.get(driver, '')}", properties),
+        executor: java_options(conf.get(executor, ""), properties),
     }
 
 
