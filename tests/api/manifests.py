@@ -33,7 +33,11 @@ spec:
       topicPattern: inventory\.public\..*
       startingOffsets: {inventory.public.orders: {0: 100, 1: -2}}
       maxRecordsPerBatch: 100000
-      security: {protocol: SASL_SSL, mechanism: SCRAM-SHA-512, secret: kafka-auth}
+      security:
+        protocol: SASL_SSL
+        mechanism: OAUTHBEARER
+        secret: kafka-auth
+        oauth: {tokenEndpointUrl: "https://idp/token", scope: kafka.read}
   envelope:
     format: custom
     encoding: avro

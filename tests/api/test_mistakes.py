@@ -29,6 +29,8 @@ def whole(**fields: Any) -> dict[str, Any]:
 
 CUSTOMERS = "spec.tables[public.customers]"
 KAFKA = "spec.source.kafka"
+OAUTH = {"tokenEndpointUrl": "https://idp/token"}
+OAUTHBEARER = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "secret": "s", "oauth": OAUTH}
 
 MISTAKES: dict[str, tuple[Any, str, str]] = {
     # the frame
@@ -151,6 +153,41 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         kafka(security={"protocol": "SASL_SSL", "mechanism": "SCRAM", "secret": "s"}),
         f"{KAFKA}.security.mechanism",
         "SCRAM-SHA-256",
+    ),
+    "mechanism with keys elsewhere": (
+        kafka(security={"protocol": "SASL_SSL", "mechanism": "EXTERNAL", "secret": "s"}),
+        f"{KAFKA}.security.mechanism",
+        "OAUTHBEARER",
+    ),
+    "OAUTHBEARER without endpoint": (
+        kafka(security={"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "secret": "s"}),
+        f"{KAFKA}.security.oauth",
+        "tokenEndpointUrl",
+    ),
+    "OAUTHBEARER without secret": (
+        kafka(security={"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "oauth": OAUTH}),
+        f"{KAFKA}.security.secret",
+        "clientId and clientSecret",
+    ),
+    "endpoint without OAUTHBEARER": (
+        kafka(security={"protocol": "SASL_SSL", "mechanism": "PLAIN", "secret": "s", "oauth": OAUTH}),
+        f"{KAFKA}.security.oauth",
+        "PLAIN",
+    ),
+    "token from a file": (
+        kafka(security={**OAUTHBEARER, "oauth": {"tokenEndpointUrl": "file:///var/token"}}),
+        f"{KAFKA}.security.oauth.tokenEndpointUrl",
+        "tokens in files are not read",
+    ),
+    "endpoint that ends an option": (
+        kafka(security={**OAUTHBEARER, "oauth": {"tokenEndpointUrl": "https://idp/t -Dx=y"}}),
+        f"{KAFKA}.security.oauth.tokenEndpointUrl",
+        "address",
+    ),
+    "empty scope": (
+        kafka(security={**OAUTHBEARER, "oauth": {**OAUTH, "scope": ""}}),
+        f"{KAFKA}.security.oauth.scope",
+        "empty",
     ),
     "bad secret name": (
         kafka(security={"protocol": "SSL", "secret": "My_Secret"}),

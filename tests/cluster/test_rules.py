@@ -75,6 +75,10 @@ REFUSED: list[tuple[Spec, str]] = [
         "mechanism is needed with SASL_PLAINTEXT and SASL_SSL, and only there",
     ),
     (security(protocol="SASL_SSL", mechanism="PLAIN"), "secret is required with SASL"),
+    (
+        security(protocol="SASL_SSL", secret="s", mechanism="OAUTHBEARER"),
+        "oauth is needed with OAUTHBEARER, and only there",
+    ),
     (security(protocol="PLAINTEXT", secret="s"), "PLAINTEXT does not use a secret"),
     (feed(path="/a", table="b"), "exactly one of table and path is needed"),
     (

@@ -191,6 +191,22 @@ class TestExecutors:
         assert made["spark.driver.extraJavaOptions"] == "-Duser.timezone=UTC -XX:+UseParallelGC -Xss4m"
         assert made["spark.executor.extraJavaOptions"] == "-Duser.timezone=UTC -XX:+UseParallelGC"
 
+    @pytest.mark.parametrize("backend", ["kubeflow", "apache"])
+    def test_the_jvms_of_other_back_ends_may_ask_the_token_endpoint(self, backend: str) -> None:
+        oauth = {"tokenEndpointUrl": "https://idp.example.org/token"}
+        security = {
+            "protocol": "SASL_SSL",
+            "mechanism": "OAUTHBEARER",
+            "secret": "kafka-auth",
+            "oauth": oauth,
+        }
+        of = app(source={"kafka": {"security": security}}, spark={"backend": backend})
+        conf = build.workload(of)["spec"]["sparkConf"]
+        for role in ("driver", "executor"):
+            assert conf[f"spark.{role}.extraJavaOptions"].endswith(
+                " -Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=https://idp.example.org/token"
+            )
+
 
 class TestPodTemplate:
     TEMPLATE: ClassVar[dict[str, Any]] = {

@@ -108,6 +108,18 @@ class Connect:
         assert not failed, failed
         return [task["state"] for task in tasks] == ["RUNNING"]
 
+    def restart_failed(self) -> bool:
+        """Have a task that has failed started again; whether there was one."""
+        try:
+            said = requests.get(f"{self.url}/connectors/{self._name}/status", timeout=5)
+            tasks = said.json().get("tasks", []) if said.ok else []
+            if not any(task["state"] == "FAILED" for task in tasks):
+                return False
+            wanted = {"includeTasks": "true", "onlyFailed": "true"}
+            return requests.post(f"{self.url}/connectors/{self._name}/restart", params=wanted, timeout=30).ok
+        except requests.RequestException:
+            return False
+
     def kill(self) -> None:
         """SIGKILL: nothing is flushed, and no goodbye said."""
         if self._process is not None:

@@ -29,6 +29,7 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 JVM = ["java", "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
+_START_SECONDS = 90.0
 _KNOWN_SECONDS = 30.0
 """For so long a topic may take to be known to those who send to it."""
 
@@ -41,11 +42,34 @@ COMPACTED = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.di
 
 @dataclass
 class Broker:
-    """A running broker."""
+    """A broker, which may be killed and started again."""
 
     bootstrap: str
+    _command: Sequence[str] = field(repr=False)
+    _log: Path = field(repr=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _producer: Producer | None = field(default=None, repr=False)
     _admin: AdminClient | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        until = time.monotonic() + _START_SECONDS
+        while self._process.poll() is None and time.monotonic() < until:
+            try:
+                self.admin.list_topics(timeout=2)
+                return
+            except KafkaException:
+                time.sleep(0.3)
+        raise RuntimeError(f"the Kafka broker did not come up:\n{self._log.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL: what it has written it finds again, and nobody is told."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
+            self._process = None
 
     @property
     def admin(self) -> AdminClient:
@@ -167,6 +191,22 @@ class Broker:
         finally:
             reader.close()
 
+    def records(self, prefix: str) -> int:
+        """How many records the topics hold whose names begin so."""
+        reader = Consumer({**self._client, "group.id": "none"})
+        try:
+            topics = reader.list_topics(timeout=30).topics
+            places = [
+                TopicPartition(name, partition)
+                for name, each in topics.items()
+                if name.startswith(prefix)
+                for partition in each.partitions
+            ]
+            marks = [reader.get_watermark_offsets(place, timeout=30) for place in places]
+            return sum(end - begin for begin, end in marks)
+        finally:
+            reader.close()
+
     def close(self) -> None:
         """Let go of the clients, which else ask for the broker as long as the process lives."""
         if self._producer is not None:
@@ -200,16 +240,13 @@ def start_broker(
     cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
     formatting = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
     subprocess.run(formatting, check=True, capture_output=True, timeout=120)
-    with open(folder / "broker.log", "wb") as log:
-        process = subprocess.Popen([*command, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
-    broker = Broker(f"{host}:{port}")
+    broker = Broker(f"{host}:{port}", [*command, "kafka.Kafka", str(properties)], folder / "broker.log")
     try:
-        _wait_until_up(broker, process, folder / "broker.log")
+        broker.start()
         yield broker
     finally:
         broker.close()
-        process.kill()
-        process.wait(30)
+        broker.kill()
 
 
 def _fetch(folder: Path) -> list[str]:
@@ -254,16 +291,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _wait_until_up(broker: Broker, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 90
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
-        try:
-            broker.admin.list_topics(timeout=2)
-            return
-        except KafkaException:
-            time.sleep(0.3)
-    raise RuntimeError(f"the Kafka broker did not come up:\n{log.read_text()[-2000:]}")

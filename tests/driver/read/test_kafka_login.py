@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from lakemirror.api import CdcPipeline
 from lakemirror.api.source import KafkaSource
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import SourceUnreachable, cause_of
@@ -27,6 +29,7 @@ from lakemirror.driver.read.login import LoginIncomplete, client_options
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.runner import run
+from tests.api.manifests import changed
 from tests.driver.read.test_reach import Reports, quickly, until
 from tests.support.counting import Counter, make
 from tests.support.kafka_login import PLAIN_PASSWORD, PLAIN_USER, GuardedBroker, start_guarded_broker
@@ -111,6 +114,23 @@ def test_kafka_reads_the_password_that_was_given(spark: SparkSession) -> None:
         context = jvm.org.apache.kafka.common.security.JaasContext.loadClientContext(configs)
         [entry] = context.configurationEntries()
         assert dict(entry.getOptions()) == {"username": "a b", "password": password}
+
+
+def test_kafka_asks_the_endpoint_that_the_manifest_names_where_others_are_forbidden(
+    spark: SparkSession,
+) -> None:
+    jvm: Any = spark._jvm
+    spec = changed(source={"kafka": {**source("SASL_SSL", "OAUTHBEARER").model_dump(by_alias=True)}})
+    [(name, url)] = CdcPipeline.from_dict(spec).spec.java_properties.items()
+    jvm.System.setProperty(name, url)
+    try:
+        given = {"sasl.oauthbearer.token.endpoint.url": url, "other": "https://other"}
+        util = jvm.org.apache.kafka.common.security.oauthbearer.internals.secured.ConfigurationUtils(given)
+        assert str(util.validateUrl("sasl.oauthbearer.token.endpoint.url").toString()) == "https://idp/token"
+        with pytest.raises(Py4JJavaError, match="is not allowed"):
+            util.validateUrl("other")
+    finally:
+        jvm.System.clearProperty(name)
 
 
 def test_spark_hides_what_the_module_of_tokens_is_given(spark: SparkSession) -> None:

@@ -66,6 +66,13 @@ def test_a_submitted_application_keeps_what_the_cluster_gave(monkeypatch: pytest
     assert "spark.driver.memory" not in session._defaults({"spark.master": "k8s://https://x"})
 
 
+def test_properties_are_those_of_both_roles_and_a_users_own_come_after_them() -> None:
+    conf = {"spark.executor.extraJavaOptions": "-Da=2"}
+    driver, executor = sorted(session._java_options(conf, {"a": "1"}).items())
+    assert driver[1].startswith("-Duser.timezone=UTC -XX:+UseParallelGC -Da=1 -Dlog4j2.")
+    assert executor[1] == "-Duser.timezone=UTC -XX:+UseParallelGC -Da=1 -Da=2"
+
+
 @pytest.mark.parametrize(("master", "cores"), [("local", 1), ("local[3]", 3), ("local[4, 2]", 4)])
 def test_cores_of_a_local_master(master: str, cores: int) -> None:
     assert session._cores(master) == cores
