@@ -202,7 +202,9 @@ def test_what_no_rule_refuses(there: Mirror, changes: Spec) -> None:
     assert dry_run(there, "create", changes) == ""
 
 
-@pytest.mark.parametrize("example", ["examples/kubernetes", "examples/kafka", "examples/kafka-login"])
+@pytest.mark.parametrize(
+    "example", ["examples/kubernetes", "examples/kafka", "examples/kafka-login", "examples/kafka-oauth"]
+)
 def test_an_example_is_accepted_as_it_is(kube: Kube, example: str) -> None:
     manifest = ROOT / example / "pipeline.yaml"
     kube.kubectl("apply", "--dry-run=server", "-f", str(manifest))

@@ -119,12 +119,22 @@ def test_brokers_that_ask_for_a_login(
     guarded.allow("lakemirror", "READ", "shop.public.", prefix=True)
     authority = guarded.certificates.text("ca.crt")
     login = secret(tmp_path / "auth", username="lakemirror", password="s3cret", ca_crt=authority)
-    monkeypatch.chdir(tmp_path)
-    address = f"source.kafka.bootstrapServers={guarded.addresses['tls']}"
-    run_example("kafka-login", spark, [address], {"kafka-auth": login})
-    customers = at(spark, f"{tmp_path}/lake/public/customers").collect()
-    assert sorted((row["id"], row["text"]) for row in customers) == [(1, "Ida"), (2, "Ben")]
-    assert [row["id"] for row in at(spark, f"{tmp_path}/lake/public/orders").collect()] == [8]
+    guarded.tokens.clients["lakemirror"] = "s3cret"
+    client = secret(tmp_path / "client", clientId="lakemirror", clientSecret="s3cret", ca_crt=authority)
+    (client / "token-ca.crt").write_text(authority)
+    endpoint = f"source.kafka.security.oauth.tokenEndpointUrl={guarded.tokens.url}"
+    for example, listener, keys, more in (
+        ("kafka-login", "tls", login, []),
+        ("kafka-oauth", "oauth", client, [endpoint]),
+    ):
+        folder = tmp_path / example
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        address = f"source.kafka.bootstrapServers={guarded.addresses[listener]}"
+        run_example(example, spark, [address, *more], {"kafka-auth": keys})
+        customers = at(spark, f"{folder}/lake/public/customers").collect()
+        assert sorted((row["id"], row["text"]) for row in customers) == [(1, "Ida"), (2, "Ben")]
+        assert [row["id"] for row in at(spark, f"{folder}/lake/public/orders").collect()] == [8]
 
 
 def test_mirrors_in_a_database(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """A soak: a bank that changes all the time, while whatever brings its changes is killed at random.
 
 LAKEMIRROR_SOAK_MINUTES says for how long (10), and LAKEMIRROR_SOAK_SEED chooses the moments; both are
-printed, with all figures, at the end. `scripts/soak` runs it.
+printed, with all figures, at the end. `scripts/live-test soak` runs it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SEED = int(os.environ.get("LAKEMIRROR_SOAK_SEED") or random.randrange(10**6))
 TRANSACTIONS_A_SECOND = 6
 CALM = 0.35
 """The last part of the time, in which the driver is left alone and its memory is looked at."""
-WARMING_SECONDS = 150
-"""Of that part, what the driver takes to fill its caches."""
+WARMING = 0.3
+"""Of that part, what the driver is given to fill its caches."""
 GROWTH = 0.05
 """By what part its memory may grow in the rest."""
 HEAP = "1200m"
@@ -280,7 +280,7 @@ def soak(mirror: Live, visits: Visits, trouble: Trouble) -> None:
             mirror.wait_for("the first rows", mirror.has_all)
             began = time.monotonic()
             trouble_until(began + MINUTES * 60 * (1 - CALM), trouble, spare_driver=False)
-            calm = time.monotonic() + WARMING_SECONDS
+            calm = began + MINUTES * 60 * (1 - CALM * (1 - WARMING))
             trouble_until(calm, trouble, spare_driver=True)
             heap = [heap_in_use(mirror)]
             trouble_until(began + MINUTES * 60, trouble, spare_driver=True)
