@@ -32,6 +32,8 @@ class TokenEndpoint:
     clients: dict[str, str] = field(default_factory=dict)
     lifetime_seconds: int = 300
     audience: str = AUDIENCE
+    silent_seconds: float = 0
+    """How long an answer takes."""
     asked: list[Mapping[str, list[str]]] = field(default_factory=list)
     """What each client that was given a token had asked for."""
 
@@ -86,6 +88,7 @@ class TokenEndpoint:
 
     def answer(self, path: str, authorization: str, body: str) -> tuple[int, Mapping[str, object]]:
         """Status and document that answer a request."""
+        time.sleep(self.silent_seconds)
         if path != "/token":
             return 404, {}
         name, _, secret = base64.b64decode(authorization.removeprefix("Basic ")).decode().partition(":")

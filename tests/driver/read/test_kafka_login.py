@@ -338,8 +338,10 @@ class Flaw:
     keys: Mapping[str, str] = field(default_factory=dict)
     of: Mapping[str, str] = field(default_factory=dict)
     store: str = "oauth"
+    path: str = ""
     away: bool = False
     audience: str = AUDIENCE
+    silent_seconds: float = 0
 
 
 TOKENLESS = {
@@ -356,6 +358,8 @@ TOKENLESS = {
     "damaged authority": Flaw("token-ca.crt has to be certificates in PEM", {"token-ca.crt": "none"}),
     "damaged authority of the brokers": Flaw("ca.crt and tls.crt have to be .* in PEM", {"ca.crt": "none"}),
     "away": Flaw("cannot be reached: check spec.source.kafka.security.oauth.tokenEndpointUrl", away=True),
+    "silent": Flaw("Read timed out: the token endpoint cannot be reached", silent_seconds=2),
+    "another path": Flaw("this is no token endpoint: check .*oauth.tokenEndpointUrl", path="/realms"),
     "token of another": Flaw(
         "the brokers refuse the token: check that spec.source.kafka.security.oauth", audience="another"
     ),
@@ -372,8 +376,10 @@ def test_what_keeps_a_client_from_its_token(
     monkeypatch.setitem(tokens.clients, CLIENT, CLIENT_SECRET)
     monkeypatch.setattr(tokens, "certificate", broker.certificates.folder / f"{flaw.store}.pem")
     monkeypatch.setattr(tokens, "audience", flaw.audience)
+    monkeypatch.setattr(tokens, "silent_seconds", flaw.silent_seconds)
+    monkeypatch.setitem(kafka_login._PATIENCE, "read.timeout", 1000)
     keys = {**login.with_tokens, **flaw.keys}
-    feed = login.feed("oauth", oauth(tokens.url, **flaw.of), keys, topics=["any"])
+    feed = login.feed("oauth", oauth(tokens.url + flaw.path, **flaw.of), keys, topics=["any"])
     if flaw.away:
         tokens.stop()
     try:
