@@ -41,6 +41,8 @@ WARMING = 0.3
 """Of that part, what the driver is given to fill its caches."""
 GROWTH = 0.05
 """By what part its memory may grow in the rest."""
+PATIENCE_SECONDS = 900
+"""How long it may take until all is applied, once the load has ended."""
 HEAP = "1200m"
 CONF = {
     "spark.driver.memory": HEAP,
@@ -197,7 +199,7 @@ class Trouble:
 def trouble_until(moment: float, trouble: Trouble, *, spare_driver: bool) -> None:
     """Make trouble until then, and see the driver alive before each."""
     while (left := moment - time.monotonic()) > 0:
-        time.sleep(min(left, trouble.chance.uniform(15, 120)))
+        time.sleep(min(left, trouble.chance.uniform(10, 150)))
         assert trouble.mirror.process is not None
         assert trouble.mirror.process.poll() is None, f"the driver ended by itself:\n{trouble.mirror.said()}"
         if time.monotonic() < moment:
@@ -287,8 +289,9 @@ def soak(mirror: Live, visits: Visits, trouble: Trouble) -> None:
             heap.append(heap_in_use(mirror))
             ended = time.monotonic()
         mirror.connect.until_running()
-        bank.until_streamed(mirror.server)
-        code, text = came_of(mirror.verify())
+        bank.until_streamed(mirror.server, PATIENCE_SECONDS)
+        mirror.wait_for("all of it applied", mirror.caught_up, PATIENCE_SECONDS)
+        code, text = came_of(mirror.verify("--wait", f"{PATIENCE_SECONDS}"))
         assert code == 0, f"{text}\n{mirror.said()}"
         assert f"{len(TABLES)} tables, all equal" in text
         mirror.stop()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ class Live:
             name=bank.DATABASE,
         )
         self._drivers = 0
+        self._asked: datetime | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.verifying: list[subprocess.Popen[str]] = []
 
@@ -124,13 +126,22 @@ class Live:
 
     def has_all(self) -> bool:
         """Whether the driver says that it has mirrored each table."""
+        return bool(self._report().get("tablesTotal") == len(self._tables))
+
+    def caught_up(self) -> bool:
+        """Whether the driver says that Kafka has no more for it, and said so after this was asked first."""
+        report = self._report()
+        self._asked = self._asked or datetime.now(UTC)
+        return bool(report["caughtUp"]) and datetime.fromisoformat(report["observedAt"]) > self._asked
+
+    def _report(self) -> dict[str, Any]:
         report = self.mirroring.checkpoint / "progress.json"
-        return report.exists() and json.loads(report.read_text())["tablesTotal"] == len(self._tables)
+        return dict(json.loads(report.read_text())) if report.exists() else {}
 
 
 def came_of(verify: subprocess.Popen[str]) -> tuple[int, str]:
     """The exit code of a comparison, and what it printed."""
-    out, errors = verify.communicate(timeout=400)
+    out, errors = verify.communicate(timeout=1200)
     return verify.returncode, out + errors
 
 
