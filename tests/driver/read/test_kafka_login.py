@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline
@@ -120,15 +120,16 @@ def test_kafka_asks_the_endpoint_that_the_manifest_names_where_others_are_forbid
     spark: SparkSession,
 ) -> None:
     jvm: Any = spark._jvm
-    spec = changed(source={"kafka": {**source("SASL_SSL", "OAUTHBEARER").model_dump(by_alias=True)}})
-    [(name, url)] = CdcPipeline.from_dict(spec).spec.java_properties.items()
+    given = source("SASL_SSL", "OAUTHBEARER").model_dump(by_alias=True, exclude_none=True)
+    spec = CdcPipeline.from_dict(changed(source={"kafka": given})).spec
+    [(name, url)] = spec.java_properties.items()
+    asked = {"own": "https://idp/token", "other": "https://other/token"}
+    util = jvm.org.apache.kafka.common.security.oauthbearer.internals.secured.ConfigurationUtils(asked)
     jvm.System.setProperty(name, url)
     try:
-        given = {"sasl.oauthbearer.token.endpoint.url": url, "other": "https://other"}
-        util = jvm.org.apache.kafka.common.security.oauthbearer.internals.secured.ConfigurationUtils(given)
-        assert str(util.validateUrl("sasl.oauthbearer.token.endpoint.url").toString()) == "https://idp/token"
-        with pytest.raises(Py4JJavaError, match="is not allowed"):
-            util.validateUrl("other")
+        util.throwIfURLIsNotAllowed("own")
+        with pytest.raises(IllegalArgumentException, match="https://other/token is not allowed"):
+            util.throwIfURLIsNotAllowed("other")
     finally:
         jvm.System.clearProperty(name)
 
