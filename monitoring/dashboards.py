@@ -100,6 +100,11 @@ def fleet() -> Dashboard:
             },
         ),
         _lines(
+            "Requests to the API server",
+            {"{{verb}}": "sum by (verb) (rate(lakemirror_operator_api_requests_total[$__rate_interval]))"},
+            "reqps",
+        ),
+        _lines(
             "Roll-out of the default image",
             {"{{state}}": "sum by (state) (lakemirror_operator_rollout_pipelines)"},
         ),

@@ -102,3 +102,4 @@ def work(vitals: Vitals) -> None:
     for result, number in (("done", 2), ("failed", 5)):
         vitals.passes.labels(result).inc(number)
     vitals.pass_seconds.observe(0.2)
+    vitals.asked("list", "CdcPipeline")

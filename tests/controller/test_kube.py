@@ -33,6 +33,7 @@ class Server:
         self._answer, self._kubeconfig = answer, kubeconfig
         self.requests: list[web.Request] = []
         self.bodies: list[Any] = []
+        self.counted: list[tuple[str, str]] = []
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -80,7 +81,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
         server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         server.give("one")
         try:
-            async with Kube() as kube:
+            async with Kube(lambda verb, kind: server.counted.append((verb, kind))) as kube:
                 yield server, kube
         finally:
             await runner.cleanup()
@@ -131,6 +132,19 @@ class TestRequests:
         assert server.bodies == [CONFIG_MAP]
         assert server.requests[0].content_type == "application/apply-patch+yaml"
         assert server.requests[0].headers["Authorization"] == "Bearer one"
+
+    @in_loop
+    async def test_requests_are_counted_by_verb_and_kind(self, serve: Serve) -> None:
+        page = {"items": [], "metadata": {"resourceVersion": "1"}}
+        async with serve(always(200, page)) as (server, kube):
+            await kube.apply(CONFIG_MAP, dry_run=True)
+            await kube.apply(CONFIG_MAP)
+            await kube.replace(CONFIG_MAP)
+            await kube.get("v1", "ConfigMap", "ns", "a")
+            await kube.list("v1", "ConfigMap", None)
+            assert server.counted == [
+                (verb, "ConfigMap") for verb in ("dry-run", "apply", "update", "get", "list")
+            ]
 
     @in_loop
     async def test_the_status_is_a_subresource(self, serve: Serve) -> None:

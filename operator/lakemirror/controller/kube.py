@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 import aiohttp
@@ -145,7 +145,9 @@ class Kube:
     do, fails where that is silent, and keeps a file in the temporary folder.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Callable[[str, str], None] = lambda verb, kind: None) -> None:
+        """``asked`` is called with the verb and the kind of each request."""
+        self._asked = asked
         self._configuration = Configuration(connection_pool_maxsize=0)  # each watch keeps a connection
 
     async def __aenter__(self) -> Kube:
@@ -191,6 +193,7 @@ class Kube:
     async def watch(
         self, api_version: str, kind: str, namespace: str | None, version: str, *, labels: str = ""
     ) -> AsyncIterator[Watched]:
+        self._asked("watch", kind)
         async with _Watch() as watch:
             events = watch.stream(
                 self._kinds[api_version, kind].get,
@@ -277,6 +280,7 @@ class Kube:
         return await self._ask_once(kind, verb, options)
 
     async def _ask_once(self, kind: Resource, verb: str, options: Mapping[str, Any]) -> Object:
+        self._asked(_verb(verb, options), kind.kind)
         ask = getattr(kind, verb)
         found: Object = await _answer(ask(serializer=_plain, _request_timeout=_TIMEOUT, **options))
         return found
@@ -334,6 +338,15 @@ def _kind(client: DynamicClient, api_version: str, kind: str) -> Resource:
         subresources=parts,
         client=client,
     )
+
+
+def _verb(method: str, options: Mapping[str, Any]) -> str:
+    """Kubernetes' word for a request; dry runs, which write nothing, have one of their own."""
+    if options.get("dry_run"):
+        return "dry-run"
+    if method == "get":
+        return "get" if "name" in options else "list"
+    return {"server_side_apply": "apply", "replace": "update"}.get(method, method)
 
 
 def _dry(dry_run: bool) -> str | None:

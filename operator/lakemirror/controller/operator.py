@@ -203,7 +203,7 @@ async def operate(options: Options) -> None:
     signs = Vitals()
     server = await vitals.serve(signs, options.port)
     try:
-        async with Kube() as api:
+        async with Kube(signs.asked) as api:
             signs.ready = True  # a candidate that waits is ready to take over
             lease = Lease(api, options.namespace, options.lease, options.identity)
             await lease.acquire()

@@ -47,6 +47,12 @@ class Vitals:
             buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0),
             registry=self.registry,
         )
+        self.requests = Counter(
+            "lakemirror_operator_api_requests",
+            "Requests to the API server but for the watch of CdcPipelines; dry runs are a verb of their own",
+            ["verb", "kind"],
+            registry=self.registry,
+        )
         self.leader = Gauge(
             "lakemirror_operator_leader",
             "1 while this operator holds the Lease and acts, 0 while it waits for it",
@@ -66,6 +72,10 @@ class Vitals:
         """The canary came through."""
         self._beat = self._monotonic()
         self.heartbeat.set_to_current_time()
+
+    def asked(self, verb: str, kind: str) -> None:
+        """The API server is asked for something."""
+        self.requests.labels(verb, kind).inc()
 
     def missed(self, what: str) -> None:
         """A change reached the API server's lists, but not the operator: its watch is dead."""
