@@ -11,11 +11,22 @@ from types import ModuleType
 
 from benchmarks import report
 from benchmarks.options import Options, environment, options_of, parser
-from benchmarks.parts import ablation, apply, executors, latency, memory, mixes, scale, start, tables
+from benchmarks.parts import (
+    ablation,
+    apply,
+    executors,
+    latency,
+    memory,
+    mixes,
+    operator,
+    scale,
+    start,
+    tables,
+)
 
 PARTS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (apply, ablation, mixes, scale, tables, executors, latency, start, memory)
+    for module in (apply, ablation, mixes, scale, tables, executors, latency, start, memory, operator)
 }
 
 
