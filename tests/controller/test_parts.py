@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from lakemirror.controller import cache as cache_module
+from lakemirror.controller import names
+from lakemirror.controller.cache import Cache, Key
 from lakemirror.controller.claims import claims
 from lakemirror.controller.lease import Lease, LeaseLost
 from lakemirror.controller.queue import Queue
+from lakemirror.controller.values import Object
 from lakemirror.controller.vitals import SILENT_SECONDS, Vitals
 from tests.controller.builders import spec
 from tests.controller.fake_api import FakeApi
@@ -203,3 +208,36 @@ class TestClaims:
 
         assert self.shared(only("public.a"), only("public.b")) == set()
         assert self.shared(only("public.a"), only("public.b", "public.a")) == {"target"}
+
+
+class TestCache:
+    @in_loop
+    async def test_a_list_after_a_gap_tells_of_what_is_new_and_of_nothing_else(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cache_module, "_RETRY_SECONDS", 0.01)
+        api, told = FakeApi(), list[str]()
+        for name in "abc":
+            await api.put(_config_map(name))
+        cache = Cache(api, None, lambda key: told.append(key.name), lambda: datetime.now(UTC))
+        watching = asyncio.create_task(cache.run())
+        while cache.current_since is None:
+            await asyncio.sleep(0.01)
+        assert sorted(told) == ["a", "b", "c"]
+        told.clear()
+        await api.cut()
+        while cache.current_since is not None:
+            await asyncio.sleep(0.01)
+        await api.put({**_config_map("b"), "data": {"x": "y"}})
+        await api.remove(_config_map("c"))
+        api.restore()
+        while cache.current_since is None:
+            await asyncio.sleep(0.01)
+        assert sorted(told) == ["b", "c"]
+        assert cache.of(Key("mirrors", "c")) == {}
+        watching.cancel()
+
+
+def _config_map(name: str) -> Object:
+    metadata = {"name": f"{name}-config", "namespace": "mirrors", "labels": names.labels(name, "driver")}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}

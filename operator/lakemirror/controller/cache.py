@@ -75,12 +75,14 @@ class Cache:
         """The objects of a pipeline."""
         return self._objects.get(key, {})
 
-    def take(self, document: Object) -> None:
-        """Take in what the API answered, unless something newer is known."""
+    def take(self, document: Object) -> bool:
+        """Take in what the API answered, unless something newer is known; whether it is new."""
         key, identity = _key(document), identity_of(document)
         known = self._objects[key].get(identity)
-        if known is None or _version(document) >= _version(known):
-            self._objects[key][identity] = _slim(document)
+        if known is not None and _version(document) <= _version(known):
+            return False
+        self._objects[key][identity] = slim(document)
+        return True
 
     def resume(self) -> None:
         """The API server answers again after a time of silence, in which a watch may have seemed alive."""
@@ -145,8 +147,8 @@ class Cache:
                     del objects[identity]
                     self._changed(key)
         for item in items:
-            self.take(item)
-            self._changed(_key(item))
+            if self.take(item):  # after a gap nearly all are as they were
+                self._changed(_key(item))
 
     def _is_current(self, what: tuple[str, str, str | None]) -> None:
         self._behind.discard(what)
@@ -173,7 +175,7 @@ def _version(document: Object) -> int:
     return int(document["metadata"].get("resourceVersion") or 0)
 
 
-def _slim(document: Object) -> Object:
+def slim(document: Object) -> Object:
     """Without the long list of who owns which field."""
     metadata = {k: v for k, v in document["metadata"].items() if k != "managedFields"}
     return {**document, "metadata": metadata}
