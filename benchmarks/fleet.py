@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,19 +227,19 @@ async def _awaited(done: Awaitable[None]) -> None:
     await done
 
 
-async def paced(turns: Iterable[Awaitable[None]], a_second: float) -> None:
+async def paced(turns: Iterable[Callable[[], Awaitable[None]]], a_second: float) -> None:
     """Begin so many a second, whether those before have ended or not; return when all have."""
     began = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
         for number, turn in enumerate(turns):
             await asyncio.sleep(max(0.0, began + number / a_second - time.monotonic()))
-            tasks.create_task(_awaited(turn))
+            tasks.create_task(_awaited(turn()))
 
 
-def rounds(fleet: Fleet, number: int, *, news: bool) -> Iterator[Awaitable[None]]:
+def rounds(fleet: Fleet, number: int, *, news: bool) -> Iterator[Callable[[], Awaitable[None]]]:
     """So many reports, of each pipeline in its turn."""
     for index in range(number):
-        yield fleet.report(fleet.mirrors[index % len(fleet.mirrors)], news=news)
+        yield partial(fleet.report, fleet.mirrors[index % len(fleet.mirrors)], news=news)
 
 
 def manifest(mirror: Mirror) -> Object:

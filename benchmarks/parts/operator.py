@@ -56,7 +56,8 @@ async def _measure(size: int, folder: Path, quick: bool) -> dict[str, Any]:
                 figures[name] = {**measured, **_spent(before, await operator.state())}
                 print(f"  {size:,} pipelines, {name}: {figures[name]}", flush=True)
             figures["load"] = os.getloadavg()[1]
-            figures["restart"] = await _restart(operator, size, patience)
+            async with _alive(fleet):
+                figures["restart"] = await _restart(operator, size, patience)
             print(f"  {size:,} pipelines, restart: {figures['restart']}", flush=True)
     return figures
 
