@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lakemirror.controller import cache, names, operator, reconciler
+from lakemirror.controller import plan as plan_module
 from lakemirror.controller.kube import ApiError, Cause
 from lakemirror.controller.lease import Lease
 from lakemirror.controller.operator import Operator, Options
@@ -491,6 +492,101 @@ async def test_figures_do_not_age_while_the_api_server_is_silent(monkeypatch: py
         now[0] += timedelta(seconds=100)
         w.operator.take(w.api.one("CdcPipeline", "shop"))
         await w.until(lambda: w.ready() == ("Unknown", "StaleFigures"))
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """When plans are made: all but nothing else of a pass takes time."""
+    made: list[datetime] = []
+
+    def plan(spec: Any, observed: Any, now: datetime, settings: Settings) -> Any:
+        made.append(now)
+        return plan_module.plan(spec, observed, now, settings)
+
+    monkeypatch.setattr(reconciler, "plan", plan)
+    return made
+
+
+@in_loop
+async def test_a_driver_that_says_the_same_again_costs_no_plan(plans: list[datetime]) -> None:
+    now = [datetime.now(UTC)]
+    same = {"committedAt": iso(now[0]), "observedAt": iso(now[0])}
+    async with world(clock=lambda: now[0]) as w:
+        await w.run()
+        await w.report(**same)
+        await w.settle()
+        writes = len(w.api.calls)
+        for _ in range(8):
+            plans.clear()
+            now[0] += timedelta(seconds=30)
+            await w.report(**same | {"observedAt": iso(now[0]), "lagSeconds": 1.0})
+            await w.settle()
+            assert plans == []
+        assert len(w.api.calls) == writes
+        assert w.ready() == ("True", "Progressing")
+
+
+@in_loop
+async def test_what_counts_is_planned_for_though_the_driver_says_the_same(plans: list[datetime]) -> None:
+    now = [datetime.now(UTC)]
+    same = {"committedAt": iso(now[0])}
+
+    async def reported(w: World, **changes: Any) -> None:
+        await w.report(**same | {"observedAt": iso(now[0])} | changes)
+        await w.settle()
+
+    async with world(clock=lambda: now[0]) as w:
+        await w.run()
+        await reported(w)
+        await reported(w, caughtUp=False, lagRecords=7)
+        assert w.status()["checkpoint"]["lagRecords"] == 7
+        now[0] += timedelta(minutes=11)  # the time that the status has is renewed
+        await reported(w, caughtUp=False, lagRecords=7)
+        assert w.status()["checkpoint"]["observedAt"] == iso(now[0])
+        now[0] += timedelta(minutes=5)
+        await reported(w, caughtUp=False, lagRecords=7)
+        assert w.ready() == ("False", "NoProgress")
+        await reported(w)
+        assert w.ready() == ("True", "Progressing")
+        await w.api.remove(w.api.one("Role", "shop-driver"))
+        await w.until(lambda: w.api.one("Role", "shop-driver"))
+        await reported(w)
+        pod = w.api.one("Pod", "shop-driver-0")
+        state = pod["status"]["containerStatuses"][0]
+        ended = {**state, "restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+        await w.api.put({**pod, "status": {"phase": "Running", "containerStatuses": [ended]}})
+        await w.until(lambda: w.ready() == ("False", "DriverFailed"))
+
+
+@in_loop
+async def test_a_report_with_figures_alone_costs_one_pass(plans: list[datetime]) -> None:
+    async with world() as w:
+        await w.run()
+        await w.settle()
+        for number in range(2, 5):
+            plans.clear()
+            await w.report(batchId=number)
+            await w.until(lambda number=number: w.status()["checkpoint"]["batchId"] == number)
+            await w.settle()
+            assert len(set(plans)) == 1
+
+
+@in_loop
+async def test_a_driver_that_does_not_start_is_looked_after_less_and_less(plans: list[datetime]) -> None:
+    now = [datetime.now(UTC)]
+    async with world(clock=lambda: now[0]) as w:
+        await w.apply()
+        await w.until(lambda: w.ready() == ("False", "DriverPending"))
+        await w.settle()
+        plans.clear()
+        await w.until(lambda: len(plans) > 6)
+        now[0] += timedelta(minutes=10)
+        await asyncio.sleep(0.1)
+        plans.clear()
+        await asyncio.sleep(0.3)
+        assert plans == []
+        await w.start_pod()  # a watch tells of that
+        await w.until(lambda: w.ready() != ("False", "DriverPending"))
 
 
 PACE = Pace(1, timedelta(seconds=0.5))

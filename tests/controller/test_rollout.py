@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 from lakemirror.api import PipelineSpec
 from lakemirror.api.status import Condition
 from lakemirror.controller import names, observe, rollout
+from lakemirror.controller.cache import Key as Pipeline
+from lakemirror.controller.images import Images
 from lakemirror.controller.plan import plan
 from lakemirror.controller.rollout import Rollout, Standing
 from lakemirror.controller.values import Given, Moved, Observed, Pace, Plan, Settings, Turn
@@ -310,3 +314,65 @@ def test_the_image_of_a_pipeline_of_an_older_operator_is_that_of_its_pod() -> No
     found = observe.given(config, seen.resource.status)
     assert found is not None
     assert found.image == SETTINGS.driver_image
+
+
+class TestManyPipelines:
+    def test_those_without_a_part_in_it_do_not_have_it_computed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes: list[int] = []
+
+        def counted(image: str, standings: Mapping[Key, Standing], *more: Any) -> Rollout[Key]:
+            sizes.append(len(standings))
+            return whole(image, standings, *more)
+
+        whole = rollout.rollout
+        monkeypatch.setattr(rollout, "rollout", counted)
+        images = Images(Settings(NEW))
+        keys = [Pipeline("mirrors", f"shop-{number}") for number in range(200)]
+        for way in (Standing("", when="AtStart"), Standing(NEW, unready_since=NOW), Standing(NEW)):
+            for key in keys:
+                images.take(key, way)
+                images.turn(key, NOW)
+        assert len(sizes) <= 3  # the first time, and when one has proved the image
+        assert max(sizes) <= 1
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_it_is_the_rollout_of_all(self, seed: int) -> None:
+        chance, now = random.Random(seed), NOW
+        images = Images(Settings(NEW, PACE))
+        keys = [Pipeline("mirrors", f"shop-{number}") for number in range(6)]
+        ways = [
+            *(
+                waits(),
+                ILL,
+                moved(),
+                moved(9),
+                moved(ready=False),
+                Standing(NEW),
+                Standing(NEW, when="Later"),
+            ),
+            *(
+                Standing("", when="AtStart"),
+                Standing(OLD, when="Later"),
+                Standing(NEW, unready_since=NOW),
+                None,
+            ),
+        ]
+        there: dict[Pipeline, Standing | None] = {}
+        for _ in range(300):
+            key = chance.choice(keys)
+            if chance.random() < 0.1:
+                there.pop(key, None)
+                images.gone(key)
+            else:
+                there[key] = chance.choice(ways)
+                images.take(key, there[key])
+            asked = chance.choice(keys)
+            standing = there.get(asked)
+            every = {k: s for k, s in there.items() if s is not None}
+            of = rollout.rollout(NEW, every, PACE, now)
+            turn, _ = images.turn(asked, now)
+            assert turn == (rollout.turn(asked, standing, NEW, of, PACE, now) if standing else None)
+            if turn is not None and turn.moved is not None and standing and turn.moved != standing.moved:
+                there[asked] = Standing(turn.image, turn.moved, now, standing.when)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from lakemirror.api import duration_seconds
@@ -48,7 +48,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Health:
-    """What ``Ready`` says and the phase; ``again``: when time alone may change it."""
+    """What ``Ready`` says and the phase; ``again``: when time alone may change it, and ``steady_until``: when
+    it may although the driver renews its report; None if nobody knows.
+    """
 
     ready: Literal["True", "False", "Unknown"]
     reason: str
@@ -57,6 +59,7 @@ class Health:
     reconciling: bool = False
     stalled: bool = False
     again: datetime | None = None
+    steady_until: datetime | None = None
 
 
 def case(decision: Decision, observed: Observed, tally: Tally, now: datetime) -> Case:
@@ -400,24 +403,27 @@ def not_progressing(case: Case) -> Health | None:
 
 def progressing(case: Case) -> Health | None:
     assert case.report is not None
-    moments = [case.report.seen + STALE_AFTER]
+    moments = [datetime.max.replace(tzinfo=UTC)]
     if _lags(case.report):
         moments.append(case.report.progressed + case.deadline)
     if case.tally.forgiven_at is not None:
         moments.append(case.tally.forgiven_at)
     if (late := _out_of_reach_at(case)) is not None:
         moments.append(late)
-    again = min(moments)
+    steady = min(moments)
+    again = min(steady, case.report.seen + STALE_AFTER)
     spec = case.decision.spec
     if spec is not None and spec.trigger.available_now and spec.trigger.schedule is None:
         # Ready is what one waits for, and that is the end of the run.
         message = (
             "the run is under way; the pipeline is ready when everything that was there has been applied"
         )
-        return Health("False", "Running", message, "Running", reconciling=True, again=again)
+        return Health(
+            "False", "Running", message, "Running", reconciling=True, again=again, steady_until=steady
+        )
     caught_up = bool(case.report.said.caught_up)
     message = "everything that the source has is applied" if caught_up else "the driver is applying batches"
-    return Health("True", "Progressing", message, "Running", again=again)
+    return Health("True", "Progressing", message, "Running", again=again, steady_until=steady)
 
 
 def _lags(report: Report) -> bool:

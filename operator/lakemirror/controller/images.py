@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
 from datetime import datetime
+from itertools import islice
 
 from lakemirror.controller import rollout
 from lakemirror.controller.cache import Key
@@ -16,28 +16,52 @@ _log = logging.getLogger(__name__)
 
 
 class Images:
-    """Standings of pipelines and what follows for each. Nothing in here has to outlive the process."""
+    """Standings of pipelines and what follows for each. Nothing in here has to outlive the process.
+
+    The rollout is computed from the few that take part in it: thousands of others come, start and become
+    Ready meanwhile. ``changes`` counts how often it became another one.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._image, self._pace = settings.driver_image, settings.pace
         self._standings: dict[Key, Standing | None] = {}
+        self._unseen: set[Key] = set()
+        self._concerned: dict[Key, Standing] = {}
+        self._proofs: dict[Key, Standing] = {}
         self._rollout: Rollout[Key] = Rollout()
         self._stale = True
+        self.changes = 0
 
-    def unseen(self, keys: Iterable[Key]) -> set[Key]:
-        """Those among ``keys`` of which nothing is known; nobody can be moved before they are."""
-        return {key for key in keys if key not in self._standings}
+    def expect(self, key: Key) -> None:
+        """There is a pipeline of which nothing is known yet; nobody can be moved before it is."""
+        self._unseen.add(key)
+
+    def unseen(self) -> tuple[Key, ...]:
+        """Those of which nothing is known."""
+        return tuple(self._unseen)
 
     def take(self, key: Key, standing: Standing | None) -> None:
         """Take in the standing of a pipeline; None if it follows no default."""
+        self._unseen.discard(key)
         if key not in self._standings or self._standings[key] != standing:
             self._standings[key] = standing
-            self._stale = True
+            self._place(key, standing)
 
     def gone(self, key: Key) -> None:
         """The pipeline is deleted."""
+        self._unseen.discard(key)
         self._standings.pop(key, None)
-        self._stale = True
+        self._place(key, None)
+
+    def _place(self, key: Key, standing: Standing | None) -> None:
+        proved, took_part = bool(self._proofs), self._concerned.pop(key, None) is not None
+        self._proofs.pop(key, None)
+        if standing is not None and rollout.takes_part(standing, self._image):
+            self._concerned[key] = standing
+        elif standing == Standing(self._image):
+            self._proofs[key] = standing
+        if took_part or key in self._concerned or proved != bool(self._proofs):
+            self._stale = True
 
     def turn(self, key: Key, now: datetime) -> tuple[Turn | None, set[Key]]:
         """What this pipeline's driver is to run, None if its spec says so; and whom that concerns besides.
@@ -88,9 +112,10 @@ class Images:
     def _current(self, now: datetime) -> Rollout[Key]:
         again = self._rollout.again
         if self._stale or (again is not None and now >= again):
-            standings = {key: s for key, s in self._standings.items() if s is not None}
-            self._rollout = rollout.rollout(self._image, standings, self._pace, now)
-            self._stale = False
+            standings = self._concerned | dict(islice(self._proofs.items(), 1))
+            current = rollout.rollout(self._image, standings, self._pace, now)
+            self.changes += current != self._rollout
+            self._rollout, self._stale = current, False
         return self._rollout
 
     def _tell(self, current: Rollout[Key]) -> None:

@@ -223,6 +223,18 @@ def report(progress: Object | None, before: Report | None, now: datetime) -> Rep
     return Report(said, now, now if moved else before.progressed)
 
 
+def says_the_same(before: api.Report, said: api.Report) -> bool:
+    """Whether a report says what one before it said, later."""
+    old, new = moment(before.observed_at), moment(said.observed_at)
+    if old is None or new is None or new < old:
+        return False
+    return said.model_copy(update={name: getattr(before, name) for name in _OF_TIME}) == before
+
+
+_OF_TIME = ("observed_at", "lag_seconds")
+"""What changes in a report though nothing happens."""
+
+
 def _batch(said: api.Report) -> tuple[object, ...]:
     """What is another in a report that tells of another batch."""
     return said.run_id, said.batch_id, said.committed_at

@@ -54,6 +54,7 @@ def plan(
         marks=tuple(workloads.marks(decision, observed)),
         urgent=tuple(workloads.urgent(decision, observed)),
         trial=tuple(workloads.trial(decision, observed)),
+        steady_until=judged.steady_until,
     )
 
 

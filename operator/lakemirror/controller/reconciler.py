@@ -9,16 +9,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lakemirror.api import API_VERSION, KIND, CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
-from lakemirror.controller import names, observe, podtemplate, rollout, status, workloads
+from lakemirror.api import report as api
+from lakemirror.controller import health, names, observe, podtemplate, rollout, status, workloads
 from lakemirror.controller.act import Actor
-from lakemirror.controller.cache import Cache, Identity, Key
+from lakemirror.controller.cache import Cache, Identity, Key, slim
 from lakemirror.controller.claims import Claim, claims
 from lakemirror.controller.decide import Decision, decide
 from lakemirror.controller.images import Images
 from lakemirror.controller.kube import Api, ApiError, Unreachable
 from lakemirror.controller.plan import plan
 from lakemirror.controller.queue import Queue
-from lakemirror.controller.times import iso
+from lakemirror.controller.times import iso, moment
 from lakemirror.controller.values import (
     Ending,
     Object,
@@ -35,11 +36,25 @@ _WAITING_SECONDS = 2.0
 _GONE_KEPT = 10_000
 _LOOKING_SECONDS = 5.0
 """How often Events and foreign pods, which nobody watches, are looked for while a driver does not start."""
+_LOOKING_MOST_SECONDS = 120.0
+"""The same after a long time without any change: a cluster may be full for thousands of drivers at once."""
 _log = logging.getLogger(__name__)
 
 
 class CannotWatch(Exception):
     """The API server refuses to show a kind of objects, so that nothing can be decided."""
+
+
+@dataclass(frozen=True)
+class Steady:
+    """What a pass saw that left nothing to do. While nothing of it changes but the time of the report,
+    another one would find the same, until the time ``until`` or a report made at ``renewal``.
+    """
+
+    inputs: tuple[object, ...]
+    said: api.Report
+    until: datetime
+    renewal: datetime | None
 
 
 @dataclass
@@ -50,6 +65,9 @@ class Pipeline:
     spec: PipelineSpec | ManifestError
     claims: frozenset[Claim] = frozenset()
     report: Report | None = None
+    steady: Steady | None = None
+    looking: tuple[tuple[object, ...], datetime] | None = None
+    """What was there when its driver's start began to be waited for, and since when nothing else is."""
     age: tuple[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +92,8 @@ class Reconciler:
         self._gone: dict[str, None] = {}
         """The uids of pipelines that were deleted last, in order: what tells of them still is old."""
         self._claimants: dict[Claim, set[Key]] = defaultdict(set)
+        self._claimed = 0
+        """How often claims changed."""
 
     def take(self, body: Object) -> None:
         """Take in a pipeline as it is now; nothing older than what is known."""
@@ -88,11 +108,12 @@ class Reconciler:
             self.forget(known.body)
         if known is None or not same:
             known = self.pipelines[key] = Pipeline(body, spec_of(body))
+            self.images.expect(key)
             if isinstance(known.spec, PipelineSpec):
                 self._set_claims(key, known, claims(known.spec, key.namespace))
         elif body.get("spec") != known.body.get("spec"):
             known.spec = spec_of(body)
-        known.body = body
+        known.body = slim(body)
         self._queue.add(key)
 
     def gone(self, body: Object) -> None:
@@ -125,6 +146,9 @@ class Reconciler:
                 raise CannotWatch(f"{self._cache.refusal}. Give the operator the rights of its chart")
             self._queue.add(key, _WAITING_SECONDS)
             return
+        if self._goes_on(key, pipeline, now, since):
+            return
+        inputs = self._inputs(key, pipeline, since)
         observed = await self._observe(key, pipeline, now, since)
         trial = self._plan(pipeline, observed, now).trial
         if self._actor.makes_new(observed.resource, trial) and not await self._still_there(pipeline):
@@ -134,9 +158,56 @@ class Reconciler:
         self._claim(key, pipeline, observed)
         observed = replace(observed, rivals=tuple(self._rivals(key, pipeline)))
         observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
-        body = await self._carry_out(pipeline, observed, now)
+        planned, body = await self._carry_out(pipeline, observed, now)
+        figures = body is None or status.only_figures_differ(observed.resource.status, planned.status)
+        untouched = inputs == self._inputs(key, pipeline, since)
         if body is not None:
             self._remember(key, body)
+        if figures and untouched:
+            self._settle(key, pipeline, observed, planned, since)
+
+    def _inputs(self, key: Key, pipeline: Pipeline, since: datetime) -> tuple[object, ...]:
+        """Everything that a pass looks at, but for time and for the driver's report."""
+        progress = names.progress(key.name)
+        objects = self._cache.of(key).items()
+        versions = {
+            i: version_of(there) for i, there in objects if (i.kind, i.name) != ("ConfigMap", progress)
+        }
+        return version_of(pipeline.body), versions, since, self.images.changes, self._claimed
+
+    def _settle(
+        self, key: Key, pipeline: Pipeline, observed: Observed, planned: Plan, since: datetime
+    ) -> None:
+        pipeline.steady = None
+        idle = not (observed.obstacles or planned.deletions or planned.marks)
+        if idle and planned.steady_until is not None and pipeline.report is not None:
+            pipeline.steady = Steady(
+                self._inputs(key, pipeline, since),
+                pipeline.report.said,
+                planned.steady_until,
+                status.renewal(planned.status),
+            )
+
+    def _goes_on(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> bool:
+        """Whether nothing has changed since a pass left nothing to do, but that the driver said so again.
+
+        An idle driver says so twice a minute: with thousands of them a whole pass each time would be most of
+        what the operator does.
+        """
+        steady = pipeline.steady
+        if steady is None or steady.inputs != self._inputs(key, pipeline, since):
+            return False
+        progress = self._cache.of(key).get(Identity("v1", "ConfigMap", names.progress(key.name)))
+        report = observe.report(progress, pipeline.report, now)
+        if report is None or not observe.says_the_same(steady.said, report.said):
+            return False
+        until = min(steady.until, max(report.seen, since) + health.STALE_AFTER)
+        made = moment(report.said.observed_at)
+        if now >= until or made is None or (steady.renewal is not None and made >= steady.renewal):
+            return False
+        pipeline.report = report
+        self._queue.add(key, (until - now).total_seconds())
+        return True
 
     async def _still_there(self, pipeline: Pipeline) -> bool:
         """Whether a pipeline whose objects are not there is as it was known: they may be gone with it.
@@ -180,7 +251,7 @@ class Reconciler:
             given=observe.given(config, resource.status),
         )
         observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
-        return await self._look_closer(key, pipeline, observed)
+        return await self._look_closer(key, pipeline, observed, now, since)
 
     def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
         """Claim what the spec that is going to run needs; wake those whose claims meet old or new ones."""
@@ -191,7 +262,7 @@ class Reconciler:
 
     def _turn(self, key: Key, pipeline: Pipeline, observed: Observed, now: datetime) -> Turn | None:
         """Which default image the driver has at this time; wakes those whose turn it is."""
-        for other in self.images.unseen(self.pipelines):
+        for other in self.images.unseen():
             config = self._cache.of(other).get(Identity("v1", "ConfigMap", names.config(other.name)))
             had = observe.given(config, PipelineStatus())
             self.images.take(other, rollout.unseen(had) if had is not None else None)
@@ -216,6 +287,7 @@ class Reconciler:
                 yield Rival(f"{name.namespace}/{name.name}", f"{what} {where}")
 
     def _set_claims(self, key: Key, pipeline: Pipeline, wanted: frozenset[Claim]) -> None:
+        self._claimed += wanted != pipeline.claims
         touched = wanted | pipeline.claims
         for claim in pipeline.claims:
             self._claimants[claim].discard(key)
@@ -225,7 +297,9 @@ class Reconciler:
         for name in {name for claim in touched for name in self._claimants[claim]} - {key}:
             self._queue.add(name)
 
-    async def _look_closer(self, key: Key, pipeline: Pipeline, observed: Observed) -> Observed:
+    async def _look_closer(
+        self, key: Key, pipeline: Pipeline, observed: Observed, now: datetime, since: datetime
+    ) -> Observed:
         """What no watch tells of a driver or a cleanup that does not start: Events, and foreign pods."""
         decision = decide(pipeline.spec, observed, self._settings)
         resource = observed.resource
@@ -243,8 +317,16 @@ class Reconciler:
             observed = replace(observed, lost=await self._lost(key, driver.uid, observed))
         waited_for = not pods and any(w.state == "Active" for w in observed.workloads)
         if stuck or waited_for:
-            self._queue.add(key, _LOOKING_SECONDS)
+            self._queue.add(key, self._look_again(key, pipeline, now, since))
         return observed
+
+    def _look_again(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> float:
+        """In how many seconds to look again: soon, and later and later while nothing changes."""
+        inputs = self._inputs(key, pipeline, since)
+        if pipeline.looking is None or pipeline.looking[0] != inputs:
+            pipeline.looking = inputs, now
+        waited = (now - pipeline.looking[1]).total_seconds()
+        return min(max(_LOOKING_SECONDS, waited / 10), _LOOKING_MOST_SECONDS)
 
     async def _look_for_pod(self, key: Key, decision: Decision, observed: Observed) -> Observed:
         """Why the pod that should be there is not."""
@@ -276,13 +358,15 @@ class Reconciler:
             _log.debug("events of %s are not to be seen: %s", uid, error)
             return []
 
-    async def _carry_out(self, pipeline: Pipeline, observed: Observed, now: datetime) -> Object | None:
-        """Plan, and do what is planned; the pipeline's new body if it was written."""
+    async def _carry_out(
+        self, pipeline: Pipeline, observed: Observed, now: datetime
+    ) -> tuple[Plan, Object | None]:
+        """Plan, and do what is planned; the plan, and the pipeline's new body if it was written."""
         resource = observed.resource
         planned = self._plan(pipeline, observed, now)
         has_finalizer = names.FINALIZER in resource.finalizers
         if has_finalizer and not planned.finalizer and resource.deleting:
-            return await self._actor.set_finalizer(resource, False)
+            return planned, await self._actor.set_finalizer(resource, False)
         body: Object | None = None
         if planned.finalizer and not has_finalizer and not resource.deleting:
             body = await self._actor.set_finalizer(resource, True)  # before there is any data to delete
@@ -303,7 +387,7 @@ class Reconciler:
             body = await self._actor.set_finalizer(resource, False) or body
         if planned.again is not None:
             self._queue.add(key_of(pipeline.body), max(0.0, (planned.again - self._clock()).total_seconds()))
-        return body
+        return planned, body
 
     async def tell_failing(self, key: Key, since: datetime, error: Exception) -> None:
         """Say in the status that passes have failed ``since`` then, with the last ``error``."""
@@ -327,7 +411,7 @@ class Reconciler:
         """What the API answered, so that the next pass does not start from what was before."""
         pipeline = self.pipelines.get(key)
         if pipeline is not None and version_of(body) > version_of(pipeline.body):
-            pipeline.body = body
+            pipeline.body = slim(body)
 
 
 _WORKLOADS = ("StatefulSet", "Job", "CronJob", "SparkApplication")

@@ -107,6 +107,11 @@ def _when(spec: PipelineSpec, held: bool, observed: Observed, had: Given) -> Whe
     return "AtStart" if observed.resource.status.phase == "Suspended" else "InTurn"
 
 
+def takes_part(standing: Standing, image: str) -> bool:
+    """Whether the rollout depends on this one; else only on there being any that is Ready on ``image``."""
+    return standing.moved is not None if standing.image == image else standing.when == "InTurn"
+
+
 def rollout(image: str, standings: Mapping[K, Standing], pace: Pace, now: datetime) -> Rollout[K]:
     """Who may be moved to ``image`` now."""
     moving = {key: s.moved for key, s in standings.items() if s.image == image and s.moved is not None}

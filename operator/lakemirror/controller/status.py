@@ -12,7 +12,7 @@ from lakemirror.api.report import CheckpointReport, TableReport, Verification, V
 from lakemirror.api.status import Condition, ConditionType, DriverStatus, Handled
 from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Case, Health
-from lakemirror.controller.times import iso
+from lakemirror.controller.times import iso, moment
 from lakemirror.controller.values import Event, Observed, Report, Resource
 
 MOST_BYTES = 60_000
@@ -98,11 +98,26 @@ RENEWED_EVERY = timedelta(minutes=10)
 
 
 def _due_for_renewal(before: PipelineStatus, after: PipelineStatus) -> bool:
-    old = before.checkpoint.observed_at if before.checkpoint is not None else None
-    new = after.checkpoint.observed_at if after.checkpoint is not None else None
-    if old is None or new is None:
-        return False
-    return datetime.fromisoformat(new) - datetime.fromisoformat(old) >= RENEWED_EVERY
+    due, new = renewal(before), _observed_at(after)
+    return due is not None and new is not None and new >= due
+
+
+def renewal(of: PipelineStatus) -> datetime | None:
+    """What a report has to be made at so that the status is written only for that; None if it never is."""
+    old = _observed_at(of)
+    return old + RENEWED_EVERY if old is not None else None
+
+
+def _observed_at(status: PipelineStatus) -> datetime | None:
+    return moment(status.checkpoint.observed_at) if status.checkpoint is not None else None
+
+
+def only_figures_differ(before: PipelineStatus, after: PipelineStatus) -> bool:
+    """Whether how the pipeline is, and what runs, stays as it was: then another pass would find nothing."""
+    return all(getattr(before, name) == getattr(after, name) for name in _JUDGED)
+
+
+_JUDGED = ("observed_generation", "phase", "reason", "conditions", "driver", "handled")
 
 
 def _timeless(status: PipelineStatus) -> dict[str, Any]:

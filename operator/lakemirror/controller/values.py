@@ -262,3 +262,6 @@ class Plan:
     """Pods that get the label that tells whose they are."""
     urgent: tuple[Object, ...] = ()
     trial: tuple[Object, ...] = ()
+    steady_until: datetime | None = None
+    """Until when nothing changes as long as the driver says the same again and again; None if that is not
+    known."""
