@@ -15,6 +15,7 @@ from benchmarks.parts import (
     ablation,
     apply,
     executors,
+    large,
     latency,
     memory,
     mixes,
@@ -26,7 +27,7 @@ from benchmarks.parts import (
 
 PARTS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (apply, ablation, mixes, scale, tables, executors, latency, start, memory, operator)
+    for module in (apply, ablation, mixes, scale, large, tables, executors, latency, start, memory, operator)
 }
 
 

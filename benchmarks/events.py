@@ -66,19 +66,22 @@ class Files:
     truth: Path = Path()
 
 
-def make(load: Load, folder: Path) -> Files:
-    """Write the load to `folder`."""
+def make(load: Load, folder: Path, told: int | None = None) -> Files:
+    """Write the load to `folder`.
+
+    With `told` only so many of the first rows are in the snapshot, and the truth has the changed rows alone.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    files = Files(truth=folder / "truth.parquet")
-    for number, start in enumerate(range(0, load.rows, ROWS_A_FILE)):
+    files, end = Files(truth=folder / "truth.parquet"), load.rows if told is None else told
+    for number, start in enumerate(range(0, end, ROWS_A_FILE)):
         files.snapshot.append(folder / f"snapshot-{number:05d}.jsonl")
-        _write_snapshot(files.snapshot[-1], load, range(start, min(start + ROWS_A_FILE, load.rows)))
+        _write_snapshot(files.snapshot[-1], load, range(start, min(start + ROWS_A_FILE, end)))
     source = _Source(load)
     for number in range(load.batches):
         files.batches.append(folder / f"batch-{number:05d}.jsonl")
         with files.batches[-1].open("w", encoding="utf-8") as out:
             out.writelines(source.batch(number))
-    _write_truth(files.truth, source)
+    _write_truth(files.truth, source, load.rows if told is None else 0)
     return files
 
 
@@ -235,10 +238,10 @@ class _Source:
         return records.line(table, (partition, offset), self._us, text, value)
 
 
-def _write_truth(path: Path, source: _Source) -> None:
-    """The rows of all tables."""
+def _write_truth(path: Path, source: _Source, first: int) -> None:
+    """The rows of all tables: so many of those that they began with, and all that were changed since."""
     touched = pl.Series("id", [*source.changed, *source.gone], dtype=pl.Int64).to_frame()
-    keys = pl.int_range(0, source.load.rows, eager=True).alias("id").to_frame()
+    keys = pl.int_range(0, first, eager=True).alias("id").to_frame()
     parts = [rows.firsts(keys.join(touched, on="id", how="anti"))]
     if source.changed:
         names = ("id", "owner", "balance", "tier", "at")

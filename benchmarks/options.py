@@ -44,6 +44,7 @@ class Options:
     postgres: str
     kafka: str
     connect: str
+    tables: int | None
     kubeconfig: Path | None
     pipelines: list[int] | None
 
@@ -111,6 +112,7 @@ def parser(parts: Sequence[str]) -> argparse.ArgumentParser:
     add("--postgres", default="localhost:15432", help="latency: PostgreSQL with wal_level=logical, user cdc")
     add("--kafka", default="localhost:19092", help="latency: Kafka")
     add("--connect", default="localhost:18083", help="latency: Kafka Connect with Debezium's connector")
+    add("--tables", type=int, help="tables: how many, in place of 100")
     add("--kubeconfig", type=Path, help="operator: of a cluster without pipelines, where some may be made")
     add("--pipelines", type=int, nargs="+", help="operator: how many, in place of 100 1000 5000")
     return parser

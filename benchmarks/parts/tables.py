@@ -16,7 +16,7 @@ TITLE = "Many tables"
 
 def run(options: Options) -> dict[str, Any]:
     """As many events and rows, in many tables and in one, side by side."""
-    many = 4 if options.quick else 100
+    many = options.tables or (4 if options.quick else 100)
     load = Load(options.rows_or(1_000_000), options.batch_or(100_000), options.batches_or(10))
     starters = []
     with options.session() as spark, options.folder("tables") as folder:

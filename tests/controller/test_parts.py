@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from lakemirror.controller import cache as cache_module
 from lakemirror.controller import names
 from lakemirror.controller.cache import Cache, Key
 from lakemirror.controller.claims import claims
+from lakemirror.controller.kube import Unreachable, Watched
 from lakemirror.controller.lease import Lease, LeaseLost
 from lakemirror.controller.queue import Queue
 from lakemirror.controller.values import Object
@@ -236,6 +238,36 @@ class TestCache:
         assert sorted(told) == ["b", "c"]
         assert cache.of(Key("mirrors", "c")) == {}
         watching.cancel()
+
+    @in_loop
+    async def test_a_watch_that_was_silent_leaves_nobody_waiting(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cache_module, "_RETRY_SECONDS", 0.01)
+        api, told = _Silent(), list[str]()
+        cache = Cache(api, None, lambda key: told.append(key.name), lambda: datetime.now(UTC))
+        watching = asyncio.create_task(cache.run())
+        while cache.current_since is None:
+            await asyncio.sleep(0.01)
+        since = cache.current_since
+        await api.put(_config_map("a"))
+        while not told or api.broken < 50:
+            assert cache.current_since == since
+            await asyncio.sleep(0.01)
+        assert told == ["a"]
+        watching.cancel()
+
+
+class _Silent(FakeApi):
+    """Its watches tell nothing, and break soon."""
+
+    broken = 0
+
+    async def watch(self, *what: Any, labels: str = "") -> AsyncIterator[Watched]:
+        await asyncio.sleep(0.02)
+        self.broken += 1
+        raise Unreachable("Timeout on reading data from socket")
+        yield
 
 
 def _config_map(name: str) -> Object:

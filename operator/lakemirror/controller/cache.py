@@ -108,21 +108,37 @@ class Cache:
                 listed = await self._api.list(api_version, kind, namespace, labels=names.SELECTOR)
                 self._replace(what, listed.items)
                 self._is_current(what)
-                await self._watch(what, listed.version)
+                if await self._watch_for_long(what, listed.version):
+                    continue
+                self._is_behind(what)
             except ApiError as error:
                 if (api_version, kind) in OPTIONAL_KINDS and error.status in (403, 404):
                     self._is_current(what)  # nothing of it can be there
                     await asyncio.sleep(_ABSENT_SECONDS)
                     continue
                 self._is_behind(what)
-                if error.status != 410:
-                    _log.error("%s cannot be watched: %s", kind, error)
-                    self._refused[what] = f"{kind} cannot be watched: {error}"
-                await asyncio.sleep(_RETRY_SECONDS if error.status != 410 else 0)
+                _log.error("%s cannot be watched: %s", kind, error)
+                self._refused[what] = f"{kind} cannot be watched: {error}"
             except Unreachable as error:
-                _log.warning("the watch of %s broke: %s", kind, error)
+                _log.warning("%s cannot be listed: %s", kind, error)
                 self._is_behind(what)
-                await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _watch_for_long(self, what: tuple[str, str, str | None], version: str) -> bool:
+        """Watch until that breaks; whether it went well for a while.
+
+        Then a list at once tells what there is now, and nobody has to wait. API servers leave watches silent
+        whose kind has had no event since they started, so that these seem to break every 90 s.
+        """
+        began = asyncio.get_running_loop().time()
+        try:
+            await self._watch(what, version)
+        except Unreachable as error:
+            _log.info("the watch of %s broke: %s", what[1], error)
+        except ApiError as error:
+            if error.status != 410:
+                raise
+        return asyncio.get_running_loop().time() - began >= _RETRY_SECONDS
 
     async def _watch(self, what: tuple[str, str, str | None], version: str) -> None:
         """Follow changes for as long as the server goes on with them without a gap."""

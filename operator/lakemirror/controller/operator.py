@@ -113,10 +113,10 @@ class Operator:
             return
         try:
             with self._vitals.pass_seconds.time():
-                await self.reconciler.reconcile(key)
+                decided = await self.reconciler.reconcile(key)
             self._failures.pop(key, None)
             self._failing.pop(key, None)
-            self._vitals.passes.labels("done").inc()
+            self._vitals.passes.labels("done" if decided else "waited").inc()
         except Exception as error:
             self._failures[key] += 1
             since = self._failing.setdefault(key, self._clock())

@@ -43,7 +43,8 @@ def plan(
     gathered = case(decision, observed, counted, now)
     judged = judge(gathered)
     after = status.status(gathered, judged)
-    again = [moment for moment in (judged.again, _retry(observed, now)) if moment is not None]
+    retry = _retry(observed, now)
+    again = [moment for moment in (judged.again, retry) if moment is not None]
     return Plan(
         objects=tuple(workloads.objects(decision, observed)),
         deletions=tuple(workloads.deletions(decision, observed)),
@@ -54,7 +55,7 @@ def plan(
         marks=tuple(workloads.marks(decision, observed)),
         urgent=tuple(workloads.urgent(decision, observed)),
         trial=tuple(workloads.trial(decision, observed)),
-        steady_until=judged.steady_until,
+        steady_until=judged.steady_until if retry is None else None,
     )
 
 

@@ -134,20 +134,26 @@ class Reconciler:
         del self.pipelines[key]
         self._queue.forget(key)
 
-    async def reconcile(self, key: Key) -> None:
-        """One pass; Unreachable and ApiError when it has to be tried again."""
+    async def reconcile(self, key: Key) -> bool:
+        """One pass; Unreachable and ApiError when it has to be tried again.
+
+        False if it has to wait until it is known what is there.
+        """
         pipeline = self.pipelines.get(key)
         if pipeline is None:
-            return
+            return True
         now = self._clock()
         since = self._cache.current_since
         if since is None:  # what is known may be old
             if self._cache.refusal is not None:
                 raise CannotWatch(f"{self._cache.refusal}. Give the operator the rights of its chart")
             self._queue.add(key, _WAITING_SECONDS)
-            return
-        if self._goes_on(key, pipeline, now, since):
-            return
+            return False
+        if not self._goes_on(key, pipeline, now, since):
+            await self._whole_pass(key, pipeline, now, since)
+        return True
+
+    async def _whole_pass(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> None:
         inputs = self._inputs(key, pipeline, since)
         observed = await self._observe(key, pipeline, now, since)
         trial = self._plan(pipeline, observed, now).trial
@@ -164,7 +170,7 @@ class Reconciler:
         if body is not None:
             self._remember(key, body)
         if figures and untouched:
-            self._settle(key, pipeline, observed, planned, since)
+            self._settle(key, pipeline, planned, since)
 
     def _inputs(self, key: Key, pipeline: Pipeline, since: datetime) -> tuple[object, ...]:
         """Everything that a pass looks at, but for time and for the driver's report."""
@@ -175,11 +181,9 @@ class Reconciler:
         }
         return version_of(pipeline.body), versions, since, self.images.changes, self._claimed
 
-    def _settle(
-        self, key: Key, pipeline: Pipeline, observed: Observed, planned: Plan, since: datetime
-    ) -> None:
+    def _settle(self, key: Key, pipeline: Pipeline, planned: Plan, since: datetime) -> None:
         pipeline.steady = None
-        idle = not (observed.obstacles or planned.deletions or planned.marks)
+        idle = not (planned.deletions or planned.marks)
         if idle and planned.steady_until is not None and pipeline.report is not None:
             pipeline.steady = Steady(
                 self._inputs(key, pipeline, since),

@@ -27,7 +27,10 @@ class Vitals:
         self.ready = False
         self.registry = CollectorRegistry()
         self.passes = Counter(
-            "lakemirror_operator_passes", "Passes over pipelines", ["result"], registry=self.registry
+            "lakemirror_operator_passes",
+            "Passes over pipelines; waited: what is there was not known yet",
+            ["result"],
+            registry=self.registry,
         )
         self.pipelines = Gauge(
             "lakemirror_operator_pipelines", "Pipelines by phase", ["phase"], registry=self.registry
