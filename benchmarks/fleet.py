@@ -42,6 +42,7 @@ _MADE = (
     ("rbac.authorization.k8s.io/v1", "rolebindings"),
     ("rbac.authorization.k8s.io/v1", "roles"),
     ("v1", "events"),
+    ("coordination.k8s.io/v1", "leases"),
 )
 """What is deleted at the end in each namespace, before it, where no controller does that."""
 
@@ -84,6 +85,7 @@ class Fleet:
         self._own_crd = False
 
     async def __aenter__(self) -> Fleet:
+        await self._require_an_empty_cluster()
         await self._install_crd()
         await each(self.namespaces, self._make_namespace)
         self._watching = asyncio.create_task(self._watch())
@@ -99,8 +101,13 @@ class Fleet:
     def namespaces(self) -> list[str]:
         return list(dict.fromkeys(mirror.namespace for mirror in self.mirrors))
 
-    async def _install_crd(self) -> None:
-        """The CRD, where there is none. Pipelines that are there already would be measured as well."""
+    async def _require_an_empty_cluster(self) -> None:
+        """Pipelines that are there would be measured as well, and another operator would share the work."""
+        leases = await self._cluster.items(
+            "/apis/coordination.k8s.io/v1/leases", fieldSelector="metadata.name=lakemirror-operator"
+        )
+        if any(lease["spec"].get("holderIdentity") for lease in leases):
+            raise RuntimeError("an operator acts in this cluster: measure on another one")
         try:
             if (await self._cluster.ask("GET", _PIPELINES, query={"limit": "1"}))["items"]:
                 raise RuntimeError("there are CdcPipelines in this cluster: measure on another one")
@@ -108,6 +115,8 @@ class Fleet:
             if refused.status != 404:
                 raise
             self._own_crd = True
+
+    async def _install_crd(self) -> None:
         crd = yaml.safe_load(_CRD.read_text("utf-8"))
         path = f"{_CRDS}/{crd['metadata']['name']}"
         await self._cluster.ask("PATCH", path, crd, APPLY, {"fieldManager": "benchmark", "force": "true"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +14,15 @@ import pytest
 from benchmarks.__main__ import PARTS
 
 
-def measure(part: str, folder: Path) -> dict[str, Any]:
+def measure(part: str, folder: Path, *options: str) -> dict[str, Any]:
     where = ("--work", str(folder / "work"), "--results", str(folder))
-    command = [sys.executable, "-m", "benchmarks", part, "--quick", "--memory", "2g", *where]
+    command = [sys.executable, "-m", "benchmarks", part, "--quick", "--memory", "2g", *where, *options]
     subprocess.run(command, check=True)
     return json.loads((folder / "RESULTS.json").read_text())[part]["figures"]
 
 
 @pytest.mark.bench
-@pytest.mark.parametrize("part", [name for name in PARTS if name not in ("latency", "apply")])
+@pytest.mark.parametrize("part", [name for name in PARTS if name not in ("latency", "apply", "operator")])
 def test_a_small_run_of_a_part(tmp_path: Path, part: str) -> None:
     assert measure(part, tmp_path)
     assert f"## {PARTS[part].TITLE}" in (tmp_path / "RESULTS.md").read_text()
@@ -35,3 +36,13 @@ def test_all_contenders_end_with_the_rows_of_the_source(tmp_path: Path) -> None:
     assert equal.pop("floor") is None
     assert len(equal) == 4
     assert all(equal.values())
+
+
+@pytest.mark.bench
+@pytest.mark.cluster
+def test_an_operator_that_starts_again_writes_nothing(tmp_path: Path) -> None:
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG names no cluster")
+    (size,) = measure("operator", tmp_path, "--kubeconfig", os.environ["KUBECONFIG"])["sizes"]
+    assert size["restart"]["written"] == 0
+    assert size["idle"]["statuses"] == 0

@@ -16,7 +16,18 @@ from benchmarks.__main__ import PARTS, main
 from benchmarks.events import Load
 from benchmarks.markdown import lane_table
 from benchmarks.options import options_of, parser
-from benchmarks.parts import ablation, apply, executors, latency, memory, mixes, scale, start
+from benchmarks.parts import (
+    ablation,
+    apply,
+    executors,
+    large,
+    latency,
+    memory,
+    mixes,
+    operator,
+    scale,
+    start,
+)
 from benchmarks.race import median
 from benchmarks.stats import percentile, ratio, slope
 
@@ -74,6 +85,35 @@ def test_executors_are_compared_with_one() -> None:
     assert "| 2 x 1 core | 5.5 | 182 | 0.50 |" in executors.text(figures)
 
 
+def test_large_tables_are_shown_by_choice_of_keys() -> None:
+    load = asdict(Load(rows=10**8, batch=1000, recent=3))
+    seconds = [9.0, 1.0, 2.0, 9.0, 4.0, 6.0]
+    figures = {"tables": [{"load": load, "cold": 1, "mib": 3000.0, "seconds": seconds, "cpu": seconds}]}
+    shown = large.text(figures)
+    assert "| 100,000,000 rows, 3,000 MiB | recent | 1.50 | 2.00 | 1.50 |" in shown
+    assert "| 100,000,000 rows, 3,000 MiB | random | 5.00 | 6.00 | 5.00 |" in shown
+
+
+def test_requests_of_an_idle_operator_are_shown_a_minute() -> None:
+    spent = {"cpu": 6.0, "passes": 3.0, "mib": 99.6, "asked": {"list Pod": 3, "update Lease": 10}}
+    idle = {**spent, "seconds": 30.0, "reports": 40.0, "statuses": 0}
+    late = [0.1, 0.2, 0.3]
+    size = {
+        "pipelines": 20,
+        "kubernetes": "v1",
+        "create": {**spent, "made": 1.0, "seconds": 2.0, "waited": late},
+        "start": {**spent, "started": 1.0, "seconds": 2.0},
+        "idle": idle,
+        "report": {**spent, "seconds": 30.0, "reports": 1000.0, "late": late},
+        "edit": {**spent, "seconds": 30.0, "late": late},
+        "restart": {**spent, "acts": 1.0, "seconds": 2.0, "written": 0.0},
+    }
+    shown = operator.text({"sizes": [size]})
+    assert "| idle: requests a minute | 26 |" in shown
+    assert "| update Lease | 20.0 |" in shown
+    assert "| idle: cores | 0.20 |" in shown
+
+
 def test_sizes_are_a_parts_own_unless_others_are_asked_for() -> None:
     def options(*words: str) -> Any:
         return options_of(parser([]).parse_args(words))
@@ -111,7 +151,7 @@ def test_the_report_has_a_section_a_part_and_its_plots(tmp_path: Path) -> None:
     for module in (apply, ablation, mixes, start, memory):
         assert f"## {module.TITLE}" in text
     assert "Skipped: there is no PostgreSQL" in text
-    assert "Not measured: scale, tables, executors." in text
+    assert "Not measured: scale, large, tables, executors, operator." in text
     assert text.count("heap: 4g") == 1
     for plot in ("apply-100", "mixes", "memory"):
         assert f"(plots/{plot}.svg)" in text
