@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -145,6 +147,30 @@ class TestRequests:
             assert server.counted == [
                 (verb, "ConfigMap") for verb in ("dry-run", "apply", "update", "get", "list")
             ]
+
+    @in_loop
+    async def test_a_proxy_of_the_environment_is_asked(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with serve(always(200, CONFIG_MAP)) as (server, _):
+            monkeypatch.setenv("http_proxy", server.url)
+            server.url = "http://kubernetes.invalid"
+            server.give("one")
+            async with Kube() as kube:
+                assert await kube.get("v1", "ConfigMap", "ns", "a") == CONFIG_MAP
+        assert server.asked == [("GET", "/api/v1/namespaces/ns/configmaps/a", {})]
+
+    @in_loop
+    async def test_without_a_proxy_no_thread_looks_for_one(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            monkeypatch.delenv(name)
+        async with serve(always(200, CONFIG_MAP)) as (_, kube):
+            before = threading.active_count()
+            for _ in range(4):
+                await kube.get("v1", "ConfigMap", "ns", "a")
+            assert threading.active_count() == before
 
     @in_loop
     async def test_the_status_is_a_subresource(self, serve: Serve) -> None:

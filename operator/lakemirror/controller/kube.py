@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
+from urllib.request import getproxies
 
 import aiohttp
 from kubernetes.aio import config
@@ -148,7 +149,10 @@ class Kube:
     def __init__(self, asked: Callable[[str, str], None] = lambda verb, kind: None) -> None:
         """``asked`` is called with the verb and the kind of each request."""
         self._asked = asked
-        self._configuration = Configuration(connection_pool_maxsize=0)  # each watch keeps a connection
+        # Each watch keeps a connection. Where there is no proxy, to look for one takes two threads a request.
+        self._configuration = Configuration(
+            connection_pool_maxsize=0, client_session_kwargs={"trust_env": bool(getproxies())}
+        )
 
     async def __aenter__(self) -> Kube:
         await log_in(self._configuration)
