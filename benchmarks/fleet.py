@@ -216,7 +216,12 @@ class Fleet:
         await self.report(mirror)
 
     async def report(self, mirror: Mirror, *, news: bool = True) -> None:
-        """What a driver writes: of another batch, or of none, which only says that it is well."""
+        """What a driver writes: of another batch, or of none, which only says that it is well.
+
+        One that has not started yet says nothing.
+        """
+        if not news and not mirror.batch:
+            return
         if news:
             mirror.batch, mirror.committed = mirror.batch + 1, _now()
             mirror.sent[mirror.batch] = time.monotonic()

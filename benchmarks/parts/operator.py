@@ -82,9 +82,10 @@ async def _create(fleet: Fleet, _: float, patience: float) -> dict[str, Any]:
 async def _start(fleet: Fleet, _: float, patience: float) -> dict[str, Any]:
     """All drivers start, and report their first batch, until that stands in each status."""
     began = time.monotonic()
-    await each(fleet.namespaces, fleet.start)
-    started = time.monotonic() - began
-    await fleet.until(lambda: not any(mirror.sent for mirror in fleet.mirrors), patience)
+    async with _alive(fleet):
+        await each(fleet.namespaces, fleet.start)
+        started = time.monotonic() - began
+        await fleet.until(lambda: not any(mirror.sent for mirror in fleet.mirrors), patience)
     return {"started": started, "seconds": time.monotonic() - began}
 
 
