@@ -210,6 +210,7 @@ class Reconciler:
         if now >= until or made is None or (steady.renewal is not None and made >= steady.renewal):
             return False
         pipeline.report = report
+        pipeline.steady = replace(steady, said=report.said)  # one report is kept, not two
         self._queue.add(key, (until - now).total_seconds())
         return True
 
