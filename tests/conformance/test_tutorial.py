@@ -1,4 +1,4 @@
-"""The tutorial's commands do what it says, with PostgreSQL, Kafka and Kafka Connect of the test."""
+"""The tutorial's commands do what it says, with PostgreSQL, Kafka, registry and Kafka Connect of the test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import apicurio
 from tests.support.connect import start_connect
 from tests.support.databases import PASSWORD, start_postgres
 from tests.support.kafka_broker import Broker
@@ -63,11 +64,12 @@ def end_session(session: int) -> None:
 def test_the_commands_lead_to_the_query(kafka: Broker, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    for name in ("postgres", "connect", "shop"):
+    for name in ("postgres", "registry", "connect", "shop"):
         (tmp_path / name).mkdir()
     with (
         start_postgres(tmp_path / "postgres") as server,
-        start_connect(tmp_path / "connect", kafka, "shop", {}) as connect,
+        apicurio.serving(tmp_path / "registry") as registry,
+        start_connect(tmp_path / "connect", kafka, "shop", {}, avro=True) as connect,
     ):
         connect.until_up()
         environment = {
@@ -76,6 +78,7 @@ def test_the_commands_lead_to_the_query(kafka: Broker, tmp_path: Path) -> None:
             "PGUSER": server.user,
             "PGPASSWORD": PASSWORD,
             "KAFKA": kafka.bootstrap,
+            "REGISTRY": registry.removesuffix("/apis/ccompat/v7"),
             "CONNECT": connect.url,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT / "operator"),

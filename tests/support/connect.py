@@ -10,7 +10,7 @@ from pathlib import Path
 
 import requests
 
-from tests.support import maven
+from tests.support import apicurio, maven
 from tests.support.kafka_broker import JVM, VERSION, Broker, free_port, quiet
 
 DEBEZIUM = "3.7.0.Final"
@@ -27,16 +27,26 @@ _WORKER = [
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 ]
 _CONNECTOR = [("io.debezium", "debezium-connector-postgres", DEBEZIUM)]
+_CONVERTER = [("io.apicurio", "apicurio-registry-utils-converter", apicurio.VERSION)]
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _START_SECONDS = 120
 
 
 class Connect:
     """A worker with one connector, ``name``, or without any. It may be killed and started again: then it
-    sends once more what it had sent since it last wrote down how far it was, as Kafka Connect does.
+    sends once more what it had sent since it last wrote down how far it was, as Kafka Connect does. It has
+    Apicurio's converter, which writes Avro, if that is wanted.
     """
 
-    def __init__(self, folder: Path, broker: Broker, name: str, connector: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        broker: Broker,
+        name: str,
+        connector: Mapping[str, object],
+        *,
+        avro: bool = False,
+    ) -> None:
         self._folder, self._name = folder, name
         worker = maven.jars(f"connect-{VERSION}", lambda target: _fetch(target, "connect", _WORKER))
         plugin = maven.jars(
@@ -45,12 +55,19 @@ class Connect:
         plugins = folder / "plugins"
         plugins.mkdir()
         (plugins / "debezium").symlink_to(plugin)
+        if avro:
+            converter = maven.jars(
+                f"apicurio-converter-{apicurio.VERSION}",
+                lambda target: _fetch(target, "converter", _CONVERTER),
+            )
+            (plugins / "apicurio").symlink_to(converter)
         self.url = f"http://127.0.0.1:{free_port()}"
         settings = {
             "bootstrap.servers": broker.bootstrap,
             "listeners": self.url,
             "plugin.path": plugins,
-            "plugin.discovery": "service_load",
+            # The connector tells its classes; the converter's have to be looked for, which takes longer.
+            "plugin.discovery": "hybrid_warn" if avro else "service_load",
             "key.converter": _JSON,
             "value.converter": _JSON,
             "offset.storage.file.filename": folder / "offsets",
@@ -130,10 +147,10 @@ class Connect:
 
 @contextmanager
 def start_connect(
-    folder: Path, broker: Broker, name: str, connector: Mapping[str, object]
+    folder: Path, broker: Broker, name: str, connector: Mapping[str, object], *, avro: bool = False
 ) -> Iterator[Connect]:
     """A worker until the end of the block, which is being started; skips where none can be had."""
-    connect = Connect(folder, broker, name, connector)
+    connect = Connect(folder, broker, name, connector, avro=avro)
     try:
         connect.start()
         yield connect
