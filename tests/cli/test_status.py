@@ -54,6 +54,11 @@ def test_up_to_where_all_tables_are_complete_is_told() -> None:
     assert "complete up to" not in shown(resource(checkpoint=checkpoint | {"completePosition": None}))
 
 
+def test_what_the_driver_warns_of_is_told() -> None:
+    assert "warning: topic a was deleted" in shown(resource(warnings=["topic a was deleted"]))
+    assert "warning" not in shown(resource())
+
+
 def test_names_stay_whole_on_a_narrow_terminal() -> None:
     [table] = resource()["status"]["tables"]
     text = shown(resource(tables=[table, table | {"error": "no such column: " + "x" * 60}]), width=80)

@@ -192,6 +192,23 @@ class TestRunning:
             back = report(source={"reachedAt": iso(NOW)})
             assert ready(planned(STREAM, following(running(STREAM), plan, report=back)))[0] == "True"
 
+    def test_what_the_driver_warns_of_is_told_once(self) -> None:
+        first, second = "topic a was deleted", "topic b was deleted"
+        plan = planned(STREAM, seen := running(STREAM, report=report(warnings=[first])))
+        assert plan.status.warnings == [first]
+        assert [(e.type, e.reason, e.message) for e in plan.events if e.message == first] == [
+            ("Warning", "DriverWarning", first)
+        ]
+        plan = planned(STREAM, following(seen, plan, report=report(warnings=[first, second, "x" * 2000])))
+        assert plan.status.warnings == [first, second, "x" * 1024]
+        assert [e.message for e in plan.events] == [second, "x" * 1024]
+        plan = planned(STREAM, following(seen, plan, report=report(warnings=[first, second])))
+        assert plan.events == ()
+        plan = planned(STREAM, following(seen, plan, report=None))
+        assert plan.status.warnings == [first, second]
+        many = [f"topic {n} was deleted" for n in range(20)]
+        assert planned(STREAM, running(STREAM, report=report(warnings=many))).status.warnings == many[-5:]
+
     def test_a_driver_that_ends_because_of_its_source_says_so(self) -> None:
         said = report(phase="Failed", failure="boom", source={"lostSince": iso(ago(minutes=2)), "error": "x"})
         assert ready(planned(STREAM, running(STREAM, report=said))) == ("False", "SourceUnreachable")

@@ -9,6 +9,7 @@ from pydantic import Field
 from lakemirror.api.base import Model
 from lakemirror.api.report import CheckpointReport, Count, TableReport, Text, Time, Totals, Verification, Word
 
+WARNINGS_SHOWN = 5
 Phase = Literal["Pending", "Starting", "Running", "Suspended", "Completed", "Failed"]
 ConditionType = Literal[
     "Ready",
@@ -119,6 +120,8 @@ class PipelineStatus(Model):
         | None
     ) = None
     """At most 100: those with errors first, then those with drift, then those without news for longest."""
+    warnings: Annotated[list[Word], Field(max_length=WARNINGS_SHOWN)] | None = None
+    """The last warnings of this run of the driver."""
     handled: Handled | None = None
 
     def condition(self, type: ConditionType) -> Condition | None:

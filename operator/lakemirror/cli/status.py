@@ -93,6 +93,7 @@ def view(body: dict[str, Any], now: datetime) -> RenderableType:
     parts: list[RenderableType] = [head, *_conditions(found, now), *_progress(found, now)]
     if found.driver is not None:
         parts += _driver(found.driver, now)
+    parts += [Text(f"  warning: {text}", "yellow") for text in found.warnings or []]
     if found.verified is not None:
         parts += _verified(found.verified, now)
     if found.tables:

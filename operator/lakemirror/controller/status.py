@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus
 from lakemirror.api.report import CheckpointReport, TableReport, Verification, VerifiedTable, shown_tables
-from lakemirror.api.status import Condition, ConditionType, DriverStatus, Handled
+from lakemirror.api.status import WARNINGS_SHOWN, Condition, ConditionType, DriverStatus, Handled
 from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Case, Health
 from lakemirror.controller.times import iso, moment
@@ -38,6 +38,7 @@ def status(case: Case, health: Health) -> PipelineStatus:
             totals=report.said.totals if report is not None else before.totals,
             verified=report.said.verified if report is not None else before.verified,
             tables_total=report.said.tables_total if report is not None else before.tables_total,
+            warnings=report.said.warnings[-WARNINGS_SHOWN:] if report is not None else before.warnings,
             handled=_handled(case),
         ),
         shown_tables(_reported(case)) if report is not None else before.tables,
@@ -126,9 +127,13 @@ def _timeless(status: PipelineStatus) -> dict[str, Any]:
 
 
 def events(before: PipelineStatus, after: PipelineStatus) -> list[Event]:
-    """What each condition says that is new or has another reason, once; nothing for what stays."""
+    """What each condition says that is new or has another reason, and what the driver warns of that is new,
+    once; nothing for what stays.
+    """
     found = [_event(before.condition(c.type), c) for c in after.conditions or []]
-    return list(dict.fromkeys(event for event in found if event is not None))
+    told = before.warnings or []
+    new = [Event("Warning", "DriverWarning", text) for text in after.warnings or [] if text not in told]
+    return list(dict.fromkeys([*(event for event in found if event is not None), *new]))
 
 
 def _event(before: Condition | None, after: Condition) -> Event | None:

@@ -38,11 +38,16 @@ class Setup:
     schema: str = ""
     tasks: list[int] = field(default_factory=list)
     sessions: list[SparkSession] = field(default_factory=list)
+    warn: Callable[[str], None] = print
 
     def feed(self, **source: Any) -> KafkaFeed:
         document = {"bootstrapServers": self.broker.bootstrap, **source}
         return KafkaFeed(
-            self.spark, KafkaSource.model_validate(document), LocalStorage(self.path), interval_seconds=0.2
+            self.spark,
+            KafkaSource.model_validate(document),
+            LocalStorage(self.path),
+            interval_seconds=0.2,
+            warn=self.warn,
         )
 
     def apply(self, frame: DataFrame, batch: Batch) -> None:
@@ -293,6 +298,30 @@ def test_records_that_the_brokers_compact_away_are_no_loss(setup: Setup, kafka: 
     kafka.until_compacted(topic, left=2)
     setup.once(topics=[topic])
     assert [value for value in setup.values if value is not None] == [b"1", b"2", b"5", b"1"]
+
+
+def test_deletes_that_may_be_compacted_away_are_told(setup: Setup, kafka: Broker) -> None:
+    """Not of what is read for the first time, not of records that are safe, and once."""
+    told: list[str] = []
+    setup.warn = told.append
+    safe = {**COMPACTED, "min.compaction.lag.ms": "3600000"}
+    risky, guarded = kafka.create("risky", 2, config=COMPACTED), kafka.create("guarded", config=safe)
+    plain = kafka.create("plain")
+    topics = [risky, guarded, plain]
+    for topic in topics:
+        fill(kafka, topic, ["1", "2"], key="a")
+    setup.once(topics=topics)
+    setup.once(topics=topics)
+    assert told == []
+    for topic in topics:
+        fill(kafka, topic, ["3"], key="a")
+    time.sleep(0.1)
+    setup.once(topics=topics)
+    [only] = told
+    assert only.startswith(f"topic {risky} is compacted and has records that are older than its min.comp")
+    assert len(setup.values) == 9
+    setup.once(topics=topics)
+    assert told == [only]
 
 
 def test_options_of_the_client() -> None:

@@ -1,8 +1,8 @@
 """Kafka topics as a source: one streaming query, whose own checkpoint says which offsets each batch has.
 
-Beside it ``kafka/topics.json`` remembers each topic's id and where its partitions ended when they were seen
-last. So a topic that was deleted is told from one that was deleted and made again, whose offsets mean other
-records, and both from records that are gone before they were read.
+Beside it ``kafka/topics.json`` remembers each topic's id, where its partitions ended when they were seen
+last, and whether it was once read as a whole. So a topic that was deleted is told from one that was deleted
+and made again, whose offsets mean other records, and both from records that are gone before they were read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.errors import LakemirrorError, NotAnswered, PipelineStopped, cause_of
-from lakemirror.driver.read import brokers
+from lakemirror.driver.read import brokers, compaction
 from lakemirror.driver.read.base import Batch, Committed, Lag
 from lakemirror.driver.read.kafka_admin import KafkaAdmin, TopicsForbidden, named
 from lakemirror.driver.read.login import client_options
@@ -88,6 +88,7 @@ class KafkaFeed:
         self._position = self._log.position()
         self._applied: int | None = None
         self._there: set[str] = set()
+        self._compaction_lags: dict[str, int | None] = {}
         self.query_id = identity.query_id(storage, "kafka", started=bool(self._log.recorded()))
 
     def run(
@@ -194,8 +195,14 @@ class KafkaFeed:
                 )
             self._warn_once(f"topic {topic} was deleted; all that was seen in it is applied")
         _require_there(position, begins)
+        followed = [topic for topic in ids if known.get(topic, {}).get("followed")]
+        self._warn_of_compaction({topic: topics[topic] for topic in followed}, position, ends)
         found = {
-            topic: {"id": ids[topic], "ends": {str(p): end for p, end in ends.get(topic, {}).items()}}
+            topic: {
+                "id": ids[topic],
+                "ends": {str(p): end for p, end in ends[topic].items()},
+                "followed": topic in followed or compaction.is_read(position.get(topic, {}), ends[topic]),
+            }
             for topic in ids
         }
         kept = {topic: known[topic] for topic in gone if topic in known}
@@ -203,6 +210,22 @@ class KafkaFeed:
             text = json.dumps({"topics": {**found, **kept}}, indent=2, sort_keys=True)
             self._storage.write_text(_TOPICS, text + "\n")
         return bool(gone or late)
+
+    def _warn_of_compaction(self, followed: Mapping[str, Any], position: Offsets, ends: Offsets) -> None:
+        """Say so where deletes may be gone before they are read; not of a topic that is read for the first
+        time, of which the mirror has no rows that they could leave.
+        """
+        with self._asking():
+            if new := followed.keys() - self._compaction_lags.keys():
+                self._compaction_lags |= {**dict.fromkeys(new), **self._admin.compaction_lags(new)}
+            lags = {name: lag for name in followed if (lag := self._compaction_lags[name]) is not None}
+            if not lags:
+                return
+            now = int(time.time() * 1000)
+            topics = {name: followed[name] for name in lags}
+            safe = self._admin.first_since(topics, {name: now - lag for name, lag in lags.items()})
+        for topic in compaction.overdue(position, safe, ends):
+            self._warn_once(compaction.warning(topic, lags[topic]))
 
     def _late(self, position: Offsets | None, begins: Offsets) -> list[str]:
         """The topics with a partition that is new here, such as one that could not be seen before, of which

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from lakemirror.driver.java import java_class
 from lakemirror.driver.read.login import TOKEN_HANDLER
 from lakemirror.driver.read.offset_log import Offsets
 
+_log = logging.getLogger(__name__)
 _REQUEST_SECONDS, _CLIENT_SECONDS, _ANSWER_SECONDS = 15, 30, 40
 """How long one request may take, what is asked for with all its tries, and at most until we look away."""
 _CLOSE_SECONDS = 5
@@ -83,11 +85,39 @@ class KafkaAdmin:
 
     def begin_offsets(self, topics: Mapping[str, Any]) -> Offsets:
         """Where the partitions of topics, as ``described``, begin now."""
-        return self._offsets(topics, "earliest")
+        return self._offsets(topics, self._everywhere(topics, "earliest"))
 
     def end_offsets(self, topics: Mapping[str, Any]) -> Offsets:
         """Where they end now."""
-        return self._offsets(topics, "latest")
+        return self._offsets(topics, self._everywhere(topics, "latest"))
+
+    def first_since(self, topics: Mapping[str, Any], since_ms: Mapping[str, int]) -> Offsets:
+        """The first offset of each partition whose record is of a time (epoch milliseconds, by topic) or of a
+        later one; -1 where there is none.
+        """
+        spec = self._java("org.apache.kafka.clients.admin.OffsetSpec")
+        return self._offsets(topics, {name: spec.forTimestamp(since_ms[name]) for name in topics})
+
+    def compaction_lags(self, names: Collection[str]) -> dict[str, int]:
+        """``min.compaction.lag.ms`` of those topics that are compacted. Those are left out whose settings the
+        brokers do not tell, as to a user without the right DescribeConfigs.
+        """
+        resource = self._java("org.apache.kafka.common.config.ConfigResource")
+        kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
+        asked = self._java("java.util.ArrayList")()
+        for name in names:
+            asked.add(resource(kind, name))
+        found: dict[str, int] = {}
+        for topic, answer in dict(self._client.describeConfigs(asked).values()).items():
+            try:
+                settings = self._get(answer)
+            except Py4JJavaError as error:
+                _log.debug("the settings of topic %s are not known: %s", topic.name(), error.java_exception)
+                continue
+            policy, lag = (settings.get(name) for name in ("cleanup.policy", "min.compaction.lag.ms"))
+            if policy is not None and "compact" in policy.value():
+                found[topic.name()] = 0 if lag is None else int(lag.value())
+        return found
 
     def described(self, wanted: Callable[[str], bool], before: Collection[str] = ()) -> dict[str, Any]:
         """The descriptions of the topics that are ``wanted``, and of those ``before`` that are still there.
@@ -129,13 +159,17 @@ class KafkaAdmin:
         kinds = self._java("org.apache.kafka.common.acl.AclOperation")
         return rights is None or rights.contains(kinds.READ) or not rights.contains(kinds.DESCRIBE)
 
-    def _offsets(self, topics: Mapping[str, Any], which: str) -> Offsets:
+    def _everywhere(self, topics: Mapping[str, Any], which: str) -> dict[str, Any]:
+        spec = getattr(self._java("org.apache.kafka.clients.admin.OffsetSpec"), which)()
+        return dict.fromkeys(topics, spec)
+
+    def _offsets(self, topics: Mapping[str, Any], wanted: Mapping[str, Any]) -> Offsets:
+        """``wanted``: which offset, by topic."""
         place = self._java("org.apache.kafka.common.TopicPartition")
-        wanted = getattr(self._java("org.apache.kafka.clients.admin.OffsetSpec"), which)
         asked = self._java("java.util.HashMap")()
         for name, described in topics.items():
             for partition in described.partitions():
-                asked.put(place(name, partition.partition()), wanted())
+                asked.put(place(name, partition.partition()), wanted[name])
         offsets: Offsets = {}
         for at, found in self._get(self._client.listOffsets(asked).all()).items():
             offsets.setdefault(at.topic(), {})[at.partition()] = found.offset()
