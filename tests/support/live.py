@@ -1,4 +1,4 @@
-"""A pipeline that mirrors a live bank: drivers as `lakemirror run`, and `lakemirror verify`."""
+"""A live bank and its pipeline: drivers, as `lakemirror run` or others, and `lakemirror verify`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from tests.support import bank
 from tests.support.connect import Connect
 from tests.support.databases import PASSWORD, Server
 from tests.support.kafka_broker import NOTHING, Broker
-from tests.support.mirroring import Mirroring
+from tests.support.mirroring import Mirroring, Settings
 
 ROOT = Path(__file__).parents[2]
 CONF = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1500m"}
 
 
-class Live:
-    """A bank, its connector, and the pipeline that mirrors it."""
+class Banking:
+    """A bank, its connector, and the pipeline that mirrors it, whoever runs that; ``spark`` is a part of its
+    manifest.
+    """
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class Live:
         server: Server,
         broker: Broker,
         connect: Connect,
-        conf: Mapping[str, str] = NOTHING,
+        spark: Settings,
         tables: Collection[str] = bank.TABLES,
     ) -> None:
         self.folder, self.server, self.broker, self.connect = folder, server, broker, connect
@@ -55,14 +57,20 @@ class Live:
                     {"source": "history", "mode": "append"},
                 ],
                 "trigger": {"interval": "1s"},
-                "spark": {"conf": {**CONF, **INTERPRETED, **conf}},
+                "spark": spark,
             },
             name=bank.DATABASE,
         )
-        self._drivers = 0
         self._asked: datetime | None = None
-        self.process: subprocess.Popen[bytes] | None = None
         self.verifying: list[subprocess.Popen[str]] = []
+
+    def require_driver(self) -> None:
+        """Fail if the driver has ended by itself."""
+        raise NotImplementedError
+
+    def said(self) -> str:
+        """The end of what the drivers have printed."""
+        raise NotImplementedError
 
     def command(self, *arguments: str) -> dict[str, Any]:
         """What starts `lakemirror`, in a process group of its own."""
@@ -72,6 +80,60 @@ class Live:
             "env": {**os.environ, "PYTHONPATH": str(ROOT / "operator"), "BANK": PASSWORD},
             "start_new_session": True,
         }
+
+    def verify(self, *options: str) -> subprocess.Popen[str]:
+        """Begin a comparison."""
+        source = ("--source", f"{self.server.url}{bank.DATABASE}", "--user", self.server.user)
+        login = (*source, "--password-env", "BANK", "--slot", bank.DATABASE)
+        command = self.command("verify", "-f", str(self.mirroring.manifest), *login, *options)
+        begun = subprocess.Popen(**command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.verifying.append(begun)
+        return begun
+
+    def end(self) -> None:
+        """Kill whatever still runs of it."""
+        for process in self.verifying:
+            kill_group(process)
+
+    def wait_for(self, what: str, happened: Callable[[], bool], seconds: float = 400) -> None:
+        """Wait while the driver works."""
+        until = time.monotonic() + seconds
+        while not happened():
+            self.require_driver()
+            assert time.monotonic() < until, f"not in time: {what}\n{self.said()}\n{self.connect.log}"
+            time.sleep(0.5)
+
+    def has_all(self) -> bool:
+        """Whether the driver says that it has mirrored each table."""
+        return bool(self._report().get("tablesTotal") == len(self._tables))
+
+    def caught_up(self) -> bool:
+        """Whether the driver says that Kafka has no more for it, and said so after this was asked first."""
+        report = self._report()
+        self._asked = self._asked or datetime.now(UTC)
+        return bool(report["caughtUp"]) and datetime.fromisoformat(report["observedAt"]) > self._asked
+
+    def _report(self) -> dict[str, Any]:
+        report = self.mirroring.checkpoint / "progress.json"
+        return dict(json.loads(report.read_text())) if report.exists() else {}
+
+
+class Live(Banking):
+    """One whose drivers are processes of this machine."""
+
+    def __init__(
+        self,
+        folder: Path,
+        server: Server,
+        broker: Broker,
+        connect: Connect,
+        conf: Mapping[str, str] = NOTHING,
+        tables: Collection[str] = bank.TABLES,
+    ) -> None:
+        spark = {"conf": {**CONF, **INTERPRETED, **conf}}
+        super().__init__(folder, server, broker, connect, spark, tables)
+        self._drivers = 0
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start a driver."""
@@ -94,49 +156,25 @@ class Live:
         assert self.process.wait(120) == 0, self.said()
 
     def end(self) -> None:
-        """Kill whatever still runs of it."""
-        for process in (self.process, *self.verifying):
-            if process is not None and process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(30)
+        super().end()
+        if self.process is not None:
+            kill_group(self.process)
+
+    def require_driver(self) -> None:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the driver ended by itself:\n{self.said()}"
 
     def said(self) -> str:
-        """The end of what the drivers have printed."""
         return "\n".join(
             path.read_text(errors="replace")[-3000:] for path in self.folder.glob("driver-*.log")
         )
 
-    def verify(self, *options: str) -> subprocess.Popen[str]:
-        """Begin a comparison."""
-        source = ("--source", f"{self.server.url}{bank.DATABASE}", "--user", self.server.user)
-        login = (*source, "--password-env", "BANK", "--slot", bank.DATABASE)
-        command = self.command("verify", "-f", str(self.mirroring.manifest), *login, *options)
-        begun = subprocess.Popen(**command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.verifying.append(begun)
-        return begun
 
-    def wait_for(self, what: str, happened: Callable[[], bool], seconds: float = 400) -> None:
-        """Wait while the driver works."""
-        until = time.monotonic() + seconds
-        while not happened():
-            assert self.process is not None
-            assert self.process.poll() is None, f"the driver ended:\n{self.said()}"
-            assert time.monotonic() < until, f"not in time: {what}\n{self.said()}\n{self.connect.log}"
-            time.sleep(0.5)
-
-    def has_all(self) -> bool:
-        """Whether the driver says that it has mirrored each table."""
-        return bool(self._report().get("tablesTotal") == len(self._tables))
-
-    def caught_up(self) -> bool:
-        """Whether the driver says that Kafka has no more for it, and said so after this was asked first."""
-        report = self._report()
-        self._asked = self._asked or datetime.now(UTC)
-        return bool(report["caughtUp"]) and datetime.fromisoformat(report["observedAt"]) > self._asked
-
-    def _report(self) -> dict[str, Any]:
-        report = self.mirroring.checkpoint / "progress.json"
-        return dict(json.loads(report.read_text())) if report.exists() else {}
+def kill_group(process: subprocess.Popen[Any]) -> None:
+    """Kill a process group, if it is still there."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
 
 
 def came_of(verify: subprocess.Popen[str]) -> tuple[int, str]:
