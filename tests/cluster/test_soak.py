@@ -1,7 +1,7 @@
 """A soak on a cluster: a bank that changes all the time, while driver, operator, API server, broker and
 connector are killed or paused at random. The bank and Kafka are processes of this machine, the rest are pods.
 
-    LAKEMIRROR_SOAK_MINUTES=30 pytest -m "cluster and soak" -s tests/cluster/test_soak.py
+    LAKEMIRROR_SOAK_MINUTES=30 scripts/cluster-test -m "cluster and soak" -k whatever_happened -s
 """
 
 from __future__ import annotations
