@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from pydantic.alias_generators import to_camel
 
+from lakemirror.api import object_stores
 from lakemirror.api.errors import Loc, path_of
 from lakemirror.api.spec import Maintenance, PipelineSpec, Restart, Verify
 from lakemirror.api.tables import is_pattern
@@ -181,6 +182,8 @@ def _of_operator(spec: PipelineSpec) -> Iterator[Found]:
     if backend == "kubeflow" and spec.restart.reset_after != Restart().reset_after:
         why = "has no effect with spark.backend: kubeflow, which forgives no failures: leave it out"
         yield ("restart", "resetAfter"), why
+    for name, why in object_stores.unsafe(spec.spark.conf, spec.checkpoint):
+        yield ("spark", "conf", name), why
 
 
 def _of_source(spec: PipelineSpec) -> Iterator[Found]:

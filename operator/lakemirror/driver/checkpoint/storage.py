@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from lakemirror.api.object_stores import CONDITION, store_of
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.java import java_class
 
@@ -60,8 +61,9 @@ class Storage(Protocol):
     def write_text_new(self, name: str, text: str) -> bool:
         """Create the file with this text, or change nothing and return False when it is there already.
 
-        Of several writers at once exactly one gets True. The text has to end in a newline: a file without
-        one at its end is a half file, which a crash has left, and is replaced once it stays as it is.
+        Of several writers at once exactly one gets True, if their texts differ. The text has to end in a
+        newline: a file without one at its end is a half file, which a crash has left, and is replaced once it
+        stays as it is.
         """
 
     def write_text(self, name: str, text: str) -> None:
@@ -313,17 +315,17 @@ def _whole(text: str, where: str) -> str:
 class HadoopStorage:
     """Files of any file system that Hadoop knows, through the session's JVM.
 
-    S3 shows a file once it is complete. Elsewhere it is written aside and renamed by `FileContext.rename`,
-    which is one step on HDFS, and fails there when the new name is taken unless it is told to replace it.
+    S3 and Google's store show a file once it is complete. Elsewhere it is written aside and renamed by
+    `FileContext.rename`, which is one step on HDFS and Azure, and fails there when the new name is taken
+    unless it is told to replace it.
     """
-
-    _CONDITIONAL = "fs.option.create.conditional.overwrite"  # Hadoop 3.4.2 and later
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.uri = root.rstrip("/")
         self._spark = spark
         self._java = partial(java_class, spark)
         self._fs, _ = file_system(spark, self.uri)
+        self._store = store_of(str(self._fs.getUri()))
 
     def exists(self, name: str) -> bool:
         return bool(self._fs.exists(self._path(name)))
@@ -343,7 +345,7 @@ class HadoopStorage:
         return _create(self, name, text)
 
     def create(self, name: str, text: str) -> bool:
-        """Create the file, or return False when there is anything under its name."""
+        """Create the file, or return False when there is another one under its name."""
         path = self._path(name)
         try:
             if self._shows_only_whole_files():
@@ -353,9 +355,9 @@ class HadoopStorage:
                 self._rename(self._aside(name, text), path, replace=False)
             return True
         except Py4JJavaError as error:
-            if self._lost_the_race(error):
-                return False
-            raise
+            if not self._lost_the_race(error):
+                raise
+            return self._shows_only_whole_files() and self._put_before(name, text, error)
 
     def set_aside(self, name: str) -> None:
         """Give the file's name free, if it is there."""
@@ -423,8 +425,24 @@ class HadoopStorage:
         finally:
             stream.close()
 
+    def setting(self, name: str) -> str | None:
+        """A setting of the file system, as it is for this root."""
+        value = self._fs.getConf().get(name)
+        return None if value is None else str(value)
+
     def _shows_only_whole_files(self) -> bool:
-        return bool(self._fs.getScheme() == "s3a")
+        return self._store is not None and self._store.creates_by != "rename"
+
+    def _put_before(self, name: str, text: str, refused: Py4JJavaError) -> bool:
+        """Whether a put was refused because of itself: a client that gets no answer repeats it. Raises the
+        refusal where nothing stands there.
+        """
+        try:
+            return self.read_text(name) == text
+        except FileCutOff:
+            return False
+        except FileNotFoundError:
+            raise refused from None
 
     def _aside(self, name: str, text: str) -> Any:
         """The path of a finished file in the same folder, under a name that no other process takes."""
@@ -453,12 +471,14 @@ class HadoopStorage:
 
     def _conditional(self, builder: Any, path: Any) -> Any:
         # S3A's plain create(overwrite=false) looks first and writes later: two writers can both succeed.
-        if not self._fs.hasPathCapability(path, self._CONDITIONAL):
+        if self._store is not None and self._store.creates_by == "create":
+            return builder
+        if not self._fs.hasPathCapability(path, CONDITION):
             raise StorageUnfit(
                 f"{self.uri}: S3 conditional writes are off or unknown here, so that two drivers could own "
                 "one checkpoint. Use hadoop-aws 3.4.2 or newer and leave fs.s3a.create.conditional.enabled on"
             )
-        return builder.must(self._CONDITIONAL, "true")
+        return builder.must(CONDITION, "true")
 
     def _lost_the_race(self, error: Py4JJavaError) -> bool:
         known = (

@@ -1,6 +1,7 @@
 """The jars that pip's pyspark lacks: resolved once with Maven, then read from a folder.
 
-``python -m lakemirror.driver.runtime.jars`` resolves them ahead of time and prints the folder.
+``python -m lakemirror.driver.runtime.jars`` resolves them ahead of time and prints the folder. Those of
+object stores (a POM each in ``object_stores/``) are brought where LAKEMIRROR_OBJECT_STORES names the store.
 """
 
 from __future__ import annotations
@@ -13,15 +14,23 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from lakemirror.api.object_stores import STORES, ObjectStore
 from lakemirror.driver.errors import LakemirrorError
 
+OBJECT_STORES = "LAKEMIRROR_OBJECT_STORES"
+"""Environment variable: the object stores whose jars are wanted, like ``s3`` or ``s3,gcs``."""
 POM = Path(__file__).with_name("jars.xml")
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _IN_SPARK = ("org.apache.hadoop", "org.scala-lang", "org.slf4j", "org.apache.logging.log4j")
+_STORE_POMS = Path(__file__).with_name("object_stores")
+_DONE = ".done"
+"""A file in a folder of a store's jars, once all of them are there."""
 _XMLNS = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
@@ -46,55 +55,98 @@ class Jar:
         return f"{self.group}:{self.artifact}:{self.version}"
 
 
-def declared() -> list[Jar]:
-    """The jars that ``jars.xml`` names."""
+def declared(pom: Path = POM) -> list[Jar]:
+    """The jars that a POM names, by default ``jars.xml``."""
 
     def text(dependency: ElementTree.Element, name: str) -> str:
         return dependency.findtext(f"m:{name}", default="", namespaces=_XMLNS)
 
-    found = ElementTree.parse(POM).findall("m:dependencies/m:dependency", _XMLNS)
+    found = ElementTree.parse(pom).findall("m:dependencies/m:dependency", _XMLNS)
     return [Jar(text(d, "groupId"), text(d, "artifactId"), text(d, "version")) for d in found]
 
 
 def folder() -> Path:
     """Where the jars are kept: ``$LAKEMIRROR_JARS``, or a folder of the user's cache named after the POM."""
     named = os.environ.get("LAKEMIRROR_JARS")
-    if named:
-        return Path(named)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "lakemirror" / "jars" / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+    return Path(named) if named else _cache() / _version(POM)
+
+
+def wanted_stores() -> list[ObjectStore]:
+    """The object stores that the environment names. Raises JarsUnavailable for a word that names none."""
+    names = {store.name: store for store in STORES}
+    wanted = os.environ.get(OBJECT_STORES, "").replace(",", " ").split()
+    for word in wanted:
+        if word not in names:
+            raise JarsUnavailable(f"{OBJECT_STORES}: {word} is no object store: give {', '.join(names)}")
+    return [names[word] for word in dict.fromkeys(wanted)]
 
 
 def spark_conf() -> dict[str, str]:
     """Spark settings that bring the jars onto the class path.
 
     Empty where Spark's own folder holds them (a container image). Without Maven, Spark downloads
-    the same jars itself at start. Raises JarsUnavailable when Maven fails.
+    the same jars itself at start, but for those of object stores. Raises JarsUnavailable when Maven fails.
     """
-    if _complete(_spark_jars()):
-        return {}
-    if _complete(folder()) or shutil.which("mvn"):
-        return {"spark.jars": ",".join(str(path) for path in ensure())}
-    return {
-        "spark.jars.packages": ",".join(jar.coordinates for jar in declared()),
-        # The heavy part of what they depend on; Spark has it already.
-        "spark.jars.excludes": ",".join(f"{group}:*" for group in _IN_SPARK),
-    }
+    files = [
+        jar for store in wanted_stores() if not _has(_spark_jars(), store) for jar in ensure_store(store)
+    ]
+    packages: dict[str, str] = {}
+    if not _complete(_spark_jars()):
+        if _complete(folder()) or shutil.which("mvn"):
+            files = ensure() + files
+        else:
+            packages = {
+                "spark.jars.packages": ",".join(jar.coordinates for jar in declared()),
+                # The heavy part of what they depend on; Spark has it already.
+                "spark.jars.excludes": ",".join(f"{group}:*" for group in _IN_SPARK),
+            }
+    return packages | ({"spark.jars": ",".join(map(str, files))} if files else {})
 
 
 def ensure() -> list[Path]:
     """The jars as files, downloaded unless they are there already; safe with several processes at once."""
     target = folder()
     if not _complete(target):
-        target.mkdir(parents=True, exist_ok=True)
-        with open(target / ".lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and finds the work done
+        with _locked(target):
             if not _complete(target):
-                _resolve(target)
+                _resolve(POM, target)
+                if not _complete(target):
+                    raise JarsUnavailable(f"Maven did not bring all jars of {POM}")
     return [target / jar.file for jar in declared()]
 
 
-def _resolve(target: Path) -> None:
+def ensure_store(store: ObjectStore) -> list[Path]:
+    """The jars of an object store, as ``ensure`` gives the others."""
+    pom = _STORE_POMS / f"{store.name}.xml"
+    named = os.environ.get("LAKEMIRROR_JARS")
+    target = Path(named, store.name) if named else _cache() / f"{store.name}-{_version(pom)}"
+    if not (target / _DONE).exists():
+        with _locked(target):
+            if not (target / _DONE).exists():
+                _resolve(pom, target)
+                (target / _DONE).touch()
+    return sorted(target.glob("*.jar"))
+
+
+def _cache() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "lakemirror" / "jars"
+
+
+def _version(pom: Path) -> str:
+    return hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Only one process fills a folder: a second one waits, and finds the work done."""
+    target.mkdir(parents=True, exist_ok=True)
+    with open(target / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _resolve(pom: Path, target: Path) -> None:
     """Let Maven copy the jars beside ``target``, then move each in: a reader sees whole files only."""
     mvn = shutil.which("mvn")
     if mvn is None:
@@ -107,21 +159,26 @@ def _resolve(target: Path) -> None:
             "-B",
             "-q",
             "-f",
-            str(POM),
+            str(pom),
             _COPY,
             "-DincludeScope=runtime",
             f"-DoutputDirectory={partial}",
         ]
         done = subprocess.run(command, capture_output=True, text=True, cwd=partial, check=False)
-        if done.returncode != 0 or not _complete(Path(partial)):
+        if done.returncode != 0:
             reason = "\n".join((done.stdout + done.stderr).strip().splitlines()[:5])
-            raise JarsUnavailable(f"Maven could not download the jars of {POM}:\n{reason}")
-        for jar in declared():
-            os.replace(Path(partial) / jar.file, target / jar.file)
+            raise JarsUnavailable(f"Maven could not download the jars of {pom}:\n{reason}")
+        for jar in Path(partial).glob("*.jar"):
+            os.replace(jar, target / jar.name)
 
 
 def _complete(path: Path) -> bool:
     return all((path / jar.file).is_file() for jar in declared())
+
+
+def _has(path: Path, store: ObjectStore) -> bool:
+    """Whether a folder has the jar of a store's file system, of whatever version."""
+    return any(path.glob(f"{declared(_STORE_POMS / f'{store.name}.xml')[0].artifact}-*.jar"))
 
 
 def _spark_jars() -> Path:
@@ -135,6 +192,8 @@ def _spark_jars() -> Path:
 if __name__ == "__main__":
     try:
         ensure()
+        for each in wanted_stores():
+            ensure_store(each)
     except JarsUnavailable as error:
         sys.exit(str(error))
     print(folder())

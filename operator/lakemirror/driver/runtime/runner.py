@@ -28,6 +28,7 @@ from lakemirror.driver.record import audit
 from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.runtime.announcer import Announcer
+from lakemirror.driver.runtime.atomic import require_atomic_commits
 from lakemirror.driver.runtime.batches import Batches
 from lakemirror.driver.runtime.between_batches import BetweenBatches
 from lakemirror.driver.runtime.context import RunContext
@@ -114,6 +115,8 @@ def _take_over(
     spec = pipeline.spec
     checkpoint, conf = spec.checkpoint, spec.spark.conf
     early = spark is not None or _is_local(checkpoint, conf)
+    if spark is not None:
+        require_atomic_commits(spark, pipeline)
     if early:
         storage = open_storage(checkpoint, spark)
         owner = _own(stack, storage, run_id)
@@ -121,6 +124,7 @@ def _take_over(
     if spark is None:
         stack.callback(session.stop)
         stop.install()  # Spark has put a handler of its own in its place
+        require_atomic_commits(session, pipeline)
     if not early:
         storage = open_storage(checkpoint, session)
         owner = _own(stack, storage, run_id)

@@ -14,9 +14,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lakemirror.api.jvm import java_options
+from lakemirror.api.object_stores import log_stores
 from lakemirror.driver import java
 from lakemirror.driver.errors import LakemirrorError
-from lakemirror.driver.runtime import jars
+from lakemirror.driver.runtime import jars, log_store
 
 JAVA_NEEDED = 17
 _log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def create_session(
         builder = builder.config(name, str(value))
     session = builder.getOrCreate()
     java.find_once(session)
+    log_store.install(session)
     _forget_origins(session)
     return session
 
@@ -85,6 +87,7 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
+        **log_stores(),
         # A column may be called ${env:HOME}.
         "spark.sql.variable.substitute": "false",
         "spark.sql.adaptive.enabled": "true",

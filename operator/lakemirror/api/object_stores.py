@@ -1,0 +1,120 @@
+"""Object stores: which Delta log store makes commits to each atomic, and which settings would undo that.
+
+Commits to a Delta table are safe with several writers where one of two that write the same version of its log
+fails. A file system with an exclusive rename gives that by itself. An object store gives it by a condition on
+the request, which has to be asked for: that is what a log store does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+CONDITIONAL_LOG_STORE: Final = "io.lakemirror.delta.ConditionalPutLogStore"
+CONDITIONAL_FILE_MANAGER: Final = "io.lakemirror.delta.ConditionalPutFileManager"
+FILE_MANAGER_SETTING: Final = "spark.sql.streaming.checkpointFileManagerClass"
+ONE_LOG_STORE_SETTING: Final = "spark.delta.logStore.class"
+CONDITION: Final = "fs.option.create.conditional.overwrite"
+"""Hadoop's option of a create that the store itself refuses where the file is there (3.4.2 and later)."""
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A kind of object store.
+
+    ``name`` is its word in OBJECT_STORES (of the image) and LAKEMIRROR_OBJECT_STORES, ``file_system``
+    Hadoop's class for it, ``log_store`` the class that makes commits atomic. Files are created exclusively by
+    a put with a ``condition`` that has to be asked for, by every plain ``create``, or by a ``rename``.
+    """
+
+    name: str
+    title: str
+    schemes: tuple[str, ...]
+    file_system: str
+    log_store: str
+    creates_by: Literal["condition", "create", "rename"]
+
+
+STORES: Final = (
+    ObjectStore(
+        "s3",
+        "S3",
+        ("s3a", "s3", "s3n"),
+        "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        CONDITIONAL_LOG_STORE,
+        "condition",
+    ),
+    ObjectStore(
+        "azure",
+        "Azure Data Lake Storage",
+        ("abfss", "abfs"),
+        "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
+        "io.delta.storage.AzureLogStore",
+        "rename",
+    ),
+    ObjectStore(
+        "gcs",
+        "Google Cloud Storage",
+        ("gs",),
+        "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+        "io.delta.storage.GCSLogStore",
+        "create",
+    ),
+)
+
+RENAMING: Final = ("file", "hdfs", "viewfs")
+"""Schemes of file systems whose rename is exclusive, which is what Delta's default log store needs."""
+RENAMING_LOG_STORE: Final = "io.delta.storage.HDFSLogStore"
+
+_OF_SCHEME: Final = re.compile(r"spark\.delta\.logStore\.(\w+)\.impl")
+_CONDITIONAL: Final = re.compile(r"spark\.hadoop\.fs\.s3a\.(bucket\..+\.)?create\.conditional\.enabled")
+
+
+def store_of(uri: str) -> ObjectStore | None:
+    """The object store that a URI leads to, by its scheme; None for other file systems."""
+    scheme = urlsplit(uri).scheme.lower()
+    return next((store for store in STORES if scheme in store.schemes), None)
+
+
+def setting_of(scheme: str) -> str:
+    """The Spark setting that names the log store of a scheme."""
+    return f"spark.delta.logStore.{scheme}.impl"
+
+
+def log_stores() -> dict[str, str]:
+    """Spark settings with the log store of every scheme."""
+    return {setting_of(scheme): store.log_store for store in STORES for scheme in store.schemes}
+
+
+def unsafe(conf: Mapping[str, str], checkpoint: str) -> Iterator[tuple[str, str]]:
+    """Settings of Spark with which two drivers could commit the same version of a table, or the same batch of
+    the ``checkpoint``: names, and why each is refused.
+    """
+    for name, value in conf.items():
+        scheme = _OF_SCHEME.fullmatch(name)
+        if name == ONE_LOG_STORE_SETTING:
+            yield name, "is one log store for all file systems, and each has one that is safe: leave it out"
+        elif scheme is not None and (right := _log_store(scheme[1].lower())) not in (None, value):
+            yield name, f"{value} is not known to be safe with several writers: leave it out, for {right}"
+        elif _CONDITIONAL.fullmatch(name) and value.strip().lower() != "true":
+            yield name, "without conditional puts two drivers could commit one version: leave it out"
+        elif name == FILE_MANAGER_SETTING and value != CONDITIONAL_FILE_MANAGER and renames_badly(checkpoint):
+            why = "is not known to be safe with several drivers on an object store"
+            yield name, f"{value} {why}: leave it out, for {CONDITIONAL_FILE_MANAGER}"
+
+
+def renames_badly(uri: str) -> bool:
+    """Whether the URI leads to a store whose rename copies, so that files have to be created in place."""
+    store = store_of(uri)
+    return store is not None and store.creates_by != "rename"
+
+
+def _log_store(scheme: str) -> str | None:
+    """The log store of a scheme; None for a scheme that is not known."""
+    store = store_of(f"{scheme}://")
+    if store is not None:
+        return store.log_store
+    return RENAMING_LOG_STORE if scheme in RENAMING else None

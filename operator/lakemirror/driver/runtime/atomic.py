@@ -1,0 +1,156 @@
+"""No driver starts where two could commit the same version of a table, or own the same checkpoint.
+
+What the manifest may set is judged by `lakemirror.api.object_stores` before there is a session. Here is
+judged what the session really has, and what the store really does.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from lakemirror.api import CdcPipeline, object_stores
+from lakemirror.api.object_stores import CONDITION, store_of
+from lakemirror.driver.checkpoint.storage import HadoopStorage, file_system
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.runtime import log_store
+from lakemirror.driver.runtime.jars import OBJECT_STORES, JarsUnavailable
+
+_PROBE = "_lakemirror_probe"
+
+
+class CommitsNotAtomic(LakemirrorError):
+    """Two drivers could commit the same version of a table to a file system, or own the same checkpoint."""
+
+
+def require_atomic_commits(spark: SparkSession, pipeline: CdcPipeline) -> None:
+    """Raises CommitsNotAtomic, which names the place and what to do, and JarsUnavailable for a store without
+    its jars. Has Spark's streaming keep its checkpoint so that the store can refuse a second writer.
+
+    Stores with conditional puts are asked to refuse one: a small file is written below a place of each bucket
+    and deleted.
+    """
+    probed = set()
+    for place in _places(spark, pipeline):
+        _require_known(spark, place)
+        store = store_of(place)
+        conditional = store is not None and store.creates_by == "condition" and urlsplit(place).netloc
+        if conditional and _root(place) not in probed:
+            _require_condition(spark, place)
+            _require_refusal(spark, place)
+            probed.add(_root(place))
+    if object_stores.renames_badly(_with_scheme(spark, pipeline.spec.checkpoint)):
+        spark.conf.set(object_stores.FILE_MANAGER_SETTING, object_stores.CONDITIONAL_FILE_MANAGER)
+
+
+def _places(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[str]:
+    """Where the pipeline writes, as far as that is known before it reads: folders, with their schemes."""
+    spec = pipeline.spec
+    yield _with_scheme(spark, spec.checkpoint)
+    targets = [spec.target, *(table.target for table in spec.tables if table.target is not None)]
+    for target in targets:
+        if target.path is not None:
+            yield _with_scheme(spark, _before_placeholders(target.path))
+    if spec.target.jdbc is None and any(target.table is not None for target in targets):
+        yield _with_scheme(spark, str(spark.conf.get("spark.sql.warehouse.dir")))
+
+
+def _before_placeholders(path: str) -> str:
+    """The folder that all mirrors are below; without a bucket, where that one has a placeholder."""
+    scheme, separator, rest = path.rpartition("://")
+    return f"{scheme}{separator}{rest.partition('{')[0].rpartition('/')[0] or ('' if separator else '/')}"
+
+
+def _with_scheme(spark: SparkSession, uri: str) -> str:
+    """A path without a scheme belongs to the default file system."""
+    if urlsplit(uri).scheme:
+        return uri
+    default: Any = spark._jsparkSession.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")
+    return f"{str(default).rstrip('/')}/{uri.lstrip('/')}"
+
+
+def _root(uri: str) -> str:
+    """Scheme and bucket."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _require_known(spark: SparkSession, place: str) -> None:
+    """The scheme is one of those that are known, its jars are there, and Delta uses the right log store."""
+    scheme, store = urlsplit(place).scheme.lower(), store_of(place)
+    settings = spark.sparkContext._conf
+    if settings.contains(object_stores.ONE_LOG_STORE_SETTING):
+        raise CommitsNotAtomic(
+            f"{object_stores.ONE_LOG_STORE_SETTING} of the session is one log store for all file systems: "
+            "unset it"
+        )
+    if store is None:
+        if scheme not in object_stores.RENAMING:
+            known = [
+                *object_stores.RENAMING,
+                *(each for kind in object_stores.STORES for each in kind.schemes),
+            ]
+            raise CommitsNotAtomic(
+                f"{place}: it is not known what makes commits to {scheme}:// atomic. Use one of "
+                f"{', '.join(known)}"
+            )
+        _require_log_store(spark, place, object_stores.RENAMING_LOG_STORE, default=True)
+        return
+    if not log_store.knows(spark, store.file_system):
+        raise JarsUnavailable(
+            f"{place}: the jars of {store.title} are not there. Set {OBJECT_STORES}={store.name} in the "
+            f"environment of `lakemirror run`, or build the image with --build-arg OBJECT_STORES={store.name}"
+        )
+    _require_log_store(spark, place, store.log_store, default=store.creates_by != "condition")
+    if store.log_store == object_stores.CONDITIONAL_LOG_STORE:
+        log_store.install(spark)  # a session of somebody else's may lack the class
+
+
+def _require_log_store(spark: SparkSession, place: str, right: str, *, default: bool) -> None:
+    """Delta commits with the right log store, which may be its ``default``."""
+    setting = object_stores.setting_of(urlsplit(place).scheme.lower())
+    used = spark.sparkContext._conf.get(setting, None)
+    if used == right or (used is None and default):
+        return
+    raise CommitsNotAtomic(
+        f"{place}: the session commits with {used or 'the default of Delta'}, which is not known to "
+        f"be safe with several writers. Make the session with {setting}={right}, as "
+        "lakemirror.driver.runtime.session.create_session does"
+    )
+
+
+def _require_condition(spark: SparkSession, place: str) -> None:
+    """The client sends the condition."""
+    files, path = file_system(spark, place)
+    if not files.hasPathCapability(path, CONDITION):
+        raise CommitsNotAtomic(
+            f"{place}: {files.getClass().getName()} does not put conditionally here, so that two drivers "
+            "could commit one version. Use hadoop-aws 3.4.2 or newer and leave "
+            "fs.s3a.create.conditional.enabled on"
+        )
+
+
+def _require_refusal(spark: SparkSession, place: str) -> None:
+    """The store honours the condition."""
+    storage, name = HadoopStorage(place, spark), f"{_PROBE}/{uuid.uuid4().hex}"
+    try:
+        storage.create(name, "first\n")
+        refused = not storage.create(name, "second\n")
+    except Py4JJavaError as error:
+        if "501" not in str(error.java_exception):
+            raise
+        refused = False  # a store that says itself that it does not know the condition
+    finally:
+        storage.delete(name)
+    if not refused:
+        endpoint = storage.setting("fs.s3a.endpoint") or "AWS"
+        raise CommitsNotAtomic(
+            f"{place}: the store ({endpoint}) does not refuse a conditional put (If-None-Match: *) of a file "
+            "that is there, so that two drivers could commit one version. Use a store that does, such as "
+            "Amazon S3 or a current MinIO, and no cache or proxy in between that drops the header"
+        )

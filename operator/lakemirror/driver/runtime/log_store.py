@@ -1,0 +1,71 @@
+"""The classes in Java that make commits to object stores atomic, for Delta and for Spark's streaming.
+
+They are compiled when the driver starts, by the compiler that Spark generates code with (Janino), and put
+into a jar: the driver's class loader gets it at once, executors with their first task. VACUUM lists files
+there, through the log store.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkFiles
+from pyspark.sql import SparkSession
+
+from lakemirror.api.object_stores import CONDITIONAL_LOG_STORE, STORES
+from lakemirror.driver.java import java_class
+
+SOURCES: Final = Path(__file__).with_name("java_sources")
+_JAR: Final = "lakemirror-log-store.jar"
+_COMPILER: Final = "org.codehaus.commons.compiler.util.resource"
+
+
+def install(spark: SparkSession) -> None:
+    """Let the session's JVMs find the classes, where one of them may be needed: where the jars of a store are
+    that has no log store of its own. Nothing happens where they are known already.
+    """
+    if knows(spark, CONDITIONAL_LOG_STORE) or not any(
+        knows(spark, store.file_system) for store in STORES if store.log_store == CONDITIONAL_LOG_STORE
+    ):
+        return
+    jar = Path(SparkFiles.getRootDirectory()).absolute() / _JAR  # deleted with the context
+    with zipfile.ZipFile(jar, "w") as archive:
+        for name, code in _compiled(spark).items():
+            archive.writestr(name, code)
+    _loader(spark).addURL(java_class(spark, "java.io.File")(str(jar)).toURI().toURL())
+    if not str(spark.sparkContext.master).startswith("local["):
+        spark.sparkContext._jsc.addJar(str(jar))
+
+
+def knows(spark: SparkSession, name: str) -> bool:
+    """Whether the driver's JVM finds a class."""
+    try:
+        _loader(spark).loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def _loader(spark: SparkSession) -> Any:
+    """The class loader that Spark, and each thread of it, looks in: spark-submit's, which takes jars."""
+    return java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader()
+
+
+def _compiled(spark: SparkSession) -> dict[str, bytes]:
+    """The code of each class, by the name of its file in a jar."""
+    gateway: Any = spark.sparkContext._gateway
+    files = sorted(SOURCES.glob("*.java"))
+    text = java_class(spark, f"{_COMPILER}.StringResource")
+    resource = java_class(spark, f"{_COMPILER}.Resource")
+    sources = gateway.new_array(resource, len(files))
+    for index, file in enumerate(files):
+        sources[index] = text(file.name, file.read_text("utf-8"))
+    compiled = java_class(spark, "java.util.HashMap")()
+    compiler = java_class(spark, "org.codehaus.janino.Compiler")()
+    compiler.setIClassLoader(java_class(spark, "org.codehaus.janino.ClassLoaderIClassLoader")(_loader(spark)))
+    compiler.setClassFileCreator(java_class(spark, f"{_COMPILER}.MapResourceCreator")(compiled))
+    compiler.compile(sources)
+    return {name: bytes(compiled[name]) for name in compiled}
