@@ -17,7 +17,28 @@ def table(**fields: Any) -> dict[str, Any]:
     return {"tables": [{"source": "public.a", **fields}]}
 
 
+def conf(name: str, value: str) -> tuple[dict[str, Any], str]:
+    """A setting of Spark's, and its path."""
+    return {"spark": {"conf": {name: value}}}, f"spec.spark.conf[{name}]"
+
+
+SINGLE = "io.delta.storage.S3SingleDriverLogStore"
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+RENAMES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
 NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
+    (*conf("spark.delta.logStore.class", SINGLE), "leave it out"),
+    (*conf("spark.delta.logStore.s3a.impl", SINGLE), "ConditionalPutLogStore"),
+    (*conf("spark.delta.logStore.s3.impl", SINGLE), "ConditionalPutLogStore"),
+    (*conf("spark.delta.logStore.gs.impl", "io.delta.storage.HDFSLogStore"), "GCSLogStore"),
+    (*conf("spark.delta.logStore.file.impl", "io.delta.storage.LocalLogStore"), "HDFSLogStore"),
+    (*conf("spark.hadoop.fs.s3a.create.conditional.enabled", "false"), "conditional puts"),
+    (*conf("spark.hadoop.fs.s3a.bucket.lake.create.conditional.enabled", "false"), "conditional puts"),
+    (
+        {"checkpoint": "s3a://lake/c", "spark": {"conf": {MANAGER: RENAMES}}},
+        f"spec.spark.conf[{MANAGER}]",
+        "ConditionalPutFileManager",
+    ),
     (
         {"source": {"kafka": None, "files": {"path": "/i", "format": "csv"}}},
         "spec.envelope.format",

@@ -28,7 +28,7 @@ class Mirroring:
 
     def __init__(self, folder: Path, settings: Settings | None = None, *, name: str = "test") -> None:
         self.folder, self.input, self.lake = folder, folder / "input", folder / "lake"
-        self.checkpoint = folder / "checkpoint"
+        self.checkpoint: Any = folder / "checkpoint"
         self.manifest = folder / "pipeline.yaml"
         spec = {
             "source": {"files": {"path": str(self.input), "format": "records", "maxFilesPerBatch": 1}},

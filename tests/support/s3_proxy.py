@@ -14,6 +14,7 @@ from typing import Any, Literal
 Matches = Callable[[str, str], bool]
 """Whether a request is meant, by its method and its path."""
 
+_HELD_SECONDS = 300.0
 _ERRORS = {503: "SlowDown", 500: "InternalError", 412: "PreconditionFailed"}
 
 
@@ -35,16 +36,19 @@ class Fault:
     """What happens to so many of the requests that match, after the first ``skip``.
 
     A number is the answer in the store's place; ``lost`` has the request carried out, and the connection
-    closed without an answer; ``unconditional`` forgets the request's condition.
+    closed without an answer; ``unconditional`` forgets the request's condition; a request that is ``held``
+    waits until ``go_on`` is set, and is never carried out.
     """
 
-    kind: int | Literal["lost", "unconditional"]
+    kind: int | Literal["lost", "unconditional", "held"]
     matches: Matches = every
     times: int = 1
     skip: int = 0
     share: int = 1
     """Of the matching requests, each so many-th."""
     met: int = 0
+    held: threading.Event = field(default_factory=threading.Event, repr=False)
+    go_on: threading.Event = field(default_factory=threading.Event, repr=False)
     _seen: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -64,7 +68,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.slow_seconds = 0.0
-        self.requests = 0
+        self.puts = 0
         self._store = port
         self._away = threading.Event()
         self._faults: list[Fault] = []
@@ -101,7 +105,6 @@ class Proxy:
             self._away.clear()
 
     def _carry(self, request: _Handler) -> None:
-        self.requests += 1
         length = int(request.headers.get("Content-Length") or 0)
         body = request.rfile.read(length)
         if self._away.is_set():
@@ -109,7 +112,14 @@ class Proxy:
             return
         time.sleep(self.slow_seconds)
         method, path = request.command, request.path
-        kind = next((fault.kind for fault in self._faults if fault.meets(method, path)), None)
+        self.puts += method == "PUT"
+        fault = next((fault for fault in self._faults if fault.meets(method, path)), None)
+        kind = None if fault is None else fault.kind
+        if fault is not None and kind == "held":
+            fault.held.set()
+            fault.go_on.wait(_HELD_SECONDS)
+            request.close_connection = True
+            return
         if isinstance(kind, int):
             request.answer(kind, _error(kind), {"Content-Type": "application/xml"})
             return

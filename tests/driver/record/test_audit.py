@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from lakemirror.api.report import COUNTERS, Counts
@@ -24,6 +25,7 @@ from lakemirror.driver.record.pending import Pending
 from lakemirror.driver.record.write_behind import AT_ONCE, WriteBehind
 from lakemirror.driver.results import BatchResult, Drift, TableResult
 from lakemirror.driver.runtime.progress import Progress
+from lakemirror.driver.write.log import TableChanged
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SEEN = datetime(2026, 3, 1, 13, tzinfo=UTC)
@@ -269,10 +271,10 @@ def test_a_batch_does_not_wait_for_the_table(
     begun, go_on = threading.Event(), threading.Event()
     append = audit.append
 
-    def slow(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> None:
+    def slow(spark: SparkSession, checkpoint: str, batches: Sequence[Pending], at: int) -> int:
         begun.set()
         assert go_on.wait(PATIENCE_SECONDS)
-        append(spark, checkpoint, batches)
+        return append(spark, checkpoint, batches, at)
 
     monkeypatch.setattr(audit, "append", slow)
     keep(spark, tmp_path, 0)
@@ -282,6 +284,34 @@ def test_a_batch_does_not_wait_for_the_table(
         assert records(spark, tmp_path) == 3
         go_on.set()
     assert [batch for _, batch, _ in written(spark, tmp_path)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stands", [False, True], ids=["a new table", "a table that is there"])
+def test_a_driver_that_slept_through_the_commit_of_another_one_doubles_no_row(
+    stands: bool, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other driver takes over between the look at the table and the commit, or before that look."""
+    if stands:
+        keep(spark, tmp_path, 0)
+        WriteBehind(spark, str(tmp_path)).flush()
+    history = audit.history(spark, str(tmp_path))
+    keep(spark, tmp_path, 1)
+    append, folder = audit.append, tmp_path / pending.FOLDER
+    copies = {file.name: file.read_text() for file in folder.glob("*.json")}
+
+    def slept(spark: SparkSession, checkpoint: str, batches: Sequence[Pending], at: int) -> int:
+        monkeypatch.setattr(audit, "append", append)
+        WriteBehind(spark, checkpoint).flush()
+        return append(spark, checkpoint, batches, at)
+
+    monkeypatch.setattr(audit, "append", slept)
+    behind = WriteBehind(spark, str(tmp_path), history=history)
+    with pytest.raises(TableChanged if stands else AnalysisException, match=r"version|exist"):
+        behind.flush()
+    for name, text in copies.items():
+        (folder / name).write_text(text)
+    WriteBehind(spark, str(tmp_path), history=history).flush()
+    assert [batch for _, batch, _ in written(spark, tmp_path)] == ([0, 1] if stands else [1])
 
 
 def test_a_driver_that_lost_the_checkpoint_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from lakemirror.driver.record import pending
 from lakemirror.driver.record.pending import Pending
 from lakemirror.driver.results import BatchResult, Drift, TableResult, Violated
 from lakemirror.driver.tables import delta
+from lakemirror.driver.write import log
 
 COLUMNS = (
     "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, source STRING, target STRING, "
@@ -51,6 +52,8 @@ class AuditHistory:
     memories: Mapping[str, Memory] = field(default_factory=dict)
     gap: bool = False
     """Whether records were kept aside whose table is not known."""
+    version: int = -1
+    """Of the audit's table, at which at least all of this is told."""
 
     def positions(self, query_id: str | None = None) -> dict[Stream, Place]:
         """What a query remembers of the source's positions; without ``query_id``, what all of them do."""
@@ -106,9 +109,16 @@ def stored(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> 
     return {(row["query_id"], row["batch_id"]) for row in _of(table, batches).distinct().collect()}
 
 
-def append(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> None:
-    """Bring the ``batches`` into the table, with one commit."""
-    delta.append(_frame(spark, batches), path(checkpoint), delta.SELDOM_READ)
+def version(spark: SparkSession, checkpoint: str) -> int:
+    """The table's newest version; -1 before there is a table."""
+    return int(delta.snapshot(spark, path(checkpoint)).version())
+
+
+def append(spark: SparkSession, checkpoint: str, batches: Sequence[Pending], at: int) -> int:
+    """Bring the ``batches`` into the table, with one commit, if it still is ``at`` this version: else another
+    driver may have brought them. Returns the version that has them. Raises TableChanged or Delta's error.
+    """
+    return log.append_at(_frame(spark, batches), path(checkpoint), at)
 
 
 def _frame(spark: SparkSession, batches: Sequence[Pending]) -> DataFrame:
@@ -157,6 +167,7 @@ def _reach(table: TableResult) -> dict[str, str | None]:
 
 def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
     """What all batches did, each counted once, and what their queries remember. Reads the audit once."""
+    before = version(spark, checkpoint)
     rows = read(spark, checkpoint)
     if rows is None:
         return AuditHistory()
@@ -187,6 +198,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         {row["query_id"]: row["last_batch"] for row in queries},
         {row["query_id"]: from_json(row["positions"]) for row in queries if row["positions"] is not None},
         any(row["gap"] is not None for row in queries),
+        before,
     )
 
 

@@ -57,6 +57,8 @@ class WriteBehind:
         self._look_seconds, self._at_latest_seconds = look_seconds, at_latest_seconds
         # The last batch of each query that may be in the table already; None where that is not known.
         self._last: dict[str, int] | None = None if history is None else dict(history.last_batches)
+        # The table's version at which that is known: another one may have been written by another driver.
+        self._version: int | None = None if history is None else history.version
         self._since: float | None = None  # when something pending was seen first
         self._failure: str | None = None
         self._damaged: set[str] = set()
@@ -113,7 +115,7 @@ class WriteBehind:
             step()
             self._failure = None
         except Exception as error:
-            self._last = None  # the commit may have been made
+            self._last = self._version = None  # the commit may have been made
             message = (
                 f"the audit could not be written and is tried again: {cause_of(error)}. No row is lost: what "
                 f"is missing in {audit.path(self._checkpoint)} stands in {self._storage.uri}/{pending.FOLDER}"
@@ -134,9 +136,12 @@ class WriteBehind:
 
     def _write(self, waiting: Sequence[Pending]) -> None:
         self._check()
+        version = audit.version(self._session, self._checkpoint)
+        if version != self._version:
+            self._last = None
         new = self._new(waiting)
         if new:
-            audit.append(self._session, self._checkpoint, new)
+            self._version = audit.append(self._session, self._checkpoint, new, version)
             faults.reach("after-audit-commit")
         for each in waiting:
             self._storage.delete(each.name)

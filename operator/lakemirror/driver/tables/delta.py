@@ -87,6 +87,12 @@ def append(rows: DataFrame, path: str, properties: Mapping[str, str] = MappingPr
     writer.save(path)
 
 
+def create(rows: DataFrame, path: str, properties: Mapping[str, str]) -> None:
+    """Make a table with ``rows`` in one commit and one file. Raises Delta's error where there is one."""
+    clear_unfinished(rows.sparkSession, path)
+    rows.coalesce(1).write.format("delta").mode("errorifexists").options(**properties).save(path)
+
+
 def ensure(
     spark: SparkSession, path: str, columns: str, properties: Mapping[str, str] = MappingProxyType({})
 ) -> None:

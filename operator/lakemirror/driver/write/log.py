@@ -20,6 +20,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.checkpoint.storage import file_system
+from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.java import java_class
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.tables import delta
@@ -35,6 +36,10 @@ _Ranges = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 _MAGIC: Final = (1681511377).to_bytes(4, "little")
 """Begins a bitmap in Delta's portable format (PROTOCOL.md, Deletion Vector Format)."""
+
+
+class TableChanged(LakemirrorError):
+    """A table is not as it was when it was decided what to add to it."""
 
 
 class DataFiles:
@@ -204,6 +209,21 @@ class TableLog:
         started = self._log.startTransaction()
         self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, None)
 
+    def append_at(self, rows: DataFrame, version: int) -> int:
+        """Add rows to the table as it is at a ``version``: raises TableChanged where it is another, and
+        Delta's error where somebody else adds rows meanwhile. Returns the version that has them.
+        """
+        started = self._log.startTransaction()
+        found = int(started.snapshot().version())
+        if found != version:
+            raise TableChanged(
+                f"{self._base.toString()} is at version {found}, and {version} was expected: another driver "
+                "has written to it"
+            )
+        started.readWholeTable()
+        # An empty note: without one Delta takes the note of the batch that is running.
+        return self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, "")
+
     def _commit(self, started: Any, actions: Any, app_id: str, number: int, note: str | None) -> int:
         """Commit actions as an operation that Delta carries its incremental checksum on for; with others it
         computes the state of the log with each commit.
@@ -327,3 +347,17 @@ def append(rows: DataFrame, path: str) -> None:
 
 def _columns(snapshot: Any) -> list[str]:
     return StructType.fromJson(json.loads(snapshot.metadata().schemaString())).fieldNames()
+
+
+def append_at(rows: DataFrame, path: str, version: int) -> int:
+    """Append rows to a table of our own as `append` does, if it is at a ``version`` (-1: not there), and no
+    other writer comes in between. Returns the version that has them. Raises TableChanged or Delta's error.
+    """
+    spark = rows.sparkSession
+    if version < 0:
+        delta.create(rows, path, delta.SELDOM_READ)
+        return 0
+    if not set(rows.columns) <= set(_columns(delta.snapshot(spark, path))):
+        delta.append(rows.limit(0), path)
+        version += 1
+    return TableLog(spark, path).append_at(rows.coalesce(1), version)

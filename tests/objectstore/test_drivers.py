@@ -1,0 +1,148 @@
+"""Drivers that are killed, run at once, or sleep while another one takes over: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.conformance.captures import Capture, wrong
+from tests.support.delivery import parts
+from tests.support.object_store import Bucket
+from tests.support.s3_proxy import Fault, commits
+from tests.support.store_mirroring import StoreMirroring
+
+pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
+CAPTURE = Capture("pk_change")
+ROOT = Path(__file__).parents[2]
+LEASE_SECONDS = 8
+_MAIN = (
+    "from lakemirror.driver.checkpoint.owner import Owner; "
+    f"Owner.__init__.__kwdefaults__['lease_seconds'] = {LEASE_SECONDS}; "
+    "from lakemirror.cli.main import main; main()"
+)
+"""`lakemirror`, with a lease that a test can wait for."""
+
+
+@contextmanager
+def driver(mirroring: StoreMirroring, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`lakemirror run` as a process of its own, whose group has its JVM too; killed at the end."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", _MAIN, "run", "-f", str(mirroring.manifest), *options],
+        cwd=mirroring.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "operator"), "LAKEMIRROR_OBJECT_STORES": "s3"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+        running.communicate(timeout=30)
+
+
+def require_right(spark: SparkSession, mirroring: StoreMirroring) -> None:
+    """The mirrors are the source's rows, and the audit tells of each batch and table once."""
+    assert not wrong(CAPTURE.differences(spark, mirroring))
+    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit")
+    rows = audit.groupBy("query_id", "batch_id", "source").agg(F.count("*").alias("n")).collect()
+    assert {row["n"] for row in rows} == {1}
+    batches = {row["batch_id"] for row in rows}
+    assert batches == set(range(len(list(mirroring.input.iterdir()))))
+
+
+def test_kills_at_random_moments_lose_and_double_nothing(
+    s3: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    mirroring = StoreMirroring(tmp_path, bucket).deliver(parts(CAPTURE.records, 4))
+    rnd = random.Random(7)
+    for _ in range(2):
+        written = bucket.proxy.puts
+        with driver(mirroring, "--once") as running:
+            wait_for(partial(has_written, bucket, written, running))
+            time.sleep(rnd.uniform(0, 6))
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+            said, _ = running.communicate(timeout=30)
+        assert running.returncode in (-signal.SIGKILL, 0), said[-2000:]
+    mirroring.run(s3)
+    require_right(s3, mirroring)
+
+
+def has_written(bucket: Bucket, before: int, running: subprocess.Popen[str]) -> bool:
+    return bucket.proxy.puts > before + 3 or running.poll() is not None
+
+
+def test_of_two_drivers_at_once_one_applies(s3: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    mirroring = StoreMirroring(tmp_path, bucket, {"trigger": {"interval": "1s"}})
+    mirroring.deliver(parts(CAPTURE.records, 2))
+    with driver(mirroring) as one, driver(mirroring) as other:
+        wait_for(lambda: (one.poll() is None) != (other.poll() is None))
+        refused, works = (one, other) if other.poll() is None else (other, one)
+        said, _ = refused.communicate(timeout=30)
+        assert refused.returncode == 1, said[-2000:]
+        assert "is in use by" in said
+        mirroring.deliver(parts(CAPTURE.records[:5], 1))
+        wait_for(lambda: bucket.exists("checkpoint/files/commits/2.json") or works.poll() is not None)
+        works.send_signal(signal.SIGTERM)
+        said, _ = works.communicate(timeout=120)
+        assert works.returncode == 0, said[-2000:]
+    require_right(s3, mirroring)
+
+
+def of_a_mirror(method: str, path: str) -> bool:
+    return commits(method, path) and "/lake/" in path and "_tombstones" not in path
+
+
+def of_the_audit(method: str, path: str) -> bool:
+    return commits(method, path) and "/audit/" in path
+
+
+@pytest.mark.parametrize("moment", [of_a_mirror, of_the_audit], ids=lambda each: each.__name__)
+def test_a_driver_that_sleeps_while_another_takes_over_commits_nothing_more(
+    moment: Callable[[str, str], bool], s3: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    """Its commit is on its way to the store when it is stopped, for longer than its lease."""
+    first, second = parts(CAPTURE.records, 2)
+    mirroring = StoreMirroring(tmp_path, bucket).deliver([first])
+    mirroring.run(s3)
+    mirroring.deliver([second])
+    held = Fault("held", moment)
+    with bucket.proxy.fault(held), driver(mirroring, "--once") as sleeps:
+        wait_for(lambda: held.held.is_set() or sleeps.poll() is not None)
+        assert sleeps.poll() is None, sleeps.communicate()[0][-2000:]
+        os.killpg(sleeps.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with driver(mirroring, "--once") as other:
+            said, _ = other.communicate(timeout=300)
+        assert other.returncode == 0, said[-2000:]
+        assert time.monotonic() - began > LEASE_SECONDS
+        require_right(s3, mirroring)
+        before = mirroring.logs()
+        held.go_on.set()
+        os.killpg(sleeps.pid, signal.SIGCONT)
+        said, _ = sleeps.communicate(timeout=120)
+    assert sleeps.returncode in (0, 1), said[-2000:]
+    assert mirroring.logs() == before, said[-2000:]
+    require_right(s3, mirroring)
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 180) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, "did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,92 @@
+"""The store is away, slow, busy, or refuses: the mirrors end as without that, and no batch is told twice."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.driver.runtime.runner import run
+from tests.conformance.captures import Capture, wrong
+from tests.support.delivery import parts
+from tests.support.object_store import Bucket
+from tests.support.s3_proxy import Fault, commits, every, puts
+from tests.support.store_mirroring import StoreMirroring
+
+pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
+CAPTURE = Capture("pk_change")
+
+
+def require_right(spark: SparkSession, mirroring: StoreMirroring) -> None:
+    assert not wrong(CAPTURE.differences(spark, mirroring))
+    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit")
+    rows = audit.groupBy("query_id", "batch_id", "source").agg(F.count("*").alias("n")).collect()
+    assert {row["n"] for row in rows} == {1}
+
+
+def test_answers_that_fail_or_never_come_cost_time_only(
+    s3: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    """503 to each eleventh request, each seventh put unheard, and 412 to commits that conflict with none."""
+    mirroring = StoreMirroring(tmp_path, bucket).deliver(parts(CAPTURE.records, 2))
+    faults = [
+        Fault(412, commits, times=2, share=3),
+        Fault(503, every, times=10_000, share=11),
+        Fault("lost", puts, times=10_000, share=7),
+    ]
+    with bucket.proxy.fault(faults[0]), bucket.proxy.fault(faults[1]), bucket.proxy.fault(faults[2]):
+        mirroring.run(s3)
+    assert [fault.met > 1 for fault in faults] == [True] * 3
+    require_right(s3, mirroring)
+
+
+@pytest.mark.thorough
+def test_a_slow_store_is_only_slow(s3: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    mirroring = StoreMirroring(tmp_path, bucket).deliver(parts(CAPTURE.records, 1))
+    bucket.proxy.slow_seconds = 0.2
+    mirroring.run(s3)
+    require_right(s3, mirroring)
+
+
+@pytest.mark.parametrize("seconds", [15, pytest.param(60, marks=pytest.mark.thorough)])
+def test_a_store_that_was_away_is_gone_on_with(
+    seconds: int, s3: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    """It goes while batches are applied; the driver waits for it, and applies the rest when it is back."""
+    first, *rest = parts(CAPTURE.records, 3)
+    mirroring = StoreMirroring(tmp_path, bucket, {"trigger": {"interval": "1s"}}).deliver([first])
+    enough, failed = threading.Event(), []
+
+    def drive() -> None:
+        try:
+            run(mirroring.pipeline, once=False, spark=s3, stopping=enough.is_set)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    try:
+        wait_for(driver, bucket, "checkpoint/files/commits/0.json")
+        with bucket.proxy.away():
+            mirroring.deliver(rest)
+            driver.join(timeout=seconds)
+            assert driver.is_alive(), failed
+        wait_for(driver, bucket, "checkpoint/files/commits/2.json")
+    finally:
+        enough.set()
+        driver.join(timeout=180)
+    assert not failed
+    require_right(s3, mirroring)
+
+
+def wait_for(driver: threading.Thread, bucket: Bucket, key: str, seconds: float = 240) -> None:
+    for _ in range(int(seconds * 10)):
+        if bucket.exists(key):
+            return
+        driver.join(timeout=0.1)
+        assert driver.is_alive(), "the driver has ended"
+    raise AssertionError(f"{key} did not come in time")
