@@ -3,6 +3,8 @@
 #     docker build --target operator -t lakemirror-operator:0.1.0 .
 #     docker build --target driver   -t lakemirror-driver:0.1.0 .
 #
+# Which object stores the driver knows is told by --build-arg OBJECT_STORES="s3 azure gcs", by default s3.
+#
 # Build secrets, all of them optional, let the build use the machine's own registries without leaving a trace of them:
 # `pip` (pip.conf), `maven` (settings.xml), `ca` (certificates, PEM), `truststore` (certificates, for Java). scripts/images
 # passes what is there.
@@ -46,14 +48,16 @@ RUN --mount=type=secret,id=pip \
     pip install --no-deps --root /project .
 
 FROM base AS jars
+ARG OBJECT_STORES=s3
 RUN apt-get update && apt-get install -y --no-install-recommends maven
 WORKDIR /src
-COPY operator/lakemirror/driver/runtime/jars.xml docker/s3.xml ./
+COPY operator/lakemirror/driver/runtime/jars.xml ./
+COPY operator/lakemirror/driver/runtime/object_stores ./
 RUN --mount=type=secret,id=maven \
     --mount=type=secret,id=truststore,target=/etc/ssl/certs/java/cacerts \
     if [ -r /run/secrets/maven ]; then settings="-s /run/secrets/maven"; fi; \
-    for pom in jars.xml s3.xml; do \
-      mvn ${settings:-} -B -ntp -q -f $pom org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+    for pom in jars $OBJECT_STORES; do \
+      mvn ${settings:-} -B -ntp -q -f $pom.xml org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
         -DincludeScope=runtime -DoutputDirectory=/jars || exit 1; \
     done
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakemirror.api.object_stores import FILE_MANAGER_SETTING, log_stores
+from lakemirror.api.object_stores import FILE_MANAGER_SETTING, session_settings
 from lakemirror.api.supported import not_supported
 from tests.api.not_supported import NOT_SUPPORTED
 from tests.controller.builders import spec
@@ -42,7 +42,7 @@ def test_it_is_refused_with_its_path(change: dict[str, Any], path: str, word: st
         },
         {"maintenance": {"optimize": {}}},
         {"restart": {"resetAfter": "30m"}, "spark": {"backend": "kubeflow"}},
-        {"spark": {"conf": log_stores()}},
+        {"spark": {"conf": session_settings()}},
         {"spark": {"conf": {"spark.hadoop.fs.s3a.create.conditional.enabled": "true"}}},
         {"checkpoint": "hdfs://n/c", "spark": {"conf": {FILE_MANAGER_SETTING: "x"}}},
         {"restart": {"resetAfter": "1h"}, "spark": {"backend": "apache"}},

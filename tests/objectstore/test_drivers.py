@@ -65,6 +65,7 @@ def require_right(spark: SparkSession, mirroring: StoreMirroring) -> None:
     assert batches == set(range(len(list(mirroring.input.iterdir()))))
 
 
+@pytest.mark.thorough
 def test_kills_at_random_moments_lose_and_double_nothing(
     s3: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def has_written(bucket: Bucket, before: int, running: subprocess.Popen[str]) -> 
     return bucket.proxy.puts > before + 3 or running.poll() is not None
 
 
+@pytest.mark.thorough
 def test_of_two_drivers_at_once_one_applies(s3: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     mirroring = StoreMirroring(tmp_path, bucket, {"trigger": {"interval": "1s"}})
     mirroring.deliver(parts(CAPTURE.records, 2))
@@ -112,7 +114,13 @@ def of_the_audit(method: str, path: str) -> bool:
     return commits(method, path) and "/audit/" in path
 
 
-@pytest.mark.parametrize("moment", [of_a_mirror, of_the_audit], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(of_a_mirror, id="commit of a mirror", marks=pytest.mark.thorough),
+        pytest.param(of_the_audit, id="commit of the audit"),
+    ],
+)
 def test_a_driver_that_sleeps_while_another_takes_over_commits_nothing_more(
     moment: Callable[[str, str], bool], s3: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:

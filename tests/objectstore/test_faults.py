@@ -51,7 +51,8 @@ def test_a_slow_store_is_only_slow(s3: SparkSession, bucket: Bucket, tmp_path: P
     require_right(s3, mirroring)
 
 
-@pytest.mark.parametrize("seconds", [15, pytest.param(60, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seconds", [15, 60])
 def test_a_store_that_was_away_is_gone_on_with(
     seconds: int, s3: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:

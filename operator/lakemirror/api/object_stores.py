@@ -65,6 +65,18 @@ STORES: Final = (
     ),
 )
 
+_GOOGLE: Final = {
+    "impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+    "block.size": str(64 << 20),
+    "rewrite.max.chunk.size": str(512 << 20),
+    "outputstream.buffer.size": str(8 << 20),
+    "inputstream.inplace.seek.limit": str(8 << 20),
+    "inputstream.min.range.request.size": str(2 << 20),
+}
+"""Hadoop 3.5 sets these for a connector of its own, with units that Google's connector, for which Delta's log
+store is made, does not read. The values are the same.
+"""
+
 RENAMING: Final = ("file", "hdfs", "viewfs")
 """Schemes of file systems whose rename is exclusive, which is what Delta's default log store needs."""
 RENAMING_LOG_STORE: Final = "io.delta.storage.HDFSLogStore"
@@ -84,9 +96,10 @@ def setting_of(scheme: str) -> str:
     return f"spark.delta.logStore.{scheme}.impl"
 
 
-def log_stores() -> dict[str, str]:
-    """Spark settings with the log store of every scheme."""
-    return {setting_of(scheme): store.log_store for store in STORES for scheme in store.schemes}
+def session_settings() -> dict[str, str]:
+    """Spark settings of a session: the log store of every scheme, and what Google's connector needs."""
+    log_stores = {setting_of(scheme): store.log_store for store in STORES for scheme in store.schemes}
+    return log_stores | {f"spark.hadoop.fs.gs.{name}": value for name, value in _GOOGLE.items()}
 
 
 def unsafe(conf: Mapping[str, str], checkpoint: str) -> Iterator[tuple[str, str]]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline, object_stores
-from lakemirror.api.object_stores import CONDITION, store_of
+from lakemirror.api.object_stores import CONDITION, ObjectStore, store_of
 from lakemirror.driver.checkpoint.storage import HadoopStorage, file_system
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime import log_store
@@ -32,18 +32,19 @@ def require_atomic_commits(spark: SparkSession, pipeline: CdcPipeline) -> None:
     """Raises CommitsNotAtomic, which names the place and what to do, and JarsUnavailable for a store without
     its jars. Has Spark's streaming keep its checkpoint so that the store can refuse a second writer.
 
-    Stores with conditional puts are asked to refuse one: a small file is written below a place of each bucket
-    and deleted.
+    Object stores are asked to refuse a file that is there: a small one is written below a place of each
+    bucket, and deleted.
     """
     probed = set()
     for place in _places(spark, pipeline):
         _require_known(spark, place)
         store = store_of(place)
-        conditional = store is not None and store.creates_by == "condition" and urlsplit(place).netloc
-        if conditional and _root(place) not in probed:
+        if store is None or not urlsplit(place).netloc or _root(place) in probed:
+            continue
+        if store.creates_by == "condition":
             _require_condition(spark, place)
-            _require_refusal(spark, place)
-            probed.add(_root(place))
+        _require_refusal(spark, place, store)
+        probed.add(_root(place))
     if object_stores.renames_badly(_with_scheme(spark, pipeline.spec.checkpoint)):
         spark.conf.set(object_stores.FILE_MANAGER_SETTING, object_stores.CONDITIONAL_FILE_MANAGER)
 
@@ -135,8 +136,8 @@ def _require_condition(spark: SparkSession, place: str) -> None:
         )
 
 
-def _require_refusal(spark: SparkSession, place: str) -> None:
-    """The store honours the condition."""
+def _require_refusal(spark: SparkSession, place: str, store: ObjectStore) -> None:
+    """The store refuses to create a file that is there."""
     storage, name = HadoopStorage(place, spark), f"{_PROBE}/{uuid.uuid4().hex}"
     try:
         storage.create(name, "first\n")
@@ -148,9 +149,20 @@ def _require_refusal(spark: SparkSession, place: str) -> None:
     finally:
         storage.delete(name)
     if not refused:
-        endpoint = storage.setting("fs.s3a.endpoint") or "AWS"
+        what, use = _WHY[store.creates_by]
+        who = storage.setting("fs.s3a.endpoint") or store.title
         raise CommitsNotAtomic(
-            f"{place}: the store ({endpoint}) does not refuse a conditional put (If-None-Match: *) of a file "
-            "that is there, so that two drivers could commit one version. Use a store that does, such as "
-            "Amazon S3 or a current MinIO, and no cache or proxy in between that drops the header"
+            f"{place}: the store ({who}) does not refuse {what}, so that two drivers could commit one version. "
+            f"Use {use}"
         )
+
+
+_WHY: Final = {
+    "condition": (
+        "a conditional put (If-None-Match: *) of a file that is there",
+        "a store that does, such as Amazon S3, and nothing in between that drops the header",
+    ),
+    "create": ("to create a file that is there", "Google Cloud Storage itself, with its own connector"),
+    "rename": ("a rename to a file that is there", "an account with a hierarchical namespace"),
+}
+"""What was not refused, and what to do."""

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lakemirror.api.jvm import java_options
-from lakemirror.api.object_stores import log_stores
+from lakemirror.api.object_stores import session_settings
 from lakemirror.driver import java
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime import jars, log_store
@@ -87,7 +87,7 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        **log_stores(),
+        **session_settings(),
         # A column may be called ${env:HOME}.
         "spark.sql.variable.substitute": "false",
         "spark.sql.adaptive.enabled": "true",
