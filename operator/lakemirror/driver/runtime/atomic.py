@@ -152,8 +152,8 @@ def _require_refusal(spark: SparkSession, place: str, store: ObjectStore) -> Non
         what, use = _WHY[store.creates_by]
         who = storage.setting("fs.s3a.endpoint") or store.title
         raise CommitsNotAtomic(
-            f"{place}: the store ({who}) does not refuse {what}, so that two drivers could commit one version. "
-            f"Use {use}"
+            f"{place}: the store ({who}) does not refuse {what}, so that two drivers could commit one "
+            f"version. Use {use}"
         )
 
 
