@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakemirror.driver
+from lakemirror.api.object_stores import STORES, ObjectStore
 from lakemirror.driver.runtime import jars, session
 from lakemirror.driver.runtime.session import JavaMissing, check_java
 
@@ -150,3 +151,38 @@ def test_what_maven_says_is_told(empty: Path) -> None:
     with pytest.raises(jars.JarsUnavailable, match="no route to the repository"):
         jars.ensure()
     assert list((empty / "jars").glob("*.jar")) == []
+
+
+def test_jars_of_object_stores_come_where_they_are_asked_for(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a folder beside the others; in an image that has them, nothing is brought."""
+    (empty / "jars" / "s3").mkdir(parents=True)
+    for name in [*(jar.file for jar in jars.declared()), "s3/hadoop-aws-3.5.0.jar", "s3/.done"]:
+        (empty / "jars" / name).touch()
+    assert "hadoop-aws" not in jars.spark_conf()["spark.jars"]
+    monkeypatch.setenv(jars.OBJECT_STORES, "s3, s3")
+    brought = jars.spark_conf()["spark.jars"].split(",")
+    assert brought[-1] == str(empty / "jars" / "s3" / "hadoop-aws-3.5.0.jar")
+    assert len(brought) == len(jars.declared()) + 1
+    (empty / "spark" / "jars").mkdir(parents=True)
+    (empty / "spark" / "jars" / "hadoop-aws-3.5.0.jar").touch()
+    assert "hadoop-aws" not in jars.spark_conf()["spark.jars"]
+
+
+def test_jars_of_a_store_that_is_not_known_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(jars.OBJECT_STORES, "s3,swift")
+    with pytest.raises(jars.JarsUnavailable, match="swift is no object store: give s3, azure, gcs"):
+        jars.spark_conf()
+
+
+def test_jars_of_an_object_store_need_maven(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(jars.OBJECT_STORES, "gcs")
+    with pytest.raises(jars.JarsUnavailable, match="Maven"):
+        jars.spark_conf()
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
+def test_each_object_store_has_a_pom(store: ObjectStore) -> None:
+    named = jars.declared(jars.store_pom(store))
+    assert all(jar.group and jar.artifact and jar.version for jar in named)

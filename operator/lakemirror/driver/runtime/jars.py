@@ -117,7 +117,7 @@ def ensure() -> list[Path]:
 
 def ensure_store(store: ObjectStore) -> list[Path]:
     """The jars of an object store, as ``ensure`` gives the others."""
-    pom = _STORE_POMS / f"{store.name}.xml"
+    pom = store_pom(store)
     named = os.environ.get("LAKEMIRROR_JARS")
     target = Path(named, store.name) if named else _cache() / f"{store.name}-{_version(pom)}"
     if not (target / _DONE).exists():
@@ -126,6 +126,11 @@ def ensure_store(store: ObjectStore) -> list[Path]:
                 _resolve(pom, target)
                 (target / _DONE).touch()
     return sorted(target.glob("*.jar"))
+
+
+def store_pom(store: ObjectStore) -> Path:
+    """The POM with the jars of an object store; the first that it names has the file system."""
+    return _STORE_POMS / f"{store.name}.xml"
 
 
 def _cache() -> Path:
@@ -178,7 +183,7 @@ def _complete(path: Path) -> bool:
 
 def _has(path: Path, store: ObjectStore) -> bool:
     """Whether a folder has the jar of a store's file system, of whatever version."""
-    return any(path.glob(f"{declared(_STORE_POMS / f'{store.name}.xml')[0].artifact}-*.jar"))
+    return any(path.glob(f"{declared(store_pom(store))[0].artifact}-*.jar"))
 
 
 def _spark_jars() -> Path:
