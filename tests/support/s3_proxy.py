@@ -36,8 +36,8 @@ class Fault:
     """What happens to so many of the requests that match, after the first ``skip``.
 
     A number is the answer in the store's place; ``lost`` has the request carried out, and the connection
-    closed without an answer; ``unconditional`` forgets the request's condition; a request that is ``held``
-    waits until ``go_on`` is set, and is never carried out.
+    closed without an answer; ``unconditional`` says that a put succeeded which the store has refused for its
+    condition; a request that is ``held`` waits until ``go_on`` is set, and is never carried out.
     """
 
     kind: int | Literal["lost", "unconditional", "held"]
@@ -123,18 +123,19 @@ class Proxy:
         if isinstance(kind, int):
             request.answer(kind, _error(kind), {"Content-Type": "application/xml"})
             return
-        left_out = {"expect", "connection"} | ({"if-none-match"} if kind == "unconditional" else set())
-        status, content, headers = self._ask(request, body, left_out)
+        status, content, headers = self._ask(request, body)
+        if kind == "unconditional" and status == 412:
+            status, content, headers = 200, b"", {"ETag": '"d41d8cd98f00b204e9800998ecf8427e"'}
         if kind == "lost":
             request.close_connection = True
         else:
             request.answer(status, content, headers)
 
-    def _ask(self, request: _Handler, body: bytes, left_out: set[str]) -> tuple[int, bytes, dict[str, str]]:
+    def _ask(self, request: _Handler, body: bytes) -> tuple[int, bytes, dict[str, str]]:
         store = http.client.HTTPConnection("127.0.0.1", self._store, timeout=120)
         store.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
         for name, value in request.headers.items():
-            if name.lower() not in left_out:
+            if name.lower() not in ("expect", "connection"):
                 store.putheader(name, value)
         store.endheaders(body)
         answer = store.getresponse()
