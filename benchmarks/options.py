@@ -7,11 +7,12 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark.sql import SparkSession
 
@@ -83,9 +84,9 @@ class Options:
         return {"spark.driver.memory": self.memory, **(_SPARK_OF_SHORT_RUNS if self.quick else {})}
 
     @contextmanager
-    def session(self) -> Iterator[SparkSession]:
-        """A session as `lakemirror run` makes it."""
-        spark = create_session("lakemirror-benchmark", self.spark_settings)
+    def session(self, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
+        """A session as `lakemirror run` makes it, with further settings of Spark."""
+        spark = create_session("lakemirror-benchmark", {**self.spark_settings, **settings})
         try:
             yield spark
         finally:

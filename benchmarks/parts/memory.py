@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ from benchmarks.svg import lines
 
 TITLE = "Memory"
 _SAMPLES = 10
+_CLEANING_SECONDS = 3.0
 _KINDS = ("heap after GC", "JVM, resident", "Python, resident")
 _FLAT = 0.05
 """By which share of its mean something may grow over the second half and still be called flat."""
@@ -29,7 +31,9 @@ def run(options: Options) -> dict[str, Any]:
     load = Load(options.rows_or(50_000), options.batch_or(1_000), 4 if options.quick else 500)
     every = max(1, load.batches // _SAMPLES)
     samples: list[list[float]] = []
-    with options.session() as spark, options.folder("memory") as folder:
+    # All of the heap is there from the beginning, so that only what lies beside it can grow.
+    whole_heap = {"spark.driver.extraJavaOptions": f"-Xms{options.memory} -XX:+AlwaysPreTouch"}
+    with options.session(whole_heap) as spark, options.folder("memory") as folder:
         files, contender = make(load, folder / "load"), Ours(spark, folder / "ours", load)
         try:
             contender.load(files.snapshot)
@@ -44,6 +48,8 @@ def run(options: Options) -> dict[str, Any]:
 
 def _used(spark: SparkSession) -> list[float]:
     """MiB, in the order of `_KINDS`."""
+    processes.collect_garbage(spark)
+    time.sleep(_CLEANING_SECONDS)  # Spark lets go of what a collection finds unused, in a thread of its own
     processes.collect_garbage(spark)
     resident = (processes.resident_mib(processes.jvm(spark)), processes.resident_mib(os.getpid()))
     return [round(each, 1) for each in (processes.heap_mib(spark), *resident)]
