@@ -153,7 +153,7 @@ def test_memory_is_the_heap_and_what_goes_beside_it() -> None:
         "limits": {"memory": "5734Mi"},
     }
     [container] = build.driver_pod(app(spark={"driver": {"memory": "512m"}}))["spec"]["containers"]
-    assert container["resources"]["limits"] == {"memory": "896Mi"}
+    assert container["resources"]["limits"] == {"memory": "1536Mi"}
 
 
 class TestExecutors:
