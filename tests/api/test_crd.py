@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from lakemirror.api import CdcPipeline, crd, load_documents
+from lakemirror.api.effects import EFFECTS, Effect
 from tests.api.manifests import FULL, SMALL
+from tests.cluster.test_rules import AGAIN, REFUSED
 
 FILE = Path(__file__).parents[2] / "crds" / f"{crd.NAME}.yaml"
 VERSION = yaml.safe_load(crd.to_yaml())["spec"]["versions"][0]
@@ -155,3 +157,18 @@ def test_starting_offsets_are_a_word_or_an_object(value: Any) -> None:
     assert not validator.is_valid(value)
     assert validator.is_valid("latest")
     assert validator.is_valid({"t": {"0": 1}})
+
+
+def test_every_rule_is_tried_on_an_api_server() -> None:
+    """Here, for the tests that need a cluster run less often."""
+    rules = [rule for _, node in nodes(SCHEMA) for rule in node.get("x-kubernetes-validations", [])]
+    messages = {rule["message"] for rule in rules}
+    tried = {message for _, message in REFUSED}
+    own = {message for message in messages if not message.startswith(AGAIN)}
+    assert (own - tried, [each for each in tried if not any(each in message for message in own)]) == (
+        set(),
+        [],
+    )
+    paths = {rule["fieldPath"] for rule in rules if rule["message"].startswith(AGAIN)}
+    expected = {f".spec.{path}" for path, effect in EFFECTS.items() if effect is Effect.RESET}
+    assert paths == expected | {".spec.source"}
