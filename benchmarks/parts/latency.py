@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,7 +48,8 @@ def run(options: Options) -> dict[str, Any]:
     if len(seconds) < len(committed):
         raise RuntimeError(f"only {len(seconds)} of {len(committed)} changes reached the mirror")
     seconds = seconds[_A_SECOND * warm_up :]
-    return {"rate": _A_SECOND, "interval": "1s", "seconds": [round(each, 3) for each in seconds]}
+    counts = Counter(f"{each:.2f}" for each in seconds)
+    return {"rate": _A_SECOND, "interval": "1s", "counts": dict(sorted(counts.items()))}
 
 
 class Watch:
@@ -175,7 +177,7 @@ def latencies(committed: Sequence[float], seen: Sequence[tuple[float, int]]) -> 
 
 def text(figures: dict[str, Any]) -> str:
     """Median and the slowest."""
-    seconds = figures["seconds"]
+    seconds = [float(each) for each, count in figures["counts"].items() for _ in range(count)]
     shares = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "longest": 1.0}
     row = [f"{percentile(seconds, share):.2f} s" for share in shares.values()]
     about = (

@@ -196,5 +196,5 @@ def test_a_commit_is_seen_with_the_first_version_that_has_it() -> None:
 
 
 def test_latency_tells_the_median_and_the_slowest() -> None:
-    text = latency.text({"rate": 100, "interval": "1s", "seconds": [1.0, 2.0, 3.0]})
+    text = latency.text({"rate": 100, "interval": "1s", "counts": {"1.00": 1, "2.00": 1, "3.00": 1}})
     assert "| commit to mirror | 2.00 s | 2.90 s | 2.98 s | 3.00 s |" in text
