@@ -70,6 +70,12 @@ class Kube:
             "patch", kind, name, "--type=merge", "--patch-file=/dev/stdin", *options, text=json.dumps(patch)
         )
 
+    def resident(self, pod: str) -> float:
+        """What the processes of a pod have resident, in MiB."""
+        read = "cat /proc/[0-9]*/status | grep VmRSS"
+        lines = self.kubectl("exec", pod, "--", "sh", "-c", read).splitlines()
+        return sum(int(line.split()[1]) for line in lines) / 1024
+
     def delete(self, kind: str, name: str, *options: str) -> None:
         self.kubectl("delete", kind, name, "--ignore-not-found", *options)
 

@@ -60,9 +60,7 @@ class Operator:
 
     def memory(self, pod: str) -> float:
         """What its processes have resident, in MiB."""
-        read = "cat /proc/[0-9]*/status | grep VmRSS"
-        lines = self.kube.kubectl("exec", pod, "--", "sh", "-c", read).splitlines()
-        return sum(int(line.split()[1]) for line in lines) / 1024
+        return self.kube.resident(pod)
 
     def image_size(self) -> float:
         """The size of its image in the node's words, in MB."""

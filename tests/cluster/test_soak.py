@@ -95,12 +95,6 @@ class Deployed(Banking):
         except (KubectlFailed, subprocess.TimeoutExpired) as error:
             return str(error)
 
-    def memory(self) -> float:
-        """What the processes of the driver's pod have resident, in MiB."""
-        read = "cat /proc/[0-9]*/status | grep VmRSS"
-        lines = self.pipeline.kube.kubectl("exec", self.pod, "--", "sh", "-c", read).splitlines()
-        return sum(int(line.split()[1]) for line in lines) / 1024
-
 
 class OnCluster(Trouble):
     """Of what runs as pods, and of the API server."""
@@ -198,7 +192,7 @@ def test_a_mirror_on_a_cluster_equals_its_database_after_whatever_happened(
         trouble.until(began + MINUTES * 60 * (1 - CALM * (1 - WARMING)), trouble.kinds(spare=True))
         calm = time.monotonic()
         while time.monotonic() < began + MINUTES * 60:
-            memory["driver"].append((time.monotonic(), deployed.memory()))
+            memory["driver"].append((time.monotonic(), deployed.pipeline.kube.resident(deployed.pod)))
             memory["operator"].append((time.monotonic(), operator.memory(operator.holder())))
             time.sleep(10)
         ended = time.monotonic()
