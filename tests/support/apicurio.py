@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import tarfile
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import requests
 
 from tests.support import maven
+from tests.support.kafka_broker import free_port
 
 VERSION = "2.6.13.Final"
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
@@ -23,9 +23,7 @@ _START_SECONDS = 120
 def serving(folder: Path) -> Iterator[str]:
     """The address of a registry that ends with the block; skips where none can be started."""
     jars = maven.jars(f"apicurio-{VERSION}", _fetch, _unpack)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     quarkus = {"http.host": "127.0.0.1", "http.port": port, "log.level": "WARN"}
     options = [f"-Dquarkus.{name}={value}" for name, value in quarkus.items()]
     classes = f"{jars}/*:{jars}/lib/*"

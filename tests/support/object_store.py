@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kafka_broker import free_port
 from tests.support.s3_proxy import Proxy
 
 ACCESS_KEY, SECRET_KEY = "lake", "lake-secret"
@@ -96,9 +97,7 @@ def start_store(folder: Path) -> Iterator[Store]:
     files, sidecar, log = folder / "files", folder / "sidecar", folder / "log"
     files.mkdir(parents=True)
     sidecar.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     keys = ["--access", ACCESS_KEY, "--secret", SECRET_KEY]
     command = [program(), "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive", *keys]
     with open(log, "wb") as output:
