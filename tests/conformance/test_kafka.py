@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,8 @@ from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.conformance.captures import Capture, wrong
 from tests.support.kafka_broker import Broker
+from tests.support.kafka_captures import from_kafka, send_captured
 from tests.support.mirroring import Mirroring
-from tests.support.records import Record
 
 pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
 
@@ -31,15 +30,15 @@ def test_a_capture_from_kafka_with_a_topic_that_comes_later(
 ) -> None:
     """The run goes on while a topic is made and filled that the pattern matches."""
     prefix = f"shop-{uuid.uuid4().hex[:8]}."
-    mirroring = Mirroring(tmp_path, _from_kafka(kafka, prefix, 400))
+    mirroring = Mirroring(tmp_path, from_kafka(kafka, prefix, 400))
     late = [record for record in CAPTURE.records if record["topic"] == LATE_TOPIC]
     first = [record for record in CAPTURE.records if record["topic"] != LATE_TOPIC]
     assert late
     assert first
-    _send(kafka, prefix, first)
+    send_captured(kafka, prefix, first)
     with _Running(mirroring, spark) as running:
         running.until_records(len(first))
-        _send(kafka, prefix, late)
+        send_captured(kafka, prefix, late)
         running.until_records(len(CAPTURE.records))
     assert not wrong(CAPTURE.differences(spark, mirroring))
     versions = mirroring.versions()
@@ -47,47 +46,18 @@ def test_a_capture_from_kafka_with_a_topic_that_comes_later(
     assert (again.batches, again.lag.records, mirroring.versions()) == (0, 0, versions)
 
 
-def test_a_table_that_was_parked_is_read_again_from_kafka(
+def test_a_table_that_was_parked_is_read_againfrom_kafka(
     spark: SparkSession, kafka: Broker, tmp_path: Path
 ) -> None:
     prefix = f"shop-{uuid.uuid4().hex[:8]}."
-    source = _from_kafka(kafka, prefix, 500)
-    _send(kafka, prefix, CAPTURE.records)
+    source = from_kafka(kafka, prefix, 500)
+    send_captured(kafka, prefix, CAPTURE.records)
     Mirroring(tmp_path, {**source, "tables": [{"source": "orders", "suspend": True}]}).run(spark)
     mirroring = Mirroring(tmp_path, {**source, "tables": [{"source": "orders", "resyncToken": "1"}]})
     assert not Path(mirroring.path(CAPTURE.db, "public", "orders")).exists()
     mirroring.run(spark)
     assert not wrong(CAPTURE.differences(spark, mirroring))
     assert mirroring.run(spark).batches == 0
-
-
-def _from_kafka(kafka: Broker, prefix: str, at_most: int) -> dict[str, object]:
-    kafka_source = {
-        "bootstrapServers": kafka.bootstrap,
-        "topicPattern": re.escape(prefix) + ".*",
-        "startingOffsets": "earliest",
-        "maxRecordsPerBatch": at_most,
-    }
-    return {"source": {"kafka": kafka_source}, "trigger": {"interval": "500ms"}}
-
-
-def _send(kafka: Broker, prefix: str, records: Iterable[Record]) -> None:
-    """The records as they were captured, in their partitions and their order."""
-    listed = list(records)
-    partitions = max(record["partition"] for record in listed) + 1
-    for topic in sorted({record["topic"] for record in listed}):
-        kafka.create_named(prefix + topic, partitions)
-    for record in listed:
-        headers = [(name, text and text.encode()) for name, text in record["headers"]]
-        kafka.send(
-            prefix + record["topic"],
-            record["value"],
-            key=record["key"],
-            partition=record["partition"],
-            headers=headers,
-            timestamp=record["timestamp"],
-        )
-    kafka.flush()
 
 
 class _Running:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.api.object_stores import setting_of
-from lakemirror.driver.runtime.atomic import CommitsNotAtomic, require_atomic_commits
+from lakemirror.api.object_stores import CONDITIONAL_FILE_MANAGER, FILE_MANAGER_SETTING, setting_of
+from lakemirror.driver.runtime.atomic import CommitsNotAtomic, atomic_checkpoint, require_atomic_commits
 from lakemirror.driver.runtime.jars import JarsUnavailable
 from tests.support.mirroring import Mirroring
 from tests.support.object_store import Bucket
@@ -54,6 +54,28 @@ def test_a_store_that_ignores_the_condition_is_refused(
     assert f"127.0.0.1:{bucket.proxy.port}" in str(refused.value)
     assert "If-None-Match" in str(refused.value)
     assert not [file for file in bucket.files.rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize("own", [None, "org.apache.spark.sql.execution.streaming.checkpointing.Own"])
+def test_a_session_goes_on_to_a_checkpoint_elsewhere(
+    own: str | None, s3: SparkSession, bucket: Bucket
+) -> None:
+    if own is not None:
+        s3.conf.set(FILE_MANAGER_SETTING, own)
+    try:
+        with atomic_checkpoint(s3, f"{bucket.uri}/checkpoint"):
+            assert s3.conf.get(FILE_MANAGER_SETTING) == CONDITIONAL_FILE_MANAGER
+        with atomic_checkpoint(s3, "/tmp/checkpoint"):
+            assert s3.conf.get(FILE_MANAGER_SETTING, None) == own
+    finally:
+        s3.conf.unset(FILE_MANAGER_SETTING)
+
+
+def test_a_run_leaves_the_session_as_it_was(s3: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    mirroring = StoreMirroring(tmp_path, bucket)
+    mirroring.input.mkdir()
+    mirroring.run(s3)
+    assert s3.conf.get(FILE_MANAGER_SETTING, None) is None
 
 
 def test_each_bucket_is_asked(s3: SparkSession, bucket: Bucket, tmp_path: Path) -> None:

@@ -5,63 +5,31 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from tests.conformance.captures import Capture, wrong
 from tests.support.delivery import parts
+from tests.support.driver_process import LEASE_SECONDS, driver, killed_while_it_writes, wait_for
+from tests.support.mirroring import at
 from tests.support.object_store import Bucket
 from tests.support.s3_proxy import Fault, commits
 from tests.support.store_mirroring import StoreMirroring
 
 pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
 CAPTURE = Capture("pk_change")
-ROOT = Path(__file__).parents[2]
-LEASE_SECONDS = 8
-_MAIN = (
-    "from lakemirror.driver.checkpoint.owner import Owner; "
-    f"Owner.__init__.__kwdefaults__['lease_seconds'] = {LEASE_SECONDS}; "
-    "from lakemirror.cli.main import main; main()"
-)
-"""`lakemirror`, with a lease that a test can wait for."""
-
-
-@contextmanager
-def driver(mirroring: StoreMirroring, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """`lakemirror run` as a process of its own, whose group has its JVM too; killed at the end."""
-    running = subprocess.Popen(
-        [sys.executable, "-c", _MAIN, "run", "-f", str(mirroring.manifest), *options],
-        cwd=mirroring.folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "operator"), "LAKEMIRROR_OBJECT_STORES": "s3"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield running
-    finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-        running.communicate(timeout=30)
 
 
 def require_right(spark: SparkSession, mirroring: StoreMirroring) -> None:
     """The mirrors are the source's rows, and the audit tells of each batch and table once."""
     assert not wrong(CAPTURE.differences(spark, mirroring))
-    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit")
-    rows = audit.groupBy("query_id", "batch_id", "source").agg(F.count("*").alias("n")).collect()
-    assert {row["n"] for row in rows} == {1}
-    batches = {row["batch_id"] for row in rows}
+    assert mirroring.told_twice(spark) == []
+    audit = at(spark, f"{mirroring.checkpoint}/audit")
+    batches = {row["batch_id"] for row in audit.select("batch_id").distinct().collect()}
     assert batches == set(range(len(list(mirroring.input.iterdir()))))
 
 
@@ -72,20 +40,9 @@ def test_kills_at_random_moments_lose_and_double_nothing(
     mirroring = StoreMirroring(tmp_path, bucket).deliver(parts(CAPTURE.records, 4))
     rnd = random.Random(7)
     for _ in range(2):
-        written = bucket.proxy.puts
-        with driver(mirroring, "--once") as running:
-            wait_for(partial(has_written, bucket, written, running))
-            time.sleep(rnd.uniform(0, 6))
-            if running.poll() is None:
-                os.killpg(running.pid, signal.SIGKILL)
-            said, _ = running.communicate(timeout=30)
-        assert running.returncode in (-signal.SIGKILL, 0), said[-2000:]
+        killed_while_it_writes(mirroring, rnd.uniform(0, 6))
     mirroring.run(s3)
     require_right(s3, mirroring)
-
-
-def has_written(bucket: Bucket, before: int, running: subprocess.Popen[str]) -> bool:
-    return bucket.proxy.puts > before + 3 or running.poll() is not None
 
 
 @pytest.mark.thorough
@@ -147,10 +104,3 @@ def test_a_driver_that_sleeps_while_another_takes_over_commits_nothing_more(
     assert sleeps.returncode in (0, 1), said[-2000:]
     assert mirroring.logs() == before, said[-2000:]
     require_right(s3, mirroring)
-
-
-def wait_for(happened: Callable[[], bool], seconds: float = 180) -> None:
-    until = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < until, "did not happen in time"
-        time.sleep(0.02)

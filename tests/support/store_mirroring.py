@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.mirroring import Mirroring
+from pyspark.sql import Row, SparkSession
+
+from tests.support.mirroring import Mirroring, at
 from tests.support.object_store import Bucket
 
 
@@ -29,6 +31,11 @@ class StoreMirroring(Mirroring):
 
     def path(self, db: str, schema: str | None, table: str) -> str:
         return f"{self.bucket.uri}/lake/{db}/{schema or db}/{table}"
+
+    def told_twice(self, spark: SparkSession) -> list[Row]:
+        """What the audit tells of a batch and table more than once."""
+        audit = at(spark, f"{self.checkpoint}/audit")
+        return audit.groupBy("query_id", "batch_id", "source").count().where("count > 1").collect()
 
     def logs(self) -> dict[str, list[int]]:
         """The versions in every Delta log, by path in the bucket."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -30,7 +31,7 @@ class CommitsNotAtomic(LakemirrorError):
 
 def require_atomic_commits(spark: SparkSession, pipeline: CdcPipeline) -> None:
     """Raises CommitsNotAtomic, which names the place and what to do, and JarsUnavailable for a store without
-    its jars. Has Spark's streaming keep its checkpoint so that the store can refuse a second writer.
+    its jars.
 
     Object stores are asked to refuse a file that is there: a small one is written below a place of each
     bucket, and deleted.
@@ -45,8 +46,26 @@ def require_atomic_commits(spark: SparkSession, pipeline: CdcPipeline) -> None:
             _require_condition(spark, place)
         _require_refusal(spark, place, store)
         probed.add(_root(place))
-    if object_stores.renames_badly(_with_scheme(spark, pipeline.spec.checkpoint)):
-        spark.conf.set(object_stores.FILE_MANAGER_SETTING, object_stores.CONDITIONAL_FILE_MANAGER)
+
+
+@contextmanager
+def atomic_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+    """While it lasts, Spark's streaming keeps its ``checkpoint`` so that the store refuses a second writer.
+
+    The session may run a pipeline with another checkpoint next, so its own setting is put back.
+    """
+    if not object_stores.renames_badly(_with_scheme(spark, checkpoint)):
+        yield
+        return
+    before = spark.conf.get(object_stores.FILE_MANAGER_SETTING, None)
+    spark.conf.set(object_stores.FILE_MANAGER_SETTING, object_stores.CONDITIONAL_FILE_MANAGER)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(object_stores.FILE_MANAGER_SETTING)
+        else:
+            spark.conf.set(object_stores.FILE_MANAGER_SETTING, before)
 
 
 def _places(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[str]:

@@ -28,7 +28,7 @@ from lakemirror.driver.record import audit
 from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.runtime.announcer import Announcer
-from lakemirror.driver.runtime.atomic import require_atomic_commits
+from lakemirror.driver.runtime.atomic import atomic_checkpoint, require_atomic_commits
 from lakemirror.driver.runtime.batches import Batches
 from lakemirror.driver.runtime.between_batches import BetweenBatches
 from lakemirror.driver.runtime.context import RunContext
@@ -86,6 +86,7 @@ def run(
         stop = stack.enter_context(stop_requests(stopping, grace_seconds))
         owner, storage, session = _take_over(stack, pipeline, announcer.progress.run_id, spark, stop)
         require_conditions(pipeline, session)
+        stack.enter_context(atomic_checkpoint(session, pipeline.spec.checkpoint))
         encoding = encoding_of(pipeline.spec, secrets or {}, announcer.source)
         target = stack.enter_context(open_target(session, pipeline, secrets or {}))
         made = partial(BatchApplier, encoding=encoding, warn=announcer.warn, target=target)
