@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from lakemirror.api import CdcPipeline
 from lakemirror.cli.main import main
+from lakemirror.driver.consistent.answer import Moment, ReadAt, TableAt
 from lakemirror.driver.runtime import read_at
-from lakemirror.driver.runtime.read_at import Moment, ReadAt, TableAt
 from tests.support.mirroring import Mirroring
 
 QUERY = "SELECT * FROM delta.`/lake/a` VERSION AS OF 4"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.runtime.read_at import ReadAt, read_at, to_document
+from lakemirror.driver.consistent.answer import ReadAt
+from lakemirror.driver.runtime.read_at import read_at
 from tests.conformance.captures import Capture
 from tests.support.delivery import parts
 from tests.support.mirroring import Mirroring, at, rows
@@ -87,6 +88,6 @@ def test_a_join_of_the_versions_that_are_named_sees_one_state_of_the_source(
     unsettled = read_at(mirroring.pipeline, positions[-1], spark=spark)
     assert not unsettled.found
     assert all("may not have arrived yet" in (table.reason or "") for table in unsettled.tables)
-    document = json.loads(json.dumps(to_document(answer)))
+    document = json.loads(json.dumps(answer.to_document()))
     assert document["found"]
     assert [each["version"] for each in document["tables"]] == [each.version for each in answer.tables]

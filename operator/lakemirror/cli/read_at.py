@@ -58,7 +58,7 @@ def read_at(
     module = driver_module("read_at")
     answer = call(module.read_at, pipeline, position, tables=tables, log=log, settled=settled, debug=debug)
     if output == "json":
-        click.echo(json.dumps(module.to_document(answer), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(answer.to_document(), indent=2, ensure_ascii=False))
     else:
         click.echo("\n".join(told(answer)))
     if not answer.found:
@@ -66,7 +66,7 @@ def read_at(
 
 
 def told(answer: Any) -> Iterator[str]:
-    """An answer (`lakemirror.driver.runtime.read_at.ReadAt`), a line each."""
+    """An answer (`lakemirror.driver.consistent.answer.ReadAt`), a line each."""
     for table in answer.tables:
         if table.reason is not None:
             yield table.reason

@@ -1,0 +1,66 @@
+"""What the audit tells of the versions of each table: which changes each one brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.driver.consistent.answer import History
+from lakemirror.driver.consistent.cuts import Commit
+from lakemirror.driver.consistent.reach import BEGIN
+from lakemirror.driver.profile.positions import from_json
+from lakemirror.driver.record import audit
+
+
+def histories(spark: SparkSession, checkpoint: str) -> tuple[dict[str, History], bool]:
+    """What the audit tells of each table, and whether records were kept aside whose table is not known."""
+    rows = audit.read(spark, checkpoint)
+    if rows is None:
+        return {}, False
+    for name in ("first_seq", "last_seq", "log", "gap"):
+        if name not in rows.columns:
+            rows = rows.withColumn(name, F.lit(None).cast("string"))
+    upper = _before_reaches(rows)
+    unplaced = F.col("first_seq").isNull()
+    found = (
+        rows.where("source IS NOT NULL")
+        .groupBy("source", "version")
+        .agg(
+            F.max("target").alias("target"),
+            F.min(F.when(unplaced, BEGIN).otherwise(F.col("first_seq"))).alias("first"),
+            F.max(F.when(unplaced, upper).otherwise(F.col("last_seq"))).alias("last"),
+            F.collect_set("log").alias("logs"),
+            F.min("gap").alias("gap"),
+        )
+    )
+    by_source: dict[str, list[Row]] = {}
+    for row in found.collect():
+        by_source.setdefault(row["source"], []).append(row)
+    unknown = rows.where("source IS NULL AND gap IS NOT NULL").first() is not None
+    return {source: _of_table(of) for source, of in by_source.items()}, unknown
+
+
+def _of_table(rows: Sequence[Row]) -> History:
+    written = [row for row in rows if row["version"] is not None]
+    commits = [Commit(row["version"], row["first"], row["last"]) for row in written]
+    return History(
+        next((row["target"] for row in rows if row["target"] is not None), None),
+        tuple(commits),
+        frozenset(log for row in rows for log in row["logs"]),
+        min((row["gap"] for row in rows if row["gap"] is not None), default=None),
+    )
+
+
+def _before_reaches(rows: DataFrame) -> str:
+    """The greatest position that batches reached of which the audit does not tell between which positions
+    their changes lie, for an earlier version wrote them.
+    """
+    last = rows.where("source IS NOT NULL AND first_seq IS NULL").agg(F.max("committed_at")).first()
+    if last is None or last[0] is None:
+        return BEGIN
+    told = rows.where((F.col("committed_at") <= last[0]) & F.col("positions").isNotNull())
+    newest = told.groupBy("query_id").agg(F.max_by("positions", "batch_id").alias("positions")).collect()
+    tops = [place.top.seq for row in newest for place in from_json(row["positions"]).values()]
+    return max(tops, default=BEGIN)
