@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.runtime.events import BatchDone, Event
 from lakemirror.driver.runtime.runner import run
-from lakemirror.driver.runtime.summary import RunSummary
 from tests.conformance.captures import Capture, wrong
+from tests.support.beside import beside
 from tests.support.kafka_broker import Broker
 from tests.support.kafka_captures import from_kafka, send_captured
 from tests.support.mirroring import Mirroring
@@ -64,38 +65,28 @@ class _Running:
     """A run that goes on in a thread until the block ends."""
 
     def __init__(self, mirroring: Mirroring, spark: SparkSession) -> None:
+        self._mirroring, self._spark = mirroring, spark
         self._records = 0
-        self._stop = threading.Event()
-        self._failed: list[BaseException] = []
-        self._thread = threading.Thread(target=self._guarded, args=(lambda: self._run(mirroring, spark),))
+        self._stack = ExitStack()
 
     def __enter__(self) -> _Running:
-        self._thread.start()
+        self._goes_on = self._stack.enter_context(beside(self._run))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(120)
-        assert not self._thread.is_alive()
-        assert not self._failed
+    def __exit__(self, *failure: Any) -> None:
+        self._stack.__exit__(*failure)
 
     def until_records(self, count: int, seconds: float = 240) -> None:
         until = time.monotonic() + seconds
         while self._records < count:
-            assert self._thread.is_alive(), f"the run ended: {self._failed}"
+            assert self._goes_on(), "the run ended"
             assert time.monotonic() < until, f"{self._records} of {count} records in time"
             time.sleep(0.1)
         assert self._records == count
 
-    def _run(self, mirroring: Mirroring, spark: SparkSession) -> RunSummary:
-        return run(mirroring.pipeline, spark=spark, stopping=self._stop.is_set, on_event=self._told)
+    def _run(self, stop: threading.Event) -> None:
+        run(self._mirroring.pipeline, spark=self._spark, stopping=stop.is_set, on_event=self._told)
 
     def _told(self, event: Event) -> None:
         if isinstance(event, BatchDone):
             self._records += event.result.counts.records
-
-    def _guarded(self, work: Callable[[], RunSummary]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._failed.append(error)

@@ -354,7 +354,7 @@ class TestPodsThatAreMissing:
         plan = planned(STREAM, observed(STREAM, workloads=(stateful_set(STREAM),), pod_refusal=words))
         assert (ready(plan), message(plan)) == (
             ("False", expected),
-            f"the driver's pod cannot be made: {words}",
+            f"the driver's pod cannot be created: {words}",
         )
         assert (reason(plan, "Stalled"), reason(plan, "Reconciling")) == (
             (expected, None) if stalls else (None, expected)

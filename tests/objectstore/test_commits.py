@@ -30,7 +30,15 @@ def test_the_tests_are_of_this_tree() -> None:
 
 
 @pytest.fixture
-def write(s3: SparkSession, bucket: Bucket) -> Write:
+def part_size(s3: SparkSession, bucket: Bucket) -> int:
+    """The bytes from which on a file is put in parts; the least that S3 takes."""
+    least = 5 * 2**20
+    s3.conf.set(f"fs.s3a.bucket.{bucket.name}.multipart.size", str(least))
+    return least
+
+
+@pytest.fixture
+def write(s3: SparkSession, bucket: Bucket, part_size: int) -> Write:
     """Writes a file of lines with the log store."""
     settings = s3._jsparkSession.sessionState().newHadoopConf()
     loader = java_class(s3, "java.lang.Thread").currentThread().getContextClassLoader()
@@ -82,6 +90,33 @@ def test_of_eight_writers_at_once_one_succeeds(write: Write, bucket: Bucket) -> 
         assert ended.count(None) == 1
         assert ended.count("FileAlreadyExistsException") == 7
         assert (bucket.files / version).read_text() == f"writer {ended.index(None)}\n"
+
+
+def test_a_version_that_is_put_in_parts_is_written_once(write: Write, bucket: Bucket, part_size: int) -> None:
+    ours, theirs = "o" * (2 * part_size), "t" * (2 * part_size)
+    before = bucket.proxy.puts
+    write(ours)
+    assert bucket.proxy.puts - before > 1
+    assert failure(lambda: write(theirs)) == "FileAlreadyExistsException"
+    assert failure(lambda: write("small")) == "FileAlreadyExistsException"
+    assert (bucket.files / FIRST).read_text() == f"{ours}\n"
+
+
+def test_of_two_writers_that_put_parts_at_once_one_succeeds(
+    write: Write, bucket: Bucket, part_size: int
+) -> None:
+    """Each has begun before the other one has completed."""
+    barrier = Barrier(2)
+
+    def writer(letter: str) -> str | None:
+        barrier.wait()
+        return failure(lambda: write(letter * (2 * part_size)))
+
+    with ThreadPoolExecutor(2) as pool:
+        ended = dict(zip("ab", pool.map(writer, "ab"), strict=True))
+    assert sorted(map(str, ended.values())) == ["FileAlreadyExistsException", "None"]
+    [winner] = [letter for letter, how in ended.items() if how is None]
+    assert (bucket.files / FIRST).read_text() == winner * (2 * part_size) + "\n"
 
 
 def test_a_commit_whose_answer_is_lost_is_known_as_ours(write: Write, bucket: Bucket) -> None:

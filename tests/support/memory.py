@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from tests.support.beside import beside
+
 MIB = 2**20
 Sample = tuple[float, float]
 """Seconds, and MiB."""
@@ -33,21 +35,15 @@ def resident(group: int) -> float:
 def sampled(group: Callable[[], int | None], every_seconds: float = 5.0) -> Iterator[list[Sample]]:
     """Samples of what a group holds, until the end of the block; none while there is no group."""
     samples: list[Sample] = []
-    done = threading.Event()
 
-    def work() -> None:
-        while not done.wait(every_seconds):
+    def work(stop: threading.Event) -> None:
+        while not stop.wait(every_seconds):
             number = group()
             if number is not None and (held := resident(number)):
                 samples.append((time.monotonic(), held))
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
+    with beside(work):
         yield samples
-    finally:
-        done.set()
-        thread.join(30)
 
 
 def growth(samples: Sequence[Sample]) -> float:

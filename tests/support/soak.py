@@ -19,6 +19,7 @@ import deltalake
 
 from lakemirror.api.report import OUTCOMES
 from tests.support import bank
+from tests.support.beside import beside
 from tests.support.databases import Server
 from tests.support.live import Banking, came_of
 
@@ -94,23 +95,13 @@ class Visits:
 @contextmanager
 def going_on(step: Callable[[], None], pause: Callable[[], float]) -> Iterator[None]:
     """Steps in a thread, with pauses of so many seconds, until the end of the block."""
-    done, failed = threading.Event(), list[BaseException]()
 
-    def work() -> None:
-        try:
-            while not done.wait(pause()):
-                step()
-        except BaseException as error:
-            failed.append(error)
+    def work(stop: threading.Event) -> None:
+        while not stop.wait(pause()):
+            step()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
+    with beside(work):
         yield
-    finally:
-        done.set()
-        thread.join(120)
-    assert (failed, thread.is_alive()) == ([], False)
 
 
 Kinds = Mapping[str, tuple[int, Callable[[], None]]]

@@ -15,7 +15,13 @@ from tests.support.object_store import Bucket
 class StoreMirroring(Mirroring):
     """A `Mirroring` that reads files of this machine and writes all into a bucket."""
 
-    def __init__(self, folder: Path, bucket: Bucket, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bucket: Bucket,
+        settings: Mapping[str, Any] | None = None,
+        master: str = "local[2]",
+    ) -> None:
         self.bucket = bucket
         conf = {**bucket.conf(), "spark.sql.codegen.wholeStage": "false", "spark.driver.memory": "1g"}
         super().__init__(
@@ -23,7 +29,7 @@ class StoreMirroring(Mirroring):
             {
                 "target": {"path": f"{bucket.uri}/lake/{{db}}/{{schema}}/{{table}}"},
                 "checkpoint": f"{bucket.uri}/checkpoint",
-                "spark": {"conf": {**conf, "spark.master": "local[2]"}},
+                "spark": {"conf": {**conf, "spark.master": master}},
                 **(settings or {}),
             },
         )

@@ -22,7 +22,7 @@
 | point | the same two doubles |
 | T[] | equal lengths, element by element |
 
-What Spark has no value for (infinity, years outside 0001 to 9999, NaN in a numeric) is expected as null; in
+What Spark cannot represent (infinity, years outside 0001 to 9999, NaN in a numeric) is expected as null; in
 an array the whole value or the element may be null. In a STRING column it is expected in the source's
 spelling (``infinity``, ``0044-03-15 BC``).
 
@@ -177,7 +177,7 @@ def _equal_arrays(kind: str, expected: Any, actual: Any, mirror: DataType, milli
 
 
 def _beyond(kind: str, expected: Any) -> bool:
-    """Whether Spark has no value for it."""
+    """Whether Spark cannot represent it."""
     if _rule(kind) in (_date, _timestamp, _instant):
         text = str(expected)
         return "infinity" in text or text.endswith(" BC") or re.match(r"\d{5,}-", text) is not None

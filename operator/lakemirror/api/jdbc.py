@@ -27,7 +27,7 @@ class JdbcUrl(Model):
             "is not a valid URL: write one like jdbc:postgresql://db:5432/shop or jdbc:mariadb://db:3306/",
         ),
     ]
-    """Its URL for JDBC, with further parameters of the driver like sslmode=require."""
+    """The JDBC URL, with parameters of the driver such as sslmode=require."""
     secret: SecretName | None = None
     """A Secret with username and password."""
 

@@ -99,9 +99,9 @@ class Counts(Part):
     records: Count = 0
     """Records read: the sum of the outcomes, which are the counters from applied to refused."""
     applied: Outcome = 0
-    """Records whose change is what the mirror shows, or was when it was written."""
+    """Records whose change the mirror shows, or showed when it was written."""
     superseded: Outcome = 0
-    """Records that a newer record of the same row in their batch made needless."""
+    """Records made obsolete by a newer record of the same row in their batch."""
     stale: Outcome = 0
     """Records older than what the mirror has of their row; they changed nothing."""
     duplicates: Outcome = 0
@@ -155,10 +155,10 @@ OUTCOMES: Final = tuple(name for name, field in Counts.model_fields.items() if "
 
 
 class Totals(Counts):
-    """Counts since the checkpoint began, where a repeated batch counts once; and what there is now."""
+    """Counts since the checkpoint began, in which a repeated batch counts once, and current numbers."""
 
     tombstones_retained: Count = 0
-    """Tombstones kept now."""
+    """Tombstones that are kept now."""
     quarantined_open: Count = 0
     """Records in quarantine now that are neither held nor replayed; `lakemirror replay` applies them."""
     held: Count = 0
@@ -183,7 +183,7 @@ class DriftReport(Part):
     action: Word | None = None
     """added, altered, rewritten, kept, skipped, quarantined or stored-as-text."""
     feature: Word | None = None
-    """The reader feature of Delta that the table needs since then: programs that lack it cannot read it."""
+    """The Delta reader feature that the table has needed since: programs without it cannot read the table."""
     since: Time | None = None
     """When the source made the first change that had it."""
     seen: Time | None = None
@@ -200,11 +200,11 @@ class ExpectationReport(Part):
     """An expectation that was not met."""
 
     name: Word
-    """Its name in the manifest."""
+    """The name of the expectation in the manifest."""
     on_violation: Word | None = None
     """What was done: warn or quarantine."""
     violations: Count = 0
-    """How many records did not meet it."""
+    """The number of records that did not meet it."""
 
 
 class TableReport(Totals):
@@ -221,7 +221,7 @@ class TableReport(Totals):
     drift: Annotated[
         list[DriftReport], BeforeValidator(_cut_to(DRIFTS_KEPT)), Field(max_length=DRIFTS_KEPT)
     ] = Field(default_factory=list)
-    """Columns that changed, the newest first; in the status those that nobody has acknowledged."""
+    """Changed columns, the newest first; in the status those that nobody has acknowledged."""
     expectations: Annotated[
         list[ExpectationReport],
         BeforeValidator(_cut_to(EXPECTATIONS_KEPT)),
@@ -233,29 +233,30 @@ class TableReport(Totals):
 
 
 class CheckpointReport(Part):
-    """How far the pipeline is."""
+    """The progress of the pipeline."""
 
     batch_id: Count | None = None
     """The last batch that was committed."""
     committed_at: Time | None = None
-    """When that was."""
+    """When that batch was committed."""
     maintained_at: Time | None = None
-    """When this run compacted or cleaned a table last (``spec.maintenance``)."""
+    """When this run last compacted or vacuumed a table (``spec.maintenance``)."""
     lag_records: Count | None = None
-    """Records that the source has and that are not applied; nothing where it cannot be known."""
+    """Records of the source that are not applied yet. Absent if unknown."""
     lag_seconds: Annotated[float, Field(ge=0, le=1e12)] | None = None
-    """How long ago the source made the newest change that is applied, 0 when nothing is left to apply."""
+    """The age of the newest change that is applied; 0 when nothing is left to apply."""
     event_time: Time | None = None
     """When the source made the newest change that is applied."""
     caught_up: bool | None = None
     """Whether everything that the source has is applied."""
     complete_position: Word | None = None
-    """Up to which position of the source all changes of all tables are applied; nothing where that is not
-    known. See docs/consistent-reads.md."""
+    """The position of the source up to which all changes of all tables are applied. Absent if unknown. See
+    docs/consistent-reads.md.
+    """
     complete_time: Time | None = None
     """When the source made the change at completePosition."""
     observed_at: Time | None = None
-    """When the driver said so; it does at least every 30 s. Old figures make Ready unknown."""
+    """When the driver reported this; it does so at least every 30 s. Old figures make Ready unknown."""
 
 
 class CompleteReport(Part):
@@ -285,7 +286,7 @@ class VerifiedTable(Part):
     """A table that was compared with its source, and is not equal to it."""
 
     source: SourceName
-    """Its name in the source."""
+    """The name of the table in the source."""
     missing: Count = 0
     """Keys that the mirror lacks."""
     extra: Count = 0
@@ -299,16 +300,16 @@ class VerifiedTable(Part):
     )
     """Some of the keys that are wrong."""
     error: Text | None = None
-    """Why it could not be compared."""
+    """Why the table could not be compared."""
 
 
 class Verification(Part):
-    """What came of the last comparison of the mirrors with their source (``spec.verify``)."""
+    """The result of the last comparison of the mirrors with their source (``spec.verify``)."""
 
     began_at: Time | None = None
     """When it began."""
     ended_at: Time | None = None
-    """When it ended."""
+    """When the driver ended."""
     equal: bool | None = None
     """Whether all tables were compared and are equal."""
     tables: Count = 0

@@ -99,11 +99,11 @@ class KafkaOAuth(Model):
     ]
     """Kafka's sasl.oauthbearer.token.endpoint.url."""
     scope: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """What the token is for."""
+    """The scope of the token."""
 
 
 class KafkaSecurity(Model):
-    """How to log in at Kafka."""
+    """How to log in to Kafka."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -167,7 +167,7 @@ class KafkaSource(Model):
             "is not a valid list of servers: write host:port, several with commas and without spaces",
         ),
     ]
-    """Brokers to ask first: host:port, several with commas."""
+    """Bootstrap brokers: a comma-separated list of host:port."""
     topics: (
         Annotated[
             list[TopicName],
@@ -175,15 +175,15 @@ class KafkaSource(Model):
         ]
         | None
     ) = None
-    """Topics by name."""
+    """Names of topics."""
     topic_pattern: (
         Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(regular_expression)] | None
     ) = None
-    """A Java regular expression for whole names of topics; new topics that match are picked up."""
+    """A Java regular expression that matches whole topic names; new topics that match are picked up."""
     starting_offsets: StartingOffsets = "earliest"
     """Where a new checkpoint starts: earliest, latest, {topic: {partition: offset}} or {timestamp: ...}."""
     max_records_per_batch: Annotated[int, Field(ge=1, le=1_000_000_000)] = 500_000
-    """How many records one batch takes at most."""
+    """The most records that a batch reads."""
     security: KafkaSecurity | None = None
 
     @model_validator(mode="after")
@@ -206,7 +206,7 @@ FilePattern = Annotated[
 
 
 class CsvFormat(Model):
-    """How CSV files are written. What has a delimiter, a quote or a line break is quoted as in RFC 4180."""
+    """The dialect of CSV files. Fields with delimiters, quotes or line breaks are quoted as in RFC 4180."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -222,9 +222,9 @@ class CsvFormat(Model):
         Field(min_length=1, max_length=1),
         Matching(r'^[^"\r\n]$', "is not one character that is neither a quote nor the end of a line"),
     ] = ","
-    """What stands between two fields: one character."""
+    """The character between two fields."""
     header: bool = True
-    """The first line of each file has the names of its columns."""
+    """Whether the first line of each file has the names of its columns."""
     columns: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=255)]],
@@ -232,9 +232,9 @@ class CsvFormat(Model):
         ]
         | None
     ) = None
-    """The names of the columns in their order, for files without header."""
+    """The names of the columns in order, for files without a header."""
     null_value: Annotated[str, Field(max_length=64)] = ""
-    """The field that stands for null where it is not quoted, like NULL; otherwise an empty one does."""
+    """The unquoted field that means null, such as NULL. Default: an empty field."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -249,7 +249,7 @@ class CsvFormat(Model):
 
 
 class FilesSource(Model):
-    """Files in one directory or several."""
+    """Files in one or more directories."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -262,18 +262,18 @@ class FilesSource(Model):
     )
 
     path: FilePattern
-    """A directory, a file or a pattern of files (* ? [] {}), on any file system that Hadoop knows."""
+    """A directory, a file or a glob pattern (* ? [] {}), on any file system that Hadoop supports."""
     format: Literal["records", "json", "avro", "parquet", "csv"] = "records"
-    """records: Kafka records saved as JSON Lines, one a line; the others hold one event a row."""
+    """records: Kafka records saved as JSON Lines; the other formats hold one event per row."""
     order: Literal["name", "time"] = "name"
-    """Which file comes first: the one whose name does, or the one that was modified first."""
+    """The order in which files are read: by name, or by time of modification."""
     table: Annotated[str, Field(min_length=1, max_length=767)] | None = None
-    """The table of rows that do not name it themselves, like hr.employees. Without it, directories do:
-    those that are patterns in the path, otherwise the last one.
+    """The table of rows that do not name one, such as hr.employees. By default directories name it: those
+    that are patterns in the path, otherwise the last one.
     """
     csv: CsvFormat | None = None
     max_files_per_batch: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    """How many files one batch takes at most."""
+    """The most files that a batch reads."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -298,15 +298,15 @@ class ChangeFeedSource(Model):
     )
 
     table: Annotated[str, Field(min_length=1, max_length=767)] | None = None
-    """The table by its name in the catalog."""
+    """The name of the table in the catalog."""
     path: Location | None = None
-    """The table by its path."""
+    """The path of the table."""
     starting_version: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
-    """The version with which a new checkpoint starts."""
+    """The version from which a new checkpoint reads."""
     starting_timestamp: Moment | None = None
     """The time from which a new checkpoint reads."""
     net_changes: bool = False
-    """One change a key in a batch: what all come to."""
+    """Whether a batch has one change per key: the net effect of all."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -363,7 +363,7 @@ class SchemaRegistry(Model):
             "is not a valid address: write http:// or https:// and host:port",
         ),
     ]
-    """Its address; credentials belong to the secret."""
+    """The URL of the registry. Credentials belong in the secret."""
     secret: SecretName | None = None
     """A Secret with username and password, or ca.crt, tls.crt and tls.key."""
     use_id: Literal["globalId", "contentId"] | None = None
@@ -386,11 +386,11 @@ class CustomFields(Model):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     op: FieldPath | None = None
-    """What happened; see opMap. Without it each record is the newest state of its row."""
+    """The operation; see opMap. Without it each record is the newest state of its row."""
     before: FieldPath | None = None
     """The row before the change."""
     after: FieldPath | None = None
-    """The row; without it the record itself is the row."""
+    """The row after the change. Without it the record itself is the row."""
     key: FieldPath | None = None
     """The key of the row."""
     timestamp: FieldPath | None = None
@@ -406,7 +406,7 @@ class CustomFields(Model):
 
 
 class Envelope(Model):
-    """How a change event is written in a record."""
+    """How records represent change events."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -420,12 +420,12 @@ class Envelope(Model):
     )
 
     format: Literal["debezium", "debezium-flat", "maxwell", "custom"] = "debezium"
-    """Whose change events they are."""
+    """The format of the change events."""
     encoding: Literal["json", "avro"] = "json"
     """How keys and values are encoded."""
     schema_registry: SchemaRegistry | None = None
     fields: CustomFields | None = None
-    """Of a custom envelope: where its parts stand."""
+    """Where the parts of a custom envelope are."""
     op_map: (
         Annotated[
             dict[Annotated[str, Field(max_length=64)], Literal["c", "u", "d", "r", "t", "ignore"]],
@@ -433,12 +433,12 @@ class Envelope(Model):
         ]
         | None
     ) = None
-    """Of a custom envelope: from its words to c (create), u (update), d (delete), r (read), t (truncate) or
-    ignore (no change of a row). Without it the words are these letters, i, insert, create, update, delete,
-    read, load and truncate, in any case. The empty word "" stands for records without op.
+    """Maps the operations of a custom envelope to c (create), u (update), d (delete), r (read), t (truncate)
+    or ignore (no change of a row). Default: these letters, i, insert, create, update, delete, read, load and
+    truncate, in any case. The empty key "" stands for records without an operation.
     """
     null_value: Literal["delete", "ignore"] = "delete"
-    """Of a debezium-flat or custom envelope: what a record with a key and without value does. It deletes the
+    """With debezium-flat and custom envelopes, what a record with a key and a null value does: it deletes the
     key's row, or it is ignored because the delete is another record.
     """
 

@@ -47,13 +47,13 @@ class Epoch(Model):
     """Where in the data the positions of the source start again, after a failover or a restore."""
 
     epoch: Annotated[int, Field(ge=1, le=65_535)]
-    """Its number; the epoch before the first restart is 0."""
+    """The number of the epoch; the one before the first restart is 0."""
     from_: Annotated[Positions, Field(alias="from")]
     """{topic: {partition: offset}}: the first records of the epoch."""
 
 
 class Ordering(Model):
-    """What orders the changes of a row."""
+    """What determines the order of a row's changes."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -119,14 +119,14 @@ class Ordering(Model):
 
 
 class Tombstones(Model):
-    """Marks of deleted keys, which keep late events from bringing rows back."""
+    """Markers of deleted keys, which keep late events from bringing rows back."""
 
     retention: Duration = "7d"
-    """How long they are kept, at least."""
+    """The minimum time that tombstones are kept."""
 
 
 class Trigger(Model):
-    """When batches are made: at an interval, or once for everything that is there, possibly on a schedule."""
+    """When batches run: at an interval, or once for everything that is there, optionally on a schedule."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -139,9 +139,9 @@ class Trigger(Model):
     )
 
     interval: Duration | None = None
-    """How often a batch is made."""
+    """The interval between batches."""
     available_now: Annotated[bool, Field(json_schema_extra={"enum": [True]})] | None = None
-    """Apply everything that is there, then end."""
+    """Apply everything that is there, then exit."""
     schedule: Annotated[str, Field(min_length=1, max_length=100), AfterValidator(cron)] | None = None
     """When runs start: a cron schedule in UTC. Only with availableNow and the back end native."""
 
@@ -178,20 +178,20 @@ class Vacuum(Model):
             "is not a valid time to keep files: write whole hours or days, no less than 1h, like 36h or 7d",
         ),
     ] = "7d"
-    """How far back versions stay readable, at least 1h. Whoever reads a version for longer, or follows the
-    table as a stream from further behind, loses its files.
+    """How long old versions remain readable, at least 1h. Longer reads of a version, and streams that fall
+    further behind, lose its files.
     """
 
 
 class Maintenance(Model):
-    """Housekeeping of mirrors and of the tables beside them, one table at a time between batches; a run that
-    ends by itself does what is due at its end. What is left out is not done.
+    """Maintenance of mirrors and of the tables next to them, one table at a time between batches. A run that
+    ends by itself does what is due at its end. Tasks that are not listed do not run.
     """
 
     optimize: Optimize | None = None
     """Compaction of small files."""
     vacuum: Vacuum | None = None
-    """Deletion of files that are not needed any more."""
+    """Deletion of files that are no longer needed."""
 
 
 _TEMPLATE = (
@@ -230,9 +230,9 @@ class Snapshot(Model):
     """Tables on a file system that mirrors are compared with."""
 
     path: Annotated[str, Field(max_length=1024), Matching(_TEMPLATE, "is not a valid path")]
-    """Where a table's snapshot is; placeholders: {db} {schema} {table}."""
+    """The path of a table's snapshot. Placeholders: {db} {schema} {table}."""
     format: Literal["delta", "parquet"] = "delta"
-    """What it is."""
+    """The format of the snapshot."""
 
 
 class Verify(Model):
@@ -257,11 +257,11 @@ class Verify(Model):
         ]
         | None
     ) = None
-    """Which source tables; default: all that are mirrored."""
+    """The source tables to compare. Default: all that are mirrored."""
     wait: Duration = "2m"
-    """For how long a table is waited for, at most, until its mirror is past what was read of the source."""
+    """How long to wait for a table, at most, until its mirror is past what was read from the source."""
     settle: Duration = "30s"
-    """How long a change takes at most from the source to the pipeline, where no position tells."""
+    """The longest time that a change takes from the source to the pipeline, where no position tells."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -277,7 +277,7 @@ class Restart(Model):
     """How a failed driver is restarted."""
 
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 10
-    """How many failures in a row are retried before the pipeline stalls."""
+    """The number of consecutive failures that are retried before the pipeline stalls."""
     reset_after: PositiveDuration = "30m"
     """How long a driver must run for its failures to be forgotten. The back end kubeflow has no such time."""
 
@@ -298,20 +298,20 @@ PodTemplate = Annotated[
 
 
 class Executors(Model):
-    """How many executors Spark may take, and how big each is."""
+    """The number of executors, and the size of each."""
 
     model_config = ConfigDict(json_schema_extra=rules(("self.min <= self.max", "min must not be above max")))
 
     min: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """How many executors are kept, at least."""
+    """The minimum number of executors."""
     max: Annotated[int, Field(ge=0, le=10_000)] = 4
-    """How many executors there are at most; with 0 the driver does all the work."""
+    """The maximum number of executors. With 0 the driver does all the work."""
     cores: Cores = 2
     """CPU cores of each executor."""
     memory: Memory = "4g"
-    """Heap of each executor's JVM, like 512m or 4g."""
+    """Heap of each executor's JVM, such as 512m or 4g."""
     pod_template: PodTemplate | None = None
-    """A pod template for executors alone, laid over spark.podTemplate."""
+    """A pod template for executors only, merged over spark.podTemplate."""
 
     @model_validator(mode="after")
     def _range(self) -> Self:
@@ -321,14 +321,14 @@ class Executors(Model):
 
 
 class Driver(Model):
-    """How big the driver is."""
+    """The size of the driver."""
 
     cores: Cores = 1
     """CPU cores of the driver."""
     memory: Memory = "2g"
-    """Heap of the driver's JVM, like 512m or 4g."""
+    """Heap of the driver's JVM, such as 512m or 4g."""
     pod_template: PodTemplate | None = None
-    """A pod template for the driver alone, laid over spark.podTemplate."""
+    """A pod template for the driver only, merged over spark.podTemplate."""
 
 
 def _spark_keys(conf: dict[str, str]) -> dict[str, str]:
@@ -346,7 +346,7 @@ class Spark(Model):
     image: (
         Annotated[str, Field(max_length=1024), Matching(r"^[^\s]+$", "is not a valid image name")] | None
     ) = None
-    """The image of driver and executors; default: the operator's."""
+    """The image of driver and executors. Default: the operator's."""
     image_pull_secrets: Annotated[list[SecretName], Field(max_length=16, json_schema_extra=IS_SET)] | None = (
         None
     )
@@ -363,7 +363,7 @@ class Spark(Model):
         ),
         AfterValidator(_spark_keys),
     ] = Field(default_factory=dict)
-    """Further Spark settings; all values are strings."""
+    """Additional Spark settings. All values are strings."""
     pod_template: PodTemplate | None = None
     """A pod template that driver and executors start from."""
     reset_token: Token = ""
@@ -419,7 +419,7 @@ class PipelineSpec(Model):
     """Sources of listed tables that this spec is not about."""
 
     suspend: bool = False
-    """Pause the pipeline: no driver runs, and everything else stays."""
+    """Pause the pipeline: no driver runs, and everything else is kept."""
     restart_token: Token = ""
     """A new value restarts the driver once."""
     source: Source
@@ -458,12 +458,12 @@ class PipelineSpec(Model):
     """What happens to a value that Spark cannot hold: infinity, dates BC, NaN decimals, over 38 digits."""
     tombstones: Tombstones = Field(default_factory=Tombstones)
     checkpoint: Location
-    """A directory for the progress of this pipeline alone, outside of its mirrors."""
+    """A directory for the state of this pipeline alone, outside its mirrors."""
     trigger: Trigger = Field(default_factory=lambda: Trigger(interval="10s"))
     maintenance: Maintenance | None = None
     verify: Verify | None = None
     progress_deadline: PositiveDuration = "10m"
-    """How long there may be lag without a commit before the pipeline is no longer ready."""
+    """How long there may be lag without a commit before the pipeline is no longer Ready."""
     restart: Restart = Field(default_factory=Restart)
     deletion_policy: Literal["Retain", "DeleteCheckpoint", "DeleteAll"] = "Retain"
     """Which data is deleted with the resource."""

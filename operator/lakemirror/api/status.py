@@ -27,29 +27,29 @@ class Condition(Model):
     """One thing that is true of the pipeline, or not, or unknown."""
 
     type: ConditionType
-    """What it says; types other than Ready are present only while they are true."""
+    """The type of the condition. Types other than Ready are present only while they are true."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Whether the condition holds."""
     observed_generation: Count | None = None
     """The generation of the resource for which it was determined. While an edit is refused, Ready is about
     the last good spec, and this is an earlier generation."""
     last_transition_time: Time
     """When its status last changed."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
-    """Why, in one word for programs."""
+    """The reason, in one word for programs."""
     message: Text = ""
-    """Why, for people."""
+    """The reason, for people."""
 
 
 class Failure(Model):
-    """Why a driver ended."""
+    """Why the driver last failed."""
 
     reason: Word | None = None
-    """The reason that Kubernetes gives, like OOMKilled."""
+    """The reason that Kubernetes gives, such as OOMKilled."""
     message: Text | None = None
-    """Why, in one line where that is known: of a Java error the innermost cause."""
+    """The cause in one line, if known; for a Java error, the innermost cause."""
     at: Time | None = None
-    """When it ended."""
+    """When the driver ended."""
 
 
 class DriverStatus(Model):
@@ -58,33 +58,33 @@ class DriverStatus(Model):
     pod: Word | None = None
     """The pod's name."""
     uid: Word | None = None
-    """The pod's uid; between two pods that of the one before."""
+    """The pod's UID; between two pods, that of the former one."""
     revision: Word | None = None
-    """Which revision of the spec it runs: a hash of all that a driver is restarted for."""
+    """The revision of the spec that it runs: a hash of everything that restarts a driver."""
     run_id: Word | None = None
-    """The run that reports; another one after each restart."""
+    """The ID of the run that reports. It changes with each restart."""
     started_at: Time | None = None
-    """Since when its container runs."""
+    """When its container started."""
     image: Word | None = None
     """The image it runs."""
     restarts: Count | None = None
-    """How often it was started again with this revision, in its pod or in one that took the pod's place."""
+    """How often it was restarted with this revision, in its pod or in a replacement of the pod."""
     exits: Count | None = None
-    """How often its container ended in this pod."""
+    """How often its container exited in this pod."""
     consecutive_failures: Count | None = None
-    """Failures in a row; beyond restart.backoffLimit the pipeline stalls."""
+    """Consecutive failures. Beyond restart.backoffLimit the pipeline stalls."""
     last_failure: Failure | None = None
 
 
 class Handled(Model):
-    """Tokens that were acted upon."""
+    """The tokens that were acted on."""
 
     restart_token: Word | None = None
-    """The last restartToken that was acted upon."""
+    """The last restartToken that was acted on."""
     reset_token: Word | None = None
-    """The last resetToken that was acted upon."""
+    """The last resetToken that was acted on."""
     resync: Annotated[dict[str, Word], Field(max_length=500)] | None = None
-    """From a table's source to the resyncToken for which it was last read again."""
+    """Maps a table's source to the resyncToken for which it was last read again."""
 
 
 class PipelineStatus(Model):
@@ -93,9 +93,9 @@ class PipelineStatus(Model):
     observed_generation: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None
     """The newest generation of the resource that the operator has processed; -1 before the first."""
     phase: Phase | None = None
-    """A word for people; programs read the conditions."""
+    """A summary for people. Programs read the conditions."""
     reason: Word | None = None
-    """The reason that a person should look at first: of Stalled where it is there, else of Ready."""
+    """The reason to look at first: that of Stalled if present, otherwise that of Ready."""
     conditions: (
         Annotated[
             list[Condition],
@@ -106,7 +106,7 @@ class PipelineStatus(Model):
         ]
         | None
     ) = None
-    """What programs should look at; Ready is always there."""
+    """The conditions. Ready is always present."""
     driver: DriverStatus | None = None
     checkpoint: CheckpointReport | None = None
     totals: Totals | None = None
@@ -119,7 +119,7 @@ class PipelineStatus(Model):
         ]
         | None
     ) = None
-    """At most 100: those with errors first, then those with drift, then those without news for longest."""
+    """At most 100 tables: those with errors first, then those with drift, then the least recently updated."""
     warnings: Annotated[list[Word], Field(max_length=WARNINGS_SHOWN)] | None = None
     """The last warnings of this run of the driver."""
     handled: Handled | None = None

@@ -105,8 +105,8 @@ _NAME = rf"([A-Za-z0-9_]|{_HOLE})+"
 
 
 class Target(Model):
-    """Where the mirror of a table stands: a path or a table's name. Placeholders: {db} {schema} {table}, and
-    the named groups of the pattern that tables[].source is.
+    """Where the mirror is stored: a path or the name of a table. Placeholders: {db} {schema} {table}, and the
+    named groups of the pattern in tables[].source.
     """
 
     model_config = ConfigDict(
@@ -125,7 +125,7 @@ class Target(Model):
         ]
         | None
     ) = None
-    """A path on any file system that Hadoop knows, like s3a://lake/{schema}/{table}."""
+    """A path on any file system that Hadoop supports, such as s3a://lake/{schema}/{table}."""
     table: (
         Annotated[
             str,
@@ -137,7 +137,7 @@ class Target(Model):
         ]
         | None
     ) = None
-    """The name of a table in the catalog, like lake.{schema}.{table}."""
+    """The name of a table in the catalog, such as lake.{schema}.{table}."""
     compatibility: (
         Annotated[
             list[Reader],
@@ -145,11 +145,11 @@ class Target(Model):
         ]
         | None
     ) = None
-    """Programs that must be able to read the mirror. It gets no feature of Delta that one of them lacks:
+    """Programs that must be able to read the mirror. It gets no Delta feature that one of them lacks:
     widening a column rewrites the table, and a name that needs column mapping is refused.
     """
     change_feed: bool | None = None
-    """Keep Delta's change feed."""
+    """Whether mirrors record Delta's change data feed."""
 
     @field_validator("path", "table", mode="before")
     @classmethod
@@ -208,7 +208,7 @@ class Target(Model):
 
 
 class PipelineTarget(Target):
-    """Where mirrors stand: {db} {schema} {table} are placeholders."""
+    """Where mirrors are stored. Placeholders: {db} {schema} {table}."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -218,7 +218,7 @@ class PipelineTarget(Target):
     )
 
     jdbc: JdbcUrl | None = None
-    """The database whose tables are the mirrors, in place of Delta tables."""
+    """A database whose tables are the mirrors, instead of Delta tables."""
 
     @model_validator(mode="after")
     def _of_database(self) -> Self:
@@ -253,10 +253,10 @@ class Delete(Model):
 
 
 class Defaults(Model):
-    """Settings of every table that does not say otherwise."""
+    """Settings of all tables that do not override them."""
 
     mode: Mode = "scd1"
-    """append: every event a row; scd1: the current rows; scd2: every version of every row."""
+    """append: one row per event; scd1: the current rows; scd2: every version of every row."""
     delete: Delete = Field(default_factory=lambda: Delete(type="hard"))
 
 
@@ -282,7 +282,9 @@ OwnColumn = Literal[MetadataColumn, "rowHash", "keyHash", "identity"]
 
 
 class Columns(Model):
-    """Which columns a mirror has, and how they are called and typed. Names are those of the source."""
+    """Which columns a mirror has, and their names and types. Fields refer to columns by their names in the
+    source.
+    """
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -291,25 +293,24 @@ class Columns(Model):
     )
 
     include: ColumnList | None = None
-    """These columns and no others."""
+    """Only these columns."""
     exclude: ColumnList | None = None
-    """All columns but these."""
+    """All columns except these."""
     rename: Annotated[dict[ColumnName, NewColumnName], Field(max_length=500)] | None = None
-    """From the source's name to the mirror's."""
+    """Maps names in the source to names in the mirror."""
     types: Annotated[dict[ColumnName, SqlType], Field(max_length=2000)] | None = None
     """Spark SQL types of columns, instead of those found in the events."""
     metadata: Annotated[dict[NewColumnName, MetadataColumn], Field(min_length=1, max_length=32)] | None = None
-    """Further columns, and what each one has of the change that its row was written for: sourceTime, op,
-    topic, partition, offset; or of the write: loadTime, pipeline, batch. It cannot change without a new
-    target.
+    """Additional columns with metadata of the change that a row was written for (sourceTime, op, topic,
+    partition, offset) or of the write (loadTime, pipeline, batch). It cannot change without a new target.
     """
     row_hash: NewColumnName | None = None
-    """A further column with the SHA-256 of the row's values. It cannot change without a new target."""
+    """An additional column with the SHA-256 of the row's values. It cannot change without a new target."""
     key_hash: NewColumnName | None = None
-    """A further column with the SHA-256 of the key's values. It cannot change without a new target."""
+    """An additional column with the SHA-256 of the key's values. It cannot change without a new target."""
     identity: NewColumnName | None = None
-    """A further column with a number for each row, given when it is inserted. It cannot change without a new
-    target.
+    """An additional column with a number that each row gets when it is inserted. It cannot change without a
+    new target.
     """
     expressions: (
         Annotated[
@@ -321,8 +322,8 @@ class Columns(Model):
         ]
         | None
     ) = None
-    """Further columns, each computed by an expression of Spark SQL of the row's columns as the mirror calls
-    them. It cannot change without a new target.
+    """Additional columns, each computed by a Spark SQL expression on the columns of the mirror. It cannot
+    change without a new target.
     """
 
     @model_validator(mode="after")
@@ -390,7 +391,7 @@ class Expectation(Model):
             "is not a valid name of an expectation: use letters, digits, spaces, '_', '-' and '.'",
         ),
     ]
-    """What reports call it."""
+    """The name that reports use."""
     condition: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(sql_condition)]
     """A condition of Spark SQL on the row, with the columns of the mirror, as in a filter. A row for which it
     is false or null does not meet it.
@@ -428,9 +429,9 @@ class Table(Model):
     /shop_(?<region>\\w+)\\.public\\.(?<table>.+)/. A table that is listed by its name is not meant.
     """
     primary_key: KeyList | None = None
-    """Columns that identify a row; default: the key of the record. No effect with mode append."""
+    """Columns that identify a row. Default: the key of the record. No effect with mode append."""
     mode: Mode | None = None
-    """append: every event a row; scd1: the current rows; scd2: every version of every row."""
+    """append: one row per event; scd1: the current rows; scd2: every version of every row."""
     target: Target | None = None
     columns: Columns | None = None
     delete: Delete | None = None
@@ -458,7 +459,7 @@ class Table(Model):
         ]
         | None
     ) = None
-    """What rows should be like; checked for each change that the filter lets through, not for deletes."""
+    """Conditions that rows should meet. Checked for each change that passes the filter, not for deletes."""
     tracked_columns: ColumnList | None = None
     """With mode scd2: columns whose changes begin a version; a change of others alone is taken into the
     version. Default: every change begins one. It cannot change without a new target.

@@ -29,21 +29,21 @@ set_option = click.option(
     "settings",
     multiple=True,
     metavar="PATH=VALUE",
-    help="Set a field of spec, like target.path=/data/{table} or tables[orders].mode=append. Repeatable.",
+    help="Set a field of spec, such as target.path=/data/{table} or tables[orders].mode=append. Repeatable.",
 )
 driver_image_option = click.option(
     "--driver-image",
     envvar="LAKEMIRROR_DRIVER_IMAGE",
     default=Settings.driver_image,
     show_default=True,
-    help="What drivers run in where spec.spark.image is not given.",
+    help="The image of drivers where spec.spark.image is not given.",
 )
 secret_option = click.option(
     "--secret",
     "secrets",
     multiple=True,
     metavar="NAME=DIR",
-    help="A directory with one file for each key, for a Secret that the manifest names. Repeatable.",
+    help="A directory with one file per key, for a Secret that the manifest names. Repeatable.",
 )
 timeout_option = click.option(
     "--timeout",
@@ -51,9 +51,9 @@ timeout_option = click.option(
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,
-    help="How long to wait for a running driver to do it; where that is a request a table, for each.",
+    help="How long to wait for a running driver, for each request. Some commands send one request per table.",
 )
-debug_option = click.option("--debug", is_flag=True, help="Show where in the code an error arose.")
+debug_option = click.option("--debug", is_flag=True, help="Show where in the code an error occurred.")
 
 
 def read_documents(file: str) -> list[Any]:

@@ -27,7 +27,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 def main() -> None:
     """Keep Delta Lake tables equal to the databases they mirror.
 
-    Exit codes: 0 done, 1 failed, 2 the manifest or the command line is wrong.
+    Exit codes: 0 done, 1 failed, 2 the manifest or the command line is invalid.
     """
 
 

@@ -28,7 +28,7 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str) -> t
     "namespaces",
     multiple=True,
     metavar="NAMESPACE",
-    help="Look after this namespace only. Repeatable; default: the whole cluster.",
+    help="Watch only this namespace. Repeatable. Default: the whole cluster.",
 )
 @driver_image_option
 @click.option(
@@ -37,7 +37,7 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str) -> t
     type=click.IntRange(min=1),
     default=Pace.at_once,
     show_default=True,
-    help="How many drivers at a time are restarted on a new --driver-image.",
+    help="How many drivers are restarted at a time on a new --driver-image.",
 )
 @click.option(
     "--rollout-timeout",
@@ -46,12 +46,10 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str) -> t
     default=f"{Pace.timeout.seconds // 60}m",
     show_default=True,
     callback=_duration,
-    help="How long each may take to be Ready on it; else the rollout stops.",
+    help="How long each may take to become Ready on it before the rollout stops.",
 )
-@click.option("--lease", default="lakemirror-operator", show_default=True, help="Its Lease's name.")
-@click.option(
-    "--port", default=8080, show_default=True, help="Where /healthz, /readyz and /metrics are served."
-)
+@click.option("--lease", default="lakemirror-operator", show_default=True, help="The name of its Lease.")
+@click.option("--port", default=8080, show_default=True, help="The port of /healthz, /readyz and /metrics.")
 @click.option(
     "--log-level",
     envvar="LAKEMIRROR_LOG_LEVEL",
@@ -68,9 +66,9 @@ def operator(
     port: int,
     log_level: str,
 ) -> None:
-    """Look after the CdcPipelines of a cluster: run their drivers, and tell how they are.
+    """Reconcile the CdcPipelines of a cluster: run their drivers and report their status.
 
-    Several may run; one at a time acts, as the Lease in the namespace POD_NAMESPACE says.
+    Several replicas may run. The one that holds the Lease in the namespace POD_NAMESPACE acts.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper())
     logging.getLogger("kopf").setLevel(logging.WARNING)

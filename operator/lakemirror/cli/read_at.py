@@ -28,10 +28,15 @@ from lakemirror.cli.common import (
 @click.option(
     "--settled",
     is_flag=True,
-    help="Nothing is on its way: all that the source had at the position is applied.",
+    help="Assume that nothing is still on its way: everything before the position is applied.",
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The form."
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="The output format.",
 )
 @set_option
 @debug_option
@@ -49,10 +54,11 @@ def read_at(
 
     POSITION is an LSN of PostgreSQL (16/B374D848), a place in the binary log (binlog.000003:1234), a commit
     LSN of SQL Server (0000002a:00000d40:0002), an SCN (scn:123456), what `lakemirror status` shows as
-    complete (24023128:24023184), or a value of __seq in hexadecimal digits.
+    complete (24023128:24023184), or a value of __seq in hexadecimal.
 
-    The exit code is 0 if all tables have such a version, 1 if one has none, which is then explained together
-    with the nearest positions for which all have one, and 2 if the manifest or the command line is wrong.
+    The exit code is 0 if all tables have such a version, 1 if a table has none, and 2 if the manifest or the
+    command line is invalid. Where a table has none, the output says why and names the nearest positions for
+    which all tables have one.
     """
     pipeline = read_pipeline(file, settings)
     module = driver_module("read_at")

@@ -50,13 +50,13 @@ def _moment(context: click.Context, option: click.Parameter, text: str | None) -
     "tables",
     metavar="TABLE",
     multiple=True,
-    help="Only this source table, which may have no mirror yet. Repeatable. Default: all that are mirrored.",
+    help="Only this source table, even without a mirror. Repeatable. Default: all that are mirrored.",
 )
 @click.option(
     "--at",
     metavar="TIME",
     callback=_moment,
-    help="When the source was as the files show, like 2026-03-01T00:00:00Z: when the export began.",
+    help="When the export of the files began, such as 2026-03-01T00:00:00Z.",
 )
 @click.option("--empty", is_flag=True, help="Files without any row are meant, so that all rows are deleted.")
 @timeout_option
@@ -77,14 +77,14 @@ def reload(
     secrets: tuple[str, ...],
     debug: bool,
 ) -> None:
-    """Bring mirrors to what a full snapshot of their tables shows.
+    """Make mirrors equal to a full snapshot of their tables.
 
-    Rows that the snapshot has otherwise are replaced, those that it lacks are deleted, and those that changed
-    after it are left alone. The driver that owns the checkpoint applies that between two batches, and this
-    command waits for it; where none runs, this command does it.
+    Rows that differ from the snapshot are replaced, rows that it lacks are deleted, and rows that changed
+    after it are kept. If a driver owns the checkpoint, it applies the snapshot between two batches, and this
+    command waits for it; otherwise this command does it.
 
-    The exit code is 0 if all tables are as the snapshot shows, 1 if one could not be reloaded or has rows
-    that were left, and 2 if the manifest or the command line is wrong.
+    The exit code is 0 if all tables equal the snapshot, 1 if a table could not be reloaded or has rows that
+    were not changed, and 2 if the manifest or the command line is invalid.
     """
     pipeline = read_pipeline(file, settings)
     reloader = driver_module("reload")

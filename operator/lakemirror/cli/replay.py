@@ -38,10 +38,10 @@ def replay(
     secrets: tuple[str, ...],
     debug: bool,
 ) -> None:
-    """Apply quarantined records again, after their cause is gone.
+    """Apply quarantined records again, once their cause is gone.
 
-    The driver that owns the checkpoint does it between two batches, and this command waits for it; where none
-    runs, this command does it. The exit code is 0 if none of the records are left in quarantine, else 1.
+    If a driver owns the checkpoint, it does so between two batches, and this command waits for it; otherwise
+    this command does it. The exit code is 0 if none of the records remain in quarantine, otherwise 1.
     """
     pipeline = read_pipeline(file, settings)
     replayer = driver_module("replayer")

@@ -18,7 +18,7 @@ from lakemirror.cli.common import (
 
 @click.command()
 @manifest_option
-@click.option("--once", is_flag=True, help="Stop when all that was there at the start is applied.")
+@click.option("--once", is_flag=True, help="Exit when everything that was there at the start is applied.")
 @set_option
 @secret_option
 @debug_option

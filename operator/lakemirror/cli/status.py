@@ -34,9 +34,9 @@ _STYLES = {"True": "green", "False": "red", "Unknown": "yellow"}
 @click.option("--context", metavar="CONTEXT", help="Which cluster of the kubeconfig. Default: kubectl's.")
 @click.option("-w", "--watch", is_flag=True, help="Keep showing it until Ctrl-C.")
 def status(name: str, namespace: str | None, context: str | None, watch: bool) -> None:
-    """Show how the pipeline NAME on a cluster is: conditions, lag, tables.
+    """Show the state of the pipeline NAME on a cluster: conditions, lag, tables.
 
-    Exit code 0 when it is ready, else 1.
+    The exit code is 0 if it is ready, otherwise 1.
     """
     where = [*(["--namespace", namespace] if namespace else []), *(["--context", context] if context else [])]
     console = Console(highlight=False)

@@ -31,12 +31,12 @@ _SNAPSHOT = re.compile(r"(delta|parquet):(.+)", re.DOTALL)
 def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--user, --password-file and --password-env, of a database."""
     for option in (
-        click.option("--password-env", metavar="NAME", help="An environment variable with the password."),
+        click.option("--password-env", metavar="NAME", help="A variable that holds the password."),
         click.option(
             "--password-file",
             metavar="FILE",
             type=click.Path(exists=True, dir_okay=False),
-            help="Its password.",
+            help="A file that holds the password.",
         ),
         click.option("--user", metavar="NAME", help="The user of the database."),
     ):
@@ -60,20 +60,19 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--wait",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="How long to wait, for each table, until the mirror is past what was read of the source. "
-    "Default: 120.",
+    help="How long to wait, per table, until the mirror is past what was read from the source. Default: 120.",
 )
 @click.option(
     "--settle",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="How long a change takes at most from the source to the pipeline, where no position tells. "
+    help="The longest time that a change takes from the source to the pipeline, where no position tells. "
     "Default: 30.",
 )
 @click.option(
     "--settled",
     is_flag=True,
-    help="Nothing changes, and all changes are applied: each difference counts at once.",
+    help="Assume that nothing changes and everything is applied: each difference counts at once.",
 )
 @click.option(
     "--limit",
@@ -81,12 +80,12 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.IntRange(1, 1_000_000),
     default=10_000,
     show_default=True,
-    help="How many keys of a table are looked at, at most.",
+    help="The most keys of a table that are examined.",
 )
 @click.option(
     "--repair",
     is_flag=True,
-    help="Have wrong rows read again from the source, and applied by the driver (or here, where none runs).",
+    help="Read wrong rows again from the source and apply them, by the driver if one runs, otherwise here.",
 )
 @set_option
 @secret_option
@@ -111,10 +110,10 @@ def verify(
     """Compare mirrors with their source, while both change.
 
     Rows are compared by count and checksum for each range of keys, and only ranges that differ are read
-    further. A change that has not arrived yet is no difference: it is waited for.
+    further. The command waits for changes that have not arrived yet; they are not differences.
 
     The exit code is 0 if all tables are equal (or were repaired), 1 if one is not or could not be compared,
-    and 2 if the manifest or the command line is wrong.
+    and 2 if the manifest or the command line is invalid.
     """
     pipeline = read_pipeline(file, settings)
     verifier = driver_module("verifier")

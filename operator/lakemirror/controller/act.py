@@ -253,8 +253,10 @@ def _pinned(document: Object, there: Object | None) -> Object:
 def _stranger(resource: Resource, where: str, there: Object) -> Obstacle:
     owners = there["metadata"].get("ownerReferences", ())
     if any((owner.get("kind"), owner.get("name")) == (KIND, resource.name) for owner in owners):
-        return Obstacle("FormerObject", f"{where} of a former pipeline of this name has to be gone first")
-    return Obstacle("ForeignObject", f"{where} is there already and not Lakemirror's: delete or rename it")
+        return Obstacle("FormerObject", f"{where} of a former pipeline of this name must be deleted first")
+    return Obstacle(
+        "ForeignObject", f"{where} already exists and does not belong to Lakemirror: delete or rename it"
+    )
 
 
 def _refused(where: str, error: ApiError) -> Obstacle | None:

@@ -36,7 +36,7 @@ class PipelineFigures(Collector):
         )
         restarts = CounterMetricFamily(
             "lakemirror_pipeline_driver_restarts",
-            "How often the driver was started again; begins anew with each revision of the spec",
+            "How often the driver was started again; starts over with each revision of the spec",
             labels=_WHOSE,
         )
         failures = GaugeMetricFamily(

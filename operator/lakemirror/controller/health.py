@@ -157,7 +157,8 @@ def foreign(case: Case) -> Health | None:
     """A pod of somebody else has the name of the driver's."""
     if not case.observed.foreign_pod or case.pod is not None:
         return None
-    message = f"Pod {case.observed.foreign_pod} is there already and not Lakemirror's: delete or rename it"
+    pod = case.observed.foreign_pod
+    message = f"Pod {pod} already exists and does not belong to Lakemirror: delete or rename it"
     return Health("False", "ForeignObject", message, "Failed", stalled=True)
 
 
@@ -246,7 +247,7 @@ def no_pod(case: Case) -> Health | None:
     if case.observed.pod_refusal:
         full = "exceeded quota" in case.observed.pod_refusal
         reason = "QuotaExceeded" if full else "PodRefused"
-        message = f"the driver's pod cannot be made: {case.observed.pod_refusal}"
+        message = f"the driver's pod cannot be created: {case.observed.pod_refusal}"
         return Health("False", reason, message, "Pending", reconciling=full, stalled=not full)
     if case.observed.lost is not None:
         return _replaced(case, case.observed.lost)

@@ -67,7 +67,7 @@ class Lease:
             else:
                 return False
         except (ApiError, Unreachable) as error:
-            _log.info("the lease %s is not to be had: %s", self._name, error)
+            _log.info("cannot get the lease %s: %s", self._name, error)
             return False
         self._renewed = asked
         return True

@@ -104,7 +104,7 @@ def _cleanup_problem(observed: Observed) -> str:
     if observed.obstacles:
         return observed.obstacles[0].message
     if observed.pod_refusal:
-        return f"the pod of job {job} cannot be made: {observed.pod_refusal}"
+        return f"the pod of job {job} cannot be created: {observed.pod_refusal}"
     pod = next((p for p in observed.pods if p.component == "cleanup" and p.started is None), None)
     if pod is None or pod.ended:
         return ""

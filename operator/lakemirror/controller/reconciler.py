@@ -360,7 +360,7 @@ class Reconciler:
             fields = f"involvedObject.uid={uid}"
             return (await self._api.list("v1", "Event", key.namespace, fields=fields)).items
         except ApiError as error:
-            _log.debug("events of %s are not to be seen: %s", uid, error)
+            _log.debug("cannot read the events of %s: %s", uid, error)
             return []
 
     async def _carry_out(

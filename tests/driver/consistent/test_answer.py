@@ -35,7 +35,7 @@ def test_the_log_of_tables_is_told_or_chosen() -> None:
     assert one_log({"a": a, "b": b}, ["a", "b"], "bank") == ("bank", ["b"])
     with pytest.raises(NotOneLog, match=r"several logs \(bank, shop\)"):
         one_log({"a": a, "b": b}, ["a", "b"], None)
-    with pytest.raises(NotOneLog, match=r"shp is no log .* there is bank, shop"):
+    with pytest.raises(NotOneLog, match=r"shp is not a log .* these are: bank, shop"):
         one_log({"a": a, "b": b}, ["a", "b"], "shp")
 
 

@@ -25,7 +25,7 @@ def test_each_form_is_read() -> None:
 
 @pytest.mark.parametrize("wrong", ["", "now", "12", "16/", "binlog.000003", "2026-03-01", "0" * 51])
 def test_what_is_no_position_is_refused(wrong: str) -> None:
-    with pytest.raises(PositionUnclear, match="is no position: write an LSN"):
+    with pytest.raises(PositionUnclear, match="is not a position: write an LSN"):
         text.parse(wrong)
 
 

@@ -26,6 +26,7 @@ from lakemirror.driver.read.files.feed import FilesFeed
 from lakemirror.driver.read.files.listing import InputMissing
 from lakemirror.driver.read.files.records import read_records
 from lakemirror.driver.read.files.waiting import InputIncomplete
+from tests.support.beside import beside
 
 
 def record(offset: int, value: str | None = "v", **other: Any) -> dict[str, Any]:
@@ -330,17 +331,13 @@ def test_a_broken_file_does_not_keep_a_running_feed_from_others(
     monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.3)
     setup.input.mkdir()
     (setup.input / "a.jsonl.gz").write_bytes(b"no gzip at all")
-    stop = threading.Event()
     feed = setup.feed()
-    thread = threading.Thread(target=lambda: feed.run(setup.taken, once=False, stopping=stop.is_set))
-    thread.start()
-    until(lambda: feed.lag().caught_up)
-    write(setup.input / "b.jsonl", record(1))
-    until(lambda: len(setup.taken.batches) == 1)
-    write(setup.input / "a.jsonl.gz", record(0))
-    until(lambda: len(setup.taken.batches) == 2)
-    stop.set()
-    thread.join(10)
+    with beside(lambda stop: feed.run(setup.taken, once=False, stopping=stop.is_set)):
+        until(lambda: feed.lag().caught_up)
+        write(setup.input / "b.jsonl", record(1))
+        until(lambda: len(setup.taken.batches) == 1)
+        write(setup.input / "a.jsonl.gz", record(0))
+        until(lambda: len(setup.taken.batches) == 2)
     assert setup.taken.offsets == [[1], [0]]
     assert len(setup.warnings) == 1
 
@@ -377,16 +374,11 @@ def test_an_empty_file_waits_until_it_has_content(setup: Setup) -> None:
 
 def test_running_on_it_takes_files_as_they_come(setup: Setup) -> None:
     write(setup.input / "a.jsonl", record(0))
-    stop = threading.Event()
     feed = setup.feed()
-    thread = threading.Thread(target=lambda: feed.run(setup.taken, once=False, stopping=stop.is_set))
-    thread.start()
-    until(lambda: len(setup.taken.batches) == 1)
-    write(setup.input / "0.jsonl", record(1))
-    until(lambda: len(setup.taken.batches) == 2)
-    stop.set()
-    thread.join(10)
-    assert not thread.is_alive()
+    with beside(lambda stop: feed.run(setup.taken, once=False, stopping=stop.is_set)):
+        until(lambda: len(setup.taken.batches) == 1)
+        write(setup.input / "0.jsonl", record(1))
+        until(lambda: len(setup.taken.batches) == 2)
     assert setup.taken.offsets == [[0], [1]]
 
 

@@ -21,6 +21,7 @@ from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.read.base import RAW, Batch
 from lakemirror.driver.read.kafka import KafkaFeed, tasks
 from lakemirror.driver.read.login import client_options
+from tests.support.beside import beside
 from tests.support.kafka_broker import COMPACTED, Broker
 
 pytestmark = pytest.mark.sources
@@ -184,22 +185,17 @@ def test_a_new_topic_is_picked_up_while_running(setup: Setup, kafka: Broker) -> 
     first = kafka.create("growing.a")
     prefix = first.removeprefix("growing.a.")
     fill(kafka, first, ["one"])
-    stop = threading.Event()
     feed = setup.feed(topicPattern=rf"growing\..*{prefix}")
-    thread = threading.Thread(target=lambda: feed.run(setup.apply, once=False, stopping=stop.is_set))
-    thread.start()
-    until(lambda: setup.values == [b"one"])
-    second = f"growing.b.{prefix}"
-    kafka.create_named(second)
-    fill(kafka, second, ["two"])
-    kafka.create_named(f"shrinking.{prefix}")
-    fill(kafka, f"shrinking.{prefix}", ["not matched"])
-    until(lambda: len(setup.values) == 2)
-    fill(kafka, second, ["three"])
-    until(lambda: len(setup.values) == 3)
-    stop.set()
-    thread.join(60)
-    assert not thread.is_alive()
+    with beside(lambda stop: feed.run(setup.apply, once=False, stopping=stop.is_set)):
+        until(lambda: setup.values == [b"one"])
+        second = f"growing.b.{prefix}"
+        kafka.create_named(second)
+        fill(kafka, second, ["two"])
+        kafka.create_named(f"shrinking.{prefix}")
+        fill(kafka, f"shrinking.{prefix}", ["not matched"])
+        until(lambda: len(setup.values) == 2)
+        fill(kafka, second, ["three"])
+        until(lambda: len(setup.values) == 3)
     assert setup.values == [b"one", b"two", b"three"]
     assert setup.extents[1] == {second: {"0": [0, 1]}}
     assert list(setup.feed(topicPattern=rf"growing\..*{prefix}").pending()) == []

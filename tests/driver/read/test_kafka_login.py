@@ -31,6 +31,7 @@ from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.runner import run
 from tests.api.manifests import changed
 from tests.driver.read.test_reach import Reports, quickly, until
+from tests.support.beside import beside
 from tests.support.counting import Counter, make
 from tests.support.kafka_login import PLAIN_PASSWORD, PLAIN_USER, GuardedBroker, start_guarded_broker
 from tests.support.tokens import AUDIENCE, SCOPE
@@ -360,7 +361,7 @@ TOKENLESS = {
     "damaged authority of the brokers": Flaw("ca.crt and tls.crt have to be .* in PEM", {"ca.crt": "none"}),
     "away": Flaw("cannot be reached: check spec.source.kafka.security.oauth.tokenEndpointUrl", away=True),
     "silent": Flaw("Read timed out: the token endpoint cannot be reached", silent_seconds=2),
-    "another path": Flaw("this is no token endpoint: check .*oauth.tokenEndpointUrl", path="/realms"),
+    "another path": Flaw("this is not a token endpoint: check .*oauth.tokenEndpointUrl", path="/realms"),
     "token of another": Flaw(
         "the brokers refuse the token: check that spec.source.kafka.security.oauth", audience="another"
     ),
@@ -492,34 +493,14 @@ def test_a_topic_that_is_granted_late_is_read_from_what_there_is(login: Login, b
     broker.allow(USER, "READ", first)
     login.read(login.scram(topicPattern=pattern))
     broker.allow(USER, "READ", late)
-    with running(login, login.scram(topicPattern=pattern)):
+    feed = login.scram(topicPattern=pattern)
+    with beside(lambda stop: feed.run(login.apply, once=False, stopping=stop.is_set)):
         until(lambda: b"b" in login.values)
         login.send(first, "c")
         login.send(late, "d")
         until(lambda: len(login.values) == 4)
     login.read(login.scram(topicPattern=pattern))
     assert sorted(login.values) == [b"a", b"b", b"c", b"d"]
-
-
-@contextmanager
-def running(login: Login, feed: KafkaFeed) -> Iterator[None]:
-    """A feed that goes on in a thread until the block ends."""
-    stop, failed = threading.Event(), []
-
-    def work() -> None:
-        try:
-            feed.run(login.apply, once=False, stopping=stop.is_set)
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-    assert (failed, thread.is_alive()) == ([], False)
 
 
 class Patient(Counter):
@@ -563,30 +544,21 @@ def waiting(
     pipeline, secrets = make(folder, source={"kafka": source}), {"kafka-auth": secret}
     with pytest.raises(SourceUnreachable, match=message):
         run(pipeline, once=True, spark=login.spark, secrets=secrets, make_applier=Counter)
-    reports, stop, failed = Reports(), threading.Event(), list[BaseException]()
+    reports = Reports()
 
-    def work() -> None:
-        try:
-            run(
-                pipeline,
-                spark=login.spark,
-                stopping=stop.is_set,
-                secrets=secrets,
-                sinks=[reports],
-                make_applier=Patient,
-            )
-        except BaseException as error:
-            failed.append(error)
+    def work(stop: threading.Event) -> None:
+        run(
+            pipeline,
+            spark=login.spark,
+            stopping=stop.is_set,
+            secrets=secrets,
+            sinks=[reports],
+            make_applier=Patient,
+        )
 
     Patient.seen = []
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    try:
+    with beside(work):
         yield Waiting(reports)
-    finally:
-        stop.set()
-        worker.join(60)
-    assert (failed, worker.is_alive()) == ([], False)
     assert reports.all[-1].phase == "Stopped"
 
 

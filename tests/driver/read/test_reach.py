@@ -17,6 +17,7 @@ from lakemirror.driver.read import kafka_admin, watch
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.runtime import announcer, retry
 from lakemirror.driver.runtime.runner import run
+from tests.support.beside import beside
 from tests.support.counting import Counter, make, record
 
 
@@ -89,23 +90,20 @@ def test_files_that_are_not_there_are_waited_for(
 ) -> None:
     """And a kept checkpoint tells its batch in the first report."""
     quickly(monkeypatch)
-    place, reports, stop = tmp_path / "in", Reports(), threading.Event()
+    place, reports = tmp_path / "in", Reports()
     pipeline = make(tmp_path, source={"files": {"path": str(place)}})
 
-    def work() -> None:
+    def work(stop: threading.Event) -> None:
         run(pipeline, spark=spark, stopping=stop.is_set, sinks=[reports], make_applier=Counter)
 
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    until(lambda: any(each.error for each in reports.sources))
-    assert "there is no file or directory" in (reports.sources[-1].error or "")
-    assert reports.all[-1].caught_up is False
-    place.mkdir()
-    (place / "0.jsonl").write_text(record("a", 0))
-    until(lambda: reports.all[-1].batch_id == 0 and bool(reports.all[-1].caught_up))
-    assert (reports.sources[-1].lost_since, reports.sources[0].reached_at) == (None, None)
-    stop.set()
-    worker.join()
+    with beside(work):
+        until(lambda: any(each.error for each in reports.sources))
+        assert "there is no file or directory" in (reports.sources[-1].error or "")
+        assert reports.all[-1].caught_up is False
+        place.mkdir()
+        (place / "0.jsonl").write_text(record("a", 0))
+        until(lambda: reports.all[-1].batch_id == 0 and bool(reports.all[-1].caught_up))
+        assert (reports.sources[-1].lost_since, reports.sources[0].reached_at) == (None, None)
     again = Reports()
     run(pipeline, once=True, spark=spark, sinks=[again], make_applier=Counter)
     assert (again.all[0].phase, again.all[0].batch_id) == ("Starting", 0)

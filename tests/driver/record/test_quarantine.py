@@ -81,7 +81,7 @@ def test_bad_records_are_kept_whole_and_replayed_when_they_can_be_applied(
         2: "the key is missing",
         3: "unknown op 'z'",
         4: "v (smallint)",
-        5: "until: Spark has no value for infinity",
+        5: "until: Spark cannot represent infinity",
     }
     for offset, reason in reasons.items():
         row, record = kept[offset], records[offset]

@@ -118,7 +118,7 @@ def one_log(
         found = [source for source in wanted if histories[source].logs <= {log, None}]
         if log not in logs or not found:
             there = ", ".join(sorted(logs)) or "none"
-            raise NotOneLog(f"{log} is no log that these tables follow: there is {there}")
+            raise NotOneLog(f"{log} is not a log that these tables follow; these are: {there}")
         return log, found
     if len(logs) > 1:
         raise NotOneLog(
@@ -174,7 +174,7 @@ def why_none(source: str, seq: str, history: History, *, below: str, waiting: st
     if seq >= below:
         return (
             f"{source}: changes from before the position may not have arrived yet: wait until the "
-            f"pipeline is complete up to there, or say --settled if nothing is on its way any more"
+            f"pipeline is complete up to there, or pass --settled if nothing more is on its way"
         )
     if seq >= waiting:
         return (

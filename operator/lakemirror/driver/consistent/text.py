@@ -67,7 +67,7 @@ def parse(text: str, epoch: int = 0) -> str:
         if found is not None:
             return position(epoch, found)
     raise PositionUnclear(
-        f"{text!r} is no position: write an LSN (16/B374D848), a file and place of the binary log "
+        f"{text!r} is not a position: write an LSN (16/B374D848), a file and place of the binary log "
         f"(binlog.000003:1234), a commit LSN of SQL Server (0000002a:00000d40:0002), an SCN (scn:123456), or "
         f"a value of __seq as {2 * WIDTH} hexadecimal digits"
     )

@@ -65,7 +65,7 @@ def checked(spark: SparkSession, sql: str, columns: Mapping[str, DataType]) -> C
     kind, read = resolved(spark, sql, columns, "an expression")
     if not can_be_key(kind):
         raise WrongCondition(
-            f"is of type {kind.simpleString()}, of which a computed column cannot be: cast it to another one"
+            f"is of type {kind.simpleString()}, which a computed column cannot have: cast it to another one"
         )
     return Computed(sql, read, kind)
 

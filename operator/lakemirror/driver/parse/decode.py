@@ -316,7 +316,7 @@ def _problem(
         for name, each in decoded.items():
             if each.unrepresentable is not None:
                 text = F.coalesce(F.lit(None) if each.text is None else each.text, F.lit("the value"))
-                reason = F.concat(F.lit(f"column {reading.names[name]}: Spark has no value for "), text)
+                reason = F.concat(F.lit(f"column {reading.names[name]}: Spark cannot represent "), text)
                 reasons.append(F.when(each.unrepresentable, reason))
     return F.coalesce(*reasons, *_unheld(decoded, reading))
 

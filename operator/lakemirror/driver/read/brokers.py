@@ -71,7 +71,7 @@ _TOKEN_REMEDIES: _Remedies = (
         r"invalid_client|unauthorized_client|response code (400|401|403) ",
         "the token endpoint refuses the client: check clientId and clientSecret in {secret}",
     ),
-    (r"response code 40[45] ", "this is no token endpoint: check {field}.oauth.tokenEndpointUrl"),
+    (r"response code 40[45] ", "this is not a token endpoint: check {field}.oauth.tokenEndpointUrl"),
     (
         r"unable to find valid certification path|PKIX path building failed",
         "the token endpoint's certificate is not of an authority that is trusted: put the authority's "

@@ -77,7 +77,7 @@ def wanted_stores() -> list[ObjectStore]:
     wanted = os.environ.get(OBJECT_STORES, "").replace(",", " ").split()
     for word in wanted:
         if word not in names:
-            raise JarsUnavailable(f"{OBJECT_STORES}: {word} is no object store: give {', '.join(names)}")
+            raise JarsUnavailable(f"{OBJECT_STORES}: {word} is not an object store: give {', '.join(names)}")
     return [names[word] for word in dict.fromkeys(wanted)]
 
 

@@ -28,17 +28,17 @@ text``.
 
 COMMENTS = {
     "__source": "The shard that the row is of",
-    "__seq": "The place of the row's change in the order of its source, by which bytes compare",
-    "__op": "The change that the row is from: c create, u update, r read by a snapshot, d delete",
+    "__seq": "Position of the row's change in the order of its source; compares bytewise",
+    "__op": "Operation of the change that the row is from: c create, u update, r snapshot read, d delete",
     "__event_time": "When the source made the change",
     "__origin": "Where the change was read: topic, partition and offset",
-    "__column_seq": "Columns whose value is older than the row, with the place of that value",
+    "__column_seq": "Columns whose value is older than the row, with the position of that value",
     "__unrepresentable": "The source's text of values that the column's type cannot hold",
-    "__valid_from": "Since when the version is valid",
-    "__valid_to": "Until when it was valid, exclusive; null: it still is",
+    "__valid_from": "Start of the version's validity",
+    "__valid_to": "End of the version's validity, exclusive; null while it is current",
     "__is_current": "Whether the version is the current row",
     "__is_deleted": "Whether the row was deleted at the end of this version, and has not come back",
-    "__delete_seq": "The place of the delete that ended the version; null where another version did",
+    "__delete_seq": "Position of the delete that ended the version; null if another version did",
 }
 """What a catalog shows of the metadata columns."""
 

@@ -151,7 +151,7 @@ class Database:
                 f"{why_refused(error)}"
             ) from None
         if connection is None:
-            raise DatabaseUnreachable("spec.target.jdbc.url is none that its JDBC driver understands")
+            raise DatabaseUnreachable("spec.target.jdbc.url is not a URL that its JDBC driver understands")
         return connection
 
 

@@ -315,5 +315,5 @@ def dialect_of(url: str) -> Postgres | MySql:
     """The one that a URL names."""
     found = next((each for each in DIALECTS if url.startswith(each.prefixes)), None)
     if found is None:
-        raise LakemirrorError(f"spec.target.jdbc.url: {url.partition('//')[0]} is no database that is known")
+        raise LakemirrorError(f"spec.target.jdbc.url: {url.partition('//')[0]} is not a supported database")
     return found

@@ -197,7 +197,7 @@ class Database:
                 f"the source of the comparison cannot be reached or refuses the login: {why_refused(error)}"
             ) from None
         if connection is None:
-            raise SourceUnfit("the URL of the source is none that its JDBC driver understands")
+            raise SourceUnfit("the URL of the source is not a URL that its JDBC driver understands")
         return connection
 
 
