@@ -40,9 +40,10 @@ from lakemirror.driver.write.writer import Transaction
 
 
 class TableApplier:
-    """One source table; keeps what it knows of its mirror between batches.
+    """One source table.
 
-    A batch is decided, prepared and written, in this order.
+    It keeps what it knows about its mirror between batches. A batch is decided, prepared and written, in this
+    order.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class TableApplier:
         writing: AbstractContextManager[object] | None = None,
         target: TargetKind = DELTA,
     ) -> None:
-        """``table`` is None for one that the manifest leaves out, and for one that is ``held``. ``writing``
-        is entered while the table changes its mirror, where other shards write it, too; ``target`` is the
-        kind of place that has the mirror.
+        """Create an applier for one source table.
+
+        ``table`` is None if the manifest leaves the table out or if the table is ``held``. ``writing`` is
+        entered while the table changes its mirror; it is needed if other shards write to the same mirror.
+        ``target`` is the kind of place that holds the mirror.
         """
         self.name = name
         self._writing = writing or nullcontext()
@@ -63,7 +66,7 @@ class TableApplier:
         self._held = held
         self._decoder: EventDecoder | None = None
         self._expected: Callable[[DataFrame], Begun] | None = None
-        """How the next batch begins if it is as plain as this one; None after one that was not."""
+        """Reduces the next batch if it is as plain as this one. None after a batch that was not plain."""
         self._begun: tuple[DataFrame, Future[Begun]] | None = None
         if table is not None:
             self._schemas = Schemas(table)
@@ -71,11 +74,11 @@ class TableApplier:
 
     @property
     def left_out(self) -> bool:
-        """The manifest leaves the table out."""
+        """Whether the manifest leaves the table out."""
         return self._table is None and self._held is None
 
     def files_of(self, batch: Batch, app_id: str) -> list[SourceFile]:
-        """Those files of rows of a batch that the mirror has from another one."""
+        """Return the batch's files of rows that the mirror already has from another batch."""
         table = self._table
         asked = [file for file in batch.files if not file.again]
         if table is None or not asked or not table.mirror.exists:
@@ -87,24 +90,29 @@ class TableApplier:
         return [file for file in asked if file.sha256 in found]
 
     def begin(self, events: DataFrame, pool: Executor) -> None:
-        """Reduce the table's classified ``events`` in the background, while they are profiled, as if the
-        batch were as plain as the one before.
+        """Reduce the table's classified ``events`` in the background while they are profiled.
+
+        This assumes that the batch is as plain as the previous one.
         """
         if self._expected is not None:
             changes = of_table(events, self.name).where("kind = 'change'")
             self._begun = events, pool.submit(self._expected, changes)
 
     def _take_begun(self, events: DataFrame) -> Begun | None:
-        """What was begun for these very events, once: when they are decided again, it may be broken."""
+        """Return the reduction that was started for these very events, or None.
+
+        It is handed out only once: if the events are decided again, it may be broken.
+        """
         begun, self._begun = self._begun, None
         if begun is None or begun[0] is not events:
             return None
         return begun[1].result() if begun[1].exception() is None else None
 
     def decide(self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> Decision:
-        """What to do with the table's part of the batch; materialises its state. Writes nothing.
+        """Decide what to do with the table's part of the batch.
 
-        ``documents``: every schema document that the batch refers to, by id.
+        Materializes the state, but writes nothing. ``documents`` holds every schema document that the batch
+        refers to, by ID.
         """
         if self._held is not None:
             return hold(self.name, self._held, events, seen)
@@ -114,7 +122,7 @@ class TableApplier:
         changes, truncates = mine.where("kind = 'change'"), mine.where("kind = 'truncate'")
         try:
             if self._table.shard is not None:
-                self._table.mirror.refresh()  # others have written it
+                self._table.mirror.refresh()  # other shards may have written to it
             plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
             decoder = self._decoder_for(plan)
             begun = self._take_begun(events)
@@ -128,16 +136,16 @@ class TableApplier:
             return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
 
     def _decoder_for(self, plan: TablePlan) -> EventDecoder:
-        """The one of the batch before, if this one is read alike."""
+        """Return the previous batch's decoder if this batch is read the same way, otherwise a new one."""
         reading = plan.decoding or plan.reading
         if self._decoder is None or self._decoder.reading != reading:
             self._decoder = EventDecoder(reading)
         return self._decoder
 
     def prepare(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> None:
-        """Bring the mirror into the form that is planned.
+        """Bring the mirror into the planned form.
 
-        ``replay``: the batch may have been written before; then nothing is written again.
+        ``replay`` means that the batch may have been written before. If it was, nothing is written again.
         """
         table, plan = self._table, decision.plan
         if table is None or plan is None:
@@ -150,7 +158,7 @@ class TableApplier:
             form(table, plan)
 
     def write(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
-        """Write tombstones and rows; a table that has this batch already is left as it is."""
+        """Write tombstones and rows. A table that already has this batch is left unchanged."""
         table, plan, reduced = self._table, decision.plan, decision.reduced
         assert table is not None
         assert plan is not None
@@ -164,7 +172,7 @@ class TableApplier:
             return write_table(table, plan, reduced, result, transaction, self._writers)
 
     def standing(self) -> list[Standing] | None:
-        """The highest positions that stand in the mirror and its tombstones; None without a mirror."""
+        """Return the highest positions in the mirror and its tombstones, or None if there is no mirror."""
         table = self._table
         if table is None or not table.mirror.exists:
             return None
@@ -180,15 +188,13 @@ class TableApplier:
         return stretches.standing(rows)
 
     def read_log(self) -> None:
-        """Have Delta compute the state of the mirror's log, in which MERGE looks up its transaction id."""
+        """Make Delta compute the state of the mirror's log, in which MERGE looks up its transaction ID."""
         table = self._table
         if table is not None and self._writers.merged and table.mirror.exists:
             table.mirror.applied("")
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
-        """Forget tombstones that were recorded before a time and lie below a sequence (None: any); returns
-        how many.
-        """
+        """Delete tombstones recorded before a time and below a sequence (None: any), and return how many."""
         table = self._table
         try:
             properties = table.properties if table is not None else {}
@@ -202,12 +208,12 @@ class TableApplier:
 
 
 def hold(name: TableName, held: Held, events: DataFrame, seen: TableOverview) -> Decision:
-    """Nothing of a table is applied in this batch; its records are kept for later."""
+    """Apply nothing from this batch to the table, and keep its records for later."""
     return Decision(name, seen, held=held, changes=of_table(events, name))
 
 
 def described(decision: Decision) -> TableResult:
-    """What is known of a table's part of a batch before anything is written."""
+    """Return what is known about a table's part of a batch before anything is written."""
     seen = decision.overview
     return TableResult(
         str(decision.name),
@@ -233,7 +239,7 @@ def _has(table: MirroredTable, batch: Batch, app_id: str) -> bool:
 
 
 def _require_same_columns(table: MirroredTable) -> None:
-    """Raise ShardsDiffer where another shard has altered the mirror since the batch was planned."""
+    """Raise ShardsDiffer if another shard has altered the mirror since the batch was planned."""
     before = table.mirror.columns
     table.mirror.refresh()
     if table.mirror.columns != before:
@@ -243,13 +249,13 @@ def _require_same_columns(table: MirroredTable) -> None:
 
 
 def of_table(events: DataFrame, name: TableName) -> DataFrame:
-    """The changes and truncates of one table."""
+    """Return the changes and truncates of one table."""
     return events.where(is_of(name))
 
 
 @kept
 def is_of(name: TableName) -> Column:
-    """BOOLEAN: an event is a change or truncate of this table."""
+    """BOOLEAN: whether the event is a change or truncate of this table."""
     return (
         F.col("database").eqNullSafe(F.lit(name.database))
         & F.col("schema").eqNullSafe(F.lit(name.schema))

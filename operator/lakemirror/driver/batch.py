@@ -1,13 +1,13 @@
-"""The way of a micro-batch: parse, profile, plan, reduce, write, record.
+"""Processes a micro-batch: parse, profile, plan, reduce, write, record.
 
-Until all tables are planned and reduced nothing is written: that ends with one state frame a table,
-materialised, and with everything that a policy may refuse. Then come the quarantine, tombstones and rows, and
-the audit record. Rows are one commit per table under the batch's transaction id, so that a replay changes
-nothing.
+Nothing is written until all tables are planned and reduced. At that point, each table has one materialized
+state frame, and everything that a policy may refuse is known. The quarantine is written next, then tombstones
+and rows, and finally the audit record. The rows of each table are written in one commit under the batch's
+transaction ID, so a replay changes nothing.
 
-Two laws hold (ARCHITECTURE.md). Isolation: a table that fails is tried once more, and held if it fails again,
-and the other tables go on (`isolation`). Conservation: each record has exactly one outcome, and the outcomes
-are added up before the batch is done.
+Two laws hold (ARCHITECTURE.md). Isolation: a table that fails is tried once more and is held if it fails
+again, while the other tables continue (`isolation`). Conservation: each record has exactly one outcome, and
+the outcomes are added up before the batch is done.
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ from lakemirror.driver.write.transaction import noted, transaction
 log = logging.getLogger(__name__)
 
 _SORTED = 1_000_000
-"""Positions of a batch that are sorted at most, if the batch before was as large."""
+"""Maximum number of positions of a batch that are sorted, provided that the previous batch was as large."""
 
 
 @dataclass(frozen=True)
 class _Profiled:
-    """A batch's records, raw and as classified events, what these hold, and what to remember of the source's
-    positions.
+    """A batch after profiling.
+
+    It has the records, raw and as classified events, what the events contain, and what to remember about the
+    source's positions.
     """
 
     batch: Batch
@@ -70,10 +72,10 @@ class _Profiled:
 class BatchApplier:
     """Applies the micro-batches of one query of one pipeline.
 
-    Not for use from several threads. ``query_id`` names the checkpoint's query: batch numbers count within
-    it. ``history`` is what the audit tells of earlier batches; ``encoding`` is how the query's records are
-    written, JSON unless given; ``warn`` is told of files that are not applied; ``target`` is the kind of
-    place that has the mirrors.
+    Not thread-safe. ``query_id`` names the checkpoint's query, within which batches are numbered. ``history``
+    is what the audit says about earlier batches. ``encoding`` says how the query's records are written (JSON
+    by default). ``warn`` is called for files that are not applied. ``target`` is the kind of place that holds
+    the mirrors.
     """
 
     def __init__(
@@ -103,11 +105,11 @@ class BatchApplier:
         self._ahead = LookAhead()
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
-        """Apply one batch of RAW records; doing it again changes nothing.
+        """Apply one batch of RAW records. Applying it again changes nothing.
 
-        Raises PipelineStopped: SourceRestarted, SchemaDriftRefused or BadRecordRefused with nothing written,
-        BatchMismatch or RecordsUnaccounted when some tables may have been written; a replay completes the
-        others.
+        Raises a PipelineStopped error. SourceRestarted, SchemaDriftRefused and BadRecordRefused mean that
+        nothing was written. After BatchMismatch or RecordsUnaccounted, some tables may have been written; a
+        replay completes the others.
         """
         self._began = time.monotonic()
         self._session = raw.sparkSession
@@ -128,7 +130,10 @@ class BatchApplier:
     # -- parse and profile ------------------------------------------------------------------------
 
     def _parse(self, raw: DataFrame) -> tuple[DataFrame, Overview]:
-        """The classified events, materialised, and what they hold; schemas that they name are asked for."""
+        """Return the classified events, materialized, and their overview.
+
+        Schemas that the events name but that are unknown are fetched first.
+        """
         events, seen = self._classified(raw)
         while seen.unknown_schemas:
             release(events)
@@ -138,7 +143,10 @@ class BatchApplier:
         return events, seen
 
     def _classified(self, raw: DataFrame) -> tuple[DataFrame, Overview]:
-        """The classified events and what they hold. Records that make Spark throw are bad."""
+        """Return the classified events and their overview.
+
+        Records that make Spark throw are classified as bad.
+        """
         try:
             return self._materialised(self._classifier.classify(raw, self._schemas))
         except Exception as error:
@@ -151,7 +159,7 @@ class BatchApplier:
         return self._materialised(readable.unionByName(bad, allowMissingColumns=True))
 
     def _materialised(self, events: DataFrame) -> tuple[DataFrame, Overview]:
-        """The events, materialised, and what they hold."""
+        """Return the events, materialized, and their overview."""
         events = materialised(events)
         self._tables.begin(events)
         try:
@@ -161,7 +169,7 @@ class BatchApplier:
             raise
 
     def _without_applied(self, events: DataFrame, seen: Overview, batch: Batch) -> tuple[DataFrame, Overview]:
-        """The batch with those events set apart (kind ``again``) whose files their tables have."""
+        """Set apart (kind ``again``) the events from files that their tables already have."""
         again = F.lit(False)
         names = sorted(seen.tables, key=str) if batch.files else []
         known = {name: self._tables.files_of(name, batch, self._app_id) for name in names}
@@ -177,12 +185,14 @@ class BatchApplier:
         return marked, overview(marked, every=self._every)
 
     def _profile(self, raw: DataFrame, batch: Batch, events: DataFrame, seen: Overview) -> _Profiled:
-        """What the batch holds, without events whose schema cannot be read, and without those (kind ``held``)
-        whose place in the source's order is undecided.
+        """Profile the batch.
+
+        Events whose schema cannot be read are set apart, and so are events whose place in the source's order
+        is undecided (kind ``held``).
         """
         events, seen = with_readable_schemas(events, seen)
         self._schemas.update(seen.documents)
-        names = sorted(seen.tables, key=str)  # in order: the first of two that share a target has it
+        names = sorted(seen.tables, key=str)  # sorted: if two tables share a target, the first one gets it
         left_out = [str(name) for name in names if self._tables[name].left_out]
         verdict = self._order(events, seen)
         if verdict.held is not None:
@@ -195,7 +205,7 @@ class BatchApplier:
         return _Profiled(batch, raw, events, seen, verdict.memory)
 
     def _order(self, events: DataFrame, seen: Overview) -> rewinds.Verdict:
-        """Which events are undecided, and what to remember of the source's positions."""
+        """Determine which events are undecided and what to remember about the source's positions."""
         if self._again:
             known = {stream: self._memory[stream] for stream in seen.streams if stream in self._memory}
             return rewinds.Verdict(self._memory, stretches.held_by(known))
@@ -204,14 +214,14 @@ class BatchApplier:
     # -- plan and reduce --------------------------------------------------------------------------
 
     def _decide(self, given: _Profiled) -> list[Decision]:
-        """What to do with each table's part of the batch."""
+        """Decide what to do with each table's part of the batch."""
         return side_by_side(lambda name: self._decide_one(name, given), sorted(given.seen.tables, key=str))
 
     def _decide_one(self, name: TableName, given: _Profiled) -> Decision:
         return self._tables.decide(name, given.events, given.seen.tables[name], self._schemas)
 
     def _refuse_bad(self, seen: Overview, decisions: Sequence[Decision]) -> None:
-        """Under ``onBadRecord: fail``, raise BadRecordRefused where there is one."""
+        """Raise BadRecordRefused if there is a bad record under ``onBadRecord: fail``."""
         if self._spec.on_bad_record != "fail":
             return
         bad = [d for d in decisions if d.bad or d.error]
@@ -228,14 +238,16 @@ class BatchApplier:
     # -- write ------------------------------------------------------------------------------------
 
     def _keep_aside(self, given: _Profiled, decisions: Sequence[Decision], rest: int = 0) -> None:
-        """Store what cannot be applied: bad records of tables and all of tables held; and the ``rest``, which
-        is unreadable or undecided.
+        """Store records that cannot be applied.
+
+        These are bad records of tables, all records of held tables, and the ``rest``, which is unreadable or
+        undecided.
         """
         aside = [(d.kept_aside(), d.bad + d.refused) for d in decisions if d.bad or d.refused]
         keep_aside(given.events, given.raw, rest, aside, self._checkpoint, given.batch)
 
     def _write(self, decisions: Sequence[Decision], given: _Profiled) -> list[TableResult]:
-        """All tables side by side: first the form of their mirrors, then tombstones and rows."""
+        """Write all tables in parallel: first the form of their mirrors, then tombstones and rows."""
         planned = [each for each in decisions if each.plan is not None]
         errors = side_by_side(lambda each: self._prepared(each, given), planned)
         ready = [each for each, error in zip(planned, errors, strict=True) if error is None]
@@ -254,7 +266,7 @@ class BatchApplier:
         return results
 
     def _write_again(self, name: TableName, given: _Profiled) -> TableResult:
-        """Decide, prepare and write a table alone, from its events on."""
+        """Decide, prepare and write one table on its own, starting from its events."""
         decision = self._decide_one(name, given)
         if decision.plan is not None:
             error = self._prepared(decision, given, again=True)
@@ -269,7 +281,7 @@ class BatchApplier:
         return described(decision)
 
     def _prepared(self, decision: Decision, given: _Profiled, *, again: bool = False) -> Exception | None:
-        """What kept the table from being prepared."""
+        """Prepare the table. Returns the error that prevented it, or None."""
         table, replay = self._tables[decision.name], self._first or again
         return self._tables.tried(
             decision.name, lambda: table.prepare(decision, given.batch, self._app_id, replay=replay)
@@ -278,7 +290,7 @@ class BatchApplier:
     def _written(
         self, decision: Decision, given: _Profiled, *, again: bool = False
     ) -> TableResult | Exception:
-        """What writing the rows did, or what kept them from being written."""
+        """Write the table's rows. Returns the result, or the error that prevented it."""
         table, replay = self._tables[decision.name], self._first or again
         return self._tables.tried(
             decision.name, lambda: table.write(decision, given.batch, self._app_id, replay=replay)
@@ -289,7 +301,7 @@ class BatchApplier:
     def _record(
         self, decisions: Sequence[Decision], written: Sequence[TableResult], given: _Profiled
     ) -> BatchResult:
-        """Add up what became of the batch's records, and say so in the audit."""
+        """Add up the outcomes of the batch's records and write them to the audit."""
         seen, batch = given.seen, given.batch
         merged = [each.name for each in decisions if each.plan and each.name in self._tables]
         self._ahead.begin(self._tables[name].read_log for name in merged)
@@ -311,7 +323,7 @@ class BatchApplier:
         return result
 
     def _placed(self, written: Sequence[TableResult], given: _Profiled) -> Iterator[TableResult]:
-        """The results, each with the positions that its table's changes have."""
+        """Yield the results, each with the positions of its table's changes."""
         seen = {str(name): table for name, table in given.seen.tables.items()}
         by: str = self._spec.order.by
         made = by == GIVEN
@@ -328,17 +340,20 @@ class BatchApplier:
     # -- between batches --------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Read all mirrors anew before the next batch: something else has written them, or a batch that is
-        tried again has written some of them.
+        """Read all mirrors again before the next batch.
+
+        This is needed when something else has written to them, or when a batch that is retried has written to
+        some of them.
         """
         self._tables.forget()
         self._first = True
 
     def collect_tombstones(self, *, caught_up: bool) -> int:
-        """Forget tombstones that no event can need any more (between batches); returns how many.
+        """Delete tombstones that no event can need any more, and return how many.
 
-        They must be older than the retention, below the committed position of every partition that is not
-        quiet (unless the source has nothing left) and of a table without open quarantined records.
+        To be called between batches. A tombstone must be older than the retention and lie below the committed
+        position of every partition that is not quiet (unless the source has nothing left). Its table must
+        have no open quarantined records.
         """
         now = datetime.now(UTC)
         retention = timedelta(seconds=duration_seconds(self._spec.tombstones.retention))
@@ -353,13 +368,13 @@ class BatchApplier:
 
 
 def _gap(parts: Sequence[Part], given: bool) -> str:
-    """A position below all changes of a table in a batch."""
+    """Return a position below all changes of a table in a batch."""
     found = reach(parts, lambda stream: None, given=given)
     return BEGIN if found is None else found.first
 
 
 def _rest(seen: Overview, decisions: Sequence[Decision]) -> Counts:
-    """The records of a batch that belong to no table of the pipeline."""
+    """Count the records of a batch that belong to no table of the pipeline."""
     mirrored = [decision for decision in decisions if not decision.left_out]
     tombstones = sum(decision.overview.tombstone_records for decision in mirrored)
     none = seen.ignored - tombstones + sum(d.records for d in decisions if d.left_out)

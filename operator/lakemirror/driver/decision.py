@@ -1,4 +1,4 @@
-"""What a batch is going to do to one table, as a value."""
+"""What a batch is about to do to one table, as a value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakemirror.driver.tables.names import TableName
 
 @dataclass(frozen=True)
 class Held:
-    """Why all records of a table are held in this batch; ``error`` tells that something is wrong."""
+    """Why all records of a table are held in this batch. ``error`` says whether something is wrong."""
 
     reason: str
     error: bool = True
@@ -26,8 +26,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a batch does to one table: by a ``plan``, with its ``reduced`` events; or its classified events
-    ``changes`` are ``held`` for a reason; or, where the manifest leaves the table out, nothing.
+    """What a batch does to one table.
+
+    One of three cases applies: there is a ``plan`` with its ``reduced`` events; the table's classified
+    events, ``changes``, are ``held`` for a reason; or the manifest leaves the table out and nothing is done.
     """
 
     name: TableName
@@ -37,37 +39,37 @@ class Decision:
     held: Held | None = None
     changes: DataFrame | None = None
     poison: Mapping[int, str] = field(default_factory=dict)
-    """Reasons of records that make Spark throw, by `lakemirror.driver.parse.isolate.origin`."""
+    """The reason for each record that makes Spark throw, by `lakemirror.driver.parse.isolate.origin`."""
     violated: Sequence[Violated] = ()
-    """Expectations that rows of the batch do not meet."""
+    """Expectations that rows of the batch violate."""
 
     @property
     def left_out(self) -> bool:
-        """The manifest leaves the table out."""
+        """Whether the manifest leaves the table out."""
         return self.plan is None and self.held is None
 
     @property
     def records(self) -> int:
-        """Records of the table in the batch."""
+        """The number of the table's records in the batch."""
         return self.overview.events + self.overview.truncates
 
     @property
     def bad(self) -> int:
-        """Records of the table that cannot be applied themselves."""
+        """The number of the table's records that cannot be applied themselves."""
         return len(self.poison) + self.reduced.counts.bad
 
     @property
     def refused(self) -> int:
-        """Records that are held with their table."""
+        """The number of records that are held with their table."""
         return self.records if self.held else 0
 
     @property
     def error(self) -> str | None:
-        """Why the table is refused."""
+        """Why the table is refused, or None."""
         return self.held.reason if self.held and self.held.error else None
 
     def example(self) -> str:
-        """The first reason why a record is bad."""
+        """Return the first reason why a record is bad."""
         if self.held:
             return f"table {self.name}: {self.held.reason}"
         row = self.kept_aside().first()
@@ -75,7 +77,10 @@ class Decision:
         return f"{row['topic']}/{row['partition']}/{row['offset']}: {row['reason']}"
 
     def kept_aside(self) -> DataFrame:
-        """What goes to quarantine: source, scope, reason, topic, partition, offset, file, row."""
+        """Return the records that go to the quarantine.
+
+        Columns: source, scope, reason, topic, partition, offset, file, row.
+        """
         if self.held is not None:
             return self._aside(self.changes, F.lit(self.held.reason), "table")
         events = self.reduced.events

@@ -1,4 +1,4 @@
-"""Errors that end a batch or a run; each message names the object and says what to do."""
+"""Errors that end a batch or a run. Each message names the object and says what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 _LONGEST, _LONGEST_CONTEXT = 600, 240
-"""Characters of a cause; and of what an enclosing error says, for that to be shown in its place."""
+"""Maximum number of characters of a cause, and of an enclosing message that is shown in its place."""
 _DEEPEST = 30
 _ENDING_SECONDS = 3.0
 _NO_ANSWER = (Py4JNetworkError, ConnectionError)
@@ -26,11 +26,11 @@ _PACKAGE = re.compile(r"^(?:\w+\.)+(?=[A-Z])")
 
 
 class LakemirrorError(Exception):
-    """Base of every error that Lakemirror raises on purpose."""
+    """Base class of all errors that Lakemirror raises deliberately."""
 
 
 class PipelineStopped(LakemirrorError):
-    """Base of the errors that stop the whole pipeline; any other concerns one table, or one record."""
+    """Base class of errors that stop the whole pipeline. Any other error concerns one table or one record."""
 
 
 class CheckpointInUse(PipelineStopped):
@@ -38,15 +38,18 @@ class CheckpointInUse(PipelineStopped):
 
 
 class SourceRestarted(PipelineStopped):
-    """Positions of the source start again: a new epoch has to be declared in ``ordering.epochs``."""
+    """The source's positions have started again, so a new epoch must be declared in ``ordering.epochs``."""
 
 
 class ShardsDiffer(LakemirrorError):
-    """Another shard has altered the mirror that a batch was planned for."""
+    """Another shard has altered the mirror since a batch was planned for it."""
 
 
 class BatchMismatch(PipelineStopped):
-    """A batch was committed before with another range of input: the checkpoint is not the table's."""
+    """A batch was committed earlier with another range of input.
+
+    The checkpoint therefore does not belong to the table.
+    """
 
 
 class SchemaDriftRefused(PipelineStopped):
@@ -58,33 +61,37 @@ class BadRecordRefused(PipelineStopped):
 
 
 class RecordsUnaccounted(PipelineStopped):
-    """The outcomes of a batch do not add up to its records: a mistake of Lakemirror's own."""
+    """The outcomes of a batch do not add up to its records. This is a bug in Lakemirror."""
 
 
 class SourceUnreachable(LakemirrorError):
-    """The source cannot be reached, and a run once does not wait for it."""
+    """The source cannot be reached, and a one-time run does not wait for it."""
 
 
 class NotAnswered(LakemirrorError):
-    """The source, or what it is read with, refuses or cannot be asked: time or a person heals that, and a
-    driver that is started anew does not.
+    """The source, or something needed to read it, cannot be reached or refuses the driver.
+
+    Time or a person can fix this; restarting the driver cannot.
     """
 
 
 class TableFailed(LakemirrorError):
-    """A table could not be written, also when retried alone."""
+    """A table could not be written, not even when it was retried on its own."""
 
 
 def stops_pipeline(error: Exception, spark: SparkSession) -> bool:
-    """Whether no table can go on after ``error``: it says so, or the Spark session is gone."""
+    """Return whether no table can continue after ``error``.
+
+    That is the case if the error says so, or if the Spark session is gone.
+    """
     return isinstance(error, PipelineStopped) or not is_alive(spark)
 
 
 def cause_of(error: BaseException) -> str:
-    """Why something failed, in one line for people.
+    """Return why something failed, as one line for people.
 
-    Of one of our own errors what it says, of an error of Java the innermost cause with its class, and what an
-    enclosing one adds to it, such as the host of a connection that was refused.
+    For one of our own errors, this is its message. For a Java error, it is the innermost cause with its
+    class, plus anything that an enclosing error adds, such as the host that refused a connection.
     """
     if isinstance(error, LakemirrorError):
         return " ".join(str(error).split()) or type(error).__name__
@@ -95,13 +102,13 @@ def cause_of(error: BaseException) -> str:
         if java is not None:
             try:
                 return _cut(_java_cause(java))
-            except (Py4JError, OSError):  # the JVM that could tell is gone
+            except (Py4JError, OSError):  # the JVM that knows the cause is gone
                 return _ending_of_jvm() or _cut(_first_line(str(error)))
     return _cut(_python_cause(error))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from."""
+    """Yield the error and the errors that it was raised from."""
     each: BaseException | None = error
     while each is not None:
         yield each
@@ -112,7 +119,7 @@ def _python_cause(error: BaseException) -> str:
     name, said = type(error).__name__, _first_line(str(error))
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, PySparkException):  # such a message begins with a code that names it
+    if isinstance(error, PySparkException):  # its message already begins with a code that names it
         return said or name
     return f"{name}: {said}" if said else name
 
@@ -132,11 +139,11 @@ def _java_cause(java: Any) -> str:
 
 
 def _told(innermost: Any) -> str:
-    """A Java exception in one line; where it says nothing, where it arose."""
+    """Describe a Java exception in one line. If it has no message, say where it was raised."""
     name, said = str(innermost.getClass().getSimpleName()), _said(innermost)
     message = str(innermost.getMessage() or "")
     failed = _LOST_TASK.search(message)
-    if failed is not None:  # what happened in an executor comes as text only
+    if failed is not None:  # a failure in an executor arrives only as text
         return _PACKAGE.sub("", said if _QUOTED in message else failed[1])
     if said:
         return f"{name}: {said}"
@@ -145,13 +152,19 @@ def _told(innermost: Any) -> str:
 
 
 def _said(java: Any) -> str:
-    """What a Java exception says; of one that quotes the trace of another, the last cause in it."""
+    """Return the first line of a Java exception's message.
+
+    If the message quotes the stack trace of another exception, return the last cause in that trace.
+    """
     message = str(java.getMessage() or "")
     return _first_line(message.rpartition(_QUOTED)[2])
 
 
 def _ending_of_jvm() -> str | None:
-    """How Spark's JVM ended; None while it runs, and where this process has not started it."""
+    """Return how Spark's JVM ended.
+
+    Returns None while it is running, or if this process did not start it.
+    """
     process = getattr(SparkContext._gateway, "proc", None)
     if process is None:
         return None
@@ -176,7 +189,7 @@ def _first_line(text: str) -> str:
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Whether a session can still be worked with."""
+    """Return whether a session is still usable."""
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:

@@ -1,4 +1,4 @@
-"""Named moments at which a test can make the driver crash. Nothing is armed outside of tests."""
+"""Named points at which a test can make the driver crash. Nothing is armed outside of tests."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ AnyPoint = Point | JdbcPoint | AuditPoint | ReplayPoint
 
 
 class InjectedCrash(BaseException):
-    """Raised at an armed point. A BaseException, so that no retry or handler swallows it."""
+    """Raised at an armed point. It is a BaseException so that no retry or handler swallows it."""
 
 
 _armed: dict[AnyPoint, int] = {}
 
 
 def arm(point: AnyPoint, *, after: int = 0) -> None:
-    """Crash at ``point``, once, after it was passed ``after`` times."""
+    """Crash once at ``point``, after it has been passed ``after`` times."""
     _armed[point] = after
 
 
 def reach(point: AnyPoint) -> None:
-    """Called by the driver when it reaches ``point``."""
+    """Crash if ``point`` is armed. The driver calls this when it reaches the point."""
     left = _armed.get(point)
     if left is None:
         return

@@ -1,8 +1,9 @@
-"""The tables of a pipeline, each of which may fail alone (the law of isolation, ARCHITECTURE.md).
+"""The tables of a pipeline, each of which may fail on its own (the law of isolation, ARCHITECTURE.md).
 
-A table that fails is tried once more, from its events on; then a record is looked for that makes Spark throw;
-and if there is none, all the table's records of the batch are held. What is raised is what stops the whole
-pipeline, and the loss of rows that the batch had kept in an executor: then it is read again.
+A table that fails is tried once more, starting from its events. If it fails again, the driver looks for a
+record that makes Spark throw. If there is none, all of the table's records in the batch are held. Only two
+kinds of errors are raised: those that stop the whole pipeline, and the loss of rows that the batch kept in an
+executor, after which the batch is read again.
 """
 
 from __future__ import annotations
@@ -34,14 +35,19 @@ from lakemirror.driver.write.target import DELTA, TargetKind
 log = logging.getLogger(__name__)
 
 _FEW = 4
-"""Tables that begin with a batch before it is known what it has of them; with more, the cores are busy."""
+"""Maximum number of tables that start on a batch before it is known what the batch has for them.
+
+With more tables, the cores are busy anyway.
+"""
 
 Out = TypeVar("Out")
 
 
 class PipelineTables:
-    """The tables that a pipeline has met so far, with their mirrors in places of the kind ``target``;
-    ``former`` are results of earlier runs by source table.
+    """The tables that a pipeline has met so far, with their mirrors.
+
+    The mirrors are kept in places of the kind ``target``. ``former`` holds the results of earlier runs by
+    source table.
     """
 
     def __init__(
@@ -62,14 +68,14 @@ class PipelineTables:
                 if table.target and table.version is not None
             }
         )
-        self._fresh: set[str] = set()  # tables whose mirror this query makes
+        self._fresh: set[str] = set()  # tables whose mirror this query creates
         self._background = ThreadPoolExecutor(_FEW, thread_name_prefix="lakemirror-begin")
 
     def __iter__(self) -> Iterator[TableApplier]:
         return iter(self._tables.values())
 
     def __getitem__(self, name: TableName) -> TableApplier:
-        """The table of a name; one that cannot be mirrored is held."""
+        """Return the table with this name. A table that cannot be mirrored is held."""
         if name not in self._tables:
             self._tables[name] = self._opened(name)
         return self._tables[name]
@@ -78,17 +84,20 @@ class PipelineTables:
         return name in self._tables
 
     def forget(self) -> None:
-        """Read all mirrors anew when they are asked for again."""
+        """Read each mirror again when it is next requested."""
         self._tables = {}
 
     def begin(self, events: DataFrame) -> None:
-        """Have the tables of a few begin in the background with a batch that is still being profiled."""
+        """Let tables start in the background on a batch that is still being profiled.
+
+        This is done only while there are few tables.
+        """
         if len(self._tables) <= _FEW:
             for table in self._tables.values():
                 table.begin(events, self._background)
 
     def use(self, session: SparkSession) -> None:
-        """Work in another session from now on."""
+        """Use another session from now on."""
         if session is not self._session:
             self._session = session
             self.forget()
@@ -96,7 +105,11 @@ class PipelineTables:
     def decide(
         self, name: TableName, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]
     ) -> Decision:
-        """What to do with one table's part of a batch. A failure is tried once more, then holds it."""
+        """Decide what to do with one table's part of a batch.
+
+        If that fails, it is tried once more, and then without any records that make Spark throw. If it still
+        fails, the table is held.
+        """
 
         def attempt(some: DataFrame = events) -> Decision | Exception:
             return self.tried(name, lambda: self[name].decide(some, seen, documents))
@@ -111,7 +124,10 @@ class PipelineTables:
         return decision
 
     def tried(self, name: TableName, step: Callable[[], Out]) -> Out | Exception:
-        """The outcome of a table's step, or the error that it raised unless that stops the pipeline."""
+        """Run a step of a table and return its outcome, or the error that it raised.
+
+        An error that stops the pipeline, or that reports lost rows, is raised instead.
+        """
         try:
             return step()
         except Exception as error:
@@ -119,18 +135,19 @@ class PipelineTables:
                 raise
             self._target.check(self._session)
             log.warning("table %s failed: %s", name, cause_of(error))
-            self._tables.pop(name, None)  # what it knows may be wrong: it is read anew
+            self._tables.pop(name, None)  # what it knows may be wrong, so it is read again
             return error
 
     def failed(self, name: TableName, events: DataFrame, seen: TableOverview, error: Exception) -> Decision:
-        """The table's records are held, for the reason that it failed twice."""
+        """Hold the table's records because it failed twice."""
         log.debug("table %s failed twice", name, exc_info=error)
         self._tables.pop(name, None)
         return hold(name, Held(_failure(name, error)), events, seen)
 
     def standing(self, source: str) -> Sequence[Standing]:
-        """What the mirror of a source table has from before this query; nothing if that cannot be read, for
-        then the table is going to be refused.
+        """Return what the mirror of a source table has from before this query.
+
+        Returns nothing if that cannot be read, because the table is then going to be refused.
         """
         name = next((each for each in self._tables if str(each) == source), None)
         if name is None or source in self._fresh:
@@ -143,8 +160,9 @@ class PipelineTables:
         return found or ()
 
     def files_of(self, name: TableName, batch: Batch, app_id: str) -> Sequence[SourceFile]:
-        """Those files of rows of a batch that the mirror of a table has; none if that cannot be read, for
-        then the table is going to be refused.
+        """Return the batch's files of rows that the mirror of a table already has.
+
+        Returns nothing if that cannot be read, because the table is then going to be refused.
         """
         found = self.tried(name, lambda: self[name].files_of(batch, app_id))
         return () if isinstance(found, Exception) else found
@@ -152,8 +170,9 @@ class PipelineTables:
     def _without_poison(
         self, attempt: Callable[[DataFrame], Decision | Exception], events: DataFrame, error: Exception
     ) -> Decision | Exception:
-        """What an attempt decides without those ``events`` that are to blame for the ``error``; an error
-        where none is, or where it fails for another reason as well.
+        """Decide again without the ``events`` that are to blame for the ``error``.
+
+        Returns an error if no event is to blame, or if the attempt also fails for another reason.
         """
 
         def probe(some: DataFrame) -> None:
@@ -170,7 +189,7 @@ class PipelineTables:
         decision = attempt(isolate.without(events, poison))
         if isinstance(decision, Exception):
             return decision
-        # Where the table is held for what the others say, these are held with it.
+        # If the table is held because of other events, these events are held with it.
         return replace(decision, poison={} if decision.held else poison, changes=events)
 
     def _opened(self, name: TableName) -> TableApplier:

@@ -1,9 +1,9 @@
-"""Classes of Java, found once.
+"""Java classes, looked up once.
 
-Py4J asks the JVM for a class each time that its name is written down, and for its method as well. A name
-without package, like the ``functions`` that PySpark asks for with nearly every expression, and each package
-on the way of ``jvm.org.apache.spark``, is looked for in all jars of the class path before it is
-understood: a call that takes a tenth of a millisecond takes one or two.
+Py4J asks the JVM for a class, and for its method, every time the name is written. A name without a package,
+such as ``functions``, which PySpark requests for nearly every expression, is looked up in all jars of the
+class path before it is resolved. So is each package along the path ``jvm.org.apache.spark``. As a result, a
+call that takes a tenth of a millisecond takes one or two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_PYSPARK: Final = (
 
 
 class _Found(JavaClass):  # type: ignore[misc]  # Py4J has no types
-    """A class that asks for each of its methods once."""
+    """A class that looks up each of its methods only once."""
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
@@ -32,9 +32,9 @@ class _Found(JavaClass):  # type: ignore[misc]  # Py4J has no types
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
-    """The class of this full name, such as ``java.util.ArrayList``, to call it or its static methods.
+    """Return the class with this full name, such as ``java.util.ArrayList``.
 
-    Raises Py4JError where there is none.
+    The class can be called, and so can its static methods. Raises Py4JError if there is no such class.
     """
     jvm: Any = spark._jvm
     known = jvm.__dict__.get(name)
@@ -44,7 +44,7 @@ def java_class(spark: SparkSession, name: str) -> Any:
 
 
 def find_once(spark: SparkSession) -> None:
-    """Have PySpark find the classes once of which it makes expressions."""
+    """Make PySpark look up the classes that it builds expressions with only once."""
     jvm: Any = spark._jvm
     for name in _OF_PYSPARK:
         jvm.__dict__[name.rpartition(".")[2]] = java_class(spark, name)

@@ -1,4 +1,4 @@
-"""Databases over JDBC: kinds of them, logins and connections."""
+"""Databases over JDBC: their kinds, logins and connections."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lakemirror.driver.errors import cause_of
 
 
 def literal(text: str) -> str:
-    """A text in SQL, for servers that take no backslash for an escape."""
+    """Return a text as an SQL literal, for servers that do not treat a backslash as an escape character."""
     return "'" + text.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True)
 class Login:
-    """Where a database is, and who asks; the password stands in no message."""
+    """Where a database is, and who connects to it. The password does not appear in any message."""
 
     url: str
     user: str | None = None
     password: str | None = None
 
     def options(self) -> dict[str, str]:
-        """For a JDBC driver."""
+        """Return the options for a JDBC driver."""
         given = {"user": self.user, "password": self.password}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -37,7 +37,7 @@ class Postgres:
     """PostgreSQL 12 and later."""
 
     prefixes = ("jdbc:postgresql:",)
-    """How its URLs begin."""
+    """The prefixes of its URLs."""
     driver = "org.postgresql.Driver"
     """The class of its JDBC driver."""
     settings = (
@@ -45,14 +45,14 @@ class Postgres:
         "SET extra_float_digits = 3; SET bytea_output = 'hex'; SET standard_conforming_strings = on; "
         "SET xmlbinary = 'base64'; SET lc_monetary = 'C'"
     )
-    """SQL that each connection begins with, so that values have one text."""
+    """SQL that is run first on each connection, so that each value has only one text form."""
 
     def url(self, url: str) -> str:
-        """The URL for the driver."""
+        """Return the URL for the driver."""
         return url
 
     def quoted(self, name: str) -> str:
-        """A column, table or schema in SQL."""
+        """Return the name of a column, table or schema, quoted for SQL."""
         return '"' + name.replace('"', '""') + '"'
 
 
@@ -64,7 +64,7 @@ class MySql:
     settings = "SET time_zone = '+00:00', sql_mode = 'NO_BACKSLASH_ESCAPES', NAMES utf8mb4"
 
     def url(self, url: str) -> str:
-        """As MySQL's, for Spark knows how MySQL quotes names."""
+        """Return the URL in MySQL's form, because Spark knows how MySQL quotes names."""
         rest = url.partition(":")[2].partition(":")[2]
         given = "permitMysqlScheme" in rest
         return f"jdbc:mysql:{rest}" + ("" if given else f"{'&' if '?' in rest else '?'}permitMysqlScheme")
@@ -74,8 +74,9 @@ class MySql:
 
 
 def connect(spark: SparkSession, login: Login, kind: Postgres | MySql) -> Any:
-    """A java.sql.Connection that has the settings of its kind; None for a URL that the driver does not
-    understand. Raises Py4JJavaError.
+    """Return a java.sql.Connection with the settings of its kind.
+
+    Returns None for a URL that the driver does not understand. Raises Py4JJavaError.
     """
     jvm: Any = spark._jvm
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
@@ -92,11 +93,11 @@ def connect(spark: SparkSession, login: Login, kind: Postgres | MySql) -> Any:
 
 
 def why_refused(error: Exception) -> str:
-    """Why there is no connection, in one line, and what to do where the driver does not say that."""
+    """Return in one line why there is no connection, and what to do if the driver does not say."""
     cause = cause_of(error)
     if "RSA public key" not in cause:
         return cause
-    # What MySQL 8 and later ask for by default, once after each start of the server.
+    # MySQL 8 and later request this by default, once after each start of the server.
     return (
         f"{cause}: without TLS the password could be read. Add sslMode=verify-full to the parameters of the "
         "URL (with serverSslCert, where the server's certificate is its own), or "
@@ -105,7 +106,10 @@ def why_refused(error: Exception) -> str:
 
 
 def rows(connection: Any, sql: str, values: Sequence[int | str | None] = ()) -> list[tuple[Any, ...]]:
-    """The rows of a query, all values as text; none of a statement that gives no rows."""
+    """Return the rows of a query, with all values as text.
+
+    The list is empty for a statement that returns no rows.
+    """
     statement = _prepared(connection, sql, values)
     try:
         if not (statement.execute() if values else statement.execute(sql)):
@@ -121,7 +125,7 @@ def rows(connection: Any, sql: str, values: Sequence[int | str | None] = ()) -> 
 
 
 def execute(connection: Any, sql: str, values: Sequence[int | str | None] = ()) -> int:
-    """Run a statement with ``values`` for its question marks; how many rows it changed."""
+    """Run a statement with ``values`` for its question marks, and return how many rows it changed."""
     statement = _prepared(connection, sql, values)
     try:
         if values:

@@ -1,28 +1,34 @@
-"""Frames whose rows are kept once they are computed."""
+"""Frames whose rows are kept once they have been computed."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
 _LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
-"""Spark's error class for rows that went with their executor, or were released."""
+"""Spark's error class for rows that were lost with their executor, or were released."""
 
 
 def materialised(frame: DataFrame) -> DataFrame:
-    """The same rows, which stay in memory or on disk when they are first read.
+    """Return a frame with the same rows, which stay in memory or on disk once they have been read.
 
-    Unlike a persisted frame this one is a leaf: Spark neither analyses what it was made of with every query
-    on top of it, nor brings its rows into columns. Rows that are lost are not computed again: `is_lost`.
+    Unlike a persisted frame, this frame is a leaf: Spark does not analyze its origin with every query on top
+    of it, and does not convert its rows to columnar form. Lost rows are not computed again (see `is_lost`).
     """
     return frame.localCheckpoint(eager=False)
 
 
 def release(frame: DataFrame) -> None:
-    """Forget the rows of a frame that `materialised` gave; otherwise they go when nothing refers to them."""
+    """Release the rows of a frame from `materialised`.
+
+    Otherwise they are freed when nothing refers to them any more.
+    """
     context = frame.sparkSession.sparkContext._jsc.sc()
     context.unpersistRDD(frame._jdf.logicalPlan().rdd().id(), False)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether rows were to be read that a lost executor had kept: the batch has to be read again."""
+    """Return whether the error reports rows that were lost with an executor.
+
+    The batch must then be read again.
+    """
     return _LOST in str(error)

@@ -1,4 +1,4 @@
-"""Work on several tables at the same time."""
+"""Processes several tables in parallel."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
 _SIDE_BY_SIDE: Final = min(16, max(4, 2 * (os.cpu_count() or 1)))
-"""Tables that are worked on at the same time: while one waits for its job or a store, others are planned."""
+"""Maximum number of tables that are processed in parallel.
+
+While one waits for its job or a store, others are planned.
+"""
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
 
 def side_by_side(do: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
-    """What ``do`` gives for each of the items, in order; waits for all before the first error is raised."""
+    """Return the result of ``do`` for each item, in order.
+
+    Waits for all of them before it raises the first error.
+    """
     listed = list(items)
     if len(listed) < 2:
         return [do(each) for each in listed]
@@ -25,10 +31,9 @@ def side_by_side(do: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
 
 
 class LookAhead:
-    """Reads in the background what the next batch is going to ask for, while this one is brought to its
-    end.
+    """Reads in the background what the next batch will need, while the current batch is finished.
 
-    What fails is left to the next batch, which meets it again and tells.
+    A failed read is left to the next batch, which runs into the same error and reports it.
     """
 
     def __init__(self) -> None:
@@ -36,7 +41,7 @@ class LookAhead:
         self._waiting: list[Future[None]] = []
 
     def begin(self, reads: Iterable[Callable[[], None]]) -> None:
-        """Start with ``reads``, and forget those of before that did not have their turn."""
+        """Start ``reads``, and cancel earlier ones that have not started yet."""
         for read in self._waiting:
             read.cancel()
         self._waiting = [self._thread.submit(read) for read in reads]

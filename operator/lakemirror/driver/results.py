@@ -17,39 +17,39 @@ def _now() -> datetime:
 
 
 class DriftChange(StrEnum):
-    """What became of a column."""
+    """What happened to a column."""
 
     ADDED = "added"
     WIDENED = "widened"
-    """Its new type holds all values of the old one, or a third one holds both."""
+    """The new type holds all values of the old one, or a third type holds both."""
     DROPPED = "dropped"
     INCOMPATIBLE = "incompatible"
     """No type holds the values of both."""
 
 
 class DriftAction(StrEnum):
-    """What was done about it."""
+    """How the mirror responded to the change."""
 
     ADDED = "added"
     ALTERED = "altered"
-    """The mirror's column has a wider type now."""
+    """The mirror's column now has a wider type."""
     REWRITTEN = "rewritten"
-    """So it does, and the rows were written anew, for programs that cannot read both types."""
+    """Like ``ALTERED``, and the rows were rewritten for programs that cannot read both types."""
     KEPT = "kept"
-    """The mirror keeps the column; new rows have null there."""
+    """The mirror keeps the column, which is null in new rows."""
     SKIPPED = "skipped"
     """The mirror stays as it is."""
     QUARANTINED = "quarantined"
-    """Records with such values are kept aside."""
+    """Records with such values go to the quarantine."""
     STORED_AS_TEXT = "stored-as-text"
 
 
 @dataclass(frozen=True)
 class Drift:
-    """One ``change`` of a column, and the ``action`` upon it. Types are Spark SQL names.
+    """One ``change`` of a column, and the ``action`` that was taken. Types are Spark SQL names.
 
-    ``since`` is the source's time of the first change that had it, ``seen`` when the driver saw it.
-    ``feature`` is the reader feature of Delta that the table needs since then.
+    ``since`` is the source's time of the first event with the change, and ``seen`` is when the driver saw it.
+    ``feature`` is the Delta reader feature that the table has needed since then.
     """
 
     column: str
@@ -63,13 +63,13 @@ class Drift:
 
     @property
     def identity(self) -> tuple[str, str, str | None]:
-        """What makes a drift another one."""
+        """What distinguishes one drift from another."""
         return self.column, self.change, self.to_type
 
 
 @dataclass(frozen=True)
 class Violated:
-    """How many ``records`` did not meet the expectation ``name``, and what was done: warn or quarantine."""
+    """How many ``records`` violated the expectation ``name``, and what was done: warn or quarantine."""
 
     name: str
     on_violation: str
@@ -78,12 +78,12 @@ class Violated:
 
 @dataclass(frozen=True)
 class TableResult:
-    """What one batch did to one table, or several did together.
+    """What one batch did to one table, or what several batches did together.
 
-    ``tombstones_retained``, ``version``, ``rows`` and ``error`` are states: how it is afterwards. ``error``
-    says why the table is refused (the table, the cause and the remedy); None when it is written. ``reach``
-    tells between which positions the changes lie that were new, ``gap`` (hexadecimal digits) a position below
-    all records that were kept aside.
+    ``tombstones_retained``, ``version``, ``rows`` and ``error`` describe the state afterwards. ``error`` says
+    why the table is refused (the table, the cause and the remedy) and is None if the table was written.
+    ``reach`` says between which positions the new changes lie. ``gap`` (hexadecimal digits) is a position
+    below all records that were kept aside.
     """
 
     source: str
@@ -100,15 +100,17 @@ class TableResult:
     gap: str | None = None
 
     def counted(self, **counts: int) -> TableResult:
-        """The same with some of its counters set."""
+        """Return a copy with some of its counters set."""
         return replace(self, counts=self.counts.model_copy(update=counts))
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one batch did. ``rest`` counts the records that belong to no table of the pipeline: records that
-    cannot be read, tombstones and heartbeats, tables that the manifest leaves out. ``tops`` tells what the
-    source's streams have reached, None where the batch is none of the source's own count.
+    """What one batch did.
+
+    ``rest`` counts the records that belong to no table of the pipeline: unreadable records, tombstones and
+    heartbeats, and records of tables that the manifest leaves out. ``tops`` says what the source's streams
+    have reached. It is None if the batch is not one of the source's own numbered batches.
     """
 
     batch_id: int
@@ -118,12 +120,15 @@ class BatchResult:
 
     @property
     def counts(self) -> Counts:
-        """Of the whole batch."""
+        """The counters of the whole batch."""
         return self.rest + Counts.sum_of(table.counts for table in self.tables.values())
 
 
 def without_open(result: BatchResult) -> BatchResult:
-    """A replay's result without the records that stay open: they were counted when they were read first."""
+    """Return a replay's result without the records that stay open.
+
+    They were counted when they were first read.
+    """
     tables = {source: _without_open(each) for source, each in result.tables.items()}
     return replace(result, rest=_settled(result.rest), tables=tables)
 
@@ -140,7 +145,7 @@ def _settled(counts: Counts) -> Counts:
 
 
 def add(before: TableResult | None, now: TableResult) -> TableResult:
-    """Both results of one table as one: counts added, states as they are ``now`` where it tells them."""
+    """Combine two results of one table. Counters are added; states are those of ``now`` if it has them."""
     if before is None:
         return now
     kept = {
@@ -159,7 +164,7 @@ def add(before: TableResult | None, now: TableResult) -> TableResult:
 
 
 def sum_of(violated: Iterable[Violated]) -> tuple[Violated, ...]:
-    """Each expectation once, with all its records."""
+    """Return each expectation once, with the sum of its records."""
     records: dict[tuple[str, str], int] = {}
     for each in violated:
         name = each.name, each.on_violation

@@ -1,4 +1,4 @@
-"""Waiting for a time, or until it is time to stop."""
+"""Waiting for a period of time, or until it is time to stop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 LOOK_SECONDS: Final = 0.2
-"""How often whoever waits looks whether to stop."""
+"""How often a waiting caller checks whether to stop."""
 
 
 def pause(seconds: float, stopping: Callable[[], bool]) -> None:
-    """Wait so long, or until ``stopping`` says so."""
+    """Wait for the given number of seconds, or until ``stopping`` returns true."""
     until = time.monotonic() + seconds
     while not stopping() and (left := until - time.monotonic()) > 0:
         time.sleep(min(LOOK_SECONDS, left))

@@ -1,4 +1,4 @@
-"""Which columns a mirror has after a batch, and how the batch's events are read into them."""
+"""Determines which columns a mirror has after a batch, and how the batch's events are read into them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ from lakemirror.driver.tables.mirror import GAPS_PROPERTY, WIDENING
 
 _ALL = b"\xff" * WIDTH
 _SPELLED_ALIKE = (IntegralType, DecimalType, BooleanType, DateType, StringType)
-"""Types whose values are the same text in Spark and in the source."""
+"""Types whose values have the same text in Spark and in the source."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Events of one schema between two sequences; the columns ``past`` have values of a former life there."""
+    """Events of one schema between two sequences.
+
+    In this span, the columns ``past`` have values of a former life.
+    """
 
     after: bytes | None
     until: bytes | None
@@ -49,7 +52,7 @@ class Span:
 
 
 def names_of(table: MirroredTable, versions: Sequence[Schema]) -> dict[str, str]:
-    """Source column -> mirror column, of the batch and the mirror, without those that are left out."""
+    """Map source columns to mirror columns, for the batch and the mirror, without those that are left out."""
     columns, rename = table.settings.columns, table.rename
     names = [each.name for schema in versions for each in schema.fields]
     found = {name: rename.get(name, name) for name in names if columns is None or columns.keeps(name)}
@@ -61,8 +64,9 @@ def names_of(table: MirroredTable, versions: Sequence[Schema]) -> dict[str, str]
 def turns_of(
     table: MirroredTable, versions: Sequence[Schema], names: dict[str, str], key: Sequence[str]
 ) -> dict[str, Turn]:
-    """What the batch shows of the source's columns, those of the key aside; adds to ``names`` those without a
-    type.
+    """Return what the batch shows about the source's columns, except those of the key.
+
+    Adds the columns that have no type yet to ``names``.
     """
     lives = table.lives
     skipped = table.spec.schema_evolution == "skip" and lives.columns is not None
@@ -81,7 +85,7 @@ def turns_of(
 def spans_of(
     versions: Sequence[Schema], names: Mapping[str, str], turns: Mapping[str, Turn]
 ) -> dict[int | None, list[Span]]:
-    """The events of each schema, cut where a column begins its present life."""
+    """Split the events of each schema where a column begins its current life."""
     groups: dict[int | None, list[Schema]] = {}
     for each in versions:
         groups.setdefault(each.group.schema_id, []).append(each)
@@ -141,7 +145,7 @@ def drift_of(
 
 
 def with_consequence(table: MirroredTable, plan: DriftPlan, drift: Drift) -> Drift:
-    """A changed column with the feature that readers need for it, or how that is avoided."""
+    """Return a drift with the reader feature that it requires, or with how that feature is avoided."""
     altered = plan.alter.get(drift.column)
     if drift.action is DriftAction.ALTERED and not isinstance(altered, (NoneType, StructType, ArrayType)):
         return (
@@ -162,7 +166,7 @@ def readable(
     plan: DriftPlan,
     spans: Mapping[int | None, Sequence[Span]],
 ) -> list[Version]:
-    """How the events of each schema are read. The schemas of keys may differ within one."""
+    """Return how the events of each schema are read. Within one schema, the schemas of keys may differ."""
     found: dict[int | None, list[Version]] = {}
     for schema, refused in zip(versions, plan.refused, strict=True):
         schema_id = schema.group.schema_id
@@ -200,7 +204,7 @@ def _changed(table: MirroredTable, name: str, before: DataType, after: DataType)
 
 
 def _to_keep_both(table: MirroredTable, name: str) -> str:
-    """The remedy for values of a type that the mirror's column cannot hold."""
+    """Return the remedy for values of a type that the mirror's column cannot hold."""
     return (
         f"To write them to a new column, set tables[{table.settings.source}].columns.rename: "
         f"{{{name}: NEW_NAME}} and run `lakemirror replay`"
@@ -208,7 +212,10 @@ def _to_keep_both(table: MirroredTable, name: str) -> str:
 
 
 def tracked_in(table: MirroredTable, reading: Reading, seen: TableOverview) -> list[str]:
-    """Columns whose values may be older than their row: none, until the source leaves out a value once."""
+    """Return the columns whose values may be older than their row.
+
+    There are none until the source leaves out a value for the first time.
+    """
     stored = table.properties.get(GAPS_PROPERTY) == "true"
     if not (stored or seen.gaps or seen.moves):
         return []
@@ -218,7 +225,10 @@ def tracked_in(table: MirroredTable, reading: Reading, seen: TableOverview) -> l
 
 
 def _may_be_left_out(kind: DataType) -> bool:
-    """PostgreSQL leaves out large values only: text, bytes, arrays and the like."""
+    """Return whether the source may leave out values of this type.
+
+    PostgreSQL leaves out only large values: text, bytes, arrays and the like.
+    """
     return isinstance(kind, (StringType, BinaryType, ArrayType, MapType, StructType))
 
 
@@ -226,7 +236,7 @@ def _may_be_left_out(kind: DataType) -> bool:
 
 
 def defaults_of(names: Mapping[str, str], turns: Mapping[str, Turn], plan: DriftPlan) -> dict[str, Field]:
-    """Of which field rows have the default in a column that was added after them, by mirror name."""
+    """Return, by mirror name, the fields whose defaults rows get in columns that were added after them."""
     found = {}
     for name, turn in turns.items():
         column, default = names[name], turn.life.default
@@ -238,7 +248,10 @@ def defaults_of(names: Mapping[str, str], turns: Mapping[str, Turn], plan: Drift
 def fills_of(
     table: MirroredTable, turns: Mapping[str, Turn], reading: Reading, plan: DriftPlan
 ) -> dict[str, Fill]:
-    """What stored rows are to have in columns that begin a new life; looks into the mirror for such rows."""
+    """Return the values that stored rows must get in columns that begin a new life.
+
+    Checks whether the mirror has such rows.
+    """
     if not table.mirror.exists or not reading.key:
         return {}
     names = {name: table.rename.get(name, name) for name in turns}
@@ -260,7 +273,10 @@ def fills_of(
 
 
 def _taken_over(table: MirroredTable, plan: DriftPlan) -> dict[str, Fill]:
-    """Columns of text that the manifest gives another name: rows keep what they had under the first."""
+    """Return the fills for text columns that the manifest renames.
+
+    Rows keep what they had under the former name.
+    """
     found = {}
     for before, column in table.rename.items():
         kind = (table.mirror.columns or {}).get(before)

@@ -1,5 +1,6 @@
-"""Columns that the manifest has computed of others (``columns.expressions``): their types, and whether the
-columns of the mirror fit the expressions.
+"""Columns that the manifest computes from others (``columns.expressions``).
+
+Determines their types, and whether the mirror's columns fit the expressions.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from lakemirror.driver.tables.columns import SHARD
 def computed_of(
     table: MirroredTable, alteration: DriftPlan, dropped: Collection[str]
 ) -> tuple[dict[str, Computed], DriftPlan]:
-    """The expressions of a table with columns after ``alteration``, each with the type of its column, and the
-    alteration with what becomes of these columns. ``dropped`` are the mirror's columns that the source no
-    longer has.
+    """Return a table's expressions and the alteration that also covers their columns.
 
-    Raises Refused for an expression that the columns do not fit.
+    Each expression has the type of its column, given the columns after ``alteration``. ``dropped`` are the
+    mirror's columns that the source no longer has. Raises Refused for an expression that does not fit the
+    columns.
     """
     columns: dict[str, DataType] = dict(alteration.columns)
     if not columns:
@@ -62,7 +63,7 @@ def _checked(table: MirroredTable, sql: str, columns: Mapping[str, DataType], pl
 
 
 def _as_stored(each: Computed, stored: DataType, place: str) -> Computed:
-    """The expression with the type that its column has or can get; raises Refused where there is none."""
+    """Return the expression with the type that its column has or can get. Raises Refused if there is none."""
     if fits(each.kind, stored):
         return replace(each, kind=stored)
     common = widened(stored, each.kind)

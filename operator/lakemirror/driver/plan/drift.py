@@ -1,9 +1,10 @@
-"""Schema drift: what to do when the columns of events and of the mirror differ. Pure functions over Spark
-types.
+"""Schema drift: what to do when the columns of events and of the mirror differ.
 
-Widening follows Delta's list (https://docs.delta.io/latest/delta-type-widening.html); integers become
-decimals or doubles by an explicit ALTER. Structs get the members that they lack, also those within others and
-in arrays; members that are there keep their types.
+Pure functions over Spark types.
+
+Widening follows Delta's list (https://docs.delta.io/latest/delta-type-widening.html). Integers become
+decimals or doubles by an explicit ALTER. Structs get the members that they lack, including structs inside
+other structs and in arrays. Members that exist already keep their types.
 """
 
 from __future__ import annotations
@@ -41,9 +42,7 @@ _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10
 
 @dataclass(frozen=True)
 class SchemaVersion:
-    """The columns (name -> Spark type) that events of one schema carry, and when the first of them
-    happened.
-    """
+    """The columns (name -> Spark type) of the events of one schema, and the time of the first such event."""
 
     columns: Mapping[str, DataType]
     since: datetime | None = None
@@ -51,10 +50,10 @@ class SchemaVersion:
 
 @dataclass(frozen=True)
 class DriftPlan:
-    """What to alter before a table is written, and what of each version can be written.
+    """What to alter before a table is written, and what can be written of each version.
 
     ``columns`` are the mirror's columns afterwards. ``refused[i]`` are the columns of version ``i`` whose
-    type cannot be stored: its records go to quarantine.
+    type cannot be stored: its records go to the quarantine.
     """
 
     columns: dict[str, DataType]
@@ -74,11 +73,11 @@ def plan_drift(
     returned: Collection[str] = (),
     past: Collection[str] = (),
 ) -> DriftPlan:
-    """Compare the mirror's columns (None: there is no table yet) with those of each schema version, oldest
-    first.
+    """Compare the mirror's columns with those of each schema version, oldest first.
 
-    ``dropped`` are the columns that the versions show to be gone, ``returned`` those that are there again;
-    ``past`` the columns that the source no longer has, which only ``evolve`` adds for the sake of old events.
+    ``existing`` is None if there is no table yet. ``dropped`` are the columns that the versions show to be
+    gone, and ``returned`` those that have come back. ``past`` are the columns that the source no longer has;
+    only ``evolve`` adds them, for the sake of old events.
 
     Raises SchemaDriftRefused under the policy ``fail``, naming the column, the policy and the remedy.
     """
@@ -144,7 +143,7 @@ def plan_drift(
 
 
 def fits(value: DataType, stored: DataType) -> bool:
-    """Whether every value of type ``value`` can be stored exactly as ``stored``."""
+    """Return whether every value of type ``value`` can be stored exactly as ``stored``."""
     if isinstance(value, StructType) and isinstance(stored, StructType):
         kinds = {each.name: each.dataType for each in stored.fields}
         return all(each.name in kinds and fits(each.dataType, kinds[each.name]) for each in value.fields)
@@ -156,7 +155,7 @@ def fits(value: DataType, stored: DataType) -> bool:
 
 
 def widened(present: DataType, wanted: DataType) -> DataType | None:
-    """The type to which ``present`` can be altered so that it holds both, or None where there is none."""
+    """Return the type to which ``present`` can be altered so that it holds both, or None if there is none."""
     if present == wanted:
         return present
     if isinstance(present, (StructType, ArrayType)):
@@ -186,8 +185,9 @@ def widened(present: DataType, wanted: DataType) -> DataType | None:
 
 
 def grown(present: DataType, wanted: DataType) -> DataType:
-    """The type ``present`` with the members of structs that ``wanted`` has besides. No struct in Spark has
-    two whose names differ in case alone.
+    """Return ``present`` with the struct members that only ``wanted`` has.
+
+    No struct in Spark has two members whose names differ only in case.
     """
     if isinstance(present, StructType) and isinstance(wanted, StructType):
         kinds = {each.name: each.dataType for each in wanted.fields}

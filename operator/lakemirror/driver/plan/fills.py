@@ -1,4 +1,4 @@
-"""Stored values of a column's former life, and what they become."""
+"""Stored values of a column's former life, and the values that replace them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from lakemirror.driver.tables.columns import T
 
 @dataclass(frozen=True)
 class Fill:
-    """A column that begins a new life: stored values up to the sequence ``until`` become ``value``."""
+    """A column that begins a new life.
+
+    Stored values up to the sequence ``until`` become ``value``.
+    """
 
     value: Column
     until: bytes
@@ -25,7 +28,7 @@ class Fill:
 
 
 def aged(fills: Mapping[str, Fill]) -> Column:
-    """Whether a stored row has a value of a former life of one of the columns."""
+    """BOOLEAN: whether a stored row has a value from a former life of one of the columns."""
     old = [
         is_former(name, each) & ~same_value(T(name), each.value, each.kind) for name, each in fills.items()
     ]
@@ -33,7 +36,7 @@ def aged(fills: Mapping[str, Fill]) -> Column:
 
 
 def is_former(name: str, fill: Fill) -> Column:
-    """BOOLEAN: a stored value is of the column's former life."""
+    """BOOLEAN: whether a stored value is from the column's former life."""
     return stored_seq(name) <= F.lit(fill.until + OWN)
 
 

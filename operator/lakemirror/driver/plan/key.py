@@ -1,4 +1,4 @@
-"""Which key a table's mirror has, and whether a batch fits it."""
+"""Determines which key a table's mirror has, and whether a batch fits it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from lakemirror.driver.tables.mirror import (
 def key_of(
     table: MirroredTable, seen: TableOverview, versions: Sequence[Schema]
 ) -> tuple[list[str], str | None]:
-    """The mirror's key columns, empty where the table is only appended to; and what is wrong with records
-    that have another key, None where there are none.
+    """Return the mirror's key columns, and what is wrong with records that have another key.
 
-    A key is the manifest's, or else the mirror's, or else the one of most records. Raises Refused for a table
-    whose records all have another key than its mirror, and Waiting before there is a row.
+    The key is empty if the table is only appended to. The reason is None if there are no such records.
+
+    The key is the manifest's, otherwise the mirror's, otherwise that of most records. Raises Refused for a
+    table whose records all have another key than its mirror, and Waiting until there is a row.
     """
     if not versions and not table.mirror.exists:
         raise Waiting(
@@ -64,7 +65,7 @@ def key_of(
 
 
 def _another_key(table: MirroredTable, key: Sequence[str], other: Sequence[str]) -> str:
-    """Why a record cannot be applied, and the remedy if the key of the source changed."""
+    """Return why a record cannot be applied, and the remedy if the source's key changed."""
     back = {mirror: source for source, mirror in table.rename.items()}
     made, found = ([back.get(name, name) for name in each] for each in (key, other))
     place = f"tables[{table.settings.source}]"
@@ -83,7 +84,10 @@ def _keyed(key: Sequence[str]) -> str:
 def check_key_columns(
     table: MirroredTable, key: Sequence[str], names: Mapping[str, str], versions: Sequence[Schema]
 ) -> None:
-    """Each key column has to be a column of the rows, for the mirror has no others."""
+    """Check that each key column is a column of the rows, because the mirror has no others.
+
+    Raises Refused, or Waiting if no row has been seen yet.
+    """
     missing = [name for name in key if name not in names.values()]
     if not missing or not versions:
         return
@@ -103,7 +107,7 @@ def check_key_columns(
 
 
 def from_rows(table: MirroredTable, key: Sequence[str], versions: Sequence[Schema]) -> list[str]:
-    """Columns of a declared key that are not part of every record's own key."""
+    """Return the columns of a declared key that are not part of every record's own key."""
     if not table.settings.primary_key or not key:
         return []
     keys = [_renamed(table, names) for each in versions for names in each.keys or [[]]]
@@ -115,7 +119,10 @@ def _renamed(table: MirroredTable, names: Sequence[str]) -> list[str]:
 
 
 def check_key(table: MirroredTable, key: Sequence[str]) -> None:
-    """A table without key is appended to, unless the manifest itself asks for rows by key."""
+    """Check that a table without a key may be kept as a list of events.
+
+    Raises Refused if the manifest itself asks for rows by key, or if the target keeps no events.
+    """
     if not key and table.asks_for_key:
         raise Refused(
             f"mode {table.mode} needs a key, but records of {table.name} have none: "
@@ -133,7 +140,7 @@ def _ordered(columns: str | None) -> str:
 
 
 def made_for_good(table: MirroredTable) -> dict[str, str]:
-    """Properties of a mirror that say which rows it has, by settings that cannot change."""
+    """Return the mirror properties for settings that determine its rows and therefore cannot change."""
     settings = table.settings
     found = {
         FILTER_PROPERTY: settings.filter,
@@ -175,8 +182,10 @@ def _check_made_for_good(table: MirroredTable, what: str) -> None:
 
 
 def check_target(table: MirroredTable, key: Sequence[str]) -> None:
-    """A mirror belongs to one source table of one pipeline; its mode, key, filter and the columns of its
-    order cannot change, for its rows would mean something else.
+    """Check that the mirror belongs to this source table of this pipeline and fits its settings.
+
+    Its mode, key and filter, the columns that determine its order, and the other settings of `made_for_good`
+    cannot change, because its rows would mean something else. Raises Refused.
     """
     what = f"the target {table.mirror.location}"
     owner = table.properties.get(SOURCE_PROPERTY)

@@ -1,12 +1,13 @@
-"""Since when a column of the source is what it is now: columns that were added, dropped, and added again.
+"""Tracks since when a source column has been what it is now.
 
-A column begins a new life when it is added (again): in the source, rows that were written before have its
-default, or null, whatever they held in an earlier life. Two marks tell where that is: the highest sequence
-of an event *without* the column, and the highest of one *with* it. The higher mark says whether the column
-is there now; its life begins after the mark ``absent``. Maxima do not depend on the order of delivery.
+Columns can be added, dropped, and added again. A column begins a new life when it is added (again). Rows that
+were written before then have its default in the source, or null, whatever they held in an earlier life. Two
+marks show where a life begins: the highest sequence of an event *without* the column, and the highest
+sequence of an event *with* it. The higher mark shows whether the column exists now. Its life begins after the
+mark ``absent``. Maxima do not depend on the order of delivery.
 
-The higher mark is the highest sequence of the whole table, which is asked for only where the two have to be
-compared. So a table property holds only what is not plain: columns that were absent once.
+The higher mark is the highest sequence of the whole table, which is looked up only if the two marks must be
+compared. So the table property holds only what is out of the ordinary: columns that were absent at some time.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from lakemirror.driver.parse.values.connect import Field
 
 @dataclass(frozen=True)
 class Seen:
-    """What events say of a column: the highest sequence of one without it, and of one with it.
+    """What events say about a column: the highest sequence of an event without it, and of one with it.
 
-    ``alone`` is the lowest sequence of an event without it, where absence is told from the keys of a JSON
-    object: a single one may be broken, and says nothing. ``defaults`` are those of the events' schemas, each
-    with the lowest sequence of an event of that schema. ``typed`` says that there is a type: of JSON without
-    schema, nothing but null may have been seen.
+    ``alone`` is the lowest sequence of an event without it, if absence is inferred from the keys of a JSON
+    object: a single such object may be broken, and says nothing. ``defaults`` are those of the events'
+    schemas, each with the lowest sequence of an event of that schema. ``typed`` says that the type is known.
+    For JSON without a schema, it is not if only nulls were seen.
     """
 
     absent: bytes | None = None
@@ -36,7 +37,7 @@ class Seen:
     typed: bool = True
 
     def without_absence(self) -> Seen:
-        """The same of records that leave out nulls: a key that is not there says nothing."""
+        """Return the same for records that leave out nulls, where a missing key says nothing."""
         return replace(self, absent=None, alone=None)
 
     def __or__(self, other: Seen) -> Seen:
@@ -51,13 +52,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Life:
-    """The present life of a column, or that it has none (``dropped``).
+    """The current life of a column, or the fact that it has none (``dropped``).
 
-    Up to the sequence ``absent``, values are of a former life (None: it was always there, as far as is
-    known). ``default`` is what older rows have, by the schema of the event at ``default_at``. ``fill`` says
-    that stored rows may still hold values of a former life. ``alone`` is the only event so far whose JSON
-    lacked the column. ``nulls``: the column is there, and nothing but null was seen of it, so that it has no
-    type yet and the mirror does not have it.
+    Values up to the sequence ``absent`` belong to a former life (None: as far as is known, the column always
+    existed). ``default`` is what older rows have, according to the schema of the event at ``default_at``.
+    ``fill`` says that stored rows may still hold values of a former life. ``alone`` is the only event so far
+    whose JSON lacked the column. ``nulls`` says that the column exists but only nulls were seen in it, so it
+    has no type yet and the mirror does not have it.
     """
 
     absent: bytes | None = None
@@ -74,7 +75,7 @@ PLAIN = Life()
 
 @dataclass(frozen=True)
 class Turn:
-    """A column's life after a batch, and whether the batch shows that it was dropped, or is there again."""
+    """A column's life after a batch, and whether the batch shows that it was dropped or has returned."""
 
     life: Life
     dropped: bool = False
@@ -83,10 +84,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Lives:
-    """What is known of a table's columns before a batch, by source name.
+    """What is known about a table's columns before a batch, by source name.
 
-    ``columns`` are those of the mirror, None where there is no mirror yet. ``highest`` gives the highest
-    sequence of the table's events (None: there was none); it may have to be looked up.
+    ``columns`` are those of the mirror, or None if there is no mirror yet. ``highest`` returns the highest
+    sequence of the table's events (None: there was none) and may have to look it up.
     """
 
     stored: Mapping[str, Life]
@@ -95,11 +96,11 @@ class Lives:
 
     @property
     def untyped(self) -> list[str]:
-        """Columns of which nothing but null was seen."""
+        """Columns in which only nulls were seen."""
         return [name for name, life in self.stored.items() if life.nulls]
 
     def after(self, seen: Mapping[str, Seen]) -> dict[str, Turn]:
-        """Each column after a batch."""
+        """Return the state of each column after a batch."""
         return {name: self._turn(name, each) for name, each in seen.items()}
 
     def _turn(self, name: str, seen: Seen) -> Turn:
@@ -124,7 +125,10 @@ class Lives:
 
 
 def _believed(before: Life, seen: Seen) -> tuple[Seen, bytes | None]:
-    """What is seen, without the absence that a single JSON object tells; and that object's sequence."""
+    """Return what was seen, without absence that is inferred from a single JSON object.
+
+    Also returns the sequence of that object.
+    """
     if seen.alone is None or seen.absent is None or seen.absent <= (before.absent or b""):
         return seen, before.alone
     if seen.alone == seen.absent and before.alone in (None, seen.alone):
@@ -133,11 +137,11 @@ def _believed(before: Life, seen: Seen) -> tuple[Seen, bytes | None]:
 
 
 def _with_default(life: Life, before: Life, seen: Seen) -> Life:
-    """The life with the default of its oldest schema."""
+    """Return the life with the default of its oldest schema."""
     found = list(seen.defaults)
     if before.default is not None and before.default_at is not None:
         known = [each for each in found if each[1] == before.default and life.absent == before.absent]
-        found = [each for each in found if each not in known]  # so that nothing is stored anew
+        found = [each for each in found if each not in known]  # so that nothing is stored again
         found.append((before.default_at, before.default))
     if not found:
         return life
@@ -151,7 +155,7 @@ def _at(default: tuple[bytes, Field]) -> bytes:
 
 
 def together(told: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
-    """What several groups of events say, by column."""
+    """Combine what several groups of events say, by column."""
     found: dict[str, Seen] = {}
     for each in told:
         for name, seen in each.items():
@@ -160,13 +164,16 @@ def together(told: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
 
 
 def to_text(lives: Mapping[str, Life]) -> str:
-    """Lives as the value of a table property, without those of which nothing is to be remembered."""
+    """Serialize lives as the value of a table property.
+
+    Lives without anything to remember are left out.
+    """
     told = {name: _document(life) for name, life in lives.items()}
     return json.dumps({name: each for name, each in told.items() if each}, sort_keys=True)
 
 
 def from_text(text: str | None) -> dict[str, Life]:
-    """The reverse of `to_text`."""
+    """Parse the output of `to_text`."""
     return {name: _life(each) for name, each in json.loads(text or "{}").items()}
 
 

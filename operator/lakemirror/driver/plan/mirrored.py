@@ -1,4 +1,7 @@
-"""One source table of a pipeline and its mirror: what the manifest says of it, and what stands in Delta."""
+"""One source table of a pipeline and its mirror.
+
+This is what the manifest says about the table, and what is stored in Delta.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,11 @@ _OWN: Mapping[OwnColumn, str] = {
     "identity": "bigint",
 }
 _OF_SHARD = (COLUMNS_PROPERTY, GAPS_PROPERTY, NULLS_PROPERTY, SHARD_PROPERTY)
-"""Properties that tell of one source table, of which a mirror may have several."""
+"""Properties that describe a single source table. A mirror may have several source tables."""
 
 
 class MirroredTable:
-    """A source table with its settings, mirror and tombstones, as they are known between batches."""
+    """A source table with its settings, mirror and tombstones, as known between batches."""
 
     def __init__(
         self,
@@ -71,9 +74,9 @@ class MirroredTable:
         self.settings = settings
         self.pipeline = pipeline.name
         self.shard = str(name) if settings.merge_shards else None
-        """The name of a shard whose mirror has several."""
+        """The name of this shard, if the mirror has several shards; otherwise None."""
         self.kept_as = settings.source if settings.merge_shards else str(name)
-        """Whose the mirror is, in this pipeline."""
+        """The name of the mirror's owner in this pipeline."""
         self.source = owner_of(pipeline.name, self.kept_as)
         self._reported = {each.identity for each in reported}
         self._highest: bytes | None = None
@@ -81,35 +84,35 @@ class MirroredTable:
         self._conditions: dict[str, tuple[dict[str, DataType], Condition]] = {}
         self._computed: dict[str, tuple[dict[str, DataType], Computed]] = {}
         self.warned_of_order = False
-        """Whether somebody was told that changes came out of order."""
+        """Whether a warning about changes out of order was logged."""
         self.has_view = False
-        """Whether this run has made the view of the current rows, or has tried to."""
+        """Whether this run has created the view of the current rows, or has tried to."""
 
     @cached_property
     def location(self) -> Location:
-        """Where the mirror stands or is going to stand."""
+        """Where the mirror is, or is going to be."""
         assert self.settings.target is not None
         return locate(self.settings.target, self.name, groups_of(self.settings.source, str(self.name)))
 
     @cached_property
     def mirror(self) -> Store:
-        """The mirror, as it was read last. Raises Refused for a location that cannot be."""
+        """The mirror as it was last read. Raises Refused for an impossible location."""
         check_location(self.settings.source, self.location)
         return self._open_store(self.spark, self.location)
 
     @cached_property
     def tombstones(self) -> Tombstones:
-        """Only of a mirror that exists."""
+        """The tombstones. Only for a mirror that exists."""
         return Tombstones(self.spark, self.mirror.facts(self.shard))
 
     @property
     def tombstone_summary(self) -> Summary:
-        """Of a mirror that may not be there yet."""
+        """The summary of the tombstones; it is empty if the mirror does not exist yet."""
         return self.tombstones.summary if self.mirror.exists else Summary()
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The mirror's table properties, of a shard its own; none before it is there."""
+        """The mirror's table properties, or those of this shard; empty until the mirror exists."""
         if not self.mirror.exists:
             return {}
         if self.shard is None:
@@ -124,11 +127,11 @@ class MirroredTable:
         return found
 
     def property_name(self, name: str) -> str:
-        """What a property is called in the mirror."""
+        """Return the name of a property in the mirror."""
         return f"{name}.{self.shard}" if self.shard is not None and name in _OF_SHARD else name
 
     def rows(self, version: int | None = None) -> DataFrame:
-        """The mirror's rows, now or at a version; of a shard its own."""
+        """Return the mirror's rows, now or at a version; for a shard, only its own rows."""
         rows = self.mirror.frame(version).alias("t")
         return rows if self.shard is None else rows.where(of_shard(self.shard))
 
@@ -139,63 +142,69 @@ class MirroredTable:
 
     @property
     def soft(self) -> str | None:
-        """The column that says when a row was deleted, where deletes are soft; versions need none."""
+        """The column that says when a row was deleted, if deletes are soft.
+
+        A mirror of versions does not need one.
+        """
         delete = self.settings.delete if self.mode != "scd2" else None
         return delete.column if delete is not None and delete.type == "soft" else None
 
     @property
     def own(self) -> dict[str, DataType]:
-        """The columns that the manifest adds to the mirror, but for those that are computed of others."""
+        """The columns that the manifest adds to the mirror, except those that are computed from others."""
         return {name: DataType.fromDDL(_OWN[what]) for name, what in self.settings.own_columns.items()}
 
     @property
     def avoided(self) -> Mapping[str, Sequence[str]]:
-        """Reader features of Delta that the mirror must not have, each with the programs that lack it."""
+        """Delta reader features that the mirror must not have, each with the programs that lack it."""
         return self.settings.target.avoided if self.settings.target is not None else {}
 
     @property
     def change_feed(self) -> bool | None:
-        """Whether the mirror keeps Delta's change feed; None: as it is."""
+        """Whether the mirror keeps Delta's change feed. None leaves this as it is."""
         return self.settings.target.change_feed if self.settings.target is not None else None
 
     @property
     def asks_for_key(self) -> bool:
-        """Whether the manifest asks for rows by key for this very table, not for tables in general; a
-        conflict needs a key as well.
+        """Whether the manifest asks for rows by key for this particular table, and not for tables in general.
+
+        Detecting conflicts requires a key as well.
         """
         listed = self.spec.listed(str(self.name))
         return listed is not None and (listed.mode in ("scd1", "scd2") or listed.on_conflict == "fail")
 
     def condition(self, sql: str, columns: Mapping[str, DataType]) -> Condition:
-        """A condition on rows with these columns, looked at again only when they change; raises
-        WrongCondition.
+        """Return a checked condition on rows with these columns.
+
+        It is checked again only when the columns change. Raises WrongCondition.
         """
         if sql not in self._conditions or self._conditions[sql][0] != columns:
             self._conditions[sql] = dict(columns), condition.checked(self.spark, sql, columns)
         return self._conditions[sql][1]
 
     def computed(self, sql: str, columns: Mapping[str, DataType]) -> Computed:
-        """The same of an expression of any type."""
+        """Return a checked expression of any type, under the same rules as `condition`."""
         if sql not in self._computed or self._computed[sql][0] != columns:
             self._computed[sql] = dict(columns), computed.checked(self.spark, sql, columns)
         return self._computed[sql][1]
 
     @property
     def rename(self) -> Mapping[str, str]:
-        """Mirror names of the source columns that the manifest renames."""
+        """The mirror names of the source columns that the manifest renames."""
         return (self.settings.columns and self.settings.columns.rename) or {}
 
     @property
     def declared(self) -> dict[str, DataType]:
-        """Types that the manifest gives, by source name."""
+        """The types that the manifest declares, by source name."""
         columns = self.settings.columns
         types = (columns and columns.types) or {}
         return {name: DataType.fromDDL(ddl) for name, ddl in types.items()}
 
     @property
     def fed(self) -> dict[str, DataType] | None:
-        """The mirror's columns that the source's columns are written to, by source name; None without a
-        mirror.
+        """The mirror's columns that source columns are written to, by source name.
+
+        None if there is no mirror.
         """
         if self.mirror.columns is None:
             return None
@@ -215,16 +224,19 @@ class MirroredTable:
 
     @property
     def lives(self) -> Lives:
-        """What is known of the source's columns."""
+        """What is known about the source's columns."""
         return Lives(self.stored_lives, self.fed, self.highest)
 
     @property
     def stored_lives(self) -> dict[str, Life]:
-        """As the mirror's property has them."""
+        """The lives that the mirror's property holds."""
         return from_text(self.properties.get(COLUMNS_PROPERTY))
 
     def highest(self) -> bytes | None:
-        """The highest sequence of the events that are applied; looked up once, if at all."""
+        """Return the highest sequence of the applied events.
+
+        It is looked up only when needed, and then kept.
+        """
         if self._highest is None and self.mirror.exists:
             row = self.rows().agg(F.max("__seq")).first()
             stored = as_bytes(row[0]) if row is not None else None
@@ -233,16 +245,19 @@ class MirroredTable:
         return self._highest
 
     def applied(self, seen: TableOverview) -> None:
-        """Note that a batch's events are applied."""
+        """Record that a batch's events were applied."""
         last = max((each.last_seq for each in seen.groups.values() if each.last_seq), default=b"")
         if seen.unanchored:
-            self._highest = None  # such an event may be placed higher than it says
+            self._highest = None  # an unanchored event may be placed higher than its own sequence
         elif self._highest is not None:
             self._highest = max(self._highest, last)
 
     @property
     def writes_nulls(self) -> bool:
-        """Whether a JSON null was seen in a record without schema: who writes one leaves out no column."""
+        """Whether a JSON null was seen in a record without a schema.
+
+        A source that writes nulls leaves out no columns.
+        """
         return self._writes_nulls or self.properties.get(NULLS_PROPERTY) == "true"
 
     @writes_nulls.setter
@@ -250,19 +265,19 @@ class MirroredTable:
         self._writes_nulls = seen
 
     def unreported(self, drift: Sequence[Drift]) -> tuple[Drift, ...]:
-        """The drift that nobody was told of yet."""
+        """Return the drift that has not been reported yet."""
         return tuple(each for each in drift if each.identity not in self._reported)
 
     def report(self, drift: Sequence[Drift]) -> None:
-        """Note that a drift was told."""
+        """Record that a drift was reported."""
         self._reported.update(each.identity for each in drift)
 
     def stored_seqs(self, reading: Reading, version: int | None = None) -> DataFrame:
-        """The sequence of each row of the mirror, now or at a version: key, stored."""
+        """Return the sequence of each row of the mirror, now or at a version. Columns: key, stored."""
         rows = self.rows(version)
         return rows.select(stored_key(reading), T("__seq").alias("stored"))
 
 
 def stored_key(reading: Reading) -> Column:
-    """The ``key`` of a stored row, as a state has it."""
+    """Return the ``key`` of a stored row, in the form that a state has."""
     return F.struct(*[T(name).cast(reading.columns[name]).alias(name) for name in reading.key]).alias("key")

@@ -1,5 +1,6 @@
-"""Whether the names of a table and of its columns can stand in Delta as they are; what cannot is refused by
-name, with what to do.
+"""Checks whether the names of a table and its columns are possible in Delta as they are.
+
+Names that are not are refused, with what to do about them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ RESERVED = (
     "__delta_internal_row_index",
     "__delta_internal_is_row_deleted",
 )
-"""Columns that Delta and Spark add to a table themselves while they read or merge it."""
+"""Columns that Delta and Spark themselves add to a table while they read or merge it."""
 
 _LONGEST_FOLDER = 255
-"""Bytes in the name of a folder, on all file systems that have such a limit."""
+"""Maximum length of a folder's name in bytes, on all file systems that have such a limit."""
 
 
 def check_columns(
@@ -40,12 +41,13 @@ def check_columns(
     own: Collection[str] = (),
     metadata: Collection[str] = METADATA,
 ) -> None:
-    """Raise Refused unless every column of ``source`` (what the manifest calls the table) has a name of its
-    own in the mirror.
+    """Check that every column of a table has a name of its own in the mirror.
 
-    ``versions`` are the source's columns, by schema; ``names`` what they are called in the mirror;
-    ``columns`` those of the mirror, without its ``metadata``, without ``soft``, the column of a soft
-    delete, and without those of its ``own`` that the manifest adds.
+    ``source`` is what the manifest calls the table. ``versions`` are the source's columns, by schema, and
+    ``names`` their names in the mirror. ``columns`` are the mirror's columns, without its ``metadata``,
+    without ``soft`` (the column of a soft delete), and without its ``own`` columns, which the manifest adds.
+
+    Raises Refused, also for a column of the ``key`` whose values cannot be compared.
     """
     settings = f"tables[{source}].columns"
     for version in versions:
@@ -96,8 +98,9 @@ def check_features(
     columns: Mapping[str, DataType],
     avoided: Mapping[str, Sequence[str]],
 ) -> None:
-    """Raise Refused where the mirror has, or its ``columns`` need, a reader feature of Delta that is to be
-    ``avoided``: for each of those the programs that lack it.
+    """Raise Refused if the mirror has, or its ``columns`` need, a Delta reader feature that must be avoided.
+
+    ``avoided`` maps each such feature to the programs that lack it.
     """
     for name, kind in columns.items():
         if MAPPING in avoided and needs_mapping({name: kind}):
@@ -117,7 +120,7 @@ def check_features(
 
 
 def check_location(source: str, location: Location) -> None:
-    """Raise Refused for a target that no file system or catalog can have."""
+    """Raise Refused for a target that is impossible in any file system or catalog."""
     remedy = f"set tables[{source}].target"
     if location.path is not None:
         longest = max(location.path.split("/"), key=lambda part: len(part.encode()))
@@ -136,7 +139,7 @@ def check_location(source: str, location: Location) -> None:
 
 
 def _check_renamed(version: Sequence[str], names: Mapping[str, str], settings: str) -> None:
-    """One schema's columns do not meet in one column of the mirror."""
+    """Check that no two columns of one schema are written to the same column of the mirror."""
     seen: dict[str, str] = {}
     for name in version:
         other = seen.setdefault(names[name], name)
@@ -148,7 +151,7 @@ def _check_renamed(version: Sequence[str], names: Mapping[str, str], settings: s
 
 
 def _problems(kind: DataType) -> Iterator[str]:
-    """What is wrong with the names inside of a type."""
+    """Yield what is wrong with the names inside a type."""
     if isinstance(kind, ArrayType):
         yield from _problems(kind.elementType)
     elif isinstance(kind, MapType):

@@ -1,11 +1,14 @@
-"""Why a table is not mirrored in a batch."""
+"""The reasons why a table is not mirrored in a batch."""
 
 from __future__ import annotations
 
 
 class Refused(Exception):
-    """A table that cannot be mirrored as it is asked for: its records are held, and the others go on."""
+    """A table cannot be mirrored as requested. Its records are held, and the other tables continue."""
 
 
 class Waiting(Exception):
-    """A table of which too little is known yet. No error: its records are held until more has come."""
+    """Too little is known about a table yet.
+
+    This is not an error: its records are held until more arrives.
+    """

@@ -1,4 +1,4 @@
-"""Which schemas a table's events have in a batch: embedded, or told from the values."""
+"""Determines which schemas a table's events have in a batch: embedded, or inferred from the values."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from lakemirror.driver.sequence import as_bytes
 class Schema:
     """The schema of a group of events: the source's columns and their types in Spark.
 
-    ``keys`` are the key columns of its records, those of most first: more than one where they differ.
-    ``told`` says when records without schema had a column and when not; an embedded schema has all columns.
+    ``keys`` are the key columns of its records, the most frequent first; there are several if records differ.
+    ``told`` says when records without a schema had a column and when they did not. An embedded schema has all
+    columns.
     """
 
     group: Group
@@ -37,7 +38,7 @@ class Schema:
     told: Mapping[str, Seen] = field(default_factory=dict)
 
     def says(self, column: str) -> Seen:
-        """What its events say of a column of the source."""
+        """Return what the events of this schema say about a column of the source."""
         if self.group.schema_id is None:
             return self.told.get(column, Seen(typed=False))
         first, last = self.group.first_seq or b"", self.group.last_seq or b""
@@ -50,7 +51,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class _Told:
-    """What records without schema say: types, key columns, and when a column was there."""
+    """What records without a schema say: types, key columns, and when a column was present."""
 
     types: Mapping[str, DataType]
     keys: Sequence[Sequence[str]]
@@ -58,7 +59,7 @@ class _Told:
 
 
 class Schemas:
-    """The schemas of one table; an embedded one is parsed once."""
+    """The schemas of one table. Each embedded schema is parsed once."""
 
     def __init__(self, table: MirroredTable) -> None:
         self._table = table
@@ -66,7 +67,10 @@ class Schemas:
         self._parsed: dict[tuple[int | None, int | None], Schema] = {}
 
     def of(self, changes: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> list[Schema]:
-        """The schemas of a batch's changes, oldest first; ``documents`` are the embedded ones by id."""
+        """Return the schemas of a batch's changes, oldest first.
+
+        ``documents`` are the embedded schemas, by ID.
+        """
         told = _Told({}, (), {})
         if any(None in identity for identity in seen.groups):
             told = self._shaped(seen) or self._told(changes)
@@ -92,8 +96,10 @@ class Schemas:
         return Schema(group, fields, types, keys, told.columns)
 
     def _shaped(self, seen: TableOverview) -> _Told | None:
-        """What the shapes of records without schema tell; None where their values have to be read: for
-        a column that is new, a first null, or objects, which may have new members.
+        """Return what the shapes of records without a schema say, or None if the values must be read.
+
+        The values must be read if there is a new column or a first null, and if there are objects, which may
+        have new members.
         """
         table, existing = self._table, self._table.fed
         if existing is None or (seen.nulls and not table.writes_nulls):
@@ -117,10 +123,10 @@ class Schemas:
         return _Told(existing, _keys_of(shapes), told)
 
     def _told(self, changes: DataFrame) -> _Told:
-        """Columns and keys of the records without schema.
+        """Return the columns and keys of the records without a schema.
 
-        A column's type is the mirror's (with the members that objects have besides), then that of the
-        manifest, then what the values say; while all of them are null, it has none.
+        A column's type is the mirror's (plus any new members of objects), otherwise the manifest's, otherwise
+        the one that the values show. While all of its values are null, it has no type.
         """
         table = self._table
         existing = table.fed or {}
@@ -145,7 +151,7 @@ class Schemas:
 def _aggregated(
     changes: DataFrame, names: Collection[str], *, shapes: bool = True, nulls: bool = False
 ) -> Row:
-    """What `_seen` and `_keys` take, in one pass over the records without schema."""
+    """Compute what `_seen` and `_keys` need, in one pass over the records without a schema."""
     plain = F.col("schema_id").isNull()
     image = F.when(plain, F.col("row_text"))
     there = F.json_object_keys(image)
@@ -176,7 +182,7 @@ def _has_members(kind: DataType) -> bool:
 
 
 def _has_null(image: Column) -> Column:
-    """Whether a value of a JSON object is null."""
+    """BOOLEAN: whether a JSON object contains a null value."""
     return F.exists(F.map_values(F.from_json(image, "map<string,string>")), lambda value: value.isNull())
 
 
@@ -192,7 +198,7 @@ def _seen(row: Row, names: Collection[str]) -> dict[str, Seen]:
 
 
 def _of_shapes(name: str, rows: Sequence[Shape]) -> Seen:
-    """What rows of some shapes tell of a column."""
+    """Return what rows of these shapes say about a column."""
     there = [each for each in rows if name in (each.names or ())]
     absent = [each for each in rows if name not in (each.names or ())]
     return Seen(
@@ -203,7 +209,10 @@ def _of_shapes(name: str, rows: Sequence[Shape]) -> Seen:
 
 
 def _keys_of(shapes: Sequence[Shape]) -> list[list[str]]:
-    """The key columns of records without key schema: those of most, then others that differ."""
+    """Return the key columns of records without a key schema.
+
+    The most frequent ones come first, then others that differ.
+    """
     events = Counter[tuple[str, ...]]()
     for each in shapes:
         if each.key is not None:
@@ -216,7 +225,10 @@ def _keys_of(shapes: Sequence[Shape]) -> list[list[str]]:
 
 
 def _keys(row: Row) -> list[list[str]]:
-    """The key columns of records without key schema: those of most, then others that differ."""
+    """Return the key columns of records without a key schema.
+
+    The most frequent ones come first, then others that differ.
+    """
     if row["key"] is None:
         return []
     found: list[list[str]] = [json.loads(row["key"])]

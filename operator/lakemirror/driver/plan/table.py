@@ -1,4 +1,4 @@
-"""What a batch asks of one table, decided from what is known without reading its rows."""
+"""Plans what a batch does to one table, using only what is known without reading its rows."""
 
 from __future__ import annotations
 
@@ -29,16 +29,21 @@ from lakemirror.driver.tables.columns import SHARD, metadata_of
 
 @dataclass(frozen=True)
 class TablePlan:
-    """How one table's part of a batch is read, and what becomes of its mirror's form.
+    """How one table's part of a batch is read, and how its mirror is altered.
 
-    ``seen`` is what the batch has of the table, ``alteration`` what becomes of the mirror's columns, and
-    ``drift`` what nobody was told of yet. ``reading`` says how events are read; ``lives`` are the source's
-    columns after the batch, ``fills`` what stored rows have in columns that begin a new life. ``tracked``
-    are the columns whose values may be older than their row, ``soft`` the column of a soft delete,
-    ``former_floor`` the sequence of the newest truncate before the batch. In mode scd2 ``compared`` are the
-    columns whose changes begin versions (None: all changes do), and ``initial`` is since when rows are valid
-    that were there before their first change. ``mode`` is ``append`` where there is no key. ``comments`` are
-    those of columns, by mirror name.
+    - ``seen``: what the batch has for the table
+    - ``alteration``: what happens to the mirror's columns
+    - ``drift``: the drift that has not been reported yet
+    - ``reading``: how events are read
+    - ``lives``: the lives of the source's columns after the batch
+    - ``fills``: what stored rows get in columns that begin a new life
+    - ``tracked``: the columns whose values may be older than their row
+    - ``soft``: the column of a soft delete
+    - ``former_floor``: the sequence of the newest truncate before the batch
+    - ``compared``: in mode scd2, the columns whose changes begin versions (None: all changes do)
+    - ``initial``: in mode scd2, since when rows are valid that existed before their first change
+    - ``mode``: ``append`` if there is no key
+    - ``comments``: the comments of columns, by mirror name
     """
 
     seen: TableOverview
@@ -55,16 +60,19 @@ class TablePlan:
     mode: Mode = "scd1"
     comments: Mapping[str, str] = field(default_factory=dict)
     computed: Mapping[str, Computed] = field(default_factory=dict)
-    """The columns that the manifest has computed of others."""
+    """The columns that the manifest computes from others."""
     decoding: Reading | None = None
-    """How events are decoded; None where ``reading`` tells. That of a shard has the shard's name besides."""
+    """How events are decoded, or None if ``reading`` says so.
+
+    The ``reading`` of a shard also has its name.
+    """
 
 
 def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Schema]) -> TablePlan:
-    """The plan for what a batch has of a table; its schemas are ``versions``, oldest first.
+    """Plan what to do with a batch's part of a table.
 
-    Raises Refused for a table that cannot be mirrored as it is asked for, Waiting for one of which too little
-    is known, and SchemaDriftRefused.
+    ``versions`` are its schemas, oldest first. Raises Refused for a table that cannot be mirrored as
+    requested, Waiting for a table about which too little is known, and SchemaDriftRefused.
     """
     mirror_key, other_key = key.key_of(table, seen, versions)
     if table.mirror.exists:
@@ -125,7 +133,7 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
 
 
 def _docs(versions: Sequence[Schema], names: Mapping[str, str]) -> dict[str, str]:
-    """What the source says of its columns, by mirror name."""
+    """Return the source's comments on its columns, by mirror name."""
     return {
         names[each.name]: each.doc
         for version in versions
@@ -135,7 +143,7 @@ def _docs(versions: Sequence[Schema], names: Mapping[str, str]) -> dict[str, str
 
 
 def _with_shard(reading: Reading) -> Reading:
-    """The columns and key of a mirror that has several shards."""
+    """Add the shard's name to the columns and the key, for a mirror that has several shards."""
     if reading.shard is None:
         return reading
     key = [SHARD, *reading.key] if reading.key else []
@@ -148,7 +156,10 @@ def _initial(table: MirroredTable) -> datetime | None:
 
 
 def _compared(table: MirroredTable, reading: Reading) -> tuple[str, ...] | None:
-    """The mirror's columns whose changes begin versions; raises Refused for those that it does not have."""
+    """Return the mirror's columns whose changes begin versions.
+
+    Raises Refused for columns that it does not have.
+    """
     if table.settings.tracked_columns is None:
         return None
     columns = tuple(table.rename.get(name, name) for name in table.settings.tracked_columns)
@@ -162,7 +173,7 @@ def _compared(table: MirroredTable, reading: Reading) -> tuple[str, ...] | None:
 
 
 def _filter(table: MirroredTable, alteration: DriftPlan) -> Condition | None:
-    """What rows have to meet."""
+    """Return the condition that rows must meet."""
     sql = table.settings.filter
     if sql is None or not alteration.columns:
         return None
@@ -170,7 +181,7 @@ def _filter(table: MirroredTable, alteration: DriftPlan) -> Condition | None:
 
 
 def _expectations(table: MirroredTable, alteration: DriftPlan) -> tuple[Expected, ...]:
-    """What rows should meet."""
+    """Return the conditions that rows should meet."""
     listed = table.settings.expectations or ()
     found = []
     for each in listed if alteration.columns else ():
@@ -181,7 +192,7 @@ def _expectations(table: MirroredTable, alteration: DriftPlan) -> tuple[Expected
 
 
 def _condition(table: MirroredTable, alteration: DriftPlan, sql: str, place: str) -> Condition:
-    """A condition that was checked; raises Refused for one that these columns do not fit."""
+    """Return a checked condition. Raises Refused if it does not fit these columns."""
     try:
         return table.condition(sql, alteration.columns)
     except WrongCondition as error:

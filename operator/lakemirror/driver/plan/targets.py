@@ -1,4 +1,4 @@
-"""Which source table has which target: no two share one."""
+"""Assigns targets to source tables, so that no two tables share one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lakemirror.driver.tables.names import Location
 
 
 class Targets:
-    """The targets of a pipeline's tables; safe to use from several threads.
+    """The targets of a pipeline's tables. Thread-safe.
 
-    ``known`` are the targets that have been written so far, with their source tables.
+    ``known`` maps the targets that have been written so far to their source tables.
     """
 
     def __init__(self, known: Mapping[str, str]) -> None:
@@ -22,12 +22,12 @@ class Targets:
         self._writing: dict[str, RLock] = {}
 
     def writing(self, location: Location) -> RLock:
-        """Held by the one shard that writes a mirror."""
+        """Return the lock that a shard holds while it writes to a mirror."""
         with self._lock:
             return self._writing.setdefault(canonical(str(location)), RLock())
 
     def claim(self, location: Location, source: str) -> None:
-        """Give a target to a source table; Refused when it belongs to another one."""
+        """Assign a target to a source table. Raises Refused if it belongs to another one."""
         with self._lock:
             owner = self._owners.setdefault(canonical(str(location)), source)
         if owner != source:
@@ -38,7 +38,10 @@ class Targets:
 
 
 def canonical(target: str) -> str:
-    """What is the same for all spellings of a target: catalogs and some file systems ignore case."""
+    """Return a form that is the same for all spellings of a target.
+
+    Catalogs and some file systems ignore case.
+    """
     path = re.sub(r"^file:/*(?=/)", "", target)
     scheme, separator, rest = path.rpartition("://")
     return (scheme + separator + re.sub(r"/+", "/", rest).rstrip("/")).lower()

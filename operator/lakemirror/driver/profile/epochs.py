@@ -1,4 +1,4 @@
-"""Epochs of positions: what a declared one decides, and which one has to be declared. Pure."""
+"""Epochs of positions: what a declared epoch decides, and which epoch must be declared. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SNAPSHOT: Final = (
 
 
 def with_epochs(memory: Memory, ordering: Ordering) -> Memory:
-    """What was remembered, with the epochs that were declared since."""
+    """Return what was remembered, with the epochs that have been declared since applied to it."""
     return {
         stream: declared(place, _starts_of(stream, ordering)) if place.tail else place
         for stream, place in memory.items()
@@ -27,8 +27,10 @@ def with_epochs(memory: Memory, ordering: Ordering) -> Memory:
 
 
 def declared(place: Place, epochs: Sequence[tuple[int, int]]) -> Place:
-    """A place whose undecided tail is decided where an epoch was declared for it: then it is what came last,
-    and what follows may be below it. ``epochs`` are numbers and first offsets.
+    """Settle a place's undecided tail if an epoch was declared for it.
+
+    The tail is then what came last, and what follows may lie below it. ``epochs`` are pairs of a number and a
+    first offset.
     """
     tail = []
     for stretch in place.tail:
@@ -49,7 +51,7 @@ def declared(place: Place, epochs: Sequence[tuple[int, int]]) -> Place:
 
 
 def _starts_of(stream: Stream, ordering: Ordering) -> list[tuple[int, int]]:
-    """Where the declared epochs begin in a stream's partition."""
+    """Return where the declared epochs begin in a stream's partition, as pairs of a number and an offset."""
     found = ((each.epoch, each.from_.get(stream.topic, {})) for each in ordering.epochs)
     return [(number, firsts[stream.partition]) for number, firsts in found if stream.partition in firsts]
 
@@ -62,8 +64,10 @@ def remedy(
     *,
     snapshot: bool = False,
 ) -> str:
-    """What happened and what to do, with the whole new value of ``ordering.epochs``; ``snapshot``: it is rows
-    of a snapshot alone.
+    """Return a message that says what happened and what to do.
+
+    It contains the complete new value of ``ordering.epochs``. ``snapshot`` means that all of these records
+    are rows of a snapshot.
     """
     (topic, partition), offset = min(begun.items())
     stretches = [
@@ -90,8 +94,9 @@ def remedy(
 
 
 def extended(ordering: Ordering, begun: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
-    """The declared epochs and the one that begins there: a new one, unless the highest has none of these
-    partitions yet.
+    """Return the declared epochs, plus the one that begins at ``begun``.
+
+    It is a new epoch, unless the highest declared one does not have any of these partitions yet.
     """
     epochs: list[dict[str, Any]] = [
         {"epoch": each.epoch, "from": {t: {str(p): o for p, o in starts.items()} for t, starts in froms}}

@@ -1,4 +1,7 @@
-"""Whether positions of the source have started again: what a stream's stretches say of it. Pure."""
+"""Decides whether the source's positions have started again, from the stretches of its streams.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from lakemirror.driver.profile.positions import (
 )
 
 Later = Mapping[Stream, Sequence[tuple[Former, Stretch]]]
-"""By stream, what it has below and later than what mirrors have, one stretch for each table."""
+"""By stream: what it has below and later than what mirrors have, with one stretch per table."""
 
 
 def is_unclear(place: Place, seen: StreamSeen, *, known: bool = True) -> bool:
-    """Whether something may lie below what came before it, so that a closer look is needed.
+    """Return whether something may lie below what came before it, so that a closer look is needed.
 
     ``place`` is what was remembered before the batch, if the stream was ``known``.
     """
@@ -36,8 +39,9 @@ def is_unclear(place: Place, seen: StreamSeen, *, known: bool = True) -> bool:
 
 
 def settle(place: Place, stretches: Sequence[Stretch]) -> Place:
-    """What is remembered of a stream after the ``stretches`` of a batch, by offset. What is below what came
-    before is undecided, until something is above again; but evidence stays.
+    """Return what to remember about a stream after the ``stretches`` of a batch, which are sorted by offset.
+
+    What lies below what came before is undecided until something lies above again. Evidence stays, however.
     """
     for stretch in stretches:
         if not stretch.above:
@@ -55,18 +59,21 @@ def settle(place: Place, stretches: Sequence[Stretch]) -> Place:
 
 
 def is_evidence(stretch: Stretch, place: Place) -> bool:
-    """Whether a stretch cannot be sent again: it is later than everything before it, or of a new server."""
+    """Return whether a stretch cannot be a repeated delivery.
+
+    That is the case if it is later than everything before it, or comes from a new server.
+    """
     later = stretch.time is not None and place.time is not None and stretch.time > place.time
     moved = bool(place.servers) and not set(stretch.servers) <= set(place.servers)
     return later or moved
 
 
 def starts(memory: Memory, later: Later, tolerance: int) -> dict[tuple[str, int], int]:
-    """Where a new epoch begins, by topic and partition; empty without evidence.
+    """Return where a new epoch begins, by topic and partition. Empty if there is no evidence.
 
-    Where one partition has evidence, the undecided tails of the same connector's other partitions are taken
-    along, unless they are nearer to where their partition stood: then they were sent again. ``later`` has
-    what is later than a mirror; ``tolerance`` is in microseconds.
+    If one partition has evidence, the undecided tails of the same connector's other partitions are included,
+    unless they are nearer to where their partition stood: those were sent again. ``later`` holds what is
+    later than a mirror. ``tolerance`` is in microseconds.
     """
     found = _evidence(memory, later, tolerance)
     begun: dict[tuple[str, int], int] = {}
@@ -80,7 +87,7 @@ def starts(memory: Memory, later: Later, tolerance: int) -> dict[tuple[str, int]
 
 
 def _evidence(memory: Memory, later: Later, tolerance: int) -> dict[str, list[Stretch]]:
-    """What cannot have been sent again, by connector."""
+    """Return what cannot have been sent again, by connector."""
     found: dict[str, list[Stretch]] = {}
     for stream, place in memory.items():
         found.setdefault(stream.name, []).extend(each for each in place.tail if is_evidence(each, place))
@@ -94,7 +101,7 @@ def _evidence(memory: Memory, later: Later, tolerance: int) -> dict[str, list[St
 
 
 def _begins(place: Place, later: Sequence[tuple[Former, Stretch]], evidence: Sequence[Stretch]) -> list[int]:
-    """The offsets from which on a stream's changes belong to the new positions."""
+    """Return the offsets from which a stream's changes belong to the new positions."""
     undecided = [(each, place.top.seq) for each in place.tail if not _is_known(each, place, evidence)]
     undecided += [(each, former.seq) for former, each in later]
     offsets = [
@@ -104,12 +111,12 @@ def _begins(place: Place, later: Sequence[tuple[Former, Stretch]], evidence: Seq
 
 
 def _is_known(stretch: Stretch, place: Place, evidence: Sequence[Stretch]) -> bool:
-    """Whether a stretch is of a server that was there before, and no evidence itself."""
+    """Return whether a stretch comes from known servers only and is not evidence itself."""
     return bool(stretch.servers) and set(stretch.servers) <= set(place.servers) and stretch not in evidence
 
 
 def _is_nearer(stretch: Stretch, evidence: Sequence[Stretch], stood: str) -> bool:
-    """Whether a stretch lies nearer to the new positions than to where its partition stood."""
+    """Return whether a stretch lies nearer to the new positions than to where its partition stood."""
     low, here, before = (int(each, 16) for each in (min(each.low for each in evidence), stretch.low, stood))
     high = int(max(each.high for each in evidence), 16)
     away = max(low - here, here - high, 0)
@@ -119,7 +126,7 @@ def _is_nearer(stretch: Stretch, evidence: Sequence[Stretch], stood: str) -> boo
 def first_place(
     stream: Stream, seen: StreamSeen, memory: Memory, standing: Callable[[str], Sequence[Standing]]
 ) -> Place:
-    """A stream that is read for the first time."""
+    """Return the place of a stream that is read for the first time."""
     known = {(each.topic, each.partition) for each in memory}
     former = {}
     for table in seen.tables:
@@ -133,18 +140,18 @@ def first_place(
 
 
 def unbroken(seen: StreamSeen) -> Stretch:
-    """A batch in which nothing falls back."""
+    """Return the single stretch of a batch in which no position falls back."""
     low = min(low for low, _ in seen.tables.values())
     return Stretch(-1, seen.top.offset, low, seen.top.seq, seen.time, tuple(seen.servers), above=True)
 
 
 def advanced(place: Place, seen: StreamSeen) -> Place:
-    """A place with the highest positions that a batch has."""
+    """Return the place, raised to the highest positions of a batch."""
     return replace(place, top=max(place.top, seen.top), streamed=highest(place.streamed, seen.streamed))
 
 
 def with_snapshots(place: Place, seen: StreamSeen) -> Place:
-    """A place with the snapshots of a batch that is going to be applied, and not undecided."""
+    """Return the place with the snapshots of a batch that is going to be applied, except undecided ones."""
     decided = {at for at in seen.reads if not any(each.low <= at <= each.high for each in place.tail)}
     if unreached(place) or decided <= set(place.snapshots):
         return place
@@ -152,8 +159,10 @@ def with_snapshots(place: Place, seen: StreamSeen) -> Place:
 
 
 def _joined(stretches: Sequence[Stretch], stretch: Stretch) -> list[Stretch]:
-    """Add a stretch to those before it; one that goes on is one with the last, one that is known stays
-    one.
+    """Add a stretch to the earlier ones.
+
+    It is joined with the last one if it continues it, and with one that it overlaps, so that a known stretch
+    is not added twice.
     """
     for i, other in enumerate(stretches):
         overlaps = stretch.first <= other.last and other.first <= stretch.last
@@ -174,7 +183,7 @@ def _joined(stretches: Sequence[Stretch], stretch: Stretch) -> list[Stretch]:
 
 
 def formers(places: Memory, seen: Mapping[Stream, StreamSeen]) -> Iterable[tuple[Stream, dict[str, Former]]]:
-    """Streams that have something below and later than what a mirror has."""
+    """Yield the streams that have something below and later than what a mirror has."""
     for stream, each in seen.items():
         found = {}
         for table, former in places[stream].former.items():
@@ -186,7 +195,10 @@ def formers(places: Memory, seen: Mapping[Stream, StreamSeen]) -> Iterable[tuple
 
 
 def without_reached(place: Place, later: Sequence[tuple[Former, Stretch]]) -> Place:
-    """A place without what the stream has reached, with where begins what waits."""
+    """Return the place without the tables whose mirrors its stream has caught up with.
+
+    The remaining ones get the offset at which their waiting changes begin.
+    """
     firsts = {former: stretch.first for former, stretch in later}
     left = {}
     for table, former in unreached(place):
@@ -196,5 +208,5 @@ def without_reached(place: Place, later: Sequence[tuple[Former, Stretch]]) -> Pl
 
 
 def unreached(place: Place) -> list[tuple[str, Former]]:
-    """The tables whose mirrors stand higher than their stream has come since, and where."""
+    """Return the tables whose mirrors are still ahead of their stream, and what these mirrors hold."""
     return [(table, each) for table, each in place.former.items() if place.top.seq < each.seq]

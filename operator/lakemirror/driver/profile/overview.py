@@ -1,4 +1,7 @@
-"""What a batch holds, in one aggregation: tables, schemas, positions, and what is no change at all."""
+"""Determines what a batch contains, in one aggregation.
+
+This covers its tables, schemas and positions, and the records that are not changes.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,15 @@ from lakemirror.driver.profile.positions import Stream, StreamSeen
 from lakemirror.driver.tables.names import TableName, name_of
 
 _SHAPES = 4096
-"""Shapes of records without schema that are told apart, by their hash."""
+"""Number of shapes of records without a schema that are told apart, by their hash."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Records without schema that have the same columns: the ``names`` in their image, which is a row's or
-    (not ``row``) the before image of a delete, and in their ``key``; None where there is no such object.
+    """Records without a schema that have the same columns.
+
+    ``names`` are the columns in their image, and ``key`` those in their key; each is None if there is no such
+    object. ``row`` says whether the image is that of a row; otherwise, it is the before image of a delete.
     """
 
     names: tuple[str, ...] | None
@@ -40,8 +45,9 @@ class Shape:
 
 @dataclass
 class Group:
-    """Events of one schema in one table. ``shapes`` are those of events without schema, None where they
-    cannot be told apart.
+    """Events of one table that have the same schema.
+
+    ``shapes`` are those of events without a schema, or None if they cannot be told apart.
     """
 
     schema_id: int | None
@@ -55,8 +61,10 @@ class Group:
 
 @dataclass
 class TableOverview:
-    """Events of one table. ``nulls``: some record without schema may have a JSON null. ``moves``: a change of
-    a key is two records; ``rekeyed``: an update changes its row's key by itself.
+    """The events of one table.
+
+    ``nulls`` says that some record without a schema may contain a JSON null. ``moves`` says that a change of
+    a key is sent as two records. ``rekeyed`` says that a single update changes the key of its row.
     """
 
     name: TableName
@@ -80,10 +88,12 @@ class TableOverview:
 
 @dataclass
 class Overview:
-    """All of a batch. ``documents`` are schema documents seen for the first time, by id, ``unknown_schemas``
-    what records say of schemas that have to be asked for. ``streams`` are the positions, ``held`` the events
-    whose order is undecided (see `lakemirror.driver.profile.rewinds`), ``again`` those of files that their
-    table has.
+    """What the whole batch contains.
+
+    ``documents`` are the schema documents that were seen for the first time, by ID. ``unknown_schemas`` is
+    what records say about schemas that must be fetched. ``streams`` are the positions. ``held`` counts the
+    events whose order is undecided (see `lakemirror.driver.profile.rewinds`), and ``again`` those from files
+    that their table already has.
     """
 
     records: int = 0
@@ -98,7 +108,7 @@ class Overview:
     again: int = 0
 
     def unreadable_schemas(self) -> dict[tuple[str, int], str]:
-        """Why a schema document seen for the first time cannot be read, by column of its id and id."""
+        """Return why new schema documents cannot be read, by the column that holds their ID and the ID."""
         found = {}
         for table in self.tables.values():
             for value, key in table.groups:
@@ -117,13 +127,14 @@ def _unreadable(document: str, parse: Callable[[str], object]) -> str | None:
     try:
         parse(document)
         return None
-    except Exception as error:  # whatever is wrong with it, it is wrong with these records alone
+    except Exception as error:  # whatever is wrong, only these records are affected
         return f"the embedded schema cannot be read: {error or type(error).__name__}"
 
 
 def overview(events: DataFrame, *, every: int = 1) -> Overview:
-    """Aggregate classified events; this materialises them. Whether positions grow is
-    seen from those at offsets that ``every`` divides.
+    """Aggregate classified events. This materializes them.
+
+    Whether positions grow is determined from the events at offsets that ``every`` divides.
     """
     shape, groups, aggregates = _expressions(every)
     grouped = events.select("*", shape).groupBy(*groups).agg(*aggregates)
@@ -154,7 +165,10 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
 
 @kept
 def _expressions(every: int) -> tuple[Column, list[Column], list[Column]]:
-    """What events get, once, as it reads the images; what they are grouped by; what is told of a group."""
+    """Return the shape hash of an event, the grouping columns, and the aggregates of a group.
+
+    The shape hash is computed only once, because it reads the images.
+    """
     aggregates = [
         *_shapes(),
         F.count("*").alias("events"),
@@ -181,18 +195,18 @@ def _expressions(every: int) -> tuple[Column, list[Column], list[Column]]:
 
 
 def _rekeys() -> Column:
-    """BOOLEAN: an update that changes its row's key by itself."""
+    """BOOLEAN: whether the event is an update that changes the key of its row in a single record."""
     return F.coalesce((F.col("op") == Op.UPDATE) & F.col("old_key_text").isNotNull(), F.lit(False))
 
 
 def _groups() -> list[Column]:
-    """What events are grouped by."""
+    """Return the columns by which events are grouped."""
     names = ("kind", "database", "schema", "table", "schema_id", "key_schema_id", "topic", "partition")
     return [*map(F.col, (*names, "stream")), F.pmod("shape_hash", F.lit(_SHAPES)).alias("shape")]
 
 
 def _shape() -> Column:
-    """BIGINT: which columns an event without schema has; null for other events."""
+    """BIGINT: identifies the columns of an event without a schema; null for other events."""
     plain = (F.col("kind") == "change") & (F.col("schema_id").isNull() | F.col("key_schema_id").isNull())
     return F.when(plain, F.xxhash64(_names(), _key_names(), F.col("row_text").isNotNull()))
 
@@ -206,7 +220,7 @@ def _key_names() -> Column:
 
 
 def _shapes() -> list[Column]:
-    """Aggregates that `_add_shape` takes."""
+    """Return the aggregates that `_add_shape` needs."""
     return [
         F.first(_names()).alias("names"),
         F.first(_key_names()).alias("key_names"),
@@ -255,7 +269,7 @@ def _count(result: Overview, row: Row) -> None:
 
 
 def _learn(result: Overview, row: Row, *schemas: str) -> None:
-    """Keep the schema documents that events have brought."""
+    """Keep the schema documents that events brought."""
     for name in schemas:
         identity, document = row[f"{name}_id"], row[f"{name}_text"]
         if identity is not None and document is not None:
@@ -263,7 +277,10 @@ def _learn(result: Overview, row: Row, *schemas: str) -> None:
 
 
 def _attribute(result: Overview, tombstones: Mapping[str, int]) -> None:
-    """Kafka's tombstones name no table: they count for the one table of their topic."""
+    """Attribute Kafka tombstones to tables.
+
+    A Kafka tombstone does not name a table, so it counts for the table of its topic if there is only one.
+    """
     for topic, count in tombstones.items():
         owners = [table for table in result.tables.values() if topic in table.topics]
         if len(owners) == 1:
@@ -281,7 +298,7 @@ def source_of() -> Column:
 
 
 def with_readable_schemas(events: DataFrame, seen: Overview) -> tuple[DataFrame, Overview]:
-    """The batch with those changes set apart (kind ``no schema``) whose embedded schema cannot be read."""
+    """Set apart (kind ``no schema``) the changes whose embedded schema cannot be read."""
     wrong = seen.unreadable_schemas()
     if not wrong:
         return events, seen

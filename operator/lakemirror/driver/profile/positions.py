@@ -1,5 +1,6 @@
-"""Positions of a source: what is remembered of each stream of changes, and what a batch has of it. Values
-alone, and their JSON.
+"""Positions of a source: what is remembered about each stream of changes, and what a batch has from it.
+
+Only values, and their JSON form.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from lakemirror.driver.consistent.complete import Top
 
 MOST: Final = 100
-"""Stretches and servers that are remembered of a partition."""
+"""Maximum number of stretches, of servers and of snapshots that are remembered for a stream."""
 
 
 class Stream(NamedTuple):
@@ -25,7 +26,7 @@ class Stream(NamedTuple):
 
 
 class At(NamedTuple):
-    """A sequence as hexadecimal digits, and the last offset at which it stood."""
+    """A sequence in hexadecimal digits, and the last offset at which it occurred."""
 
     seq: str
     offset: int
@@ -33,8 +34,10 @@ class At(NamedTuple):
 
 @dataclass(frozen=True)
 class Stretch:
-    """Changes at growing positions, from offset ``first`` to ``last``; ``time`` is the latest source time, in
-    microseconds. ``above`` all that came before them, or below.
+    """Changes at growing positions, from offset ``first`` to ``last``.
+
+    ``low`` and ``high`` are their lowest and highest sequences. ``time`` is the latest source time, in
+    microseconds. ``above`` says whether the stretch lies above everything that came before it, or below.
     """
 
     first: int
@@ -48,8 +51,9 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Former:
-    """What a mirror holds of a table from before this reading: highest sequence, latest time; and the first
-    offset of what is below and later than that.
+    """What a mirror holds of a table from before this reading: the highest sequence and the latest time.
+
+    ``first`` is the first offset of what lies below that sequence and is later than that time.
     """
 
     seq: str
@@ -59,12 +63,13 @@ class Former:
 
 @dataclass(frozen=True)
 class Place:
-    """What is remembered of a stream.
+    """What is remembered about a stream.
 
-    ``top`` is its highest change, ``streamed`` the highest that is no snapshot row; ``time`` and ``servers``
-    are the latest source time (microseconds) and the servers up to there, ``tail`` what is undecided since.
-    ``former``, by table, is there until the stream has reached it. ``snapshots`` are the sequences of the
-    connector's snapshots that were applied: what stands there is of the same source.
+    ``top`` is its highest change, and ``streamed`` its highest change that is not a snapshot row. ``time``
+    and ``servers`` are the latest source time (microseconds) and the servers up to there. ``tail`` is what
+    has been undecided since. ``former``, by table, is kept until the stream has caught up with it.
+    ``snapshots`` are the sequences of the connector's snapshots that were applied: rows at these sequences
+    come from the same source.
     """
 
     top: At
@@ -81,10 +86,12 @@ Memory = Mapping[Stream, Place]
 
 @dataclass
 class StreamSeen:
-    """What a batch has of a stream. ``last`` is the last offset of a change that is anchored (see
-    `lakemirror.driver.sequence`), ``last_unanchored`` of one that is not; ``ordered`` says whether the
-    positions of each table grow; ``tables`` has the lowest sequence and the latest time of each; ``reads``
-    are sequences of snapshot rows, of each table the least and the greatest.
+    """What a batch has from a stream.
+
+    ``last`` is the last offset of an anchored change (see `lakemirror.driver.sequence`), and
+    ``last_unanchored`` that of an unanchored one. ``ordered`` says whether the positions of each table grow.
+    ``tables`` has the lowest sequence and the latest time of each table. ``reads`` has the lowest and the
+    highest sequence of each table's snapshot rows.
     """
 
     top: At
@@ -99,7 +106,7 @@ class StreamSeen:
 
 
 class Standing(NamedTuple):
-    """What a mirror has of a partition."""
+    """What a mirror has from a partition."""
 
     topic: str | None
     partition: int | None
@@ -108,7 +115,7 @@ class Standing(NamedTuple):
 
 
 def newest(memories: Iterable[Memory]) -> dict[Stream, Place]:
-    """Of several queries' memories, the one of each stream that is furthest."""
+    """Merge the memories of several queries: for each stream, the place that is furthest ahead wins."""
     merged: dict[Stream, Place] = {}
     for memory in memories:
         for stream, place in memory.items():
@@ -118,15 +125,17 @@ def newest(memories: Iterable[Memory]) -> dict[Stream, Place]:
 
 
 def committed_by_all(memory: Memory, now: datetime, retention: timedelta) -> bytes:
-    """The sequence below which no stream is expected to bring anything: the least of their highest ones,
-    without streams that are quiet; empty where nothing is known.
+    """Return the sequence below which no stream is expected to deliver anything.
 
-    A stream is quiet when its newest change is older, by more than ``retention``, than the newest change of
-    all streams: by the source's own times, so that a driver that was away takes no stream for quiet which it
-    has not read yet. What a quiet stream still brings from below is later than the retention promises to wait
-    for: it was made before the tombstone and comes at least that long after it, and is counted as
-    late_after_collection if it writes a row. A stream without times, or with changes whose place is
-    undecided, is never quiet.
+    This is the lowest of the streams' highest sequences, except for streams that are quiet. It is empty if
+    nothing is known.
+
+    A stream is quiet if its newest change is older than the newest change of all streams by more than
+    ``retention``. The source's own times are compared, so a driver that was down does not mistake a stream
+    that it has not read yet for a quiet one. Anything that a quiet stream still delivers from below is later
+    than the retention promises to wait for: it was made before the tombstone and arrives at least that long
+    after it. It is counted as late_after_collection if it writes a row. A stream without times, or with
+    changes whose place is undecided, is never quiet.
     """
     moment = int(now.timestamp() * 1e6)
     newest = min(max((each.time for each in memory.values() if each.time is not None), default=0), moment)
@@ -140,19 +149,22 @@ def committed_by_all(memory: Memory, now: datetime, retention: timedelta) -> byt
 
 
 def streamed(memory: Memory) -> Callable[[object], str | None]:
-    """Tells which position the changes of a stream have reached; None for one that is not remembered."""
+    """Return a function that gives the position that the changes of a stream have reached.
+
+    It gives None for a stream that is not remembered.
+    """
     tops = {stream: place.streamed.seq for stream, place in memory.items() if place.streamed is not None}
     return lambda stream: tops.get(stream)  # type: ignore[call-overload]
 
 
 def last_snapshot(memory: Memory, log: str) -> str | None:
-    """The position of the last snapshot of a log; None where none is remembered."""
+    """Return the position of a log's last snapshot, or None if no snapshot is remembered."""
     places = (place for stream, place in memory.items() if stream.name == log)
     return max((each for place in places for each in place.snapshots), default=None)
 
 
 def tops(memory: Memory) -> tuple[Top, ...]:
-    """What the changes of each stream have reached."""
+    """Return what the changes of each stream have reached."""
     return tuple(
         Top(stream.name, place.streamed and place.streamed.seq, place.time)
         for stream, place in sorted(memory.items())
@@ -160,12 +172,15 @@ def tops(memory: Memory) -> tuple[Top, ...]:
 
 
 def to_json(memory: Memory) -> str:
-    """As the audit keeps it."""
+    """Serialize a memory in the form in which the audit stores it."""
     return json.dumps([[list(stream), asdict(place)] for stream, place in sorted(memory.items())])
 
 
 def from_json(text: str) -> dict[Stream, Place]:
-    """What `to_json` wrote; nothing of what earlier versions did, which knew less."""
+    """Read what `to_json` wrote.
+
+    The result is empty for text from earlier versions, which stored less.
+    """
     document = json.loads(text)
     if not isinstance(document, list):
         return {}
@@ -186,15 +201,15 @@ def _place(document: Mapping[str, Any]) -> Place:
 
 
 def highest(one: At | None, other: At | None) -> At | None:
-    """The higher of two positions; None where there is none."""
+    """Return the higher of two positions, or None if there is none."""
     return max(one, other) if one and other else one or other
 
 
 def latest(one: int | None, other: int | None) -> int | None:
-    """The later of two times; None where there is none."""
+    """Return the later of two times, or None if there is none."""
     return other if one is None else one if other is None else max(one, other)
 
 
 def with_servers(place: Place, stretch: Stretch) -> tuple[str, ...]:
-    """The servers that are remembered of a place, and those of a stretch that comes after it."""
+    """Return a place's remembered servers, together with those of a stretch that follows it."""
     return tuple(sorted({*place.servers, *stretch.servers}))[:MOST]

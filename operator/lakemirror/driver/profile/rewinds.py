@@ -1,22 +1,23 @@
-"""Positions that start again, after a failover or a restore: found before anything of them is dropped.
+"""Detects positions that start again after a failover or a restore, before any such change is dropped.
 
-Changes of one connector stand in each partition in the order of their positions. A connector that restarts
-sends a tail once more, until it reaches the highest position again. So a change that lies below what came
-before it was either sent again, or made by another server, whose log began elsewhere. What is sent again is
-never later than all that came before it, and from no new server. So a change that is, is evidence that the
-positions have started again. Without evidence the changes since the highest position are undecided: they wait
-in the quarantine, until the highest position is reached again or an epoch is declared.
+In each partition, the changes of one connector are in the order of their positions. A connector that restarts
+sends a tail again, until it reaches the highest position again. So a change that lies below what came before
+it was either sent again, or made by another server whose log began elsewhere. A change that is sent again is
+never later than everything before it, and never comes from a new server. A change that is later or comes from
+a new server is therefore evidence that the positions have started again. Without evidence, the changes since
+the highest position are undecided: they wait in the quarantine until the highest position is reached again or
+an epoch is declared.
 
-Rows of a snapshot stand at the position at which it was read; one that is taken again stands higher. Those
-that stand exactly where a snapshot stood that was applied before are of the same source, and are applied,
-however late they come.
+Rows of a snapshot have the position at which the snapshot was read; if the snapshot is taken again, its
+position is higher. Rows at exactly the position of a snapshot that was applied earlier come from the same
+source, and are applied however late they arrive.
 
-A reading that has no memory of positions (a new checkpoint, a reset, a new topic) is compared with what
-stands in the mirrors. There, everything may be sent again: only what is later than all that stands there
-waits, and is evidence when it is later by more than ``ordering.toleranceMs``.
+A reading without a memory of positions (a new checkpoint, a reset, a new topic) is compared with the
+positions in the mirrors. In that case, everything may be sent again. Only what is later than everything in
+the mirrors waits, and it is evidence if it is later by more than ``ordering.toleranceMs``.
 
-`judge` is for the batch. What is remembered is in `positions`, what Spark finds in the events in `stretches`;
-`evidence` decides, and `epochs` says what to do.
+`judge` is the entry point for a batch. `positions` defines what is remembered, `stretches` finds it in the
+events with Spark, `evidence` decides, and `epochs` says what to do.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ _SNAPSHOT_REASON: Final = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """``held``: BOOLEAN of the events that wait (`reason` says why); None when none does. ``memory`` is what
-    to remember.
+    """The verdict on a batch.
+
+    ``held`` is a BOOLEAN column that selects the events that wait (`reason` says why), or None if none do.
+    ``memory`` is what to remember.
     """
 
     memory: Memory
@@ -70,10 +73,10 @@ def judge(
     ordering: Ordering,
     standing: Callable[[str], Sequence[Standing]] = lambda table: (),
 ) -> Verdict:
-    """What of a batch has to wait, and what to remember of it.
+    """Determine which events of a batch must wait, and what to remember about the batch.
 
-    ``standing`` tells what the mirror of a source table has. Raises SourceRestarted, with the epoch that has
-    to be declared.
+    ``standing`` returns what the mirror of a source table has. Raises SourceRestarted with the epoch that
+    must be declared.
     """
     before = {
         stream: memory.get(stream) or evidence.first_place(stream, each, memory, standing)

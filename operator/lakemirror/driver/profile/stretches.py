@@ -1,4 +1,4 @@
-"""What the events of a batch say of the source's positions, as Spark finds it."""
+"""Finds with Spark what the events of a batch say about the source's positions."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _TOPS: Final = (
 
 
 def aggregates(every: int = 1) -> list[Column]:
-    """For a group of one stream and table: what `note` wants of it. Whether its positions grow is seen from
-    those at offsets that ``every`` divides.
+    """Return the aggregates that `note` and `part` need, for a group of one stream and table.
+
+    Whether positions grow is determined from the events at offsets that ``every`` divides.
     """
     at = F.struct("seq", "offset")
     placed = F.col("stream").isNotNull()
@@ -61,17 +62,17 @@ def aggregates(every: int = 1) -> list[Column]:
 
 
 def _streamed() -> Column:
-    """BOOLEAN: a change that stands in its stream at its position."""
+    """BOOLEAN: whether the event is a change that is in its stream at its position."""
     return F.col("stream").isNotNull() & ~_was_read()
 
 
 def _was_read() -> Column:
-    """BOOLEAN: a row that was read from the table."""
+    """BOOLEAN: whether the row was read from the table."""
     return F.coalesce(F.col("op") == Op.READ, F.lit(False))
 
 
 def part(row: Row) -> Part:
-    """What a group's row has of its table in its stream."""
+    """Return what a group's row says about its table in its stream."""
     name, topic = row["stream"], row["topic"]
     ours = topic is not None and topic.startswith(OWN_TOPICS)
     return Part(
@@ -88,7 +89,7 @@ def _ends(low: bytearray | None, top: bytearray | None) -> tuple[str, str] | Non
 
 
 def note(found: dict[Stream, StreamSeen], row: Row, table: str) -> None:
-    """Add a group's row to what a batch has."""
+    """Add a group's row to what was ``found`` in the batch."""
     if row["stream"] is None:
         return
     stream = Stream(row["topic"], row["partition"], row["stream"])
@@ -108,7 +109,10 @@ def note(found: dict[Stream, StreamSeen], row: Row, table: str) -> None:
 
 
 def standing(rows: DataFrame) -> list[Standing]:
-    """What a mirror has, by the partition that it came from; ``rows``: topic, partition, seq, event_time."""
+    """Return what a mirror has, by the partition from which it came.
+
+    ``rows`` has the columns topic, partition, seq and event_time.
+    """
     found = rows.groupBy("topic", "partition").agg(
         F.max("seq").alias("seq"), F.max(F.unix_micros("event_time")).alias("time")
     )
@@ -120,9 +124,11 @@ def standing(rows: DataFrame) -> list[Standing]:
 
 
 def cut(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> dict[Stream, list[Stretch]]:
-    """The closer look: the stretches of these streams, cut where a position falls back, passes the highest,
-    or comes from another server. What stands where the stream was read before is one stretch above. Rows of
-    a snapshot that was applied before are in none: that they come again says nothing.
+    """Take the closer look: return the stretches of the ``unclear`` streams.
+
+    A stretch ends where a position falls back, passes the highest one, or comes from another server. Events
+    at offsets that were read before form one stretch, which counts as above. Rows of a snapshot that was
+    applied before are in no stretch, because it means nothing that they come again.
     """
     stretches = (
         _numbered(_without_known_reads(_beside_tops(events, unclear)))
@@ -136,7 +142,7 @@ def cut(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> dict[Strea
 
 
 def _beside_tops(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> DataFrame:
-    """The events of these streams, each beside the highest position that was there before the batch."""
+    """Return the events of these streams, each with its stream's highest position before the batch."""
     none = Place(At("", -1))
     tops = [
         (
@@ -164,8 +170,9 @@ def _beside_tops(events: DataFrame, unclear: Mapping[Stream, Place | None]) -> D
 
 
 def _without_known_reads(events: DataFrame) -> DataFrame:
-    """Events that lie ``above`` all that came before, or not; without rows of snapshots that were read above
-    before, and come again.
+    """Mark whether events lie ``above`` everything that came before them.
+
+    Rows of snapshots that were read above earlier and now come again are left out.
     """
     order = Window.partitionBy(*_STREAM, "old").orderBy("offset", "seq")
     past = order.rowsBetween(Window.unboundedPreceding, -1)
@@ -178,7 +185,7 @@ def _without_known_reads(events: DataFrame) -> DataFrame:
 
 
 def _numbered(events: DataFrame) -> DataFrame:
-    """Events with the number of their ``stretch``."""
+    """Add to each event the number of its ``stretch``."""
     order = Window.partitionBy(*_STREAM, "old").orderBy("offset", "seq")
     past = order.rowsBetween(Window.unboundedPreceding, -1)
     steps = events.withColumn("before", F.last("server", ignorenulls=True).over(past))
@@ -205,7 +212,10 @@ def _of_stretch() -> list[Column]:
 def later_than_mirrors(
     events: DataFrame, waiting: Mapping[Stream, Mapping[str, Former]]
 ) -> dict[Stream, list[tuple[Former, Stretch]]]:
-    """What these streams have below and later than what the mirrors have, one stretch for each table."""
+    """Return what these streams have below and later than what the mirrors have.
+
+    There is one stretch per table.
+    """
     found: dict[Stream, list[tuple[Former, Stretch]]] = {}
     for stream, formers in waiting.items():
         for table, former in formers.items():
@@ -218,7 +228,10 @@ def later_than_mirrors(
 
 
 def are_reads(events: DataFrame, begun: Mapping[tuple[str, int], int]) -> bool:
-    """Whether what stands at and after these offsets, by topic and partition, is rows of snapshots alone."""
+    """Return whether only snapshot rows are found from these offsets on.
+
+    ``begun`` has the offsets by topic and partition.
+    """
     after = [
         (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") >= offset)
         for (topic, partition), offset in begun.items()
@@ -229,7 +242,7 @@ def are_reads(events: DataFrame, begun: Mapping[tuple[str, int], int]) -> bool:
 
 
 def held_by(memory: Memory) -> Column | None:
-    """BOOLEAN: the events that wait, by what is remembered; None when none can."""
+    """BOOLEAN: whether the event waits, according to what is remembered. None if no event can wait."""
     conditions = [_undecided(stream, place) for stream, place in memory.items() if place.tail]
     conditions += [
         _of(stream) & _is_later(table, former)
@@ -249,27 +262,32 @@ def _undecided(stream: Stream, place: Place) -> Column:
 
 
 def _is_tail(offset: Column, seq: Column, streamed_offset: Column, streamed_seq: Column) -> Column:
-    """BOOLEAN: after the highest position and below it; an unanchored change is no snapshot row's equal."""
+    """BOOLEAN: whether the event comes after the highest position and lies below it.
+
+    Unanchored changes are compared with other changes only, not with snapshot rows.
+    """
     plain = (F.col("offset") > offset) & (_reach() < seq)
     anchored_no_more = (F.col("offset") > streamed_offset) & (_reach() < streamed_seq)
     return F.when(F.col("unanchored"), anchored_no_more).otherwise(plain)
 
 
 def _of(stream: Stream) -> Column:
-    """BOOLEAN, never null: an event of the stream."""
+    """BOOLEAN, never null: whether the event belongs to the stream."""
     parts = zip(("topic", "partition", "stream"), stream, strict=True)
     return reduce(Column.__and__, [F.col(name).eqNullSafe(F.lit(value)) for name, value in parts])
 
 
 def _is_later(table: str, former: Former) -> Column:
-    """BOOLEAN: a change of a table below and later than what its mirror has."""
+    """BOOLEAN: whether the event is a change of the table that is below and later than its mirror."""
     name = name_of(F.col("database"), F.col("schema"), F.col("table"))
     return (name == table) & (_reach() < former.seq) & (_time() > former.time)
 
 
 def _reach() -> Column:
-    """STRING: the sequence as digits, of a snapshot row the highest at its position: it shows all that was
-    changed up to there, although it yields to each such change.
+    """STRING: the sequence in hexadecimal digits; for a snapshot row, the highest sequence at its position.
+
+    A snapshot row shows everything that was changed up to its position, although it yields to each of these
+    changes.
     """
     digits = F.lower(F.hex("seq"))
     major, minor = F.substring(digits, 1, 24), F.substring(digits, 25, 20)
@@ -278,7 +296,10 @@ def _reach() -> Column:
 
 
 def _time() -> Column:
-    """The source's time, unless it lies more than a day after the record's own: such a clock says nothing."""
+    """The source's time, unless it is more than a day later than the record's own time.
+
+    A clock that is so far off says nothing.
+    """
     too_late = F.col("source_time") > F.unix_micros("timestamp") + F.lit(86_400_000_000)
     return F.when(~F.coalesce(too_late, F.lit(False)), F.col("source_time"))
 

@@ -1,8 +1,8 @@
-"""Between which keys a batch lies, so that only the files are read that may hold them.
+"""Determines the range of a batch's keys, so that only files that may contain them are read.
 
-Delta keeps the least and greatest value of columns in each file (PROTOCOL.md, Per-file Statistics; long texts
-are cut, outwards). In a MERGE it skips a file itself when the condition compares a column with constants
-(https://docs.delta.io/optimizations-oss/).
+Delta stores the minimum and maximum of columns for each file (PROTOCOL.md, Per-file Statistics; long texts
+are truncated, outwards). In a MERGE, Delta itself skips a file if the condition compares a column with
+constants (https://docs.delta.io/optimizations-oss/).
 """
 
 from __future__ import annotations
@@ -34,26 +34,32 @@ _PARTS: Final = 8
 
 
 def has_bounds(kind: DataType) -> bool:
-    """Whether files can be skipped by the range of such a column."""
+    """Return whether files can be skipped by the range of a column of this type."""
     return type(kind) in _BITS or isinstance(kind, StringType)
 
 
 def ends(column: Column, kind: DataType) -> tuple[Column, Column]:
-    """The least and the greatest value, as aggregates; dates as days since 1970, for Python knows fewer."""
+    """Return the minimum and the maximum of a column, as aggregates.
+
+    Dates are converted to days since 1970, because Python supports fewer dates.
+    """
     comparable = F.unix_date(column) if isinstance(kind, DateType) else column
     return F.min(comparable), F.max(comparable)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The values of a key column of type ``kind`` lie between two values from `ends`."""
+    """The range of the values of a key column of type ``kind``: between two values from `ends`."""
 
     kind: DataType
     low: Any
     high: Any
 
     def meets(self, least: Any, greatest: Any) -> bool:
-        """Whether a file may hold such a value, by its statistics; None where they do not say."""
+        """Return whether a file may contain such a value, according to its statistics.
+
+        ``least`` and ``greatest`` are None if the statistics do not say.
+        """
         try:
             least, greatest = (_comparable(each, self.kind) for each in (least, greatest))
         except ValueError:
@@ -64,14 +70,17 @@ class Bound:
 
 
 def _comparable(statistic: Any, kind: DataType) -> Any:
-    """A value of a file's statistics as `ends` has it; code points order texts as their UTF-8 does."""
+    """Convert a value of a file's statistics to the form that `ends` uses.
+
+    Texts need no conversion, because code points order them as their UTF-8 does.
+    """
     if statistic is None or not isinstance(kind, DateType):
         return statistic
     return (date.fromisoformat(statistic) - date(1970, 1, 1)).days
 
 
 def within(column: Column, kind: DataType, low: Any, high: Any) -> Column:
-    """BOOLEAN: the column lies between two values from `ends`, or not far outside of them."""
+    """BOOLEAN: whether the column lies between two values from `ends`, or not far outside of them."""
     if not isinstance(kind, StringType):
         low, high = rounded(low, high, _BITS[type(kind)])
     return column.between(_constant(low, kind), _constant(high, kind))
@@ -82,11 +91,12 @@ def _constant(value: Any, kind: DataType) -> Column:
 
 
 def rounded(low: int, high: int, bits: int) -> tuple[int, int]:
-    """Bounds around ``low`` and ``high`` that are the same for most batches of a table; signed, of ``bits``.
+    """Return bounds around ``low`` and ``high`` that are the same for most batches of a table.
 
-    Numbers become part of the code that Spark generates, and new code runs slowly at first: with the exact
-    bounds in each batch MERGE took a fifth longer on a table of 1 million rows. So they move outwards to
-    multiples of an eighth of the range, or more.
+    The bounds are signed numbers of ``bits`` bits. Numbers become part of the code that Spark generates, and
+    new code runs slowly at first. With the exact bounds in each batch, MERGE took a fifth longer on a table
+    of 1 million rows. The bounds are therefore moved outwards to multiples of an eighth of the range, or
+    more.
     """
     step = 1 << ((high - low) // _PARTS).bit_length()
     limit = 1 << (bits - 1)

@@ -1,6 +1,6 @@
-"""What a batch does to the rows of a table, as a value: writers carry it out, and know nothing of modes.
+"""What a batch does to the rows of a table, as a value. Writers carry it out and know nothing about modes.
 
-Expressions name stored rows and states as `lakemirror.driver.tables.columns` says.
+Expressions refer to stored rows and states as described in `lakemirror.driver.tables.columns`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from lakemirror.driver.reduce.bounds import Bound
 
 @dataclass(frozen=True, eq=False)
 class Clause:
-    """Rows ``when`` this holds get these values in these columns, and keep the others; without ``values``
-    they are deleted. Of several clauses the first that holds counts.
+    """Rows for which ``when`` holds get these values in these columns and keep the others.
+
+    Without ``values``, the rows are deleted. If several clauses hold, the first one counts.
     """
 
     when: Column
@@ -25,13 +26,13 @@ class Clause:
 
 @dataclass(frozen=True)
 class Changes:
-    """What becomes of the rows of a table.
+    """What happens to the rows of a table.
 
-    ``matched`` are clauses for stored rows whose key is in the batch, ``untouched`` for those whose key is
-    not, ``unmatched`` for keys of the batch without a stored row. There are states for so many ``keys``,
-    of which ``rows`` are not deletes; ``bounds`` limit key columns to the batch's
-    range. ``plain``: a state replaces a stored row with a lower sequence, whatever that holds, leaves one
-    with a higher one as it is, and gives the same row as it does without one.
+    ``matched`` are clauses for stored rows whose key is in the batch, ``untouched`` for stored rows whose key
+    is not, and ``unmatched`` for keys of the batch without a stored row. ``keys`` is the number of states, of
+    which ``rows`` are not deletes. ``bounds`` limit key columns to the batch's range. ``plain`` says that a
+    state replaces a stored row with a lower sequence whatever that row holds, leaves a row with a higher
+    sequence unchanged, and gives the same row as it does without a stored one.
     """
 
     key: Sequence[str]

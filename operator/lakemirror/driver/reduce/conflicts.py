@@ -1,8 +1,8 @@
-"""``onConflict: fail``: creates of rows that are there already, which no database makes of its own rows.
+"""``onConflict: fail``: detects creates of rows that exist already, which no database makes of its own rows.
 
-They come of a second source that writes into one table, of a delete that got lost, or of one that is still to
-come. So the table is held in this batch, and its records are tried again as all held records are: if the
-delete arrives meanwhile, they are applied by themselves.
+They come from a second source that writes to the same table, from a delete that was lost, or from a delete
+that is still to come. The table is therefore held in this batch, and its records are retried like all held
+records. If the delete arrives in the meantime, they are applied automatically.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakemirror.driver.tables.tombstones import encoded_key
 
 
 def refuse_conflicts(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> None:
-    """Raise Refused where the manifest says so and a create of the batch meets a live row."""
+    """Raise Refused if a create of the batch meets a live row and the manifest says ``fail``."""
     if table.settings.on_conflict != "fail" or reduced.events is None or not plan.reading.key:
         return
     deleted = table.tombstones.deleted() if table.mirror.exists else None
@@ -44,12 +44,14 @@ def refuse_conflicts(table: MirroredTable, plan: TablePlan, reduced: Reduced) ->
 def conflicts(
     events: DataFrame, stored: DataFrame | None, deleted: DataFrame | None, floors: list[bytes]
 ) -> DataFrame:
-    """The creates of an event frame that meet a live row: key, seq, topic, partition, offset.
+    """Return the creates of an event frame that meet a live row: key, seq, topic, partition, offset.
 
-    ``stored`` are rows of the mirror: key, stored, live; ``deleted`` tombstones, with their key as text;
-    ``floors`` sequences of truncates. What is newest of all that is known from before the create says
-    whether its row is live; a create that is not newer than what is stored is a duplicate or stale. Keys with
-    changes of transactions that were open during a snapshot are passed over: their sequences do not tell.
+    ``stored`` are rows of the mirror: key, stored, live. ``deleted`` are tombstones, with their key as text.
+    ``floors`` are the sequences of truncates.
+
+    The newest fact known from before the create says whether its row is live. A create that is not newer than
+    what is stored is a duplicate or stale. Keys with changes of transactions that were open during a snapshot
+    are skipped, because their sequences are inconclusive.
     """
     facts = F.max_by(F.struct("op", "topic", "partition", "offset"), "offset").alias("last")
     open_too = F.max("unanchored").alias("unanchored")
@@ -81,12 +83,12 @@ def conflicts(
 
 
 def _fact(seq: Column, gone: Column) -> Column:
-    """STRUCT<seq, gone>: what is known of a key at a sequence; null where nothing is."""
+    """STRUCT<seq, gone>: what is known about a key at a sequence; null if nothing is known."""
     return F.when(seq.isNotNull(), F.struct(seq.alias("seq"), gone.alias("gone")))
 
 
 def stored_rows(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> DataFrame | None:
-    """The mirror's rows of the batch's range of keys: key, stored, live."""
+    """Return the mirror's rows in the batch's range of keys: key, stored, live."""
     if not table.mirror.exists:
         return None
     rows = table.rows().alias("t")

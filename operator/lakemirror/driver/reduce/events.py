@@ -1,29 +1,31 @@
-"""Change events of one table -> one state a key: the newest event, with the values that it did not carry
-itself.
+"""Reduces the change events of one table to one state per key.
+
+A state is the newest event, with the values that this event did not carry itself.
 
 Everything here is a pure function from frames to frames. An *event* frame has the columns
 
     key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, digest, row STRUCT, gaps
     ARRAY<STRING>, texts MAP<STRING, STRING>, new_key STRUCT, old_key STRUCT, records INT
 
-and a *state* frame
+and a *state* frame has the columns
 
     key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, row STRUCT, seqs MAP<STRING,
     BINARY>, texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq, born
 
-``records`` is 1 for an event that a record stands for and 0 for one that was derived from it; in a state it
-is their number, of which ``own`` (1 or 0) are the newest event itself and ``duplicates`` deliveries of one
-event again. A state with op ``x`` and a null key stands for events that a truncate made needless: in the
-batch (``own`` is 0), or before it (``own`` is their number, too).
+``records`` is 1 for an event that stands for a record and 0 for an event that was derived from one. In a
+state, it is the number of records: ``own`` (1 or 0) of them stand for the newest event itself, and
+``duplicates`` for repeated deliveries of one event. A state with op ``x`` and a null key stands for events
+that a truncate made irrelevant: a truncate in the batch (``own`` is 0), or before it (``own`` is their number
+as well).
 
-``row_seq`` is the sequence of the event that ``row`` comes from: the state's own, but for a soft delete,
-which keeps the last row before it (null if there is none). ``born`` says that the first of the key's events
-is a create or a snapshot row.
+``row_seq`` is the sequence of the event that ``row`` comes from. This is the state's own sequence, except for
+a soft delete, which keeps the last row before it (null if there is none). ``born`` says that the first of the
+key's events is a create or a snapshot row.
 
 ``seqs`` has the sequence of each column whose value is older than the event (see
-`lakemirror.driver.sequence`); a column that is not in it is as new as the event. Columns merge one by one,
-the newest sequence wins, and a delete or truncate counts as a null for all of them: so the result does not
-depend on the order of delivery.
+`lakemirror.driver.sequence`). A column that is not in it is as new as the event. Columns are merged one by
+one, the newest sequence wins, and a delete or truncate counts as null for all of them. The result therefore
+does not depend on the order of delivery.
 """
 
 from __future__ import annotations
@@ -44,8 +46,7 @@ ARRIVAL = ("topic", "partition", "offset")
 def anchor(events: DataFrame) -> DataFrame:
     """Place unanchored changes after the snapshot row of their key that precedes them in their partition.
 
-    A transaction that was open while the snapshot was taken has an LSN below the snapshot's, and yet is
-    newer.
+    A transaction that was open while the snapshot was taken has an LSN below the snapshot's, but is newer.
     """
     before = Window.partitionBy("key", "topic", "partition").orderBy("offset")
     base = F.max(F.when(is_snapshot(F.col("seq")), F.col("seq"))).over(before)
@@ -62,12 +63,13 @@ def reduce_events(
     soft: bool = False,
     filtered: bool = False,
 ) -> DataFrame:
-    """Event frame -> state frame.
+    """Convert an event frame to a state frame.
 
-    ``tracked`` are the columns that may hold a gap; without any, every value is as new as its event.
+    ``tracked`` are the columns that may have a gap; without any, every value is as new as its event.
     ``floor`` is the sequence of the newest truncate: older events are left out, and no value is filled from
-    below it. ``former_floor`` is the newest one before the batch. ``soft`` keeps the last row of a deleted
-    key. ``filtered``: some deletes stand for events whose row the manifest leaves out; ``was`` is their op.
+    below it. ``former_floor`` is the sequence of the newest truncate before the batch. ``soft`` keeps the
+    last row of a deleted key. ``filtered`` says that some deletes stand for events whose row the manifest
+    leaves out; ``was`` is their original op.
     """
     marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft, filtered)
     return events.select("*", *marked).select("*", *repeated).select(*folded).where("newest").select(*states)
@@ -77,7 +79,7 @@ def reduce_events(
 def _steps(
     tracked: tuple[str, ...], floor: bytes | None, former_floor: bytes | None, soft: bool, filtered: bool
 ) -> tuple[list[Column], ...]:
-    """What `reduce_events` selects, one list after the other."""
+    """Return the lists of columns that `reduce_events` selects, one after the other."""
     parts = ("key", "below", "stale")
     by_key = Window.partitionBy(*parts).orderBy("seq", *ARRIVAL)
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
@@ -105,7 +107,7 @@ def _steps(
 
 
 def _states(found: Mapping[str, Column], floor: bytes | None) -> list[Column]:
-    """The columns of a state frame; ``found`` is what was carried to each tracked column."""
+    """Return the columns of a state frame. ``found`` is what was carried to each tracked column."""
     least = F.lit(MISSING) if floor is None else own(F.lit(floor))
     gone = F.col("below")
     seqs = {name: F.coalesce(each["seq"], least) for name, each in found.items()}
@@ -125,18 +127,18 @@ def _states(found: Mapping[str, Column], floor: bytes | None) -> list[Column]:
 
 
 def _below(floor: bytes | None) -> Column:
-    """BOOLEAN: a good event does not come after the truncate at ``floor``."""
+    """BOOLEAN: whether a valid event does not come after the truncate at ``floor``."""
     if floor is None:
         return F.lit(False)
     return F.col("key").isNotNull() & (F.col("seq") <= F.lit(floor))
 
 
 def _carried(name: str, soft: bool) -> Column:
-    """What an event says of a column: STRUCT<value, seq>, or null if nothing.
+    """STRUCT<value, seq>: what an event says about a column; null if it says nothing.
 
-    An update with a gap says nothing, so that older events are asked; a create with a gap begins a new life
-    of the key: nothing older may fill it, and its sequence without suffix lets values moved from the former
-    key in. A soft delete leaves the values where they are.
+    An update with a gap says nothing, so older events are consulted. A create with a gap begins a new life of
+    the key: nothing older may fill the gap. Its sequence has no suffix, so that values moved from the former
+    key can fill it. A soft delete leaves the values where they are.
     """
     gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
     value = F.col("row")[name]
@@ -150,7 +152,7 @@ def _carried(name: str, soft: bool) -> Column:
 
 
 def with_values(row: str, values: dict[str, Column]) -> Column:
-    """The struct ``row`` with some fields replaced."""
+    """Return the struct ``row`` with some fields replaced."""
     column = F.col(row)
     for name, value in values.items():
         column = column.withField(quoted(name), value)
@@ -158,7 +160,7 @@ def with_values(row: str, values: dict[str, Column]) -> Column:
 
 
 def older_seqs(seqs: dict[str, Column], seq: Column) -> Column:
-    """MAP of the sequences that are not the row's own; null when there is none."""
+    """MAP of the sequences that differ from the row's own; null if there are none."""
     if not seqs:
         return F.lit(None).cast("map<string, binary>")
     all_seqs = F.map_from_arrays(F.array(*map(F.lit, seqs)), F.array(*seqs.values()))

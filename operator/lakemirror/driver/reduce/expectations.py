@@ -1,9 +1,10 @@
-"""What a batch's events say of a table's expectations: how many violations there are, and whether one of
-them holds the table (``onViolation: fail``).
+"""Determines how many of a batch's events violate a table's expectations.
 
-In mode scd1 a violation that a newer change of its row has overtaken, in the batch or in the mirror, shows
-nowhere. So it does not hold the table: records that are held are applied by themselves once the source has
-corrected its rows, and it is all the same whether both come in one batch. Where every event is kept, each one
+Also decides whether one of the violations holds the table (``onViolation: fail``).
+
+In mode scd1, a violation that a newer change of the same row has overtaken, in the batch or in the mirror, is
+visible nowhere. It therefore does not hold the table: held records are applied automatically once the source
+has corrected its rows, whether or not both changes come in the same batch. If every event is kept, each one
 counts.
 """
 
@@ -25,7 +26,7 @@ from lakemirror.driver.tables.tombstones import encoded_key
 
 
 def violations(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> tuple[Violated, ...]:
-    """What the events of a batch violate. Raises Refused where that holds the table."""
+    """Return what the events of a batch violate. Raises Refused if that holds the table."""
     expected = plan.reading.expectations
     if not expected or reduced.events is None:
         return ()
@@ -50,7 +51,7 @@ def violations(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> tuple
 
 
 def _refuse(table: MirroredTable, plan: TablePlan, reduced: Reduced, failing: Sequence[Expected]) -> None:
-    """Raise Refused where a row that is to be shown violates one of these."""
+    """Raise Refused if a row that would be shown violates one of these expectations."""
     bad = _shown(table, plan, reduced, [each.name for each in failing])
     place = F.struct("seq", "topic", "partition", "offset")
     named = F.to_json("key") if plan.reading.key else F.lit(None).cast("string")
@@ -75,7 +76,7 @@ def _refuse(table: MirroredTable, plan: TablePlan, reduced: Reduced, failing: Se
 
 
 def _shown(table: MirroredTable, plan: TablePlan, reduced: Reduced, names: Sequence[str]) -> DataFrame:
-    """The events with one of these violations whose row is to be shown."""
+    """Return the events that have one of these violations and whose row would be shown."""
     assert reduced.events is not None
     violates = F.arrays_overlap(VIOLATIONS, F.array(*map(F.lit, names)))
     good = reduced.events.where("problem IS NULL")

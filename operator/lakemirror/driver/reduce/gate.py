@@ -1,4 +1,4 @@
-"""What tombstones forbid: events that are older than what they say is gone."""
+"""Applies tombstones: rejects events that are older than the deletes that tombstones record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from lakemirror.driver.tables.tombstones import encoded_key
 
 
 def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> DataFrame:
-    """Turn state that a tombstone forbids to write into op ``p``, which writes no row.
+    """Change states that a tombstone forbids to op ``p``, which writes no row.
 
-    Adds ``stale``: whether the tombstone was newer (not the same delete again). Values from before the
-    tombstone are forgotten. Deletes pass, for they are gated by the stored row alone.
+    Adds ``stale``, which says that the tombstone was newer, and ``known``, which says that a delete has its
+    tombstone already. Values from before the tombstone are forgotten. Deletes pass, because only the stored
+    row gates them.
     """
     tomb = deleted.select(
         F.col("key").alias("_key"),
@@ -28,7 +29,7 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     seq, newest = F.col("seq"), F.col("_tomb.seq")
     follows = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
     precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
-    # Within a batch a change of an open transaction was placed after its snapshot row; its LSN still tells.
+    # Within a batch, a change of an open transaction is placed after its snapshot row; its LSN still counts.
     outrun = (
         F.col("unanchored")
         & (minor(seq) <= minor(newest))
@@ -48,7 +49,7 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
 
 
 def _forget(state: DataFrame, name: str) -> DataFrame:
-    """Values of a column that are older than the key's tombstone become unknown."""
+    """Make values of a column unknown if they are older than the key's tombstone."""
     base = own(F.col("_tomb.seq"))
     held = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
     older = F.col("_tomb.seq").isNotNull() & (held < base)
@@ -70,5 +71,5 @@ def _forget(state: DataFrame, name: str) -> DataFrame:
 
 
 def same_partition(other: Column) -> Column:
-    """BOOLEAN: the state's event and ``other`` (a struct) came through one partition of one topic."""
+    """BOOLEAN: whether the state's event and ``other`` (a struct) came through one partition of one topic."""
     return (F.col("topic") == other["topic"]) & (F.col("partition") == other["partition"])

@@ -1,5 +1,6 @@
-"""What a batch does to the versions of a table: what is stored of its keys is fetched and folded with its
-events (`lakemirror.driver.reduce.scd2`).
+"""Determines what a batch does to the versions of a table.
+
+The stored facts of its keys are fetched and folded with its events (`lakemirror.driver.reduce.scd2`).
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.tombstones import encoded_key
 
 _BROADCAST = 500_000
-"""Keys that are sent to all tasks at most."""
+"""Maximum number of keys that are broadcast to all tasks."""
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What became of the events of a batch; ``late`` are those among the applied that are older than a
-    collected tombstone. ``deletes`` are facts that no tombstone tells yet, up to ``last_delete``; so are
-    ``merged`` changes.
+    """The outcomes of the events of a batch.
+
+    ``late`` are those among the applied events that are older than a collected tombstone. ``deletes`` are
+    facts that no tombstone records yet, up to ``last_delete``; the same applies to ``merged`` changes.
     """
 
     applied: int = 0
@@ -50,9 +52,11 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class History:
-    """What a batch does to a table: the ``versions`` of its keys as they are to be, ``rows`` and ``changes``
-    that make the mirror have them, the ``truncates`` that no tombstone tells yet, and how many of the batch's
-    are ``known``.
+    """What a batch does to a table.
+
+    ``versions`` are the versions of its keys as they should be. ``rows`` and ``changes`` bring the mirror to
+    that state. ``truncates`` are those that no tombstone records yet. ``known`` is the number of the batch's
+    truncates that were known before.
     """
 
     versions: DataFrame
@@ -67,7 +71,7 @@ class History:
 def history(
     table: MirroredTable, plan: TablePlan, reduced: Reduced, batch: int, version: int | None = None
 ) -> History:
-    """Fold a batch into what is stored, now or at a version of the mirror."""
+    """Fold a batch into what is stored, either now or at a version of the mirror."""
     state = reduced.state.frame if reduced.state is not None else no_events(table, plan)
     state = state.where("key IS NOT NULL")
     truncates, known = _truncates(table, reduced, batch)
@@ -101,14 +105,17 @@ def history(
 
 
 def _is_placed(plan: TablePlan) -> bool:
-    """Whether changes may have to be placed by snapshot rows, or to be placed otherwise than they are."""
+    """Return whether snapshot rows may determine the place of changes, or change it."""
     return plan.seen.snapshot or plan.seen.unanchored
 
 
 def _facts(
     plan: TablePlan, fetch: _Fetch, state: DataFrame, reduced: Reduced, patches: DataFrame | None = None
 ) -> DataFrame:
-    """The events of a batch, and what is stored of their keys and of those that get ``patches``."""
+    """Return the events of a batch, and what is stored for their keys.
+
+    This includes the keys that get ``patches``.
+    """
     firsts, placed = _firsts(state, patches), _is_placed(plan)
     found = fetch.versions(firsts, plan.reading.key, None if patches is not None else reduced)
     images = scd2.of_versions(found, placed=placed)
@@ -125,7 +132,7 @@ def _facts(
 
 
 def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: DataFrame) -> DataFrame | None:
-    """Rows as they were under their former keys, where values may come from there."""
+    """Return rows as they were under their former keys, or None if no values can come from there."""
     if not plan.tracked or not (plan.seen.moves or table.tombstone_summary.moved or plan.reading.from_rows):
         return None
     rows = merged = None
@@ -150,8 +157,9 @@ def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: Data
 
 
 def _truncates(table: MirroredTable, reduced: Reduced, batch: int) -> tuple[list[Truncate], int]:
-    """All truncates of the table that are known or come with the batch, and how many of the batch's own were
-    known before it.
+    """Return all truncates of the table, those already known and those of the batch.
+
+    Also returns how many of the batch's own were known before it.
     """
     found = {each.seq: each for each in reduced.truncates}
     known = 0
@@ -168,7 +176,7 @@ def _truncates(table: MirroredTable, reduced: Reduced, batch: int) -> tuple[list
 
 
 def _firsts(state: DataFrame, patches: DataFrame | None) -> DataFrame:
-    """The first fact of each key that the batch has something for: key, first."""
+    """Return the first fact of each key that the batch has something for: key, first."""
     places = state.select("key", "seq")
     if patches is not None:
         places = places.union(patches.select("key", "seq"))
@@ -177,8 +185,10 @@ def _firsts(state: DataFrame, patches: DataFrame | None) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Fetch:
-    """Reads what is stored: of all keys (``whole``), all of the batch's keys (``all_of_key``), or of these
-    what the batch can change.
+    """Reads what is stored.
+
+    It reads all keys (``whole``), everything about the batch's keys (``all_of_key``), or only what the batch
+    can change of these keys.
     """
 
     table: MirroredTable
@@ -188,7 +198,10 @@ class _Fetch:
     all_of_key: bool
 
     def versions(self, firsts: DataFrame, key: Sequence[str], within: Reduced | None) -> DataFrame:
-        """Stored versions, as `scd2.of_versions` wants them; ``within`` has the range of the keys."""
+        """Return stored versions in the form that `scd2.of_versions` needs.
+
+        ``within`` has the range of the keys.
+        """
         reading = self.plan.reading
         rows = self.table.rows(self.version)
         values = {name: self._value(name, rows.columns) for name in reading.columns}
@@ -216,7 +229,10 @@ class _Fetch:
         )
 
     def _value(self, name: str, present: Sequence[str]) -> Column:
-        """A stored value with the type that the column has now, or what a new life of it makes of it."""
+        """Return a stored value with the type that the column has now.
+
+        A value of a former life is replaced with what the new life makes of it.
+        """
         kind, fill = self.plan.reading.columns[name], self.plan.fills.get(name)
         value = (T(name) if name in present else F.lit(None)).cast(kind)
         if fill is None:
@@ -224,7 +240,10 @@ class _Fetch:
         return F.when(is_former(name, fill), fill.value).otherwise(value)
 
     def tombstones(self, firsts: DataFrame, *, always: bool) -> DataFrame | None:
-        """Deletes that may matter, as `scd2.of_tombstones` wants them; None when there are none."""
+        """Return deletes that may matter, in the form that `scd2.of_tombstones` needs.
+
+        None if there are none.
+        """
         newest, reading = self.table.tombstones.summary.newest, self.plan.reading
         if newest is None or not (always or self.whole or self.all_of_key or self._may_be_older(newest)):
             return None
@@ -240,8 +259,9 @@ class _Fetch:
         return joined.select(F.col("_key").alias("key"), *[deleted[name] for name in facts])
 
     def merged(self, firsts: DataFrame, *, always: bool) -> DataFrame | None:
-        """Changes that began no version, as `scd2.of_merged` wants them; None when there are none, or all of
-        the batch is newer than all that was applied.
+        """Return changes that began no version, in the form that `scd2.of_merged` needs.
+
+        None if there are none, or if the whole batch is newer than everything that was applied.
         """
         if not self.table.tombstones.summary.merged:
             return None
@@ -253,19 +273,20 @@ class _Fetch:
         return found.join(firsts.select("key"), "key", "left_semi")
 
     def _may_be_older(self, newest: bytes) -> bool:
-        """Whether an event of the batch may come before what has this sequence."""
+        """Return whether an event of the batch may come before the event with this sequence."""
         groups = self.plan.seen.groups.values()
         return min((each.first_seq for each in groups if each.first_seq), default=b"") <= newest
 
 
 def to_remember() -> Column:
-    """BOOLEAN: a change is taken into another version, and nothing beside the mirror tells of it yet."""
+    """BOOLEAN: whether a change was merged into another version and is not recorded beside the mirror yet."""
     return F.col("merged") & F.col("kind").isin("event", "image")
 
 
 def merged_changes(table: MirroredTable, plan: TablePlan) -> DataFrame:
-    """All changes that began no version: key, seq, op, event_time, topic, partition, offset, row, seqs,
-    texts, batch.
+    """Return all changes that began no version.
+
+    Columns: key, seq, op, event_time, topic, partition, offset, row, seqs, texts, batch.
     """
     reading = plan.reading
     key = StructType([StructField(name, reading.columns[name]) for name in reading.key])
@@ -310,7 +331,7 @@ def _outcomes(versions: DataFrame, collected: bytes | None) -> Outcomes:
 def _changes(
     plan: TablePlan, reduced: Reduced, outcomes: Outcomes, fetch: _Fetch, *, patched: bool
 ) -> Changes | None:
-    """None where no version changes."""
+    """Return the changes to the mirror, or None if no version changes."""
     if not (outcomes.puts or outcomes.gone or plan.fills):
         return None
     untouched = []

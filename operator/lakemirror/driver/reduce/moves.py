@@ -1,11 +1,10 @@
-"""Key changes: values that the source did not send with the create half come from the row under its former
-key.
+"""Handles key changes: values missing from the create half come from the row under its former key.
 
-Debezium sends a key change as delete (with the new key) and create (with the old key), both at one
-sequence. An *image* is what a row was under its former key just before a move: STRUCT key, seq of the move,
-new_key, one value and one sequence a tracked column. Late events for the former key still improve it, and
-what it gains is passed on to the new key as a *patch*, through any number of further moves. Patches only
-fill columns; they never make a row.
+The source did not send these values. Debezium sends a key change as a delete (with the new key) and a create
+(with the old key), both at the same sequence. An *image* is the row under its former key just before a move:
+STRUCT key, seq of the move, new_key, and one value and one sequence per tracked column. Late events for the
+former key still improve the image. What it gains is passed on to the new key as a *patch*, through any number
+of further moves. Patches only fill columns; they never create a row.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ from lakemirror.driver.sequence import MISSING, event_part, moved, own
 from lakemirror.driver.tables.delta import quoted
 
 ROUNDS = 64
-"""Moves that one value is passed through in a batch at most; a longer chain is not a chain of one batch."""
+"""Maximum number of moves that one value is passed through in a batch.
+
+A longer chain is not a chain of one batch.
+"""
 
 
 def images(
@@ -34,11 +36,13 @@ def images(
     tracked: Sequence[str],
     floor: bytes | None,
 ) -> DataFrame:
-    """The images that this batch makes or improves: key, seq, new_key, row STRUCT of tracked, seqs MAP.
+    """Return the images that this batch creates or improves.
 
-    ``events`` is the table's event frame; ``stored_images`` has the same columns as the result;
-    ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs; ``deleted`` are tombstones
-    as key STRUCT, seq.
+    Columns: key, seq, new_key, row STRUCT of tracked, seqs MAP.
+
+    ``events`` is the table's event frame. ``stored_images`` has the same columns as the result.
+    ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs. ``deleted`` are tombstones as
+    key STRUCT, seq.
     """
     moves = _moves(events, stored_images).localCheckpoint()
     touched = events.select("key").union(moves.select("key")).distinct()
@@ -65,7 +69,7 @@ def images(
 
 
 def patches(found: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """Images -> what each move passes on to its new key: key, seq, row, seqs."""
+    """Convert images to what each move passes on to its new key: key, seq, row, seqs."""
     seqs = [
         F.when(_seq_of(name) != F.lit(MISSING), moved(F.col("seq"), _seq_of(name))).otherwise(F.lit(MISSING))
         for name in tracked
@@ -74,7 +78,7 @@ def patches(found: DataFrame, tracked: Sequence[str]) -> DataFrame:
 
 
 def _newest(inherited: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """One patch a key, with the newest of each column: key, _row, _seqs."""
+    """Return one patch per key, with the newest value of each column: key, _row, _seqs."""
     entry = [F.struct(F.col("seqs")[name].alias("s"), F.col("row")[name].alias("v")) for name in tracked]
     newest = [
         F.max_by(each, F.col("seqs")[name]).alias(f"_{i}")
@@ -90,7 +94,7 @@ def _newest(inherited: DataFrame, tracked: Sequence[str]) -> DataFrame:
 
 
 def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """A state frame with patches merged in; a key that has only a patch gets op ``p``."""
+    """Merge patches into a state frame. A key that has only a patch gets op ``p``."""
     joined = state.join(_newest(inherited, tracked), "key", "full_outer")
     blank = F.coalesce(F.col("seq"), F.lit(MISSING))
     row_type = state.schema["row"].dataType
@@ -102,7 +106,7 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
         mine = F.when(F.col("seq").isNull(), F.lit(MISSING)).otherwise(
             F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
         )
-        # A value that a later move brings waits for its create half: the row as it is here keeps its own.
+        # A value that a later move brings waits for the create half; until then, the row keeps its own value.
         due = F.col("seq").isNull() | (event_part(F.col("_seqs")[F.lit(name)], F.col("seq")) <= F.col("seq"))
         theirs = F.coalesce(F.when(due, F.col("_seqs")[F.lit(name)]), F.lit(MISSING))
         row = row.withField(
@@ -131,7 +135,7 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
 
 
 def _moves(events: DataFrame, stored: DataFrame | None) -> DataFrame:
-    """key, seq, new_key of every move that is known."""
+    """Return key, seq and new_key of every known move."""
     halves = events.where(F.col("new_key").isNotNull() | F.col("old_key").isNotNull())
     left = halves.where(f"op = '{Op.DELETE}'").select("key", "seq", "new_key")
     right = halves.where(f"old_key IS NOT NULL AND op <> '{Op.DELETE}'").select(
@@ -144,7 +148,10 @@ def _moves(events: DataFrame, stored: DataFrame | None) -> DataFrame:
 
 
 def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """What each event says of each tracked column, as facts: key, bound, one STRUCT<s, v> a column."""
+    """Return what each event says about each tracked column, as facts.
+
+    Columns: key, bound, and one STRUCT<s, v> per tracked column.
+    """
     columns = []
     for i, name in enumerate(tracked):
         gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
@@ -159,7 +166,7 @@ def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
 
 
 def _said(rows: DataFrame, tracked: Sequence[str], bound: Column | None = None) -> DataFrame:
-    """Stored rows, images or patches as facts; ``bound`` ties a fact to the image of one move."""
+    """Convert stored rows, images or patches to facts. ``bound`` ties a fact to the image of one move."""
     columns = [
         F.struct(_seq_of(name).alias("s"), F.col("row")[name].alias("v")).alias(f"_{i}")
         for i, name in enumerate(tracked)
@@ -169,7 +176,7 @@ def _said(rows: DataFrame, tracked: Sequence[str], bound: Column | None = None) 
 
 
 def _blank(keys: DataFrame, tracked: Sequence[str], like: DataFrame) -> DataFrame:
-    """Deletes as facts: null for every column."""
+    """Convert deletes to facts: null for every column."""
     row = like.schema["row"].dataType
     columns = [
         F.struct(F.col("at").alias("s"), F.lit(None).cast(row[name].dataType).alias("v")).alias(f"_{i}")  # type: ignore[index]
@@ -179,7 +186,7 @@ def _blank(keys: DataFrame, tracked: Sequence[str], like: DataFrame) -> DataFram
 
 
 def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """For each move, the newest that was said of each column before it."""
+    """For each move, return the newest value of each column from before it."""
     said = facts.select(F.col("key").alias("_key"), "bound", *[f"_{i}" for i in range(len(tracked))])
     joined = moves.join(
         said,
@@ -215,7 +222,7 @@ def _seqs(values: Sequence[Column], names: Sequence[str]) -> Column:
 
 
 def _digest(found: DataFrame, tracked: Sequence[str]) -> int:
-    """Changes when any sequence of any image does."""
+    """Return a number that changes if any sequence of any image changes."""
     image = F.xxhash64("key", "seq", *[_seq_of(name) for name in tracked])
     row = found.agg(F.sum(image.cast("decimal(38,0)"))).first()
     return int(row[0]) if row is not None and row[0] is not None else 0

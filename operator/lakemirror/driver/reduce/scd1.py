@@ -1,4 +1,4 @@
-"""State of keys -> what becomes of the current rows."""
+"""Determines from the states of keys what happens to the current rows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Scd1:
 
     ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are
     those that may hold values older than their row (none: the plain case). ``soft`` names the column of a
-    soft delete. ``floor`` is the sequence of a truncate in the batch, ``fills`` are columns that begin a
-    new life. ``snapshot`` and ``unanchored`` say whether the batch holds such events; ``bounds``
-    limit key columns to the batch's range.
+    soft delete. ``floor`` is the sequence of a truncate in the batch. ``fills`` are columns that begin a new
+    life. ``snapshot`` and ``unanchored`` say whether the batch has such events. ``bounds`` limit key columns
+    to the batch's range.
     """
 
     columns: Mapping[str, DataType]
@@ -44,14 +44,17 @@ class Scd1:
 
 
 def changes(plan: Scd1, keys: int, deletes: int) -> Changes:
-    """What a state frame of so many ``keys``, of which some are ``deletes``, does to a mirror."""
+    """Return what a state frame does to a mirror.
+
+    ``keys`` is the number of its keys, and ``deletes`` how many of them are deletes.
+    """
     clauses = _clauses(plan) if plan.floor or plan.fills else _kept_clauses(_Rules.of(plan))
     return replace(clauses, keys=keys, rows=keys - deletes, bounds=plan.bounds)
 
 
 @dataclass(frozen=True)
 class _Rules:
-    """What clauses are made of, hashable, where the batch itself has no part in them."""
+    """What clauses are made from if the batch itself plays no part in them. Hashable."""
 
     columns: tuple[tuple[str, DataType], ...]
     key: tuple[str, ...]
@@ -92,11 +95,11 @@ def _clauses(plan: Scd1) -> Changes:
 
 
 def _newer(plan: Scd1) -> Column:
-    """Whether the state is newer than the stored row (design 5).
+    """BOOLEAN: whether the state is newer than the stored row.
 
-    Sequences decide, but for two things: an unanchored change is placed by its LSN alone, and follows a
-    snapshot row that stands before it in its partition; and of two different events with one sequence the
-    later arrival wins.
+    Sequences decide, with two exceptions. An unanchored change is placed by its LSN alone, and follows a
+    snapshot row that precedes it in its partition. Of two different events with the same sequence, the later
+    arrival wins.
     """
     mine, stored = F.col("s.seq"), T("__seq")
     here = (F.col("s.topic") == T("__origin")["topic"]) & (F.col("s.partition") == T("__origin")["partition"])
@@ -157,7 +160,7 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
 
 
 def _truncated(plan: Scd1, newer: Column) -> Clause:
-    """A truncate takes a row also when the batch has something older, or only a value, for its key."""
+    """A truncate also removes a row if the batch has something older, or only a value, for its key."""
     gone = ~newer & (T("__seq") < F.lit(plan.floor))
     return (
         Clause(gone)
@@ -177,7 +180,7 @@ def _softly_truncated(plan: Scd1) -> dict[str, Column]:
 
 
 def _last_row(plan: Scd1) -> dict[str, Column]:
-    """What a soft delete leaves of a row: the last one before it, from the batch or as it is stored."""
+    """What a soft delete leaves of a row: the last row before it, from the batch or as stored."""
     carried = F.col("s.row_seq") > T("__seq")
     return {
         name: F.when(carried, S(name)).otherwise(_kept(plan, name))
@@ -187,7 +190,7 @@ def _last_row(plan: Scd1) -> dict[str, Column]:
 
 
 def _stamp(plan: Scd1) -> dict[str, Column]:
-    """Metadata of the row that an event leaves."""
+    """Metadata of the row that an event leaves behind."""
     origin = F.struct(
         F.col("s.topic").alias("topic"),
         F.col("s.partition").alias("partition"),
@@ -215,7 +218,7 @@ def _update(plan: Scd1) -> dict[str, Column]:
 
 
 def _fill(plan: Scd1) -> dict[str, Column]:
-    """What an older event changes: columns that wait for a value, and nothing else."""
+    """What an older event changes: only the columns that are waiting for a value."""
     values = {
         name: F.when(_wins(name, F.col("s.seq"), T("__seq")), S(name)).otherwise(_kept(plan, name))
         for name in plan.tracked
@@ -239,7 +242,7 @@ def _mine(name: str, seq: Column) -> Column:
 
 
 def _placed(value: Column) -> Column:
-    """A column's sequence from an unanchored change, placed after the stored row as the change itself is."""
+    """A column's sequence from an unanchored change, placed after the stored row like the change itself."""
     stored = T("__seq")
     above = is_snapshot(stored) | (minor(value) > minor(stored))
     carried = (F.length(value) >= WIDTH) & ~is_snapshot(value) & (value < own(stored))
@@ -248,15 +251,15 @@ def _placed(value: Column) -> Column:
 
 
 def _stored(plan: Scd1, name: str) -> Column:
-    """A stored value; that of a soft-deleted row belongs to a former life."""
+    """A stored value. A value of a soft-deleted row belongs to a former life."""
     kept = _kept(plan, name)
     return kept if plan.soft is None else F.when(T("__op") != Op.DELETE, kept)
 
 
 def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Column:
-    """Whether the state's value of a column is newer than the stored one, and no newer than the row.
+    """BOOLEAN: whether the state's value of a column is newer than the stored one, and no newer than the row.
 
-    ``mine`` is the state's sequence, ``row`` the one that the row has afterwards.
+    ``mine`` is the state's sequence, ``row`` the sequence that the row has afterwards.
     """
     value = _placed(_mine(name, mine)) if place else _mine(name, mine)
     return (value > stored_seq(name)) & (event_part(value, row) <= row)
@@ -298,7 +301,10 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
 
 
 def _untouched(plan: Scd1) -> Iterator[Clause]:
-    """Rows whose key is not in the batch: a truncate takes them, a new life of a column reaches them."""
+    """Yield the clauses for rows whose key is not in the batch.
+
+    A truncate deletes such rows, and a new life of a column changes them.
+    """
     if plan.floor is not None:
         gone = T("__seq") < F.lit(plan.floor)
         if plan.soft is None:

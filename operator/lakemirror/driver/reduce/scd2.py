@@ -1,24 +1,24 @@
-"""Change events of one table -> the versions of its rows: fetch, fold, put.
+"""Builds the versions of a table's rows from its change events: fetch, fold, put.
 
 Everything here is a pure function from frames to frames. What happened to a key is a set of *facts*, each at
-a place in the source's order. Of the batch there are its events; of the mirror there are the stored versions
-(their images are facts, and so are the deletes that ended them); of the tombstones there are deletes that
-ended no version. The history is a function of that set alone, so that it does not depend on the order of
-delivery:
+a place in the source's order. The facts of the batch are its events. The facts of the mirror are the stored
+versions (their images, and the deletes that ended them). The facts of the tombstones are deletes that ended
+no version. The history is a function of this set alone, so it does not depend on the order of delivery:
 
-1. *Settle*: of the facts at one place of a key one counts. An event that says what is stored is a duplicate;
-   otherwise the later arrival counts.
-2. *Fold*: in the order of sequence, each image makes a version. It is valid from its event's time, but never
-   from before the one before it, to where the next fact is valid from: [from, to). Images get the values
-   that the source left out from the version before, as `lakemirror.driver.reduce.events` says of states.
-3. *Put*: versions that are new or other than stored ones are written, and stored ones that are no
-   more are removed.
+1. *Settle*: of the facts at one place of a key, one counts. An event that says what is already stored is a
+   duplicate; otherwise, the later arrival counts.
+2. *Fold*: in the order of sequence, each image makes a version. The version is valid from its event's time,
+   but never from before the beginning of the previous version, to the time from which the next fact is valid:
+   [from, to). Values that the source left out are taken from the previous version, as
+   `lakemirror.driver.reduce.events` describes for states.
+3. *Put*: versions that are new or differ from the stored ones are written, and stored versions that no longer
+   exist are removed.
 
-What is fetched is enough: a fact changes what comes after it in its key, and the end of the one version
-before it. So, for each key, all that is stored from the batch's first fact on, and the version below (the
-*anchor*, whose values and beginning are right as they are stored). Truncates reach all keys, and a snapshot
-row may change the place of changes whose own place is not known (`events.anchor`): then all versions are
-fetched, and there is no anchor.
+What is fetched is sufficient: a fact changes what comes after it in its key, and the end of the one version
+before it. So, for each key, everything that is stored from the batch's first fact on is fetched, and the
+version below it (the *anchor*, whose values and beginning are right as stored). Truncates affect all keys,
+and a snapshot row may change the place of changes whose own place is unknown (`events.anchor`). In these
+cases, all versions are fetched, and there is no anchor.
 
 A *fact* frame has the columns
 
@@ -26,10 +26,11 @@ A *fact* frame has the columns
     MAP<STRING, BINARY>, texts MAP<STRING, STRING>, own BIGINT, was STRUCT, anchored BOOLEAN, told BIGINT
 
 ``kind`` is ``event``, ``image`` (a stored version), ``end`` (a stored delete), ``merged`` (a stored change
-that another version has taken in) or ``began`` (where that is forgotten: the beginning of a version).
-``seqs`` has the sequences of values that the fact did not carry itself, empty where nothing is known of one.
-``base`` is the sequence before the fact is placed, ``own`` the number of records that it stands for, ``told``
-the batch that wrote a tombstone, and ``was`` what is stored of an image's version (`WAS`).
+that was merged into another version) or ``began`` (the beginning of a version, if the change that began it is
+forgotten). ``seqs`` has the sequences of values that the fact did not carry itself; a sequence is empty if
+nothing is known about the value. ``base`` is the sequence before the fact is placed. ``own`` is the number of
+records that the fact stands for. ``told`` is the batch that wrote a tombstone. ``was`` is what is stored
+about an image's version (`WAS`).
 """
 
 from __future__ import annotations
@@ -57,20 +58,20 @@ WAS: Final = (
     "STRUCT<seq: BINARY, valid_from: TIMESTAMP, valid_to: TIMESTAMP, is_current: BOOLEAN, "
     "is_deleted: BOOLEAN, delete_seq: BINARY, began: BINARY>"
 )
-"""What is stored of a version beside its image; ``began`` is the sequence of the change that began it."""
+"""What is stored about a version besides its image. ``began`` is the sequence of the change that began it."""
 
 HIDDEN: Final = ("merged", "began")
 """Kinds of facts that stand for changes that began no version."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Where a version begins that has no time, and none before it."""
+"""The beginning of a version that has no time, if no version before it has one either."""
 
 _NO_SEQS: Final = "map<string, binary>"
 
 
 @dataclass(frozen=True)
 class Truncate:
-    """All rows of a table were deleted at ``seq``; ``told`` says that a tombstone tells so."""
+    """All rows of a table were deleted at ``seq``. ``told`` says that a tombstone records this already."""
 
     seq: bytes
     event_time: datetime | None
@@ -78,7 +79,7 @@ class Truncate:
 
 
 def moment(micros: int | None) -> datetime | None:
-    """A time that Spark gave as microseconds since 1970."""
+    """Convert microseconds since 1970, as Spark returns them, to a time."""
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
 
 
@@ -87,11 +88,11 @@ class Scd2:
     """How the facts of one table are folded.
 
     ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are
-    those that may hold values older than their version. ``truncates`` are those that come after some
-    fact, in their order. ``placed`` says that facts are yet to be placed (`events.anchor`), ``whole`` that
-    the images themselves may have changed, so that all are put. ``compared`` are the columns whose changes
-    begin versions (`_runs`), None where every change does. ``initial`` is since when a row is valid that was
-    there before its first fact.
+    those that may hold values older than their version. ``truncates`` are those that come after some fact, in
+    their order. ``placed`` says that facts are yet to be placed (`events.anchor`). ``whole`` says that the
+    images themselves may have changed, so that all are put. ``compared`` are the columns whose changes begin
+    versions (`_runs`), or None if every change does. ``initial`` is since when a row is valid that existed
+    before its first fact.
     """
 
     columns: Mapping[str, DataType]
@@ -105,8 +106,10 @@ class Scd2:
 
 
 def distinct(events: DataFrame) -> DataFrame:
-    """Event frame -> one event a place of a key, the last that arrived; a state frame (see
-    `lakemirror.driver.reduce.events`) that keeps ``gaps``, ``new_key`` and ``old_key``.
+    """Reduce an event frame to one event per place of a key, the last that arrived.
+
+    Returns a state frame (see `lakemirror.driver.reduce.events`) that keeps ``gaps``, ``new_key`` and
+    ``old_key``.
     """
     place = Window.partitionBy("key", "seq")
     last = place.orderBy(*ARRIVAL)
@@ -134,9 +137,9 @@ def distinct(events: DataFrame) -> DataFrame:
 
 
 def of_events(state: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """The facts of a batch; ``state`` is `distinct`."""
+    """Return the facts of a batch. ``state`` is the result of `distinct`."""
     gap = [F.coalesce(F.array_contains("gaps", name), F.lit(False)) for name in tracked]
-    # A create begins a new life: nothing older fills it but what its row had under another key.
+    # A create begins a new life: nothing older fills it except what its row had under another key.
     nothing = F.when(F.col("op") == Op.CREATE, F.col("seq")).otherwise(F.lit(MISSING))
     seqs = {
         name: F.when((F.col("op") != Op.DELETE) & left_out, nothing).otherwise(own(F.col("seq")))
@@ -157,10 +160,10 @@ def of_events(state: DataFrame, tracked: Sequence[str]) -> DataFrame:
 
 
 def of_versions(stored: DataFrame, *, placed: bool = False) -> DataFrame:
-    """The facts of stored versions: their images, and the deletes that ended them.
+    """Return the facts of stored versions: their images, and the deletes that ended them.
 
-    ``stored``: key, row, seq, op, event_time, origin, seqs, texts, was, anchored. ``placed``: they are going
-    to be placed anew.
+    ``stored`` has the columns key, row, seq, op, event_time, origin, seqs, texts, was and anchored.
+    ``placed`` says that the facts are going to be placed again.
     """
     sent = F.col("seqs")[F.lit(SENT)]
     images = stored.select(
@@ -187,8 +190,9 @@ def of_versions(stored: DataFrame, *, placed: bool = False) -> DataFrame:
 
 
 def of_merged(merged: DataFrame, like: DataFrame, *, placed: bool = False) -> DataFrame:
-    """The facts of changes that began no version (key, seq, op, event_time, topic, partition, offset, row,
-    seqs, texts, batch).
+    """Return the facts of changes that began no version.
+
+    ``merged`` has the columns key, seq, op, event_time, topic, partition, offset, row, seqs, texts and batch.
     """
     sent = F.col("seqs")[F.lit(SENT)]
     given = {
@@ -206,8 +210,10 @@ def of_merged(merged: DataFrame, like: DataFrame, *, placed: bool = False) -> Da
 
 
 def beginnings(images: DataFrame) -> DataFrame:
-    """Where versions that have taken in further changes began, as facts. They stand for the changes that
-    began them where these are forgotten: of the columns that are not compared, they have what came later.
+    """Return, as facts, the beginnings of versions that further changes were merged into.
+
+    They stand for the changes that began these versions if those are forgotten. In the columns that are not
+    compared, they have later values.
     """
     longer = images.where("kind = 'image' AND NOT anchored AND was.began < seq")
     given = {
@@ -222,12 +228,12 @@ def beginnings(images: DataFrame) -> DataFrame:
 
 
 def _of_values(seqs: str) -> Column:
-    """The sequences of values alone."""
+    """Only the sequences of values."""
     return F.map_filter(seqs, lambda name, _: ~name.isin(SENT, BEGAN))
 
 
 def of_tombstones(deleted: DataFrame, like: DataFrame, *, placed: bool = False) -> DataFrame:
-    """The facts of tombstones (key, seq, event_time, topic, partition, offset, seqs, batch)."""
+    """Return the facts of tombstones (key, seq, event_time, topic, partition, offset, seqs, batch)."""
     sent = F.col("seqs")[F.lit(SENT)]
     return _ends(
         deleted.select(
@@ -243,7 +249,7 @@ def of_tombstones(deleted: DataFrame, like: DataFrame, *, placed: bool = False) 
 
 
 def _ends(rows: DataFrame, like: DataFrame) -> DataFrame:
-    """Deletes as facts with the types of another fact frame."""
+    """Convert deletes to facts, with the types of another fact frame."""
     given = {
         "kind": F.lit("end"),
         "op": F.lit(Op.DELETE),
@@ -257,7 +263,7 @@ def _ends(rows: DataFrame, like: DataFrame) -> DataFrame:
 
 
 def _like(rows: DataFrame, given: Mapping[str, Column], like: DataFrame) -> DataFrame:
-    """Rows with the columns of another frame, those that are ``given`` and nulls."""
+    """Return rows with the columns of another frame: those that are ``given``, and nulls for the others."""
     return rows.select(
         [
             given.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name)
@@ -267,16 +273,20 @@ def _like(rows: DataFrame, given: Mapping[str, Column], like: DataFrame) -> Data
 
 
 def fold(facts: DataFrame, plan: Scd2, batch: int, patches: DataFrame | None = None) -> DataFrame:
-    """Facts -> the facts that count, each with the version that it makes.
+    """Return the facts that count, each with the version that it makes.
 
     ``patches`` are values that rows had under their former keys (`lakemirror.driver.reduce.moves`): key, seq,
-    row, seqs. ``batch`` is the number of the batch: a tombstone that it has written itself, before it
-    failed, makes no duplicate.
+    row, seqs. ``batch`` is the number of the batch: a tombstone that the batch itself wrote before it failed
+    does not make an event a duplicate.
 
-    To a fact come ``valid_from``, ``valid_to``, ``is_current``, ``is_deleted``, ``delete_seq``, ``began``;
-    ``put``: the version is to be written; ``merged``: another version takes the change in; ``replaces``: the
-    sequence of the stored version that this one goes on with; ``gone``: the version stored at ``was.seq`` is
-    no more; and the number of records that are ``applied``, ``stale``, ``repeated``.
+    These columns are added to each fact:
+
+    - ``valid_from``, ``valid_to``, ``is_current``, ``is_deleted``, ``delete_seq`` and ``began``
+    - ``put``: the version must be written
+    - ``merged``: the change is merged into another version
+    - ``replaces``: the sequence of the stored version that this version continues
+    - ``gone``: the version stored at ``was.seq`` no longer exists
+    - ``applied``, ``stale`` and ``repeated``: numbers of records
     """
     if plan.placed:
         facts = placed(facts)
@@ -291,7 +301,10 @@ def fold(facts: DataFrame, plan: Scd2, batch: int, patches: DataFrame | None = N
 
 
 def placed(facts: DataFrame) -> DataFrame:
-    """Facts at their places; sequences of their values that were given at these very facts move along."""
+    """Move facts to their places.
+
+    Sequences of values that were set at these very facts move along with them.
+    """
     lifted = anchor(facts)
     at, seq = event_part(F.col("base"), F.col("seq")), F.col("seq")
     moved = F.transform_values(
@@ -305,7 +318,7 @@ def placed(facts: DataFrame) -> DataFrame:
 
 
 def _settled(facts: DataFrame, plan: Scd2, batch: int) -> DataFrame:
-    """The fact that counts at each place of a key."""
+    """Return the fact that counts at each place of a key."""
     place = Window.partitionBy("key", "seq")
     image, event = F.col("kind") == "image", F.col("kind") == "event"
     what = F.struct("row", "op", "seqs", "was", "told", *ARRIVAL)
@@ -361,14 +374,14 @@ def _settled(facts: DataFrame, plan: Scd2, batch: int) -> DataFrame:
 
 
 def _left_out(name: str, plan: Scd2, seqs: str = "seqs") -> Column:
-    """BOOLEAN: an event did not carry the column itself."""
+    """BOOLEAN: whether an event did not carry the column itself."""
     if name not in plan.tracked:
         return F.lit(False)
     return F.coalesce(F.map_contains_key(F.col(seqs), F.lit(name)), F.lit(False))
 
 
 def _patched(facts: DataFrame, patches: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """Facts with the values that their rows had under their former keys, where these are newer."""
+    """Return facts with the values that their rows had under their former keys, if these are newer."""
     mine = patches.select("key", "seq", F.struct("row", "seqs").alias("_patch")).dropDuplicates(
         ["key", "seq"]
     )
@@ -396,7 +409,7 @@ def _seq_of(name: str) -> Column:
 
 
 def _carried(name: str) -> Column:
-    """What a fact says of a column: STRUCT<value, seq>, or null where it was filled from the one before."""
+    """STRUCT<value, seq>: what a fact says about a column; null if it was filled from the fact before."""
     seq = _seq_of(name)
     known = F.col("anchored") | (event_part(seq, F.col("seq")) == F.col("seq"))
     value = F.when(F.col("op") != Op.DELETE, F.col("row")[name])
@@ -404,7 +417,10 @@ def _carried(name: str) -> Column:
 
 
 def _versions(facts: DataFrame, plan: Scd2) -> DataFrame:
-    """The facts of each key in their order, with what each makes of those before and after it."""
+    """Return the facts of each key in order, each with the version that it makes.
+
+    A version depends on the facts before and after it.
+    """
     key = Window.partitionBy("key")
     in_order = key.orderBy("seq")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -474,11 +490,13 @@ def _versions(facts: DataFrame, plan: Scd2) -> DataFrame:
 
 
 def _runs(facts: DataFrame, plan: Scd2) -> DataFrame:
-    """Facts with ``began`` and ``merged``: a change in which no compared column has another value than before
-    begins no version, but is taken into the one that is there.
+    """Add ``began`` and ``merged`` to facts.
 
-    So a version stands for a run of changes: it has the values of the last of them, and the beginning of the
-    first. What the others were is kept beside the mirror (``merged``), for a change that comes late may part
+    A change in which all compared columns have the same values as before begins no version, but is merged
+    into the existing one.
+
+    A version therefore stands for a run of changes: it has the values of the last one, and the beginning of
+    the first one. The other changes are kept beside the mirror (``merged``), because a late change may split
     the run.
     """
     if plan.compared is None:
@@ -517,7 +535,10 @@ def _runs(facts: DataFrame, plan: Scd2) -> DataFrame:
 
 
 def _replaced(facts: DataFrame, plan: Scd2) -> DataFrame:
-    """Versions that go on as others are named: these are updated, and not removed and written anew."""
+    """Name the stored versions that new versions continue.
+
+    These are updated, instead of being removed and written again.
+    """
     if plan.compared is None:
         return facts.withColumn("replaces", F.lit(None).cast("binary"))
     run = Window.partitionBy("key", "began")
@@ -546,7 +567,10 @@ def _time(truncate: Column) -> Column:
 
 
 def _filled(facts: DataFrame, plan: Scd2) -> DataFrame:
-    """Images with the values that they did not carry; ``_c0``...: whether that is other than before."""
+    """Fill images with the values that they did not carry.
+
+    ``_c0``... say whether a value differs from before.
+    """
     if not plan.tracked:
         return facts.withColumn("seqs", _with_sent(F.lit(None).cast(_NO_SEQS)))
     values, seqs, changed = {}, {}, {}
@@ -571,11 +595,12 @@ def _filled(facts: DataFrame, plan: Scd2) -> DataFrame:
 
 
 def _with_sent(seqs: Column) -> Column:
-    """The sequences of older values, and the fact's own as it was sent where its place is a matter of its
-    snapshot row.
+    """Return the sequences of older values, and the fact's own sequence as it was sent.
+
+    The latter is added if a snapshot row determines the fact's place.
     """
     nothing = F.create_map().cast(_NO_SEQS)
-    # What is unanchored has only its LSN, which is then both parts of its sequence.
+    # An unanchored change has only its LSN, which is then both parts of its sequence.
     lsn = F.substring(F.col("seq"), 13, 10)
     raw = F.concat(F.substring(F.col("seq"), 1, 2), lsn, lsn, F.substring(F.col("seq"), 23, 4))
     return F.when(
@@ -584,7 +609,10 @@ def _with_sent(seqs: Column) -> Column:
 
 
 def puts(versions: DataFrame, key: Sequence[str]) -> DataFrame:
-    """What `changes` is to write: one row a stored version, named by the mirror's key and ``__seq``."""
+    """Return what `changes` must write: one row per stored version.
+
+    A version is identified by the mirror's key and ``__seq``.
+    """
     todo = F.array_compact(F.array(F.when(F.col("put"), F.lit("put")), F.when(F.col("gone"), F.lit("gone"))))
     each = versions.where("put OR gone").withColumn("op_", F.explode(todo))
     at = F.when(F.col("op_") == "gone", F.col("was.seq")).otherwise(F.coalesce("replaces", "seq"))
@@ -612,7 +640,7 @@ def changes(
     untouched: Sequence[Clause] = (),
     bounds: Mapping[str, Bound] | None = None,
 ) -> Changes:
-    """What a frame of `puts` does to the rows of a mirror."""
+    """Return what a frame of `puts` does to the rows of a mirror."""
     put = F.col("s.todo") == "put"
     values = {
         **{name: S(name) for name in columns},
@@ -640,7 +668,8 @@ def changes(
 
 
 def stored(columns: Mapping[str, Column]) -> list[Column]:
-    """Of a mirror's row, named ``t``, what `of_versions` wants of it, but for its key and ``anchored``;
+    """Return what `of_versions` needs from a mirror's row, named ``t``, except its key and ``anchored``.
+
     ``columns`` are the values of the row.
     """
     was = F.struct(

@@ -1,5 +1,6 @@
-"""The events of a table -> one state a key, seen against what is known of keys that are gone; and what they
-do to its rows.
+"""Reduces the events of a table to one state per key, and determines what these states do to its rows.
+
+The states are checked against what is known about keys that are gone.
 """
 
 from __future__ import annotations
@@ -34,22 +35,32 @@ from lakemirror.driver.tables.delta import ddl
 from lakemirror.driver.tables.tombstones import Summary
 
 _ONE_TASK: Final = 5_000
-"""Events of a table that are reduced in one task, and so without a shuffle."""
+"""Maximum number of events of a table that are reduced in one task, and therefore without a shuffle."""
 
 
 @dataclass(frozen=True)
 class StateCounts:
-    """What a materialised state frame holds.
+    """What a materialized state frame contains.
 
-    Records: ``bad`` (they go to quarantine), ``superseded`` by a newer event or a truncate of the batch,
-    ``duplicates`` in the batch, ``stale`` (older than a tombstone or a former truncate), ``newest`` (those
-    that are their key's state and not stale), ``left_out`` by the filter of a table without key, and
-    ``records``, all of these counted independently.
-    Keys: to be merged (``keys``), deleted (``deletes``), deleted before (``known``), and to be seen as a
-    changed row (``expected``).
+    Numbers of records:
 
-    ``bounds`` are the least and greatest value of key columns, ``first_seq`` the lowest sequence of a live
-    key, ``last_delete`` the highest of a delete.
+    - ``bad``: records that go to the quarantine
+    - ``superseded``: overtaken by a newer event or a truncate of the batch
+    - ``duplicates``: delivered again in the batch
+    - ``stale``: older than a tombstone or a former truncate
+    - ``newest``: the state of their key, and not stale
+    - ``left_out``: excluded by the filter of a table without a key
+    - ``records``: all of these, counted independently
+
+    Numbers of keys:
+
+    - ``keys``: to be merged
+    - ``deletes``: deleted
+    - ``known``: deleted before
+    - ``expected``: expected to appear as a changed row
+
+    ``bounds`` are the minimum and maximum of key columns, ``first_seq`` is the lowest sequence of a live key,
+    and ``last_delete`` is the highest sequence of a delete.
     """
 
     records: int = 0
@@ -70,9 +81,9 @@ class StateCounts:
 
 @dataclass(frozen=True)
 class State:
-    """One state a key (`lakemirror.driver.reduce.events`), materialised.
+    """One state per key (`lakemirror.driver.reduce.events`), materialized.
 
-    ``images`` are the rows that changed their key in the batch, None when there are none.
+    ``images`` are the rows that changed their key in the batch, or None if there are none.
     """
 
     frame: DataFrame
@@ -81,8 +92,10 @@ class State:
 
 @dataclass(frozen=True)
 class Reduced:
-    """What a batch has for one table: the decoded ``events`` (None for a batch that only truncates), the
-    ``state`` that they make where the table has a key, and what these hold. In mode scd2 the state has each
+    """What a batch has for one table.
+
+    ``events`` are the decoded events (None for a batch that only truncates). ``state`` is what they are
+    reduced to if the table has a key. ``counts`` says what these contain. In mode scd2, the state has each
     event that makes a version, and ``truncates`` are those of the batch.
     """
 
@@ -94,7 +107,10 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Begun:
-    """The events and states of a table, as of a plain batch (see `is_plain`), and what these states hold."""
+    """The events and states of a table, reduced as a plain batch (see `is_plain`).
+
+    ``counts`` says what the states contain.
+    """
 
     decoder: EventDecoder
     soft: bool
@@ -104,11 +120,11 @@ class Begun:
 
 
 NOTHING = Reduced()
-"""Of a batch that holds nothing of a table, or only truncates."""
+"""A batch that has nothing for a table, or only truncates."""
 
 
 def is_plain(table: MirroredTable, plan: TablePlan) -> bool:
-    """Whether events make states by themselves: no truncate, tombstone, key change or older value matters."""
+    """Return whether events alone make states: no truncate, tombstone, key change or older value matters."""
     seen, summary = plan.seen, table.tombstone_summary
     return (
         bool(plan.mode == "scd1" and plan.reading.versions)
@@ -121,7 +137,7 @@ def is_plain(table: MirroredTable, plan: TablePlan) -> bool:
 
 
 def begin(decoder: EventDecoder, changes: DataFrame, *, soft: bool) -> Begun:
-    """Reduce a table's classified ``changes`` as those of a plain batch; it is seen later whether it is."""
+    """Reduce a table's classified ``changes`` as a plain batch. Whether it is one is determined later."""
     events = decoder.decode(changes)
     reduced = reduce_events(events, soft=soft, filtered=decoder.reading.condition is not None)
     state = State(_numbered(reduced.select("*", *_ungated())))
@@ -136,8 +152,9 @@ def reduce_table(
     truncates: DataFrame,
     begun: Begun | None = None,
 ) -> Reduced:
-    """Read and reduce a table's classified ``changes`` and ``truncates``; materialises the state. What is
-    ``begun`` for the same changes is taken where it fits.
+    """Read and reduce a table's classified ``changes`` and ``truncates``. Materializes the state.
+
+    If ``begun`` was started for the same changes, it is used if it fits.
     """
     if plan.seen.events <= _ONE_TASK:
         changes = changes.coalesce(1)
@@ -159,7 +176,7 @@ def reduce_table(
 def _reduce_to_versions(
     plan: TablePlan, decoder: EventDecoder, changes: DataFrame, truncates: DataFrame
 ) -> Reduced:
-    """The events that make versions; what they do is seen when they are written."""
+    """Return the events that make versions. Their effect is determined when they are written."""
     found = _collected(truncates) if plan.seen.truncates else ()
     if not plan.reading.versions:
         return Reduced(truncates=found)
@@ -169,13 +186,16 @@ def _reduce_to_versions(
 
 
 def _collected(truncates: DataFrame) -> tuple[Truncate, ...]:
-    """Truncates, each once: they have no key, so that a table has few."""
+    """Return each truncate once.
+
+    They have no key, so a table has only a few.
+    """
     rows = truncates.groupBy("seq").agg(F.unix_micros(F.min("event_time")).alias("micros")).collect()
     return tuple(Truncate(bytes(row["seq"]), moment(row["micros"])) for row in rows)
 
 
 def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
-    """What the batch does to the rows of a table with a key; None where it does nothing."""
+    """Return what the batch does to the rows of a table with a key, or None if it does nothing."""
     seen, counts = plan.seen, reduced.counts
     if not counts.keys and not plan.tracked and seen.floor is None and not plan.fills:
         return None
@@ -196,19 +216,20 @@ def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
 
 
 def of_own_shard(plan: TablePlan, when: Column) -> Column:
-    """BOOLEAN: a condition on stored rows whose keys are not in the batch, for those of the shard alone."""
+    """BOOLEAN: a condition on stored rows whose keys are not in the batch, for the shard's own rows only."""
     return when if plan.reading.shard is None else of_shard(plan.reading.shard) & when
 
 
 def states(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> DataFrame:
-    """The states that change rows."""
+    """Return the states that change rows."""
     frame = reduced.state.frame if reduced.state is not None else _no_state(table, plan)
     return frame.where("key IS NOT NULL" if plan.tracked else f"key IS NOT NULL AND op <> '{Op.PASSED}'")
 
 
 def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
-    """An event frame's state, to which ``known`` and ``stale`` are added: a delete whose tombstone is there
-    already, and a row that a tombstone forbids.
+    """Reduce an event frame to its state, with ``known`` and ``stale`` added.
+
+    ``known`` marks a delete whose tombstone exists already, and ``stale`` a row that a tombstone forbids.
     """
     seen, reading, tracked = plan.seen, plan.reading, plan.tracked
     if seen.snapshot and seen.unanchored:
@@ -235,20 +256,20 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
 
 
 def _ungated() -> list[Column]:
-    """What states have that no tombstone meets."""
+    """Return the additional columns of states that no tombstone affects."""
     return [F.lit(False).alias("known"), F.lit(False).alias("stale")]
 
 
 def _numbered(state: DataFrame) -> DataFrame:
-    """States with a number each, kept once they are computed, for writers read them twice."""
+    """Number the states, and keep them once they are computed, because writers read them twice."""
     return materialised(state.select("*", F.monotonically_increasing_id().alias("number")))
 
 
 def _outlived(seen: TableOverview, summary: Summary, tracked: Sequence[str]) -> bool:
-    """Whether every event is newer than every tombstone, so that none need be read: the common case.
+    """Return whether every event is newer than every tombstone, so that none has to be read: the common case.
 
-    Not so where sequences do not tell all: snapshot rows, transactions open at the snapshot, and values
-    that a tombstone keeps from being filled.
+    This is not so if sequences are inconclusive: with snapshot rows, with transactions that were open at the
+    snapshot, and with values that a tombstone keeps from being filled.
     """
     if summary.newest is None:
         return True
@@ -267,8 +288,10 @@ def images_of(
     floor: bytes | None,
     more: DataFrame | None = None,
 ) -> DataFrame:
-    """Rows as they were when their key changed; from the batch, the mirror and the tombstones, and from
-    ``more`` rows (key, row of tracked columns, seq, seqs).
+    """Return rows as they were when their key changed.
+
+    They come from the batch, the mirror, the tombstones, and ``more`` rows (key, row of tracked columns, seq,
+    seqs).
     """
     key_type = StructType([StructField(name, reading.columns[name]) for name in reading.key])
     row_type = StructType([StructField(name, reading.columns[name]) for name in tracked])
@@ -292,7 +315,7 @@ def images_of(
 
 
 def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str]) -> DataFrame:
-    """The mirror's live rows: key, row of tracked columns, seq, seqs."""
+    """Return the mirror's live rows: key, row of tracked columns, seq, seqs."""
     present = table.mirror.columns or {}
     values = [
         (T(name) if name in present else F.lit(None)).cast(reading.columns[name]).alias(name)
@@ -308,7 +331,7 @@ def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str])
 
 
 def _count(state: State, reading: Reading) -> StateCounts:
-    """What a state holds, in one aggregation; this materialises it."""
+    """Count what a state contains, in one aggregation. This materializes the state."""
     bounded = {
         name: reading.columns[name] for name in reading.key if bounds.has_bounds(reading.columns[name])
     }
@@ -322,7 +345,10 @@ def _count(state: State, reading: Reading) -> StateCounts:
 
 @kept
 def _aggregates(bounded: tuple[tuple[str, DataType], ...]) -> list[Column]:
-    """What `StateCounts` has, by its names, and the ends of ``bounded`` key columns, by their number."""
+    """Return the aggregates of `StateCounts`, by its names.
+
+    The minimum and maximum of each of the ``bounded`` key columns are named by the column's number.
+    """
     good, op, records, own = F.col("key").isNotNull(), F.col("op"), F.col("records"), F.col("own")
     bad, counted = ~good & (op != Op.TRUNCATED), good | (op == Op.TRUNCATED)
     live, deleted = good & op.isin(*WITH_ROW), good & (op == Op.DELETE)
@@ -351,7 +377,7 @@ def _sum(column: Column) -> Column:
 
 
 def no_events(table: MirroredTable, plan: TablePlan) -> DataFrame:
-    """An empty frame of the events that make versions."""
+    """Return an empty frame of the events that make versions."""
     state = _no_state(table, plan)
     key = state.schema["key"].dataType
     more = {"gaps": ArrayType(StringType()), "new_key": key, "old_key": key}
@@ -359,7 +385,7 @@ def no_events(table: MirroredTable, plan: TablePlan) -> DataFrame:
 
 
 def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
-    """An empty state frame, for a batch that only truncates."""
+    """Return an empty state frame, for a batch that only truncates."""
     columns = plan.reading.columns
     key = ddl(StructType([StructField(name, columns[name]) for name in plan.reading.key]))
     row = ddl(StructType([StructField(name, kind) for name, kind in columns.items()]))
@@ -373,7 +399,7 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
 
 
 def bounds_of(plan: TablePlan, counts: StateCounts) -> dict[str, Bound]:
-    """Between which values the batch's keys lie."""
+    """Return the ranges of the batch's keys."""
     return {
         name: Bound(plan.reading.columns[name], low, high)
         for name, (low, high) in counts.bounds.items()
@@ -382,7 +408,10 @@ def bounds_of(plan: TablePlan, counts: StateCounts) -> dict[str, Bound]:
 
 
 def _with_truncates(events: DataFrame, truncates: DataFrame, reading: Reading) -> DataFrame:
-    """An event frame and the truncates of its table, as events without a row: a trace of their own."""
+    """Return an event frame with the truncates of its table added as events without a row.
+
+    Truncates thereby leave a trace of their own.
+    """
     given = {
         "op": F.lit(Op.TRUNCATE),
         "digest": F.lit(0).cast("bigint"),
@@ -406,7 +435,7 @@ def _with_truncates(events: DataFrame, truncates: DataFrame, reading: Reading) -
 
 
 def _count_events(events: DataFrame) -> StateCounts:
-    """Of a table without key."""
+    """Count the events of a table without a key."""
     row = events.agg(
         F.count("*").alias("records"),
         F.count("problem").alias("bad"),

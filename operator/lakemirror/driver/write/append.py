@@ -1,4 +1,4 @@
-"""Change events -> rows of an append-only mirror: every event once."""
+"""Writes change events as rows of an append-only mirror, each event once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ def append(
     own: Own,
     session: SparkSession | None = None,
 ) -> Written:
-    """Add an event frame's rows that are not there yet, as one commit of the session, or of another.
+    """Add the rows of an event frame that are not in the mirror yet, in one commit.
 
-    A change that was sent again has the position of the first one and its payload, or its origin. Changes
-    of one position may differ: PostgreSQL gives all rows of a COPY one LSN, Oracle those of one SCN. All rows
-    of a snapshot share one position and may be alike, so that only their origin tells them apart.
+    The commit is made in the events' session, or in ``session`` if given. A change that was sent again has
+    the position of the first delivery, and either its payload or its origin. Changes at the same position may
+    differ: PostgreSQL gives all rows of a COPY the same LSN, and Oracle gives the same position to all
+    changes of an SCN. All rows of a snapshot share one position and may be equal, so only their origin tells
+    them apart.
     """
     origin = F.struct("topic", "partition", "offset")
     place = F.when(is_snapshot(F.col("seq")), origin)

@@ -1,4 +1,4 @@
-"""Clauses of `lakemirror.driver.reduce.changes` as columns."""
+"""Clauses of `lakemirror.driver.reduce.changes` as column expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakemirror.driver.tables.delta import quoted
 
 
 def first_of(clauses: Sequence[Clause]) -> Column:
-    """INT: which clause holds first; null where none does."""
+    """INT: the index of the first clause that holds; null if none does."""
     found = F.lit(None).cast("int")
     for i, each in reversed(list(enumerate(clauses))):
         found = F.when(each.when, i).otherwise(found)
@@ -23,7 +23,7 @@ def first_of(clauses: Sequence[Clause]) -> Column:
 
 
 def value_of(name: str, clauses: Sequence[Clause], kept: Column) -> Column:
-    """A column after the clause ``choice``; ``kept`` where that does not give it a value."""
+    """Return a column's value after the clause ``choice``, or ``kept`` if that clause does not set it."""
     value = kept
     for i, each in enumerate(clauses):
         if each.values is not None and name in each.values:
@@ -36,15 +36,20 @@ def typed(value: Column, field: StructField) -> Column:
 
 
 def same_key(changes: Changes) -> Column:
-    """BOOLEAN: the stored row has the state's key. Qualified, for a table may have columns of any name."""
+    """BOOLEAN: whether the stored row has the state's key.
+
+    Names are qualified, because a table may have columns of any name.
+    """
     return reduce(Column.__and__, [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key])
 
 
 def resolved(
     joined: DataFrame, fields: Sequence[StructField], changes: Changes, matched: Column, *kept: str
 ) -> DataFrame:
-    """What becomes of stored rows ``t`` and states ``s``, side by side where they are ``matched``: the
-    columns that are ``kept``, ``gone`` for a row that is deleted, and the row itself as ``n``.
+    """Return what happens to stored rows ``t`` and states ``s``, which are side by side where ``matched``.
+
+    The result has the columns that are ``kept``, ``gone`` for a row that is deleted, and the row itself as
+    ``n``.
     """
     choice = F.when(matched, first_of(changes.matched)).otherwise(first_of(changes.unmatched))
     values = [
@@ -62,9 +67,10 @@ def resolved(
 
 
 def folded(joined: DataFrame, fields: Sequence[StructField], changes: Changes) -> DataFrame:
-    """What becomes of all rows, where stored rows ``t`` and states ``s`` stand side by side by their keys,
-    each null where there is only the other: ``n``, the row that is there afterwards, and ``fate``, what the
-    batch does to it: ``inserted``, ``updated``, ``deleted``, or null.
+    """Return what happens to all rows, given stored rows ``t`` and states ``s`` joined by their keys.
+
+    ``t`` or ``s`` is null if only the other one exists. In the result, ``n`` is the row afterwards, and
+    ``fate`` is what the batch does to it: ``inserted``, ``updated``, ``deleted``, or null.
     """
     stored, state = F.col("t").isNotNull(), F.col("s.key").isNotNull()
     kinds = [(stored & state, changes.matched), (stored, changes.untouched), (F.lit(True), changes.unmatched)]

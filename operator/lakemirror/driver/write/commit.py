@@ -1,4 +1,4 @@
-"""Writes what a batch has for one table: its tombstones and its rows."""
+"""Writes a batch's tombstones and rows for one table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def write_table(
     transaction: Transaction,
     writers: Writers,
 ) -> TableResult:
-    """Write tombstones and rows of a mirror in form; returns ``result`` with what that did."""
+    """Write the tombstones and rows of a mirror that is already in the planned form.
+
+    Returns ``result``, completed with what was done.
+    """
     mark_files(table, transaction)
     before = table.mirror.version
     told = history(table, plan, reduced, transaction.batch.batch_id) if plan.mode == "scd2" else None
@@ -95,9 +98,9 @@ def already(
     result: TableResult,
     writers: Writers,
 ) -> TableResult:
-    """``result`` with what the batch did when this table was given it before.
+    """Return ``result``, completed with what the batch did when it was applied to this table before.
 
-    Raises BatchMismatch when that was another batch under the same number.
+    Raises BatchMismatch if that was a different batch with the same number.
     """
     batch, done = transaction.batch, writers.done(transaction)
     if done is None:

@@ -1,8 +1,8 @@
 """Writes data files and commits them itself, where MERGE would scan the table several times.
 
-One job looks up key and sequence of the stored rows whose keys are in the batch, and one writes the batch's
-rows. Stored rows that go are hidden by deletion vectors where their files are large, and left out of new
-files where they are small: so a small mirror needs no feature that some readers lack, and stays one of few
+One job looks up the key and sequence of the stored rows whose keys are in the batch, and another job writes
+the batch's rows. Stored rows that go away are hidden by deletion vectors if their files are large, and left
+out of new files if they are small. So a small mirror needs no feature that some readers lack, and keeps few
 files.
 """
 
@@ -39,24 +39,30 @@ _KNOWN: Final = frozenset(
         *("vacuumProtocolCheck", "inCommitTimestamp"),
     }
 )
-"""Features of Delta that ask nothing of a writer but what Delta's own transaction does."""
+"""Delta features that require nothing of a writer beyond what Delta's own transaction does."""
 
 _BROADCAST: Final = 500_000
-"""Keys that are sent to all tasks at most; more are shuffled."""
+"""Maximum number of keys that are broadcast to all tasks. More keys are shuffled."""
 _ROWS_PER_FILE: Final = 50_000
 _BYTES_PER_FILE: Final = 64 * 1024 * 1024
 _SMALL, _FEW = 8 * 1024 * 1024, 24
-"""Bytes of a small file, and how many of these a table may have; when there are more they become one."""
+"""Maximum size of a small file in bytes, and the maximum number of small files in a table.
+
+When there are more, they are combined into one.
+"""
 _DEAD: Final = 0.5
-"""Share of hidden rows from which on a file is written anew."""
+"""Share of hidden rows above which a file is rewritten."""
 
 _PLACE: Final = ("at_file", "at_row")
 _Flags = npt.NDArray[np.bool_]
 
 
 def possible(mirror: Mirror) -> bool:
-    """Whether a mirror can be written so: nobody reads its change feed, in which an update would look like a
-    delete and an insert, it has no feature that asks more of a writer, and Delta does not number its rows.
+    """Return whether a mirror can be written this way.
+
+    It must not be partitioned, must have no feature that requires more of a writer, and its rows must not be
+    numbered by Delta. Nobody may read its change feed, in which an update would look like a delete and an
+    insert.
     """
     return (
         mirror.properties.get(CHANGE_FEED_PROPERTY, "false").lower() != "true"
@@ -67,7 +73,10 @@ def possible(mirror: Mirror) -> bool:
 
 @dataclass(frozen=True)
 class _Places:
-    """Stored rows: the hash of each one's file, its index there, and the number of its key's state."""
+    """The places of stored rows.
+
+    For each row, this is the hash of its file, its index there, and the number of its key's state.
+    """
 
     files: Rows
     rows: Rows
@@ -75,12 +84,12 @@ class _Places:
 
     @classmethod
     def of(cls, found: Mapping[str, Any], chosen: _Flags) -> _Places:
-        """Those of what was looked up that are ``chosen``."""
+        """Select the ``chosen`` ones from what was looked up."""
         return cls(*[found[name][chosen] for name in (*_PLACE, "number")])
 
     @classmethod
     def none(cls) -> _Places:
-        """Of a table without rows."""
+        """Return the places of a table without rows."""
         nothing = np.empty(0, np.int64)
         return cls(nothing, nothing, nothing)
 
@@ -94,8 +103,11 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What is to be written: rows to add (files, where they are written already), stored ones that go, and
-    the counts, None where all that is added is new. Without ``rows`` nothing is added.
+    """What must be written.
+
+    ``rows`` are the rows to add; without them, nothing is added. ``added`` are their files if they are
+    written already. ``gone`` are the stored rows that go away. ``written`` has the counts, or is None if
+    everything that is added is new.
     """
 
     rows: DataFrame | None
@@ -105,16 +117,24 @@ class _Outcome:
 
 
 class DirectWriter:
-    """Changes the rows of one mirror; for changes of the batch's own keys alone (none ``untouched``)."""
+    """Changes the rows of one mirror.
+
+    It handles only changes to keys of the batch (none ``untouched``).
+    """
 
     def __init__(self, mirror: Mirror, avoided: Collection[str] = ()) -> None:
-        """``avoided`` are features of Delta that the mirror must not have; its properties may say so, too."""
+        """Create a writer for a mirror.
+
+        ``avoided`` are Delta features that the mirror must not have. The mirror's properties may exclude
+        features, too.
+        """
         self._mirror = mirror
         self._may_hide = VECTORS not in avoided
         self._log: TableLog | None = None
         self._in_order = False
-        """Whether the batch before had nothing late and hid rows, so that the rows of the next are written
-        without waiting for what is looked up.
+        """Whether the previous batch had no late events and hid rows.
+
+        If so, the rows of the next batch are written without waiting for the lookup.
         """
 
     def write(
@@ -154,14 +174,17 @@ class DirectWriter:
         return written
 
     def _outcome(self, attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
-        """What is to be written; looks up the stored rows of the batch's keys."""
+        """Determine what must be written. Looks up the stored rows of the batch's keys."""
         if not attempt.files_within(changes.bounds):
             return _Outcome(_as_stored(attempt, states.alias("s"), changes), _Places.none(), None)
         plain = self._plain(attempt, states, changes) if changes.plain else None
         return plain or _full(attempt, states, changes)
 
     def _plain(self, attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome | None:
-        """The newer of state and row wins. None where both are equally new: one has to look at them."""
+        """Let the newer of state and row win.
+
+        Returns None if some are equally new, because then they must be compared.
+        """
         assert self._log is not None
         rows = _as_stored(attempt, states.alias("s"), changes)
         with ThreadPoolExecutor(1) as pool:
@@ -199,7 +222,7 @@ def _rewrite(
     changes: Changes,
     first: Callable[[], None],
 ) -> Written:
-    """Write small files anew, with the changes in them."""
+    """Rewrite small files, with the changes applied."""
     with ThreadPoolExecutor(1) as pool:
         standing = pool.submit(first)
         added, written = rewrite.rewritten(attempt, files.values(), states, changes)
@@ -213,11 +236,11 @@ def _rewrite(
 
 
 def _nothing() -> None:
-    """What has to stand first stands already."""
+    """Do nothing, because what must come first has been done already."""
 
 
 def _count(added: Sequence[Any], outcome: _Outcome) -> int:
-    """How many rows were added."""
+    """Return how many rows were added."""
     count = rows_in(added)
     if count is None:
         assert outcome.rows is not None
@@ -226,8 +249,10 @@ def _count(added: Sequence[Any], outcome: _Outcome) -> int:
 
 
 def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, Any]:
-    """The stored rows of the batch's keys, as arrays: at_file, at_row, number of the state, whether the state
-    is newer, whether the row is later, whether the state deletes it (gone).
+    """Return the stored rows of the batch's keys, as arrays.
+
+    These are at_file, at_row, the number of the state, whether the state is newer (newer), whether the row is
+    later (later), and whether the state deletes the row (gone).
     """
     stored = attempt.rows(attempt.files_within(changes.bounds).values()).alias("t")
     stored = stored.select(
@@ -253,7 +278,10 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
 
 
 def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
-    """Carry out clauses of any kind: whole rows are looked up, and what becomes of them is computed once."""
+    """Carry out clauses of any kind.
+
+    Whole rows are looked up, and what happens to them is computed once.
+    """
     stored = attempt.rows(attempt.files_within(changes.bounds).values()).alias("t")
     keys = states.select("key", "number")
     wanted = stored.join(_hinted(keys, changes).alias("s"), same_key(changes)).select(
@@ -271,8 +299,9 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
 
 
 def _worn(attempt: Attempt, gone: Mapping[int, Rows]) -> set[int]:
-    """Files to write anew though their rows could be hidden: those with more dead rows than live ones, and
-    the small ones where they are many.
+    """Return the files to rewrite although their rows could be hidden.
+
+    These are the files with more dead rows than live ones, and the small files if there are many.
     """
     files = attempt.data.files
     small = {place for place, add in files.items() if add.size() < _SMALL}
@@ -281,7 +310,10 @@ def _worn(attempt: Attempt, gone: Mapping[int, Rows]) -> set[int]:
 
 
 def _dead_share(add: Any, more: int) -> float:
-    """The share of a file's rows that are hidden, with so many more; 0 where nothing says how many it has."""
+    """Return the share of a file's rows that are hidden once ``more`` rows are.
+
+    Returns 0 if the number of its rows is unknown.
+    """
     live = rows_in([add])
     before = add.deletionVector()
     hidden = int(before.cardinality()) if before is not None else 0
@@ -291,7 +323,7 @@ def _dead_share(add: Any, more: int) -> float:
 def _written(
     attempt: Attempt, outcome: _Outcome, anew: Collection[int], states: DataFrame, changes: Changes
 ) -> list[Any]:
-    """New files with an outcome's rows, and with what remains of files that are to be written ``anew``."""
+    """Write new files with an outcome's rows, and with what remains of the files to rewrite (``anew``)."""
     frames = [outcome.rows] if outcome.rows is not None else []
     rows, size = changes.rows, 0
     if anew:
@@ -308,7 +340,7 @@ def _written(
 def _remaining(
     attempt: Attempt, files: Sequence[Any], gone: _Places, states: DataFrame, changes: Changes
 ) -> DataFrame:
-    """The rows of some files without those that go."""
+    """Return the rows of some files, except those that go away."""
     numbers = states.sparkSession.createDataFrame(pa.table({"number": np.unique(gone.numbers)}))
     keys = states.join(F.broadcast(numbers), "number", "left_semi").select("key")
     stored = attempt.rows(files).alias("t")
@@ -316,7 +348,7 @@ def _remaining(
 
 
 def _as_stored(attempt: Attempt, states: DataFrame, changes: Changes) -> DataFrame:
-    """The rows that states give without looking at stored ones."""
+    """Return the rows that states produce without looking at stored rows."""
     choice, columns = _stored_columns(tuple(attempt.schema.fields), tuple(changes.unmatched))
     return states.select("*", choice).where("choice IS NOT NULL").select(*columns)
 
@@ -325,7 +357,7 @@ def _as_stored(attempt: Attempt, states: DataFrame, changes: Changes) -> DataFra
 def _stored_columns(
     fields: tuple[StructField, ...], clauses: tuple[Clause, ...]
 ) -> tuple[Column, list[Column]]:
-    """Which clause a state goes by, as ``choice``, and the columns that it then gives."""
+    """Return which clause applies to a state, as ``choice``, and the columns that the state then produces."""
     values = [typed(value_of(each.name, clauses, F.lit(None)), each) for each in fields]
     return first_of(clauses).alias("choice"), values
 
@@ -335,13 +367,13 @@ def _hinted(frame: DataFrame, changes: Changes) -> DataFrame:
 
 
 def _place(attempt: Attempt, stored: DataFrame) -> list[Column]:
-    """Where stored rows are. Delta tells their index only in a table with deletion vectors."""
+    """Return where stored rows are. Delta gives their index only in a table with deletion vectors."""
     row = row_of(stored) if attempt.vectors else F.lit(0).cast("bigint")
     return [place_of(stored).alias("at_file"), row.alias("at_row")]
 
 
 def _arrays(frame: DataFrame) -> dict[str, Any]:
-    """The columns of a narrow frame."""
+    """Return the columns of a narrow frame as arrays."""
     table = frame.toArrow()
     found = {}
     for name in table.column_names:

@@ -1,5 +1,6 @@
-"""The form of a mirror: it is made, and altered, before rows are written. Commits of metadata that may be
-repeated.
+"""Creates and alters mirrors, before rows are written.
+
+The commits may be repeated. They change metadata and, at most, recompute computed columns.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def form(table: MirroredTable, plan: TablePlan) -> None:
-    """Create or alter the mirror as planned. Raises Refused where somebody else made a table there."""
+    """Create or alter the mirror as planned. Raises Refused if somebody else has created a table there."""
     properties = {}
     lives = to_text({**table.stored_lives, **plan.lives})
     if lives != table.properties.get(COLUMNS_PROPERTY, to_text({})):
@@ -57,7 +58,7 @@ def form(table: MirroredTable, plan: TablePlan) -> None:
     change = plan.alteration
     if table.mirror.exists:
         if any(name in change.alter for each in plan.computed.values() for name in each.columns):
-            table.mirror.alter({}, {}, {AGED_PROPERTY: "true"})  # stands until all rows are computed anew
+            table.mirror.alter({}, {}, {AGED_PROPERTY: "true"})  # stays set until all rows are computed again
         table.mirror.alter(
             change.add, change.alter, properties, avoided=table.avoided, comments=plan.comments
         )
@@ -71,8 +72,9 @@ def form(table: MirroredTable, plan: TablePlan) -> None:
 
 
 def _compute_anew(table: MirroredTable, plan: TablePlan) -> None:
-    """Bring computed columns of stored rows up to date with the types of the columns that they read: a number
-    that is 1.5 as a text may be 1.50 with more digits.
+    """Bring the computed columns of stored rows up to date with the types of the columns that they read.
+
+    A number that is 1.5 as a text may become 1.50 with more digits.
     """
     row = {name: F.col(quoted(name)) for each in plan.computed.values() for name in each.columns}
     values = {name: each.of(row) for name, each in plan.computed.items()}
@@ -82,7 +84,7 @@ def _compute_anew(table: MirroredTable, plan: TablePlan) -> None:
 
 
 def _show_current(table: MirroredTable) -> None:
-    """Make the view of the current rows, for people: the mirror does not need it."""
+    """Create the view of the current rows, for people. The mirror does not need it."""
     table.has_view = True
     try:
         table.mirror.show_current()

@@ -1,4 +1,4 @@
-"""Tombstones of what a batch takes away; they stand before its rows are committed."""
+"""Writes the tombstones of what a batch removes. They are written before its rows are committed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakemirror.driver.tables.keys import encode_row
 
 
 def write_tombstones(table: MirroredTable, plan: TablePlan, reduced: Reduced, batch: Batch) -> None:
-    """Write tombstones of deletes, of a truncate and of rows that moved, as one commit."""
+    """Write the tombstones of deletes, of a truncate and of moved rows, in one commit."""
     state, floor, facts = reduced.state, plan.seen.floor, []
     deletes = moved = 0
     if state is not None and plan.soft is None:
@@ -39,8 +39,9 @@ def write_tombstones(table: MirroredTable, plan: TablePlan, reduced: Reduced, ba
 
 
 def write_ends(table: MirroredTable, told: History, batch: Batch) -> None:
-    """The same of a mirror that keeps versions: all deletes and truncates, for each may end a version that
-    comes later.
+    """Write the tombstones for a mirror that keeps versions.
+
+    These are all deletes and truncates, because each may end a version that arrives later.
     """
     facts, deletes = [], told.outcomes.deletes
     moved = told.images.count() if told.images is not None else 0
@@ -65,7 +66,7 @@ def write_ends(table: MirroredTable, told: History, batch: Batch) -> None:
 
 
 def _append(table: MirroredTable, facts: Sequence[DataFrame], **raised: Any) -> None:
-    """Write facts, if there are any, with what they do to the summary (``tombstones.raised``)."""
+    """Write facts, if there are any, together with their effect on the summary (``tombstones.raised``)."""
     if facts:
         summary = tombstones.raised(table.tombstones.summary, **raised)
         table.tombstones.add(reduce(DataFrame.unionByName, facts), summary)

@@ -1,7 +1,7 @@
 """Writes mirrors that are tables of a database (`lakemirror.driver.tables.jdbc`).
 
-Spark reads the stored rows of a batch's keys and finds what becomes of them, as for Delta; the database then
-takes that in as one transaction, with the tombstones and the mark of the batch.
+Spark reads the stored rows of a batch's keys and determines what happens to them, as for Delta. The database
+then applies this in one transaction, together with the tombstones and the mark of the batch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class JdbcTarget:
 
 
 class JdbcWriters:
-    """The one writer of a table."""
+    """The only writer of a table."""
 
     merged = False
 
@@ -64,7 +64,7 @@ class JdbcWriters:
 
     @property
     def _mirror(self) -> JdbcMirror:
-        return cast(JdbcMirror, self._table.mirror)  # it was opened by what makes these writers
+        return cast(JdbcMirror, self._table.mirror)  # opened by the target that creates these writers
 
     def for_changes(self, changes: Changes) -> JdbcWriter:
         return JdbcWriter(self._table, self._mirror)
@@ -75,7 +75,7 @@ class JdbcWriters:
         raise LakemirrorError(f"the target {self._table.location} keeps no events")
 
     def done(self, transaction: Transaction) -> Done | None:
-        """The commit of a batch, by its mark."""
+        """Return the commit of a batch, found by its mark."""
         found = self._mirror.mark(transaction.app_id, transaction.batch.batch_id)
         if found is None:
             return None
@@ -84,7 +84,7 @@ class JdbcWriters:
 
 
 class JdbcWriter:
-    """Changes the rows of a mirror with one transaction a batch."""
+    """Changes the rows of a mirror in one transaction per batch."""
 
     def __init__(self, table: MirroredTable, mirror: JdbcMirror) -> None:
         self._table, self._mirror = table, mirror
@@ -92,8 +92,10 @@ class JdbcWriter:
     def write(
         self, states: DataFrame, changes: Changes, transaction: Transaction, first: Callable[[], None]
     ) -> Written:
-        """See `lakemirror.driver.write.writer.Writer`. What the records come to goes into the note of the
-        batch, for a replay cannot see any more what stood there before.
+        """See `lakemirror.driver.write.writer.Writer`.
+
+        The outcomes of the records are stored in the batch's note, because a replay can no longer see the
+        rows from before the commit.
         """
         try:
             return self._write(states, changes, transaction, first)
@@ -101,7 +103,7 @@ class JdbcWriter:
             raise LakemirrorError(self._told(error)) from None
 
     def _told(self, error: CannotHold) -> str:
-        """What the database cannot hold, by the names that the source has for it, and what to do."""
+        """Return what the database cannot hold, by the source's names, and what to do."""
         back = {mirror: source for source, mirror in self._table.rename.items()}
         column, settings = back.get(error.column, error.column), f"tables[{self._table.settings.source}]"
         leave = f", or leave the column out with {settings}.columns.exclude"
@@ -133,7 +135,7 @@ class JdbcWriter:
         return written
 
     def _outcome(self, states: DataFrame, stored: DataFrame, changes: Changes) -> DataFrame:
-        """The rows that change, as they become: what (i, u or d), and the row n."""
+        """Return the rows that change, in their new form: what (i, u or d), and the row n."""
         fields = [StructField(name, kind) for name, kind in self._mirror.kinds.items()]
         known = stored.select("t", F.col("number").alias("of"))
         joined = states.alias("s").join(known, F.col("s.number") == F.col("of"), "left")
@@ -146,7 +148,7 @@ class JdbcWriter:
         return found.select(what, "n")
 
     def _untouched(self, states: DataFrame, changes: Changes, fields: Sequence[StructField]) -> DataFrame:
-        """What becomes of stored rows whose keys are not in the batch."""
+        """Return what happens to stored rows whose keys are not in the batch."""
         same = [T(name) == F.col(f"s.key.{quoted(name)}") for name in changes.key]
         rows = self._mirror.frame().alias("t")
         rows = rows.join(states.alias("s"), reduce(Column.__and__, same), "left_anti")

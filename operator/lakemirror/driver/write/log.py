@@ -1,7 +1,7 @@
-"""A Delta table's log, through Delta's own classes: transactions, files and deletion vectors.
+"""Accesses a Delta table's log through Delta's own classes: transactions, files and deletion vectors.
 
-These are internals of delta-spark 4.4 (package ``org.apache.spark.sql.delta``): whoever changes the version
-looks at this module. What they do is described in Delta's PROTOCOL.md (Add File, Deletion Vectors).
+These are internals of delta-spark 4.4 (package ``org.apache.spark.sql.delta``), so check this module when you
+change the version. Delta's PROTOCOL.md describes what they do (Add File, Deletion Vectors).
 """
 
 from __future__ import annotations
@@ -35,20 +35,25 @@ _DELTA: Final = "org.apache.spark.sql.delta"
 _Ranges = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 _MAGIC: Final = (1681511377).to_bytes(4, "little")
-"""Begins a bitmap in Delta's portable format (PROTOCOL.md, Deletion Vector Format)."""
+"""The start of a bitmap in Delta's portable format (PROTOCOL.md, Deletion Vector Format)."""
 
 
 class TableChanged(LakemirrorError):
-    """A table is not as it was when it was decided what to add to it."""
+    """A table is no longer as it was when it was decided what to add to it."""
 
 
 class DataFiles:
-    """The data files of a table at a version, by the hash of their place (see `place_of`), and what their
-    statistics say of columns, by Delta's physical name: the least and the greatest values.
+    """The data files of a table at a version, by the hash of their place (see `place_of`).
+
+    Also holds what their statistics say about columns, by Delta's physical names: the minimum and maximum
+    values.
     """
 
     def __init__(self, version: int, files: Mapping[int, Any], before: DataFiles | None = None) -> None:
-        """``before`` are files of an earlier version, whose statistics are known."""
+        """Create the list of data files.
+
+        ``before`` are the files of an earlier version, whose statistics are known.
+        """
         self.version = version
         self.files = dict(files)
         known: Mapping[int, _Ranges] = before._known if before is not None else {}
@@ -57,7 +62,7 @@ class DataFiles:
         }
 
     def within(self, bounds: Mapping[str, Bound]) -> dict[int, Any]:
-        """The files that may hold values between bounds of columns, by physical name."""
+        """Return the files that may contain values within the bounds of columns, by physical name."""
         return {place: add for place, add in self.files.items() if _meets(self._known[place], bounds)}
 
 
@@ -72,7 +77,7 @@ def _meets(ranges: _Ranges, bounds: Mapping[str, Bound]) -> bool:
 
 
 class Attempt:
-    """One transaction: what is to be committed, against the table as it was when it began."""
+    """One transaction: what to commit, against the table as it was when the transaction began."""
 
     def __init__(
         self, log: TableLog, transaction: Transaction, started: Any, snapshot: Any, data: DataFiles
@@ -85,26 +90,26 @@ class Attempt:
 
     @cached_property
     def schema(self) -> StructType:
-        """Of the table."""
+        """The table's schema."""
         return StructType.fromJson(json.loads(self._snapshot.metadata().schemaString()))
 
     @cached_property
     def vectors(self) -> bool | None:
-        """Whether the table may have deletion vectors; None where its properties do not say."""
+        """Whether the table may have deletion vectors, or None if its properties do not say."""
         setting = self._snapshot.metadata().configuration().get(VECTORS_PROPERTY)
         return str(setting.get()).lower() == "true" if setting.isDefined() else None
 
     def rows(self, files: Iterable[Any]) -> DataFrame:
-        """The rows of data files."""
+        """Return the rows of data files."""
         return self._log.frame(self._snapshot, files)
 
     def files_within(self, bounds: Mapping[str, Bound]) -> dict[int, Any]:
-        """The files that may hold values between bounds of columns, by the hash of their place."""
+        """Return the files that may contain values within ``bounds``, by the hash of their place."""
         physical = {each.name: each.metadata.get(_PHYSICAL, each.name) for each in self.schema.fields}
         return self.data.within({physical[name]: bound for name, bound in bounds.items()})
 
     def write(self, frame: DataFrame) -> list[Any]:
-        """Write rows as new data files that no reader sees before they are committed."""
+        """Write rows as new data files, which no reader sees before they are committed."""
         return _listed(self._started.writeFiles(frame._jdf))
 
     def commit(
@@ -115,21 +120,23 @@ class Attempt:
         *,
         anew: Collection[int] = (),
     ) -> None:
-        """Add files, and hide rows that are ``gone``, by the hash of their file's place. Files whose rows
-        were written ``anew`` are removed. The commit says of itself what was ``written``.
+        """Add files and hide the rows that are ``gone``, by the hash of their file's place.
+
+        Files whose rows were rewritten (``anew``) are removed. The commit records what was ``written``.
         """
         rows = {"inserted": written.inserted, "updated": written.updated, "deleted": written.deleted}
         note = {**self.transaction.note, "rows": rows}
         self._log.commit(self, self._started, added, gone, note, anew)
 
     def discard(self, added: Iterable[Any]) -> None:
-        """Delete files that were written and are not going to be committed."""
+        """Delete files that were written but are not going to be committed."""
         self._log.discard(added)
 
 
 class TableLog:
-    """The log of the table at ``path``. Keeps the list of data files, and reads it again only when somebody
-    else has committed.
+    """The log of the table at ``path``.
+
+    Caches the list of data files, and reads it again only if somebody else has committed.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -142,8 +149,9 @@ class TableLog:
         self._done: int | None = None
 
     def begin(self, transaction: Transaction) -> Attempt | None:
-        """A transaction that fails when somebody else changes the table meanwhile; None if the batch is
-        there already.
+        """Start a transaction that fails if somebody else changes the table in the meantime.
+
+        Returns None if the batch was already committed.
         """
         started = self._log.startTransaction()
         snapshot = started.snapshot()
@@ -157,13 +165,13 @@ class TableLog:
         return Attempt(self, transaction, started, snapshot, self._known)
 
     def frame(self, snapshot: Any, files: Iterable[Any]) -> DataFrame:
-        """The rows of some data files."""
+        """Return the rows of some data files."""
         listed = self._seq(files)
         frame = self._log.createDataFrame(snapshot, listed, False, self._none)
         return ClassicDataFrame(frame, self._spark)
 
     def discard(self, added: Iterable[Any]) -> None:
-        """Delete files that were written and are not going to be committed."""
+        """Delete files that were written but are not going to be committed."""
         for each in added:
             files, path = file_system(self._spark, self._place(each).toString())
             files.delete(path, False)
@@ -200,18 +208,20 @@ class TableLog:
             transaction.app_id, number, self._java("scala.Option").apply(self._now())
         )
         version = self._commit(started, actions, transaction.app_id, number, json.dumps(note, sort_keys=True))
-        # What Delta takes for no conflict may have come in between; then the files are read again.
+        # A commit that is no conflict to Delta may have come in between; then the files are read again.
         alone = version == data.version + 1
         self._known, self._done = DataFiles(version, live, data) if alone else None, number
 
     def append(self, rows: DataFrame) -> None:
-        """Add rows as one commit that belongs to no batch."""
+        """Add rows in a commit that belongs to no batch."""
         started = self._log.startTransaction()
         self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, None)
 
     def append_at(self, rows: DataFrame, version: int) -> int:
-        """Add rows to the table as it is at a ``version``: raises TableChanged where it is another, and
-        Delta's error where somebody else adds rows meanwhile. Returns the version that has them.
+        """Add rows to the table as it is at ``version``, and return the version that has them.
+
+        Raises TableChanged if the table is at another version, and Delta's error if somebody else adds rows
+        in the meantime.
         """
         started = self._log.startTransaction()
         found = int(started.snapshot().version())
@@ -221,12 +231,13 @@ class TableLog:
                 "has written to it"
             )
         started.readWholeTable()
-        # An empty note: without one Delta takes the note of the batch that is running.
+        # The note is empty, because without one, Delta uses the note of the running batch.
         return self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, "")
 
     def _commit(self, started: Any, actions: Any, app_id: str, number: int, note: str | None) -> int:
-        """Commit actions as an operation that Delta carries its incremental checksum on for; with others it
-        computes the state of the log with each commit.
+        """Commit actions as an operation for which Delta maintains its incremental checksum.
+
+        With other operations, Delta computes the state of the log at each commit.
         """
         operation = self._java(f"{_DELTA}.DeltaOperations$StreamingUpdate")(
             self._java("org.apache.spark.sql.streaming.OutputMode").Update(),
@@ -237,7 +248,7 @@ class TableLog:
         return int(started.commit(self._seq(actions), operation))
 
     def _vectors(self, data: DataFiles, hidden: Mapping[int, Rows]) -> dict[int, Any]:
-        """Store which rows of each file are hidden from now on, with those that were before."""
+        """Store which rows of each file are hidden from now on, including those that were hidden before."""
         if not hidden:
             return {}
         entries = self._java("java.util.ArrayList")()
@@ -256,13 +267,13 @@ class TableLog:
         return {int(each.filePath()): each.deletionVector() for each in stored}
 
     def _place(self, add: Any) -> Any:
-        """The path of a data file."""
+        """Return the path of a data file."""
         operations = getattr(self._java(f"{_DELTA}.util.DeltaFileOperations$"), "MODULE$")
         return operations.absolutePath(self._base.toString(), add.path())
 
     def _hash(self, add: Any) -> int:
-        """What `place_of` gives for the rows of a file."""
-        place = self._place(add).toUri().toString()  # as Spark has it in _metadata.file_path
+        """Return what `place_of` returns for the rows of a file."""
+        place = self._place(add).toUri().toString()  # in the form of Spark's _metadata.file_path
         text = self._java("org.apache.spark.unsafe.types.UTF8String").fromString(place)
         return int(self._java("org.apache.spark.sql.catalyst.expressions.XXH64").hashUTF8String(text, _SEED))
 
@@ -280,11 +291,11 @@ class TableLog:
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _SEED: Final = 42
-"""Of Spark's function xxhash64."""
+"""The seed of Spark's function xxhash64."""
 
 
 def place_of(rows: DataFrame) -> Column:
-    """BIGINT: the hash of the place of the file that a row of a scan stands in."""
+    """BIGINT: the hash of the place of the file that contains a row of a scan."""
     return F.xxhash64(rows.metadataColumn("_metadata")["file_path"])
 
 
@@ -294,31 +305,40 @@ def row_of(rows: DataFrame) -> Column:
 
 
 def rows_in(files: Iterable[Any]) -> int | None:
-    """How many rows data files have that no vector hides; None where Delta keeps no statistics."""
+    """Return how many rows data files have that no deletion vector hides.
+
+    Returns None if Delta keeps no statistics.
+    """
     counts = [each.numLogicalRecords() for each in files]
     return sum(int(each.get()) for each in counts) if all(each.isDefined() for each in counts) else None
 
 
 def rows_of(snapshot: Any) -> int | None:
-    """How many rows a table has at a version, without a job; None where its log does not tell that so."""
+    """Return how many rows a table has at a version, without running a job.
+
+    Returns None if its log does not say.
+    """
     listed = _listed_files(snapshot)
     return None if listed is None else rows_in(listed)
 
 
 def _whole(add: Any, vector: Any) -> bool:
-    """Whether a vector hides all rows of a file."""
+    """Return whether a deletion vector hides all rows of a file."""
     count = add.numPhysicalRecords()
     return bool(count.isDefined() and int(count.get()) == int(vector.cardinality()))
 
 
 def _files(snapshot: Any) -> list[Any]:
-    """All data files."""
+    """Return all data files."""
     listed = _listed_files(snapshot)
     return list(snapshot.allFiles().collect()) if listed is None else listed
 
 
 def _listed_files(snapshot: Any) -> list[Any] | None:
-    """All data files, where the checksum file of the version lists them: they are few then."""
+    """Return all data files if the version's checksum file lists them, or None.
+
+    It lists them only if there are few.
+    """
     checksum = snapshot.checksumOpt()
     if not checksum.isDefined():
         return None
@@ -333,9 +353,11 @@ def _listed(items: Any) -> list[Any]:
 
 
 def append(rows: DataFrame, path: str) -> None:
-    """Append rows to a table of our own as one commit and one file; makes the table if it is not there.
+    """Append rows to one of our own tables, in one commit and one file.
 
-    Other than a write of Spark's, it does not mind whose transaction the session's settings name.
+    Creates the table if it does not exist.
+
+    Unlike a write by Spark, this is not affected by the transaction that the session's settings name.
     """
     rows = rows.coalesce(1)
     newest = delta.snapshot(rows.sparkSession, path)
@@ -350,8 +372,10 @@ def _columns(snapshot: Any) -> list[str]:
 
 
 def append_at(rows: DataFrame, path: str, version: int) -> int:
-    """Append rows to a table of our own as `append` does, if it is at a ``version`` (-1: not there), and no
-    other writer comes in between. Returns the version that has them. Raises TableChanged or Delta's error.
+    """Append rows to one of our own tables, like `append`, and return the version that has them.
+
+    The table must be at ``version`` (-1: it does not exist), and no other writer may commit in between.
+    Otherwise, raises TableChanged or Delta's error.
     """
     spark = rows.sparkSession
     if version < 0:

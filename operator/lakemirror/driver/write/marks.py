@@ -1,5 +1,6 @@
-"""Notes the files of a batch beside a mirror, before its rows are written; see
-`lakemirror.driver.tables.applied_files`.
+"""Records the files of a batch beside a mirror, before its rows are written.
+
+See `lakemirror.driver.tables.applied_files`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from lakemirror.driver.write.writer import Transaction
 
 
 def mark_files(table: MirroredTable, transaction: Transaction) -> None:
-    """Note the files, which count once the batch's rows are committed. Nothing for batches without files."""
+    """Record the batch's files, which count once its rows are committed.
+
+    Does nothing for a batch without files.
+    """
     batch = transaction.batch
     files = [each for each in batch.files if each.table in (None, str(table.name))]
     if not files:
@@ -28,7 +32,10 @@ def mark_files(table: MirroredTable, transaction: Transaction) -> None:
 
 
 def _forget_uncommitted(table: MirroredTable, known: AppliedFiles, transaction: Transaction) -> None:
-    """Delete what batches noted that were not committed; this one's commit would vouch for them."""
+    """Delete the records of batches that were not committed.
+
+    Otherwise, this batch's commit would vouch for them.
+    """
     rows = known.frame()
     if rows is None:
         return

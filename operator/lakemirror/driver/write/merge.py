@@ -1,4 +1,4 @@
-"""Writes with MERGE: any Delta table can be written so."""
+"""Writes with MERGE, which works for any Delta table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lakemirror.driver.write.writer import Transaction, Written
 
 
 class MergeWriter:
-    """Changes the rows of a mirror with one MERGE a batch.
+    """Changes the rows of a mirror with one MERGE per batch.
 
-    The transaction is the session's: Delta takes its id for MERGE from settings.
+    The transaction is the session's, because for MERGE, Delta takes the transaction ID from settings.
     """
 
     def __init__(self, mirror: Mirror) -> None:

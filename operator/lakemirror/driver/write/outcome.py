@@ -1,4 +1,4 @@
-"""What the records of a table came to, as the commit of its rows tells."""
+"""Determines the outcomes of a table's records from the commit of its rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def counted(
     after: int | None,
     told: History | None = None,
 ) -> TableResult:
-    """The result with what the commit between two versions did; ``told`` is of a mirror of versions."""
+    """Return the result with what the commit between two versions did.
+
+    ``told`` is given for a mirror of versions.
+    """
     outcomes = rows.outcomes
     if outcomes is None:
         outcomes = outcomes_of(table, plan, reduced, rows, before=before, told=told)
@@ -60,7 +63,7 @@ def outcomes_of(
     before: int | None,
     told: History | None = None,
 ) -> Mapping[str, int]:
-    """What the records came to, by the rows that stood there ``before`` the commit."""
+    """Return the outcomes of the records, given the rows that existed ``before`` the commit."""
     if told is not None:
         outcomes = _versioned(plan, reduced, told)
     elif plan.reading.key:
@@ -74,7 +77,7 @@ def outcomes_of(
 def _keyed(
     table: MirroredTable, plan: TablePlan, reduced: Reduced, rows: Written, before: int | None
 ) -> dict[str, int]:
-    """Outcomes of the records of a table with a key, truncates included."""
+    """Return the outcomes of the records of a table with a key, including truncates."""
     held = reduced.counts
     stale, duplicates = _passed_over(table, plan, reduced, rows, before)
     found = {
@@ -90,8 +93,9 @@ def _keyed(
 
 
 def _versioned(plan: TablePlan, reduced: Reduced, told: History) -> dict[str, int]:
-    """Outcomes of the records of a table whose versions are kept: an event that is older than others is
-    applied as well. A truncate counts once.
+    """Return the outcomes of the records of a table whose versions are kept.
+
+    An event that is older than others is applied as well. A truncate counts once.
     """
     found, seen, once = told.outcomes, plan.seen.truncates, len(reduced.truncates)
     return {
@@ -103,22 +107,23 @@ def _versioned(plan: TablePlan, reduced: Reduced, told: History) -> dict[str, in
 
 
 def _truncate(floor: bytes, former: bytes | None) -> str:
-    """The outcome of the newest truncate of a batch."""
+    """Return the outcome of the newest truncate of a batch."""
     if former is None or floor > former:
         return "applied"
     return "duplicates" if floor == former else "stale"
 
 
 def _appended(reduced: Reduced, rows: Written) -> dict[str, int]:
-    """Outcomes of the records of a table that is appended to."""
+    """Return the outcomes of the records of a table that is appended to."""
     return {"applied": rows.inserted, "duplicates": reduced.counts.newest - rows.inserted}
 
 
 def _passed_over(
     table: MirroredTable, plan: TablePlan, reduced: Reduced, rows: Written, before: int | None
 ) -> tuple[int, int]:
-    """(stale, duplicates) among the newest records of their keys, as the rows before the commit tell. Only
-    asked of the table when a key was passed over.
+    """Return (stale, duplicates) among the newest records of their keys, from the rows before the commit.
+
+    The table is queried only if a key was passed over.
     """
     changed = rows.inserted + rows.updated + rows.deleted
     # Only then does each changed row stand for a key of the batch.
@@ -147,8 +152,10 @@ def _passed_over(
 def _out_of_order(
     table: MirroredTable, plan: TablePlan, reduced: Reduced, stale: int, before: int | None
 ) -> int:
-    """How many stale records of a table of current rows were made more than the tolerance before what stood
-    there of their row: the row, or the tombstone of its key. Only asked where there are stale ones.
+    """Return how many stale records were made more than the tolerance before what was stored for their row.
+
+    That is the row, or the tombstone of its key. Applies only to a table of current rows, and runs a query
+    only if there are stale records.
     """
     if not stale or plan.mode != "scd1" or reduced.state is None or before is None:
         return 0
@@ -174,13 +181,13 @@ def _out_of_order(
 
 
 def _older(passed: DataFrame, tolerance: Column) -> int:
-    """How many records are older than what stood there, ``at``, by more than the tolerance."""
+    """Return how many records are older than what was stored, ``at``, by more than the tolerance."""
     row = passed.where(F.col("at") - F.col("event_time") > tolerance).agg(F.sum("own")).first()
     return (row[0] if row is not None else None) or 0
 
 
 def _late(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> int:
-    """Events older than a collected tombstone that wrote a row after all."""
+    """Return the number of events that are older than a collected tombstone but wrote a row."""
     if reduced.state is None:
         return 0
     collected, first = table.tombstones.summary.collected, reduced.counts.first_seq

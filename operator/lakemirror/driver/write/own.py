@@ -1,9 +1,8 @@
-"""Columns that the manifest adds to a mirror (``columns.metadata``, ``rowHash``, ``keyHash`` and
-``expressions``): what rows that are written get in them.
+"""Columns that the manifest adds to a mirror, and the values that written rows get in them.
 
-They are made of the values that a row is going to have, whichever event or stored row these come from. So a
-hash or an expression is right also where the source left a value out. A row that is not written keeps what
-it has.
+These are ``columns.metadata``, ``rowHash``, ``keyHash`` and ``expressions``. They are computed from the
+values that a row is going to have, whichever event or stored row these come from. A hash or an expression is
+therefore right even if the source left out a value. A row that is not written keeps its values.
 """
 
 from __future__ import annotations
@@ -28,8 +27,10 @@ from lakemirror.driver.tables.keys import canonical_row
 
 @dataclass(frozen=True)
 class Own:
-    """The columns that the manifest adds: what each one has, by its name; those that are ``computed`` of
-    others. ``columns`` are the source's, ``key`` those of the key.
+    """The columns that the manifest adds.
+
+    ``wanted`` says what each one contains, by its name; ``computed`` are those that are computed from others.
+    ``columns`` are the source's columns, ``key`` those of the key.
     """
 
     wanted: Mapping[str, OwnColumn]
@@ -41,13 +42,13 @@ class Own:
 
     @classmethod
     def of(cls, table: MirroredTable, plan: TablePlan, batch: Batch) -> Own:
-        """Those of a table, in a batch."""
+        """Return the added columns of a table, in a batch."""
         columns = {name: kind for name, kind in plan.reading.columns.items() if name != plan.soft}
         wanted, key = table.settings.own_columns, plan.reading.key
         return cls(wanted, columns, key, table.pipeline, batch.batch_id, plan.computed)
 
     def filled(self, changes: Changes) -> Changes:
-        """Changes that fill these columns, too."""
+        """Return changes that fill these columns as well."""
         if not self.wanted and not self.computed:
             return changes
         return replace(
@@ -58,8 +59,11 @@ class Own:
         )
 
     def values(self, given: Mapping[str, Column], row: Mapping[str, Column]) -> dict[str, Column]:
-        """Of a row with the columns ``row`` and the metadata in ``given``, all of these columns."""
-        shown = given["__op"].isin(*WITH_ROW)  # of a delete the values may be made up, or nothing
+        """Return the values of all these columns for one row.
+
+        ``row`` has the columns of that row, and ``given`` its metadata.
+        """
+        shown = given["__op"].isin(*WITH_ROW)  # a delete's values may be made up or missing
         computed = {name: F.when(shown, each.of(row)) for name, each in self.computed.items()}
         return {**self._metadata(given), **self._hashes(row), **self._key_hash(row), **computed}
 
@@ -68,7 +72,9 @@ class Own:
         return Clause(clause.when, {**values, **self.values(values, {n: values[n] for n in self.columns})})
 
     def _updated(self, clause: Clause) -> Clause:
-        """Metadata is that of the event which a row is written for; hash and expressions follow any value of
+        """Fill the columns of an update.
+
+        Metadata comes from the event for which a row is written. Hashes and expressions follow any value of
         the row.
         """
         if clause.values is None:

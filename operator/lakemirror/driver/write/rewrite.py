@@ -1,7 +1,7 @@
-"""Writes small files of a mirror anew, with the changes of a batch in them.
+"""Rewrites small files of a mirror, with the changes of a batch applied.
 
-One job reads them, folds the batch into them and writes the result, as one task: where there is little to
-read, to look up first which rows the batch changes costs three more jobs and gains nothing.
+One job reads the files, folds the batch into them and writes the result, in one task. If there is little to
+read, looking up first which rows the batch changes would cost three more jobs and gain nothing.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from lakemirror.driver.write.log import Attempt, rows_in
 from lakemirror.driver.write.writer import Written
 
 BYTES: Final = 8 * 1024 * 1024
-"""Of files that are written anew together at most."""
+"""Maximum total size, in bytes, of files that are rewritten together."""
 ROWS: Final = 50_000
-"""Of these files and of the batch together at most, for one task has them all."""
+"""Maximum number of rows in these files and the batch together, because one task handles them all."""
 
 _PATIENCE: Final = 30.0
-"""Seconds that Spark may take to tell what a query has observed; it tells in the background."""
+"""Seconds that Spark may take to report what a query has observed. It reports in the background."""
 
 
 class CountsLost(Exception):
-    """Spark did not tell how many rows a write changed. Nothing is committed: it can be tried again."""
+    """Spark did not report how many rows a write changed.
+
+    Nothing is committed, so the write can be retried.
+    """
 
 
 def is_little(files: Collection[Any], changes: Changes) -> bool:
-    """Whether files are so small that it is best to write them anew."""
+    """Return whether files are so small that it is best to rewrite them."""
     if sum(each.size() for each in files) > BYTES:
         return False
     rows = rows_in(files)
@@ -42,8 +45,10 @@ def is_little(files: Collection[Any], changes: Changes) -> bool:
 def rewritten(
     attempt: Attempt, files: Collection[Any], states: DataFrame, changes: Changes
 ) -> tuple[list[Any], Written]:
-    """The new files that have the rows of ``files`` after the ``changes``, and what these did. Stored rows of
-    the batch's keys stand in these files alone, and with ``untouched`` changes all rows do.
+    """Return new files with the rows of ``files`` after the ``changes``, and what the changes did.
+
+    Stored rows of the batch's keys must be in these files only. If there are ``untouched`` changes, all rows
+    must be.
 
     Raises CountsLost.
     """
@@ -64,8 +69,9 @@ def rewritten(
 
 
 def _observed(told: Observation) -> dict[str, int]:
-    """What a query that is done has observed. Other than ``Observation.get`` it does not wait for ever, for
-    Spark's listeners may miss an event.
+    """Return what a finished query has observed.
+
+    Unlike ``Observation.get``, this does not wait forever, because Spark's listeners may miss an event.
     """
     assert told._jo is not None
     until = time.monotonic() + _PATIENCE

@@ -1,4 +1,4 @@
-"""The kinds of places that mirrors are kept in: what opens a mirror there, and what writes it."""
+"""The kinds of places that mirrors are kept in: how to open a mirror there, and how to write to it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class TargetKind(Protocol):
     """A kind of place that mirrors are kept in."""
 
     def open(self, spark: SparkSession, location: Location) -> Store:
-        """The mirror at a location, which need not be there yet."""
+        """Return the mirror at a location. It does not have to exist yet."""
         ...
 
     def writers(self, table: MirroredTable) -> Writers:
-        """What writes a table's mirror."""
+        """Return the writers of a table's mirror."""
         ...
 
     def check(self, spark: SparkSession) -> None:
-        """Raise PipelineStopped where the place cannot be reached, so that no table is to blame."""
+        """Raise PipelineStopped if the place cannot be reached, so that no table is blamed."""
         ...
 
     def count(self, spark: SparkSession, target: str) -> int:
-        """How many rows a mirror has, by its location as results have it."""
+        """Return how many rows a mirror has. ``target`` is its location as given in results."""
         ...
 
 
 class DeltaTarget:
-    """Delta tables, by their path or in a catalog."""
+    """Delta tables, by path or in a catalog."""
 
     def open(self, spark: SparkSession, location: Location) -> Mirror:
         return Mirror(spark, location, append)
@@ -46,7 +46,7 @@ class DeltaTarget:
         return DeltaWriters(table)
 
     def check(self, spark: SparkSession) -> None:
-        """A file system that is away shows in what failed."""
+        """Do nothing: an unreachable file system shows in the error that was raised."""
 
     def count(self, spark: SparkSession, target: str) -> int:
         stored = "/" in target

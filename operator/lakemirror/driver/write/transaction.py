@@ -1,4 +1,4 @@
-"""A batch's transaction, as settings of the session: Delta's own DML takes it in no other way."""
+"""A batch's transaction, as settings of the session: the only way in which Delta's own DML accepts it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 
 def noted(session: SparkSession, batch: Batch) -> AbstractContextManager[None]:
-    """While it lasts, commits say of which batch they are."""
+    """While this context is active, commits record the batch that they belong to."""
     return _settings(session, {_USER_METADATA: json.dumps(batch.note, sort_keys=True)})
 
 
 def transaction(session: SparkSession, app_id: str, batch: Batch) -> AbstractContextManager[None]:
-    """While it lasts, a write to a log that has the batch already does nothing. For rows alone: to look that
-    up costs Delta a job for each log.
+    """While this context is active, a write to a log that already has the batch does nothing.
+
+    Use it only for writing rows, because this check costs Delta a job for each log.
     """
     return _settings(
         session,
         {
             _TXN_ID: app_id,
             _TXN_VERSION: str(batch.batch_id),
-            _MATERIALIZE: "none",  # what is merged is materialised already
+            _MATERIALIZE: "none",  # what is merged is materialized already
         },
     )
 
 
 def of_shard(app_id: str, batch: Batch, shard: str, session: SparkSession) -> Transaction:
-    """The transaction of a shard: Delta has one version a log and id, so each has an id and a session of its
-    own.
+    """Return the transaction of a shard, with an ID and a session of its own.
+
+    Delta keeps one version per log and ID.
     """
     own = session.newSession()
     mine = Transaction(f"{app_id}/{shard}", batch, shard, own)

@@ -1,4 +1,4 @@
-"""What a writer is given, and what it gives back."""
+"""The input and the output of a writer."""
 
 from __future__ import annotations
 
@@ -15,36 +15,39 @@ from lakemirror.driver.reduce.changes import Changes
 
 @dataclass(frozen=True)
 class Transaction:
-    """Whose commit it is, so that a replay can tell that it is there."""
+    """Identifies the owner of a commit, so that a replay can tell that the commit exists."""
 
     app_id: str
     batch: Batch
     shard: str | None = None
     session: SparkSession | None = None
-    """A session of its own, for a shard: of one mirror's commits each batch has several."""
+    """A session of its own, for a shard: a batch makes several commits to the same mirror."""
     outcomes: Callable[[Written], Mapping[str, int]] | None = None
-    """What the records of the batch come to, when it is known which rows change and none has changed yet."""
+    """Returns the outcomes of the batch's records.
+
+    Called once it is known which rows change, and before any has.
+    """
 
     @property
     def note(self) -> dict[str, Any]:
-        """What the commit says of itself."""
+        """What the commit records about itself."""
         return self.batch.note if self.shard is None else {**self.batch.note, "source": self.shard}
 
 
 @dataclass(frozen=True)
 class Written:
-    """Rows that a commit inserted, updated and deleted."""
+    """The numbers of rows that a commit inserted, updated and deleted."""
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
     outcomes: Mapping[str, int] | None = field(default=None, compare=False)
-    """What the records came to, where the commit keeps that (`Transaction.outcomes`)."""
+    """The outcomes of the records, if the commit stores them (`Transaction.outcomes`)."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """A commit of before: its version, what it says of its batch, and the rows that it changed."""
+    """An earlier commit: its version, what it says about its batch, and the rows that it changed."""
 
     version: int
     note: Mapping[str, Any]
@@ -57,8 +60,9 @@ class Writer(Protocol):
     def write(
         self, states: DataFrame, changes: Changes, transaction: Transaction, first: Callable[[], None]
     ) -> Written:
-        """Carry out ``changes`` for a materialised frame of ``states``, as one commit. ``first`` is to be
-        done before that, but may be while rows are looked up and written.
+        """Carry out ``changes`` for a materialized frame of ``states``, in one commit.
+
+        ``first`` must be done before the commit, but may run while rows are looked up and written.
         """
 
 
@@ -67,19 +71,19 @@ class Writers(Protocol):
 
     @property
     def merged(self) -> bool:
-        """Whether the batch before was written with MERGE."""
+        """Whether the previous batch was written with MERGE."""
         ...
 
     def for_changes(self, changes: Changes) -> Writer:
-        """The writer that carries out ``changes`` fastest."""
+        """Return the writer that carries out ``changes`` fastest."""
         ...
 
     def append(
         self, events: DataFrame, plan: TablePlan, batch: Batch, session: SparkSession | None
     ) -> Written:
-        """Add an event frame's rows that are not there yet, to a mirror that keeps events."""
+        """Add the rows of an event frame that are not there yet, to a mirror that keeps events."""
         ...
 
     def done(self, transaction: Transaction) -> Done | None:
-        """The commit of a batch that was written before; None where it is not known any more."""
+        """Return the commit of a batch that was written before, or None if it is no longer known."""
         ...

@@ -1,4 +1,4 @@
-"""Which writer a Delta table has."""
+"""Chooses the writer of a Delta table."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from lakemirror.driver.write.own import Own
 from lakemirror.driver.write.writer import Done, Transaction, Writer, Written
 
 SETTING: Final = "spark.lakemirror.writer"
-"""A setting of Spark: ``merge`` has every table written with MERGE."""
+"""A Spark setting: with the value ``merge``, every table is written with MERGE."""
 
 
 class DeltaWriters:
-    """The writers of one Delta table, of which the fastest that can do it is taken."""
+    """The writers of one Delta table. The fastest one that can do the job is chosen."""
 
     def __init__(self, table: MirroredTable) -> None:
         self._table = table
         self.merged = True
-        """Whether the batch before was written with MERGE."""
+        """Whether the previous batch was written with MERGE."""
 
     @property
     def _mirror(self) -> Mirror:
-        return cast(Mirror, self._table.mirror)  # it was opened by what makes these writers
+        return cast(Mirror, self._table.mirror)  # opened by the target that creates these writers
 
     def for_changes(self, changes: Changes) -> Writer:
-        """The writer that carries out ``changes`` fastest."""
+        """Return the writer that carries out ``changes`` fastest."""
         asked = self._table.spark.conf.get(SETTING, "") == "merge"
         self.merged = asked or bool(changes.untouched) or not direct.possible(self._mirror)
         return MergeWriter(self._mirror) if self.merged else self._direct
@@ -50,11 +50,11 @@ class DeltaWriters:
     def append(
         self, events: DataFrame, plan: TablePlan, batch: Batch, session: SparkSession | None
     ) -> Written:
-        """Add an event frame's rows that are not there yet."""
+        """Add the rows of an event frame that are not there yet."""
         return append(self._mirror, events, plan.reading.columns, Own.of(self._table, plan, batch), session)
 
     def done(self, transaction: Transaction) -> Done | None:
-        """The commit of a batch, by the table's history."""
+        """Return the commit of a batch, found in the table's history."""
         batch = transaction.batch
         commits = self._mirror.delta().history(50).where("userMetadata IS NOT NULL")
         for row in commits.select("version", "userMetadata", "operationMetrics").collect():
@@ -68,7 +68,7 @@ class DeltaWriters:
 
 
 def _said(note: Mapping[str, Any], metrics: Mapping[str, str]) -> Written:
-    """What a commit did, by what it says itself or, as for MERGE, by Delta's metrics."""
+    """Return what a commit did, according to the commit itself or, for MERGE, to Delta's metrics."""
     if "rows" in note:
         return Written(**note["rows"])
     inserted, updated, deleted = (
