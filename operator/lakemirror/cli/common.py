@@ -1,4 +1,4 @@
-"""What the commands share: reading the manifest, saying what is wrong with it, and calling the driver."""
+"""What the commands share: reading the manifest, reporting its errors, and calling the driver."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ debug_option = click.option("--debug", is_flag=True, help="Show where in the cod
 
 
 def read_documents(file: str) -> list[Any]:
-    """The documents of a YAML file or of standard input; ManifestError if there are none."""
+    """Return the documents of a YAML file or of standard input. Raises ManifestError if there are none."""
     source: str | IO[str] = sys.stdin if file == "-" else file
     documents = load_documents(read_text(source))
     if not documents:
@@ -66,7 +66,7 @@ def read_documents(file: str) -> list[Any]:
 
 
 def read_pipeline(file: str, settings: Sequence[str] = ()) -> CdcPipeline:
-    """The one pipeline of a manifest, with ``--set`` applied; leaves with exit code 2 if it is wrong."""
+    """Return the only pipeline of a manifest, with ``--set`` applied. Exits with code 2 if it is invalid."""
     try:
         pipelines = [d for d in read_documents(file) if not is_foreign(d)]
         if len(pipelines) != 1:
@@ -81,7 +81,10 @@ def read_pipeline(file: str, settings: Sequence[str] = ()) -> CdcPipeline:
 
 
 def supported(document: Any) -> CdcPipeline:
-    """The pipeline of a document; ManifestError if it is wrong, or asks for what is not supported."""
+    """Return the pipeline of a document.
+
+    Raises ManifestError if it is invalid, or asks for something that is not supported.
+    """
     pipeline = CdcPipeline.from_dict(document)
     refused = not_supported(pipeline.spec)
     if refused:
@@ -90,7 +93,7 @@ def supported(document: Any) -> CdcPipeline:
 
 
 def is_foreign(document: Any) -> bool:
-    """Whether a document is whole and of another kind, such as a Namespace that stands in the same file."""
+    """Return whether a document is complete and of another kind, such as a Namespace in the same file."""
     if not isinstance(document, dict):
         return False
     version, kind = document.get("apiVersion"), document.get("kind")
@@ -100,13 +103,16 @@ def is_foreign(document: Any) -> bool:
 
 
 def print_errors(file: str, error: ManifestError) -> None:
-    """One line for each error on standard error: ``FILE: path: message``."""
+    """Print one line for each error to standard error: ``FILE: path: message``."""
     for path, message in error.errors:
         click.echo(f"{file}: {line(path, message)}", err=True)
 
 
 def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str, str]:
-    """From ``--secret NAME=DIR`` to directories by name; UsageError if one is missing or unused."""
+    """Return the directories of ``--secret NAME=DIR`` by name.
+
+    Raises UsageError if one is missing or unused.
+    """
     directories = given_directories(given)
     used = pipeline.spec.secrets()
     for path, name in used.items():
@@ -121,7 +127,7 @@ def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str,
 
 
 def driver_module(name: str) -> ModuleType:
-    """A module of the driver's runtime; leaves with exit code 1 and a hint if Spark is not installed."""
+    """Return a module of the driver's runtime. Exits with code 1 and a hint if Spark is not installed."""
     try:
         return importlib.import_module(f"lakemirror.driver.runtime.{name}")
     except ModuleNotFoundError as e:
@@ -132,7 +138,7 @@ def driver_module(name: str) -> ModuleType:
 
 
 def call(function: Callable[..., Any], *args: Any, debug: bool, **options: Any) -> Any:
-    """What the driver's function returns; leaves with exit code 1 and one line if it fails."""
+    """Return what the driver's function returns. Exits with code 1 and one line if it fails."""
     try:
         return function(*args, **options)
     except KeyboardInterrupt:
@@ -144,27 +150,27 @@ def call(function: Callable[..., Any], *args: Any, debug: bool, **options: Any) 
 
 
 def is_ours(error: Exception) -> bool:
-    """Whether Lakemirror raised the error on purpose, with a message for people."""
+    """Return whether Lakemirror raised the error on purpose, with a message for people."""
     return any(c.__name__ == "LakemirrorError" for c in type(error).__mro__)
 
 
 def describe(error: Exception) -> str:
-    """An error in one line."""
+    """Describe an error in one line."""
     errors = sys.modules.get("lakemirror.driver.errors")
-    if errors is not None:  # what the driver raised: of Java's errors the cause
+    if errors is not None:  # the driver is loaded: for an error in Java, it names the cause
         return str(errors.cause_of(error))
     first = next((text for text in str(error).splitlines() if text.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def fail(message: str) -> NoReturn:
-    """Say why in one line on standard error and leave with exit code 1."""
+    """Print the reason in one line to standard error, and exit with code 1."""
     click.echo(f"lakemirror: {message}", err=True)
     sys.exit(FAILED)
 
 
 def given_directories(given: Sequence[str]) -> dict[str, str]:
-    """From ``--secret NAME=DIR`` to directories by name."""
+    """Return the directories of ``--secret NAME=DIR`` by name. Raises UsageError if one is not valid."""
     directories: dict[str, str] = {}
     for secret in given:
         name, equals, directory = secret.partition("=")

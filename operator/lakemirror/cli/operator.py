@@ -1,4 +1,4 @@
-"""``lakemirror operator``: the operator itself; the command of its image."""
+"""``lakemirror operator``: runs the operator. This is the command of its image."""
 
 from __future__ import annotations
 

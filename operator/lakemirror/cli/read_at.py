@@ -1,4 +1,4 @@
-"""``lakemirror read-at``: which version of each mirror shows the source as it was at a position."""
+"""``lakemirror read-at``: says which version of each mirror shows the source as it was at a position."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_at(
 
 
 def told(answer: Any) -> Iterator[str]:
-    """An answer (`lakemirror.driver.consistent.answer.ReadAt`), a line each."""
+    """Describe an answer (`lakemirror.driver.consistent.answer.ReadAt`), line by line."""
     for table in answer.tables:
         if table.reason is not None:
             yield table.reason

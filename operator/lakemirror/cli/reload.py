@@ -1,4 +1,4 @@
-"""``lakemirror reload``: mirrors brought to what a snapshot of their source shows."""
+"""``lakemirror reload``: makes mirrors equal to a snapshot of their source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lakemirror.cli.verify import login_options, password_of, source_wanted
 
 
 def _moment(context: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
-    """A time that is given, with its zone."""
+    """Parse a time, which must have a time zone."""
     if text is None:
         return None
     try:
@@ -106,7 +106,7 @@ def reload(
 
 
 def told(table: Any, timeout: float) -> list[str]:
-    """What came of a table (`lakemirror.driver.runtime.reload.Reloaded`), a line each."""
+    """Describe the outcome for a table (`lakemirror.driver.runtime.reload.Reloaded`), line by line."""
     if table.error is not None:
         return [f"{table.source}: not reloaded: {table.error.removeprefix(f'{table.source}: ')}"]
     staged, outcome = table.staged, table.outcome

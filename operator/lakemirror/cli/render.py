@@ -1,4 +1,4 @@
-"""``lakemirror render``: the Kubernetes objects of a pipeline, as the operator would make them."""
+"""``lakemirror render``: the Kubernetes objects of a pipeline, as the operator would create them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def render(
 
 
 class _Readable(yaml.SafeDumper):
-    """YAML without anchors, with texts of several lines as they are."""
+    """Writes YAML without anchors, and text of several lines as a block."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""``lakemirror replay``: quarantined records, once more through the same gate."""
+"""``lakemirror replay``: replays quarantined records through the same gate."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def replay(
 
 
 def told(outcome: Any, checkpoint: str, timeout: float) -> list[str]:
-    """What came of a replay (`lakemirror.driver.runtime.replay_requests.ReplayOutcome`), a line each."""
+    """Describe a replay's `lakemirror.driver.runtime.replay_requests.ReplayOutcome`, line by line."""
     where = f"{checkpoint.rstrip('/')}/replay/outcomes/{outcome.request}.json"
     if outcome.filed:
         return [
@@ -95,5 +95,5 @@ def told(outcome: Any, checkpoint: str, timeout: float) -> list[str]:
 
 
 def records(number: int) -> str:
-    """A number of records, as people say it."""
+    """Format a number of records, with the right singular or plural."""
     return f"{number} record" if number == 1 else f"{number} records"

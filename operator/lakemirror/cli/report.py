@@ -1,4 +1,4 @@
-"""``lakemirror report``: a page about a pipeline, from what its batches recorded."""
+"""``lakemirror report``: makes a page about a pipeline from what its batches recorded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def report(file: str, output: str, settings: Sequence[str], debug: bool) -> None
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file as a whole or not at all."""
+    """Write the file completely, or not at all."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
         file.write(text)
     os.chmod(file.name, 0o644)

@@ -1,4 +1,4 @@
-"""``lakemirror run``: the driver, here."""
+"""``lakemirror run``: runs the driver on this machine."""
 
 from __future__ import annotations
 

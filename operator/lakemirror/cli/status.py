@@ -1,4 +1,7 @@
-"""``lakemirror status``: how a pipeline on a cluster is, asked through kubectl, which knows how to log in."""
+"""``lakemirror status``: shows the state of a pipeline on a cluster.
+
+It asks through kubectl, which knows how to log in.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def status(name: str, namespace: str | None, context: str | None, watch: bool) -
         _watch(console, name, where)
         return
     if not console.is_terminal:
-        console.width = _UNFOLDED  # whoever searches the output finds what it says in one line
+        console.width = _UNFOLDED  # so that a search of the output finds each message in one line
     body = fetch(name, where)
     console.print(view(body, datetime.now(UTC)))
     ready = read(body).condition("Ready")
@@ -63,7 +66,7 @@ def _watch(console: Console, name: str, where: Sequence[str]) -> None:
 
 
 def fetch(name: str, where: Sequence[str]) -> dict[str, Any]:
-    """The resource as kubectl gets it; leaves with exit code 1 and kubectl's own words if it does not."""
+    """Return the resource from kubectl. Exits with code 1 and kubectl's own message if that fails."""
     if shutil.which("kubectl") is None:
         fail("kubectl is not on the PATH; `lakemirror status` asks the cluster through it")
     command = ["kubectl", "get", NAME, name, "--output", "json", *where]
@@ -75,7 +78,10 @@ def fetch(name: str, where: Sequence[str]) -> dict[str, Any]:
 
 
 def read(body: dict[str, Any]) -> PipelineStatus:
-    """The resource's status; an empty one where the operator has not written any that this version knows."""
+    """Return the resource's status, which is empty if the operator has not written one.
+
+    Exits with code 1 if this version does not understand it.
+    """
     try:
         return PipelineStatus.model_validate(body.get("status") or {})
     except ValidationError:
@@ -83,7 +89,7 @@ def read(body: dict[str, Any]) -> PipelineStatus:
 
 
 def view(body: dict[str, Any], now: datetime) -> RenderableType:
-    """What is shown of a resource at the moment ``now``."""
+    """Return what is shown of a resource at the time ``now``."""
     found, metadata = read(body), body["metadata"]
     head = Text(
         f"{metadata['namespace']}/{metadata['name']}  {found.phase or 'no operator has processed it yet'}"
@@ -163,7 +169,7 @@ def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> 
     shown = Table(box=None, pad_edge=False, caption=f"and {more} more tables" if more > 0 else None)
     shown.add_column("table", overflow="fold")
     for column in ("applied", "open in\nquarantine", "held", "version", "newest\nchange"):
-        shown.add_column(column, no_wrap=True)  # so that narrow terminals fold names first, and late
+        shown.add_column(column, no_wrap=True)  # narrow terminals fold names first, as late as possible
     for table in tables:
         newest = f"{ago(table.last_event_time, now)} ago" if table.last_event_time else "-"
         shown.add_row(
@@ -188,7 +194,7 @@ def _number(number: int | None) -> str:
 
 
 def ago(moment: str, now: datetime) -> str:
-    """How long ago, in the largest unit that says enough: 40s, 5m, 3h, 2d."""
+    """Return how long ago ``moment`` was, in the largest unit that is precise enough: 40s, 5m, 3h, 2d."""
     seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
         if seconds >= 2 * size:

@@ -1,4 +1,4 @@
-"""``lakemirror validate``: says all that is wrong with manifests, without a cluster and without Spark."""
+"""``lakemirror validate``: reports all errors in manifests, without a cluster and without Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def validate(files: tuple[str, ...]) -> None:
 
 
 def _file_is_good(file: str) -> bool:
-    """Check all documents of a file, and say what is wrong and what is right."""
+    """Check all documents of a file, and print the result of each. Return whether all are valid."""
     try:
         documents = read_documents(file)
     except ManifestError as e:

@@ -1,4 +1,4 @@
-"""``lakemirror verify``: the mirrors of a pipeline against their source."""
+"""``lakemirror verify``: compares the mirrors of a pipeline with their source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SNAPSHOT = re.compile(r"(delta|parquet):(.+)", re.DOTALL)
 
 
 def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--user, --password-file and --password-env, of a database."""
+    """Add --user, --password-file and --password-env, the login of a database."""
     for option in (
         click.option("--password-env", metavar="NAME", help="A variable that holds the password."),
         click.option(
@@ -146,7 +146,7 @@ def verify(
 
 
 def password_of(file: str | None, variable: str | None) -> str | None:
-    """The password of a database, from a file or from a variable."""
+    """Return the password of a database, from a file or from an environment variable."""
     if file is not None and variable is not None:
         raise click.UsageError("--password-file and --password-env: give one of them")
     if variable is not None:
@@ -164,8 +164,9 @@ def source_wanted(
     login: dict[str, str | None],
     secrets: tuple[str, ...],
 ) -> Any:
-    """The source of rows that the command line names by an ``option``, or else spec.verify, as the driver has
-    it.
+    """Return the source of rows, in the form that the driver expects.
+
+    It is named by ``option`` on the command line, or otherwise by spec.verify.
     """
     asked, given = pipeline.spec.verify, given_directories(secrets)
     if source is None:
@@ -197,7 +198,7 @@ def source_wanted(
 
 
 def told(table: Any) -> list[str]:
-    """What came of a table (`lakemirror.driver.verify.table.Checked`), a line each."""
+    """Describe the outcome for a table (`lakemirror.driver.verify.table.Checked`), line by line."""
     if table.error is not None:
         return [f"{table.source}: not compared: {table.error}"]
     settled = table.settled
@@ -235,7 +236,7 @@ def _verdict(table: Any) -> str:
 
 
 def summary(done: Any) -> list[str]:
-    """The last lines, about all tables (`lakemirror.driver.runtime.verifier.Verified`)."""
+    """Return the last lines, which are about all tables (`lakemirror.driver.runtime.verifier.Verified`)."""
     unequal = [table for table in done.tables if not table.equal]
     lines = []
     if not done.driver and any(table.settled.arriving for table in done.tables):
@@ -256,7 +257,7 @@ def summary(done: Any) -> list[str]:
 
 
 def _repaired(each: Any) -> str:
-    """What came of a table's repair (`lakemirror.driver.runtime.verifier.Repaired`)."""
+    """Describe the outcome of a table's repair (`lakemirror.driver.runtime.verifier.Repaired`)."""
     if each.impossible is not None:
         return f"{each.source}: not repaired: {each.impossible}"
     outcome, rows = each.outcome, f"{each.rows:,} rows"

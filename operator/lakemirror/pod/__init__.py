@@ -1,1 +1,1 @@
-"""The driver inside of a pod: where its manifest and Secrets are, and where it reports."""
+"""The driver inside a pod: where its manifest and Secrets are, and where it reports."""

@@ -1,8 +1,8 @@
-"""``python3 -m lakemirror.pod [cleanup]``: what the driver's container runs.
+"""``python3 -m lakemirror.pod [cleanup]``: the command of the driver's container.
 
-It ends with 0 when it was told to stop, when all is applied of what is applied once, and when a Secret or a
-ConfigMap that it depends on has changed: then it is started again, with the new one. Why it failed stands in
-the termination log.
+It exits with 0 if it was told to stop, if it runs once and everything is applied, or if a Secret or ConfigMap
+that it depends on has changed. In the last case, it is restarted with the new one. The reason for a failure
+is in the termination log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("lakemirror.pod")
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code."""
+    """Run the command and return the exit code."""
     log.configure()
     try:
         if arguments == ["cleanup"]:
@@ -50,13 +50,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _level_of_trace(error: Exception) -> int:
-    """Where an error arose tells something only where nobody expected it."""
+    """Return the log level of a stack trace, which is useful only for an unexpected error."""
     expected = isinstance(error, LakemirrorError | ManifestError | Py4JError | PySparkException | OSError)
     return logging.DEBUG if expected else logging.ERROR
 
 
 def drive() -> None:
-    """Mirror until told to stop, or until all is applied where that is all that is asked for."""
+    """Mirror until told to stop, or until everything is applied if no more than that is asked for."""
     pod = Pod.of(os.environ)
     manifest = pipeline(pod)
     folders = secret_folders(manifest)
@@ -79,14 +79,14 @@ def drive() -> None:
 
 
 def clean() -> None:
-    """Delete the data of a pipeline that is deleted, as far as its deletionPolicy says."""
+    """Delete the data of a deleted pipeline, as far as its deletionPolicy says."""
     manifest = alone(pipeline(Pod.of(os.environ)))
     for place in cleanup.delete_data(manifest, secrets=secret_folders(manifest)):
         _log.info("%s is deleted", place)
 
 
 def _explain(message: str) -> None:
-    """Tell Kubernetes, and through it the status, why this ended: 4096 bytes are kept."""
+    """Tell Kubernetes, and through it the status, why this ended. Kubernetes keeps 4096 bytes."""
     with contextlib.suppress(OSError):
         TERMINATION_LOG.write_text(message[:4000], "utf-8")
 

@@ -1,6 +1,7 @@
-"""Requests to the API server, with the rights of the pod's own account.
+"""Sends requests to the API server with the rights of the pod's own account.
 
-By the standard library: the official client would be 126 MB of the driver's image, and seconds of each start.
+Uses the standard library, because the official client would add 126 MB to the driver's image, and seconds to
+each start.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Api:
         self._account = account
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON. ``body`` is a merge patch."""
+        """Send a request and return the JSON of the response. ``body`` is a merge patch."""
         request = urllib.request.Request(
             f"{self._server}{path}",
             None if body is None else json.dumps(body).encode(),

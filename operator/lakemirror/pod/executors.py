@@ -1,7 +1,7 @@
-"""Executors that a former container of this pod has left.
+"""Deletes executors that an earlier container of this pod has left behind.
 
-Kubernetes deletes a driver's executors with its pod. A container that is started again in the same pod finds
-those of the one before, under the names that its own are going to have.
+Kubernetes deletes a driver's executors together with its pod. A container that is restarted in the same pod
+finds those of its predecessor, under the names that its own executors will have.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 def delete_leftovers(api: Api, namespace: str, pipeline: str, *, every: float = 0.5) -> int:
-    """Delete the pipeline's executors and return, once they are gone, how many there were.
+    """Delete the pipeline's executors and, once they are gone, return how many there were.
 
-    Raises what urllib raises, and TimeoutError when they do not go.
+    Raises what urllib raises, and TimeoutError if they do not disappear.
     """
     selector = quote(f"lakemirror.io/pipeline={pipeline},app.kubernetes.io/component=executor")
     path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}"

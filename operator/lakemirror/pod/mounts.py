@@ -1,6 +1,6 @@
-"""Notices that a Secret or ConfigMap has changed.
+"""Detects that a Secret or ConfigMap has changed.
 
-The kubelet renews mounted files, but the driver reads them, and its environment, at its start.
+The kubelet updates mounted files, but the driver reads them, and its environment, only at startup.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LOOK_EVERY_SECONDS = 10.0
 
 
 class MountWatch:
-    """``changed()`` once a file in ``folders`` is not what it was at first. Contents stay in this process."""
+    """Detects that a file in ``folders`` differs from its initial state. Contents stay in this process."""
 
     def __init__(self, folders: Iterable[Path], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folders = sorted(folders)
@@ -24,7 +24,7 @@ class MountWatch:
         self._changed = False
 
     def changed(self) -> bool:
-        """Whether they have changed; looks at the files now and then only, however often it is asked."""
+        """Return whether the files have changed. Reads them only now and then, however often it is called."""
         now = self._monotonic()
         if not self._changed and now - self._looked >= _LOOK_EVERY_SECONDS:
             self._looked = now
@@ -32,7 +32,7 @@ class MountWatch:
         return self._changed
 
     def _digest(self) -> str:
-        # The kubelet keeps the files in a hidden folder, to which the names that count are links.
+        # The kubelet keeps the files in a hidden folder; the visible names are links to it.
         digest = hashlib.sha256()
         for folder in self._folders:
             for file in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -1,4 +1,4 @@
-"""Writes progress reports into the ConfigMap that the operator made for this pipeline."""
+"""Writes progress reports into the ConfigMap that the operator created for this pipeline."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ KEY = "progress.json"
 
 
 class ConfigMapSink:
-    """A progress sink: the newest report, shortened to what fits, under the key progress.json.
+    """A progress sink that writes the newest report, shortened to fit, under the key progress.json.
 
-    It raises what urllib raises when the API server does not take it; the next report will be tried again.
+    Raises what urllib raises if the API server does not accept it. The next report is a new attempt.
     """
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:

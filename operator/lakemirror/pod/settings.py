@@ -1,4 +1,4 @@
-"""What the pod adds to the manifest: Spark's settings on Kubernetes. Pure, but for the files it reads."""
+"""Adds Spark's settings on Kubernetes to the manifest. Pure, except for the files that it reads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from lakemirror.api import CdcPipeline
 
 CONFIG = Path("/etc/lakemirror")
-"""Where the operator's ConfigMap is mounted: pipeline.yaml, and natively spark.json and executor.yaml."""
+"""Where the operator's ConfigMap is mounted: pipeline.yaml and, if native, spark.json and executor.yaml."""
 SECRETS = Path("/etc/lakemirror-secrets")
-"""Where the Secrets that the manifest names are mounted, each in a folder of its name."""
+"""Where the Secrets that the manifest names are mounted, each in a folder with its name."""
 WATCHED = Path("/etc/lakemirror-watched")
 """Where the ConfigMaps and Secrets that the pod template refers to are mounted, each in a folder."""
 
 
 @dataclass(frozen=True)
 class Pod:
-    """What the pod's environment tells."""
+    """What the pod's environment variables say."""
 
     name: str
     ip: str
@@ -29,7 +29,7 @@ class Pod:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Pod:
-        """From environment variables; KeyError names one that is missing."""
+        """Read environment variables. Raises KeyError, which names the variable, if one is missing."""
         return cls(
             name=environment["POD_NAME"],
             ip=environment["POD_IP"],
@@ -40,9 +40,9 @@ class Pod:
 
 
 def pipeline(pod: Pod, config: Path = CONFIG) -> CdcPipeline:
-    """The manifest, its ``spark.conf`` completed by what the operator and this pod know.
+    """Return the manifest, with ``spark.conf`` completed by what the operator and this pod know.
 
-    Without spark.json another operator has submitted the driver, and has set all that.
+    Without spark.json, another operator has submitted the driver and has set all of that.
     """
     manifest = CdcPipeline.load(config / "pipeline.yaml")
     file = config / "spark.json"
@@ -50,7 +50,7 @@ def pipeline(pod: Pod, config: Path = CONFIG) -> CdcPipeline:
         return manifest
     conf = json.loads(file.read_text("utf-8"))
     if conf.get("spark.master", "").startswith("k8s://"):
-        # Executors belong to this pod, and are gone with it.
+        # Executors belong to this pod, and are deleted with it.
         own = {"spark.kubernetes.driver.pod.name": pod.name, "spark.driver.bindAddress": bracketed(pod.ip)}
         conf = own | conf
     spark = manifest.spec.spark.model_copy(update={"conf": conf})
@@ -58,7 +58,7 @@ def pipeline(pod: Pod, config: Path = CONFIG) -> CdcPipeline:
 
 
 def alone(manifest: CdcPipeline) -> CdcPipeline:
-    """The manifest for a task without executors: what is said of them and of their network is left out."""
+    """Return the manifest for a task without executors, leaving out settings for them and their network."""
     left_out = ("spark.kubernetes.", "spark.driver.", "spark.dynamicAllocation.", "spark.submit.")
     kept = {k: v for k, v in manifest.spec.spark.conf.items() if not k.startswith(left_out)}
     spark = manifest.spec.spark.model_copy(update={"conf": kept | {"spark.master": "local[1]"}})
@@ -66,15 +66,15 @@ def alone(manifest: CdcPipeline) -> CdcPipeline:
 
 
 def bracketed(ip: str) -> str:
-    """An address as Spark wants it: IPv6 in brackets."""
+    """Return an address as Spark expects it: IPv6 in brackets."""
     return f"[{ip}]" if ":" in ip else ip
 
 
 def secret_folders(manifest: CdcPipeline, secrets: Path = SECRETS) -> dict[str, Path]:
-    """The folder of each Secret that the manifest names."""
+    """Return the folder of each Secret that the manifest names."""
     return {name: secrets / name for name in manifest.spec.secrets().values()}
 
 
 def watched_folders(watched: Path = WATCHED) -> list[Path]:
-    """The folders of what the pod template refers to."""
+    """Return the folders of the ConfigMaps and Secrets that the pod template refers to."""
     return sorted(watched.iterdir()) if watched.is_dir() else []

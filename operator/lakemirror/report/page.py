@@ -1,4 +1,4 @@
-"""The page: HTML with styles and pictures in it, which asks the network for nothing and runs nothing."""
+"""Renders the page: HTML that contains its styles and pictures, loads nothing and runs no code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lakemirror.report.plots import Plot, plots
 from lakemirror.report.records import Records
 
 ROWS = 500
-"""So many rows a table shows at most."""
+"""The maximum number of rows that a table shows."""
 
 
 def page(name: str, checkpoint: str, records: Records, now: datetime) -> str:
-    """The page on the pipeline ``name`` as it is at ``now``. All that comes from outside is escaped."""
+    """Return the page about the pipeline ``name`` as it is at ``now``. Everything from outside is escaped."""
     environment = Environment(
         loader=PackageLoader("lakemirror.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -49,7 +49,7 @@ def _facts(records: Records) -> list[tuple[str, str]]:
 
 
 def _picture(svg: str, plot: Plot) -> Markup:
-    """The SVG with a title, for those who do not see it. It is Vega's, which escapes texts."""
+    """Return the SVG with a title, for those who cannot see it. It comes from Vega, which escapes text."""
     opening, rest = svg.split(">", 1)
     named = Markup('{} role="img" aria-labelledby="{}-title {}-text">').format(
         Markup(opening), plot.name, plot.name

@@ -1,4 +1,4 @@
-"""The plots of a report: from records to SVG. Colours are variables of the page, so that it may be dark."""
+"""Draws the plots of a report as SVG. Colors are variables of the page, so that it can be dark."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import vl_convert
 from lakemirror.report.records import Records, TableBatch, WholeBatch
 
 BINS = 150
-"""Of so many parts of its time at most a plot has marks."""
+"""The maximum number of time intervals for which a plot has marks."""
 TABLES = 25
-"""So many tables a plot shows at most; the table beneath has all."""
+"""The maximum number of tables that a plot shows. The table beneath it has all of them."""
 SERIES = 8
 REASONS = 20
 DRIFTED = 40
-"""So many columns the plot of drift shows at most, the newest."""
+"""The maximum number of columns that the plot of drift shows: the newest ones."""
 _COLOURS = [f"var(--c{number})" for number in range(SERIES)]
 _WIDTH, _NARROW = 940, 640
 _SHORTEST, _DAYS = timedelta(minutes=1), timedelta(days=3)
@@ -30,7 +30,7 @@ T = TypeVar("T", WholeBatch, TableBatch)
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with the table of what it shows; ``svg`` is empty where there is nothing to plot."""
+    """A plot, with the table of what it shows. ``svg`` is empty if there is nothing to plot."""
 
     name: str
     title: str
@@ -39,11 +39,11 @@ class Plot:
     columns: Sequence[str]
     rows: list[Sequence[Any]] = field(default_factory=list)
     parts: Sequence[str] = ()
-    """Further pictures that share the title."""
+    """Further pictures under the same title."""
 
 
 def plots(records: Records) -> list[Plot]:
-    """All of them, in the order in which a person should see them."""
+    """Return all plots, in the order in which a person should see them."""
     return [
         _over_time(records),
         _seconds(records),
@@ -227,7 +227,7 @@ def _tombstones(records: Records) -> Plot:
 
 
 def _binned(batches: Iterable[T]) -> list[tuple[datetime, list[T]]]:
-    """The batches by parts of the time, with when each part's first was; empty parts are left out."""
+    """Group batches by time interval, with the time of each interval's first batch. Leaves out empty ones."""
     ordered = list(batches)
     if not ordered:
         return []
@@ -244,7 +244,7 @@ def _chart(rows: list[Row], width: int = _WIDTH) -> alt.Chart:
 
 
 def _time(records: Records) -> alt.X:
-    """The axis of time, the same in all plots of a report."""
+    """Return the time axis, which is the same in all plots of a report."""
     moments = [each.at for each in records.batches] or [each.at for each in records.tables]
     moments += [each.seen for each in records.drift]
     first, last = min(moments), max(moments)
@@ -258,7 +258,7 @@ def _time(records: Records) -> alt.X:
 
 
 def _count(name: str, title: str) -> dict[str, Any]:
-    """An axis of numbers that are whole."""
+    """Return the arguments of an axis of whole numbers."""
     whole = "datum.value % 1 ? '' : format(datum.value, ',')"
     return {"shorthand": f"{name}:Q", "title": title, "axis": alt.Axis(tickMinStep=1, labelExpr=whole)}
 
@@ -285,7 +285,7 @@ def _colour(name: str, domain: Sequence[str]) -> alt.Color:
 
 
 def _svg(chart: alt.Chart) -> str:
-    """The picture, drawn without a browser and without the network."""
+    """Return the picture, drawn without a browser and without the network."""
     dim = "var(--line)"
     styled = (
         chart.configure(background="transparent", font="Arial, Helvetica, Liberation Sans, sans-serif")
@@ -306,7 +306,7 @@ def _svg(chart: alt.Chart) -> str:
 
 
 def _text(text: str, most: int = 60) -> str:
-    """A label in one line, cut where it is long."""
+    """Return a label in one line, shortened if it is long."""
     line = " ".join(text.split()) or "(no name)"
     return line if len(line) <= most else f"{line[: most - 1]}…"
 

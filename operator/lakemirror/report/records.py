@@ -1,5 +1,7 @@
-"""What the checkpoint's Delta tables hold: the audit (`lakemirror.driver.record.audit`) with what is pending,
-and the open records of the quarantine. Read with delta-rs, which needs no Java.
+"""Reads the Delta tables of a checkpoint with delta-rs, which needs no Java.
+
+These are the audit (`lakemirror.driver.record.audit`), including what is pending, and the open records of the
+quarantine.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class ReportError(Exception):
 
 @dataclass(frozen=True)
 class Drifted:
-    """A column that changed, when it was seen, and what was done."""
+    """A column that changed, when that was seen, and what was done about it."""
 
     source: str
     column: str
@@ -59,7 +61,7 @@ class TableBatch:
 
 @dataclass(frozen=True)
 class WholeBatch:
-    """A batch: when it was committed, in how many seconds, and the time of the newest change in it."""
+    """A batch: when it was committed, how many seconds it took, and the time of its newest change."""
 
     at: datetime
     query_id: str
@@ -70,13 +72,13 @@ class WholeBatch:
 
     @property
     def lag(self) -> float | None:
-        """How old its newest change was when it was committed, in seconds."""
+        """The age of its newest change when it was committed, in seconds."""
         return None if self.newest is None else max(0.0, (self.at - self.newest).total_seconds())
 
 
 @dataclass(frozen=True)
 class Open:
-    """How many records of a table are open in quarantine for one reason, by scope: record, table or order."""
+    """The number of a table's open records in quarantine, by reason and scope (record, table or order)."""
 
     source: str
     reason: str
@@ -86,7 +88,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Records:
-    """All that a report tells of, in order of time. ``notes`` say what could not be read."""
+    """Everything that a report covers, in order of time. ``notes`` say what could not be read."""
 
     batches: list[WholeBatch]
     tables: list[TableBatch]
@@ -96,8 +98,10 @@ class Records:
 
 
 def read(checkpoint: str) -> Records:
-    """What there is at a checkpoint: a local path, or a URI of an object store that delta-rs knows, which
-    takes its credentials from the environment. ReportError if there is no audit, or it cannot be read.
+    """Read what is recorded at a checkpoint.
+
+    The checkpoint is a local path, or a URI of an object store that delta-rs supports, with credentials from
+    the environment. Raises ReportError if there is no audit, or if it cannot be read.
     """
     root = _root(checkpoint)
     try:
@@ -116,7 +120,7 @@ def read(checkpoint: str) -> Records:
 
 
 def records_of(rows: Iterable[Mapping[str, Any]], aside: list[Open], notes: list[str]) -> Records:
-    """From rows of the audit; columns that earlier versions did not have may be missing."""
+    """Build the records from rows of the audit. Columns that earlier versions did not have may be missing."""
     ordered = sorted(rows, key=lambda row: (_utc(row["committed_at"]), row["batch_id"]))
     newest: dict[tuple[str, int], datetime] = {}
     tables: list[TableBatch] = []
@@ -178,7 +182,7 @@ def _asked(table: DeltaTable, query: str) -> list[dict[str, Any]]:
 
 
 def _pending(root: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of batches that are not in the table yet, and what is wrong with files."""
+    """Return the rows of batches that are pending, and notes about files that cannot be read."""
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     files = fs.PyFileSystem(DeltaStorageHandler(root)) if urlsplit(root).scheme else fs.LocalFileSystem()
@@ -198,7 +202,7 @@ def _pending(root: str) -> tuple[list[dict[str, Any]], list[str]]:
                 }
                 for row in found
             ]
-        except FileNotFoundError:  # it was brought into the table meanwhile, which is read afterwards
+        except FileNotFoundError:  # its rows are in the table by now, which is read afterwards
             continue
         except (ValueError, TypeError, KeyError) as error:
             notes.append(f"{_PENDING}/{info.base_name} does not hold the audit of a batch: {error}")
@@ -244,5 +248,5 @@ def _root(checkpoint: str) -> str:
 
 
 def _words(error: Exception) -> str:
-    """The first line of what an error says."""
+    """Return the first line of an error's message."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""All that a run says while it goes on."""
+"""Everything that a run reports while it works."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _log = logging.getLogger(__name__)
 
 
 class Announcer:
-    """Tells events to ``on_event`` and warnings to the log besides, and has reports published.
+    """Passes events to ``on_event``, also logs warnings, and has reports published.
 
-    ``progress`` adds up what the run did; ``source`` takes in whether the source can be reached.
+    ``progress`` adds up what the run did. ``source`` tracks whether the source can be reached.
     """
 
     def __init__(
@@ -35,38 +35,38 @@ class Announcer:
         self._reporter: Reporter | None = None
 
     def warn(self, message: str) -> None:
-        """Say what a person should see."""
+        """Report something that a person should see."""
         _log.warning("%s", message)
         self.progress.warn(message)
         self.tell(Warned(message))
 
     def news(self) -> None:
-        """Something has happened that the next report should tell."""
+        """Note that something has happened that the next report should include."""
         if self._reporter is not None:
             self._reporter.news()
 
     def publish(self, report: Report) -> None:
-        """Tell a report as an event: the announcer is a sink itself."""
+        """Pass a report on as an event: the announcer itself is a sink."""
         self.tell(Reported(report))
 
     def start(self, feed: Feed, held: HeldRecords, sinks: Sequence[ProgressSink]) -> None:
-        """Report to ``sinks``, now and from now on."""
+        """Publish a report to ``sinks`` now, and keep publishing."""
         self._reporter = Reporter(partial(self._report, feed, held), sinks)
         self._reporter.start()
 
     def end(self, phase: DriverPhase) -> None:
-        """The last report."""
+        """Publish the last report."""
         if self._reporter is not None:
             self._reporter.stop(phase)
 
     def fail(self, error: BaseException) -> None:
-        """The last report, with what ended the run."""
+        """Publish the last report, with the error that ended the run."""
         self.progress.failed(error)
         self.end("Failed")
 
     def lag(self, feed: Feed) -> Lag:
-        """The feed's lag; unknown while the source cannot be reached."""
-        if self.source.lost:  # whoever reads it asks again and again
+        """Return the feed's lag, which is unknown while the source cannot be reached."""
+        if self.source.lost:  # the thread that reads it keeps asking
             return _UNKNOWN
         try:
             return feed.lag()
@@ -75,14 +75,14 @@ class Announcer:
             return _UNKNOWN
 
     def _report(self, feed: Feed, held: HeldRecords, phase: DriverPhase) -> Report:
-        # The first report waits for no source: it tells at once where the checkpoint stands.
-        observed = datetime.now(UTC)  # what comes while the lag is being asked for is not in it
+        # The first report does not wait for the source: it says at once where the checkpoint is.
+        observed = datetime.now(UTC)  # the lag does not include what arrives while it is queried
         lag = _UNKNOWN if phase == "Starting" else self.lag(feed)
-        counted = held.counted  # first: what is counted anew meanwhile has at least that
+        counted = held.counted  # read before held.open: a recount in between includes at least this
         return self.progress.report(phase, lag, held.open, self.source.said, observed, counted)
 
     def _source_changed(self, said: SourceReport) -> None:
-        """Tell that the source is reached, is lost, or is lost for another reason."""
+        """Report that the source is reached, is lost, or is lost for another reason."""
         if said.error is not None:
             self.warn(f"the source cannot be reached: {said.error}")
         else:

@@ -1,7 +1,7 @@
-"""No driver starts where two could commit the same version of a table, or own the same checkpoint.
+"""Refuses to start where two drivers could commit the same version of a table or own the same checkpoint.
 
-What the manifest may set is judged by `lakemirror.api.object_stores` before there is a session. Here is
-judged what the session really has, and what the store really does.
+`lakemirror.api.object_stores` checks the settings in the manifest before there is a session. This module
+checks the actual settings of the session and the actual behavior of the store.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class CommitsNotAtomic(LakemirrorError):
 
 
 def require_atomic_commits(spark: SparkSession, pipeline: CdcPipeline) -> None:
-    """Raises CommitsNotAtomic, which names the place and what to do, and JarsUnavailable for a store without
-    its jars.
+    """Check that commits are atomic everywhere the pipeline writes.
 
-    Object stores are asked to refuse a file that is there: a small one is written below a place of each
-    bucket, and deleted.
+    Raises CommitsNotAtomic, which names the location and says what to do, and JarsUnavailable for a store
+    without its jars. In each bucket of an object store, a small file is written below a location and deleted
+    again, to check that the store refuses to create a file that exists.
     """
     probed = set()
     for place in _places(spark, pipeline):
@@ -50,9 +50,10 @@ def require_atomic_commits(spark: SparkSession, pipeline: CdcPipeline) -> None:
 
 @contextmanager
 def atomic_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[None]:
-    """While it lasts, Spark's streaming keeps its ``checkpoint`` so that the store refuses a second writer.
+    """Make Spark's streaming keep its ``checkpoint`` in such a way that the store refuses a second writer.
 
-    The session may run a pipeline with another checkpoint next, so its own setting is put back.
+    The session's own setting is restored on exit, because the session may run a pipeline with another
+    checkpoint next.
     """
     if not object_stores.renames_badly(_with_scheme(spark, checkpoint)):
         yield
@@ -69,7 +70,7 @@ def atomic_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[None]:
 
 
 def _places(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[str]:
-    """Where the pipeline writes, as far as that is known before it reads: folders, with their schemes."""
+    """Yield the folders that the pipeline writes to, with schemes, as far as they are known in advance."""
     spec = pipeline.spec
     yield _with_scheme(spark, spec.checkpoint)
     targets = [spec.target, *(table.target for table in spec.tables if table.target is not None)]
@@ -81,13 +82,13 @@ def _places(spark: SparkSession, pipeline: CdcPipeline) -> Iterator[str]:
 
 
 def _before_placeholders(path: str) -> str:
-    """The folder that all mirrors are below; without a bucket, where that one has a placeholder."""
+    """Return the folder above all mirrors, without a bucket if the bucket contains a placeholder."""
     scheme, separator, rest = path.rpartition("://")
     return f"{scheme}{separator}{rest.partition('{')[0].rpartition('/')[0] or ('' if separator else '/')}"
 
 
 def _with_scheme(spark: SparkSession, uri: str) -> str:
-    """A path without a scheme belongs to the default file system."""
+    """Return the URI with a scheme. A path without a scheme belongs to the default file system."""
     if urlsplit(uri).scheme:
         return uri
     default: Any = spark._jsparkSession.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")
@@ -95,13 +96,13 @@ def _with_scheme(spark: SparkSession, uri: str) -> str:
 
 
 def _root(uri: str) -> str:
-    """Scheme and bucket."""
+    """Return the scheme and the bucket."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def _require_known(spark: SparkSession, place: str) -> None:
-    """The scheme is one of those that are known, its jars are there, and Delta uses the right log store."""
+    """Check that the scheme is known, its jars are present, and Delta uses the right log store."""
     scheme, store = urlsplit(place).scheme.lower(), store_of(place)
     settings = spark.sparkContext._conf
     if settings.contains(object_stores.ONE_LOG_STORE_SETTING):
@@ -128,11 +129,11 @@ def _require_known(spark: SparkSession, place: str) -> None:
         )
     _require_log_store(spark, place, store.log_store, default=store.creates_by != "condition")
     if store.log_store == object_stores.CONDITIONAL_LOG_STORE:
-        log_store.install(spark)  # a session of somebody else's may lack the class
+        log_store.install(spark)  # a session that the caller made may lack the class
 
 
 def _require_log_store(spark: SparkSession, place: str, right: str, *, default: bool) -> None:
-    """Delta commits with the right log store, which may be its ``default``."""
+    """Check that Delta commits with the right log store, which may be its ``default``."""
     setting = object_stores.setting_of(urlsplit(place).scheme.lower())
     used = spark.sparkContext._conf.get(setting, None)
     if used == right or (used is None and default):
@@ -145,7 +146,7 @@ def _require_log_store(spark: SparkSession, place: str, right: str, *, default: 
 
 
 def _require_condition(spark: SparkSession, place: str) -> None:
-    """The client sends the condition."""
+    """Check that the client sends the condition."""
     files, path = file_system(spark, place)
     if not files.hasPathCapability(path, CONDITION):
         raise CommitsNotAtomic(
@@ -156,7 +157,7 @@ def _require_condition(spark: SparkSession, place: str) -> None:
 
 
 def _require_refusal(spark: SparkSession, place: str, store: ObjectStore) -> None:
-    """The store refuses to create a file that is there."""
+    """Check that the store refuses to create a file that exists."""
     storage, name = HadoopStorage(place, spark), f"{_PROBE}/{uuid.uuid4().hex}"
     try:
         storage.create(name, "first\n")
@@ -164,7 +165,7 @@ def _require_refusal(spark: SparkSession, place: str, store: ObjectStore) -> Non
     except Py4JJavaError as error:
         if "501" not in str(error.java_exception):
             raise
-        refused = False  # a store that says itself that it does not know the condition
+        refused = False  # the store itself says that it does not support the condition
     finally:
         storage.delete(name)
     if not refused:

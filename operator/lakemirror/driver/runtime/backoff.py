@@ -1,4 +1,4 @@
-"""When something that failed is tried again."""
+"""Decides when to retry something that failed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Backoff(Generic[Key]):
-    """Each of several things waits after a failure, twice as long after each further one.
+    """Delays each of several keys after a failure, twice as long after each further failure.
 
-    ``first`` and ``most`` are seconds; ``clock`` gives monotonic seconds. What has not failed is due.
+    ``first`` and ``most`` are delays in seconds. ``clock`` returns monotonic seconds. A key that has not
+    failed is due.
     """
 
     def __init__(self, first: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -20,20 +21,20 @@ class Backoff(Generic[Key]):
         self._waits: dict[Key, tuple[int, float]] = {}
 
     def failed(self, key: Key) -> float:
-        """Take in a failure; returns for how many seconds the thing waits."""
+        """Record a failure of a key. Return how many seconds the key has to wait."""
         failures = self.failures(key) + 1
         delay = min(self._most, self._first * 2.0 ** min(failures - 1, 60))
         self._waits[key] = (failures, self._clock() + delay)
         return delay
 
     def failures(self, key: Key) -> int:
-        """How often it failed since it was forgotten."""
+        """Return how often a key has failed since it was last forgotten."""
         return self._waits[key][0] if key in self._waits else 0
 
     def is_due(self, key: Key) -> bool:
-        """Whether it may be tried now."""
+        """Return whether a key may be tried now."""
         return key not in self._waits or self._waits[key][1] <= self._clock()
 
     def forget(self, key: Key) -> None:
-        """It succeeded, or its cause may be gone: it is due again."""
+        """Forget the failures of a key that succeeded, or whose cause may be gone. The key is due again."""
         self._waits.pop(key, None)

@@ -1,4 +1,4 @@
-"""The batches of a run: applied in turn, tried again where that helps, and taken in."""
+"""Applies the batches of a run in turn, retries them if that may help, and records their results."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _COLLECT_EVERY_SECONDS = 600.0
 
 
 class Batches:
-    """Applies batches, of the source or of a resync, when it is their turn.
+    """Applies batches of the source or of a resync when it is their turn.
 
-    ``repeated``: the source's batches that a run before this one may have applied already.
+    ``repeated`` contains the source's batches that an earlier run may already have applied.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Batches:
         self._collected = time.monotonic()
 
     def apply(self, raw: DataFrame, batch: Batch, applier: Applier | None = None) -> None:
-        """Apply a batch of the source, or one that another ``applier`` reads again."""
+        """Apply a batch of the source, or one that is read again and has an ``applier`` of its own."""
         chosen = applier or self.turns.first
         self._retries.batch(
             batch.batch_id,
@@ -66,8 +66,11 @@ class Batches:
                 self.collect_tombstones(caught_up=False)
 
     def collect_tombstones(self, *, caught_up: bool) -> None:
-        """Delete tombstones that no event can need any more; ``caught_up``: the source has no more events."""
-        # Not while old events are read again: these would come after their tombstones.
+        """Delete tombstones that no event can need any more.
+
+        ``caught_up`` says that the source has no more events.
+        """
+        # Not while old events are being read again: they would arrive after their tombstones are gone.
         if self._run.announcer.progress.batches and self.turns.alone:
             self.turns.first.collect_tombstones(caught_up=caught_up)
         self._collected = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a run does while no batch is under way: about its quarantine, and about its tables."""
+"""Work that a run does between batches, on its quarantine and its tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _LONGEST_DELAY_SECONDS = 300.0
 
 
 class BetweenBatches:
-    """Serves requests for a replay, a repair and a reload, tries held records again, and then does ``more``.
-    ``warn`` is told what failed as a whole.
+    """Serves requests for replays, repairs and reloads, retries held records, and then does ``more``.
+
+    ``warn`` receives a message if one of these fails as a whole.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class BetweenBatches:
         self._delays: Backoff[str] = Backoff(_EVERY_SECONDS, _LONGEST_DELAY_SECONDS)
 
     def serve_until(self, over: threading.Event) -> None:
-        """Do what is due at once, then every few seconds."""
+        """Do what is due at once, and then every few seconds until the run is ``over``."""
         self.serve()
         while not over.wait(_EVERY_SECONDS):
             self.serve()

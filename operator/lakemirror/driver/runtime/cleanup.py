@@ -1,4 +1,4 @@
-"""Deletes the data of a pipeline that is no longer wanted, as its ``deletionPolicy`` says."""
+"""Deletes the data of a pipeline that is no longer wanted, according to its ``deletionPolicy``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from lakemirror.driver.write.target import TargetKind
 def delete_data(
     pipeline: CdcPipeline, spark: SparkSession | None = None, secrets: Secrets | None = None
 ) -> list[str]:
-    """Delete what the policy names and return the places: with DeleteAll the mirrors, then the checkpoint.
+    """Delete the data that the policy covers: with DeleteAll the mirrors, then the checkpoint.
 
-    ``secrets`` has the directory of the Secret of ``target.jdbc``, where the mirrors are in a database.
-    Nothing happens under the policy Retain. Raises CheckpointInUse while a driver lives. Interrupted, it can
-    be run again: the checkpoint, which knows the mirrors, goes last.
+    Returns the deleted locations. With the policy Retain, nothing is deleted. ``secrets`` contains the
+    directory of the Secret of ``target.jdbc`` if the mirrors are in a database. Raises CheckpointInUse while
+    a driver is running. After an interruption, the function can be called again: the checkpoint, which knows
+    the mirrors, is deleted last.
     """
     policy = pipeline.spec.deletion_policy
     if policy == "Retain":
@@ -51,7 +52,7 @@ def delete_data(
 
 
 def _mirrors(spark: SparkSession, pipeline: CdcPipeline, target: TargetKind) -> Iterator[Store]:
-    """The mirrors that the audit knows and that say themselves that they are this pipeline's."""
+    """Yield the mirrors that the audit lists and whose own properties name this pipeline as their owner."""
     batches = audit.read(spark, pipeline.spec.checkpoint)
     if batches is None:
         return

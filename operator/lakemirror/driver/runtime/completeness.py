@@ -1,4 +1,4 @@
-"""Up to where the source is applied, while a driver runs (`lakemirror.driver.consistent`)."""
+"""Tracks how far the source is applied while a driver runs (`lakemirror.driver.consistent`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lakemirror.driver.results import BatchResult
 
 
 class Completeness:
-    """Knows, by log, up to where all changes are applied. ``settle`` is in seconds."""
+    """Tracks, for each log, the position up to which all changes are applied. ``settle`` is in seconds."""
 
     def __init__(self, settle: float) -> None:
         self.kept_aside = 0
-        """How many batches of this run have kept records aside."""
+        """The number of batches of this run that have kept records aside."""
         self._settle = settle
         self._watches: dict[str, Watch] = {}
         self._gaps: dict[str, str] = {}
@@ -29,13 +29,16 @@ class Completeness:
         self._told: Mapping[str, Mark] = {}
 
     def kept_aside_before(self, history: AuditHistory) -> None:
-        """Take in what batches of earlier runs have kept aside."""
+        """Record what batches of earlier runs have kept aside."""
         self._unknown |= history.gap
         for source, table in history.tables.items():
             self._lacks(source, table.gap)
 
     def batch_done(self, result: BatchResult, now: float, *, again: bool) -> None:
-        """Take in what a batch did; ``again``: it is none of the source's own count."""
+        """Record what a batch did.
+
+        ``again`` says that the batch is not part of the source's own sequence of batches.
+        """
         if result.counts.quarantined or result.counts.refused:
             self.kept_aside += 1
         self._unknown |= bool(result.rest.quarantined)
@@ -45,21 +48,21 @@ class Completeness:
             self.reached(result.tops, now)
 
     def reached(self, tops: Iterable[Top], now: float) -> None:
-        """Take in what the streams of all logs have reached."""
+        """Record the positions that the streams of all logs have reached."""
         ordered = sorted(tops, key=lambda top: top.log)
         for log, of in groupby(ordered, key=lambda top: top.log):
             self._watches[log] = self._watches.get(log, Watch()).reaching(of, now)
 
     def had_all(self, at: float) -> None:
-        """Take in that all is applied that the source had ``at`` a time."""
+        """Record that everything that the source had at the time ``at`` is applied."""
         self._watches = {log: each.had_all(at, self._settle) for log, each in self._watches.items()}
 
     def told(self, open_records: OpenRecords, counted: int | None, *, again: bool) -> Mapping[str, Mark]:
-        """By log, up to where all is applied that was not kept aside; logs of which nothing is known are left
-        out.
+        """Return, for each log, the position up to which everything is applied and nothing is kept aside.
 
-        ``counted`` is what ``kept_aside`` was when the open records were counted: if more has been kept aside
-        since then, what was told before still holds. ``again``: tables are being read again.
+        Logs about which nothing is known are left out. ``counted`` is the value of ``kept_aside`` when the
+        open records were counted. If more has been kept aside since then, the previous answer still holds.
+        ``again`` says that tables are being read again.
         """
         if counted == self.kept_aside:
             cap = BEGIN if again else self._cap(open_records)
@@ -76,7 +79,7 @@ class Completeness:
             self._gaps[source] = min(gap, self._gaps.get(source, gap))
 
     def _cap(self, open_records: OpenRecords) -> str | None:
-        """A position before all open records; None where there are none."""
+        """Return a position before all open records, or None if there are none."""
         waiting = {source for source, scopes in open_records.items() if any(scopes.values())}
         self._gaps = {source: gap for source, gap in self._gaps.items() if source in waiting}
         if not waiting:
@@ -89,7 +92,7 @@ class Completeness:
 
 
 def complete_report(marks: Mapping[str, Mark]) -> dict[str, Any]:
-    """The fields of a report that tell up to where the source is applied."""
+    """Return the fields of a report that say how far the source is applied."""
     told = [
         CompleteReport(log=log, below=mark.below, time=_time(mark)) for log, mark in sorted(marks.items())
     ]

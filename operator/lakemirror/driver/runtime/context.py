@@ -1,4 +1,4 @@
-"""What the parts of a run have in common."""
+"""What the parts of a run share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from lakemirror.driver.write.target import TargetKind
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run that has its checkpoint.
+    """A run that owns its checkpoint.
 
-    ``storage`` is the checkpoint, ``feeds`` opens what is read, ``make_applier`` makes who applies the
-    batches of a pipeline and a query id, given what the audit tells of earlier ones; ``encoding`` is how
-    records are written. A run ``once`` ends by itself when all is applied. ``secrets`` has the directory of
-    each Secret that the manifest names, ``target`` is the kind of place that has the mirrors.
+    ``storage`` is the checkpoint, and ``feeds`` opens what is read. ``make_applier`` creates the applier of a
+    pipeline's batches for a query id, given what the audit says about earlier batches. ``encoding`` is how
+    records are encoded. A run with ``once`` ends on its own when everything is applied. ``secrets`` contains
+    the directory of each Secret that the manifest names. ``target`` is the kind of target that contains the
+    mirrors.
     """
 
     pipeline: CdcPipeline

@@ -1,6 +1,7 @@
-"""What a run shows a person: progress while it works, a table of tables at its end.
+"""Shows a run to a person: its progress while it works, and a table of all tables at its end.
 
-On a terminal one block is redrawn in place; elsewhere plain lines are written, so that a log stays readable.
+On a terminal, one block is redrawn in place. Elsewhere, plain lines are written, so that a log stays
+readable.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from lakemirror.driver.runtime.progress import drift_report
 from lakemirror.driver.runtime.summary import RunSummary
 
 _LINES = 20
-"""Tables shown while a run works; all are in the summary."""
+"""The maximum number of tables shown while a run works. The summary shows all of them."""
 
 
 class Display:
-    """Takes the events of a run: ``run(pipeline, on_event=display)`` inside ``with Display() as display``."""
+    """Shows the events of a run: ``run(pipeline, on_event=display)`` inside ``with Display() as display``."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=False, highlight=False)
@@ -117,7 +118,7 @@ class Display:
 
 
 def table_line(table: TableResult) -> str:
-    """A table's counts in one line; zeros are left out."""
+    """Describe a table's counts in one line, without zeros."""
     violated = ", ".join(f"{each.name} ({each.records}, {each.on_violation})" for each in table.violated)
     unmet = f"; expectations not met: {violated}" if violated else ""
     error = f"; error: {table.error}" if table.error else ""
@@ -125,12 +126,12 @@ def table_line(table: TableResult) -> str:
 
 
 def counts_text(counts: Counts) -> str:
-    """Counts in one line: the records first, then what is not zero."""
+    """Describe counts in one line: the records first, then everything that is not zero."""
     return ", ".join([f"{counts.records} records", *_nonzero(counts)])
 
 
 def _nonzero(counts: Counts) -> list[str]:
-    """What became of the records."""
+    """Describe each outcome of the records that is not zero."""
     return [f"{n} {_words(name)}" for name, n in counts.values().items() if n and name != "records"]
 
 
@@ -140,8 +141,9 @@ def _words(name: str) -> str:
 
 
 def summary_table(summary: RunSummary) -> str:
-    """All tables with the counters that are not zero everywhere, however long the lines get: a number that is
-    cut is worse than a wrap.
+    """Return a table of all source tables, with the counters that are not zero for all of them.
+
+    Lines are as long as they need to be, because a truncated number is worse than a wrapped line.
     """
     shown = Table(box=None, pad_edge=False)
     shown.add_column("table", no_wrap=True)
@@ -164,7 +166,7 @@ def summary_table(summary: RunSummary) -> str:
 
 
 def summary_line(summary: RunSummary) -> str:
-    """The run in one line."""
+    """Describe the run in one line."""
     word = {"completed": "all applied", "stopped": "stopped"}[summary.status]
     head = f"{word}: {summary.counts.records} records in {summary.batches} batches"
     rest = [*_nonzero(summary.counts), f"lag {lag_text(summary.lag)}", f"{summary.seconds:.1f} s"]
@@ -172,20 +174,20 @@ def summary_line(summary: RunSummary) -> str:
 
 
 def drift_lines(summary: RunSummary) -> list[str]:
-    """One line for each changed column."""
+    """Return one line for each changed column."""
     return [
         f"drift: {source}.{drift_text(drift)}" for source, t in summary.tables.items() for drift in t.drift
     ]
 
 
 def lag_text(lag: Lag) -> str:
-    """The lag as a word: a number of records, none, or unknown."""
+    """Describe the lag: a number of records, none, or unknown."""
     if lag.caught_up:
         return "none"
     return "unknown" if lag.records is None else f"{lag.records} records"
 
 
 def drift_text(drift: Drift) -> str:
-    """A changed column in one line."""
+    """Describe a changed column in one line."""
     types = " -> ".join(text for text in (drift.from_type, drift.to_type) if text)
     return f"{drift.column} {drift.change}{f' ({types})' if types else ''}: {drift_report(drift).done}"

@@ -1,4 +1,4 @@
-"""What a run tells ``on_event``."""
+"""The events that a run passes to ``on_event``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Started:
 
 @dataclass(frozen=True)
 class BatchStarted:
-    """A batch is about to be applied, or to be tried again."""
+    """A batch is about to be applied or retried."""
 
     batch: Batch
 
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A batch was applied, in so many seconds."""
+    """A batch was applied, in ``seconds``."""
 
     result: BatchResult
     seconds: float
@@ -50,7 +50,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Resync:
-    """Tables are read again, as their resyncToken asks; or that is done."""
+    """Tables are being read again because of their resyncToken, or that is ``done``."""
 
     tables: str
     done: bool
@@ -58,7 +58,10 @@ class Resync:
 
 @dataclass(frozen=True)
 class Maintained:
-    """A table was compacted (optimize) or cleaned (vacuum); what that did, in so many seconds."""
+    """A table was compacted (optimize) or cleaned (vacuum).
+
+    ``done`` describes the result, and ``seconds`` is how long it took.
+    """
 
     task: str
     path: str
@@ -68,7 +71,7 @@ class Maintained:
 
 @dataclass(frozen=True)
 class Finished:
-    """The run has ended well."""
+    """The run has ended without an error."""
 
     summary: RunSummary
 

@@ -1,8 +1,8 @@
-"""Held records, tried again by the driver itself: those of tables that were refused, failed or suspended, and
-those whose place in the source's order was undecided.
+"""Retries held records without a request.
 
-A table is tried again at the start of a run, once it takes batches again, and otherwise after a growing
-delay. Merging is commutative, so records that are applied late end in the same rows.
+Records are held if their table was refused, failed or suspended, or if their place in the source's order was
+undecided. A table is retried at the start of a run, as soon as it takes batches again, and otherwise after a
+growing delay. Merging is commutative, so records that are applied late result in the same rows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class HeldRecords:
-    """Decides when held records of which tables are tried again, and has the ``replayer`` do it.
+    """Decides which tables' held records are retried and when, and has the ``replayer`` do it.
 
-    `batch_done` may be called from another thread than `serve`. ``warn`` is told what failed as a whole.
+    `batch_done` may be called from another thread than `serve`. ``warn`` receives a message if a retry as a
+    whole fails.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class HeldRecords:
         *,
         kept_aside: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``kept_aside`` tells how many batches have kept records aside."""
+        """``kept_aside`` returns the number of batches that have kept records aside."""
         self._spec, self._replayer, self._warn = spec, replayer, warn
         self._delays: Backoff[str] = Backoff(FIRST_DELAY, LONGEST_DELAY, clock)
         self._results: SimpleQueue[BatchResult] = SimpleQueue()
@@ -50,21 +51,21 @@ class HeldRecords:
         self._refused: set[str] = set()
         self._outdated = True
         self.open: OpenRecords = {}
-        """Open records of the quarantine, as they were counted last: {source table: {scope: number}}."""
+        """The open records of the quarantine when last counted: {source table: {scope: number}}."""
         self.counted: int | None = None
-        """How many batches had kept records aside when they were counted; None before the first time."""
+        """The number of batches that had kept records aside at that time; None before the first count."""
         self._kept_aside = kept_aside
 
     def batch_done(self, result: BatchResult) -> None:
-        """Take in what a batch of the source did."""
+        """Record what a batch of the source did."""
         self._results.put(result)
 
     def recount(self) -> None:
-        """The quarantine has changed."""
+        """Note that the quarantine has changed."""
         self._outdated = True
 
     def serve(self) -> None:
-        """Try again what is due."""
+        """Retry what is due."""
         self._take_in()
         if self._outdated:
             self._count()
@@ -87,7 +88,10 @@ class HeldRecords:
                     self._delays.forget(source)
 
     def _count(self) -> None:
-        """See what is held. What comes while the driver runs waits; what it started with does not."""
+        """Count the open records.
+
+        Records that are held while the driver runs wait before their first retry. Those from before do not.
+        """
         counted = self._kept_aside()
         self.open = self._replayer.open_counts()
         self.counted = counted
@@ -99,7 +103,7 @@ class HeldRecords:
         self._held, self._outdated = found, False
 
     def _try(self, sources: Sequence[str]) -> None:
-        """All tables at once; each for itself if that fails."""
+        """Retry all tables at once, or each on its own if that fails."""
         _log.info("held records are tried again: %s", ", ".join(sources))
         try:
             self._replayer.apply(_held(sources))
@@ -128,14 +132,14 @@ class HeldRecords:
             self._warn(f"the quarantine could not be written: {failure}")
 
     def _is_wanted(self, source: str) -> bool:
-        """Whether the manifest has the table mirrored, and not suspended."""
+        """Return whether the manifest mirrors the table and does not suspend it."""
         try:
             settings = self._spec.table_settings(source) if source else None
-        except AmbiguousTable:  # applying says so
+        except AmbiguousTable:  # applying the records reports that
             return True
         return not source or (settings is not None and not settings.suspend)
 
 
 def _held(sources: Sequence[str]) -> Column:
-    """The condition on the quarantine's open rows."""
+    """Return the condition that selects the held records of these tables among the open rows."""
     return F.col("scope").isin(*HELD) & F.coalesce("source", F.lit("")).isin(*sources)

@@ -1,7 +1,7 @@
-"""The jars that pip's pyspark lacks: resolved once with Maven, then read from a folder.
+"""Provides the jars that pip's pyspark lacks: resolved once with Maven, then read from a folder.
 
-``python -m lakemirror.driver.runtime.jars`` resolves them ahead of time and prints the folder. Those of
-object stores (a POM each in ``object_stores/``) are brought where LAKEMIRROR_OBJECT_STORES names the store.
+``python -m lakemirror.driver.runtime.jars`` resolves them ahead of time and prints the folder. The jars of an
+object store (a POM for each in ``object_stores/``) are added if LAKEMIRROR_OBJECT_STORES names the store.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lakemirror.api.object_stores import STORES, ObjectStore
 from lakemirror.driver.errors import LakemirrorError
 
 OBJECT_STORES = "LAKEMIRROR_OBJECT_STORES"
-"""Environment variable: the object stores whose jars are wanted, like ``s3`` or ``s3,gcs``."""
+"""The environment variable that names the object stores whose jars are wanted, like ``s3`` or ``s3,gcs``."""
 POM = Path(__file__).with_name("jars.xml")
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _IN_SPARK = ("org.apache.hadoop", "org.scala-lang", "org.slf4j", "org.apache.logging.log4j")
 _STORE_POMS = Path(__file__).with_name("object_stores")
 _DONE = ".done"
-"""A file in a folder of a store's jars, once all of them are there."""
+"""A file that marks the folder of a store's jars as complete."""
 _XMLNS = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
@@ -56,7 +56,7 @@ class Jar:
 
 
 def declared(pom: Path = POM) -> list[Jar]:
-    """The jars that a POM names, by default ``jars.xml``."""
+    """Return the jars that a POM names, by default ``jars.xml``."""
 
     def text(dependency: ElementTree.Element, name: str) -> str:
         return dependency.findtext(f"m:{name}", default="", namespaces=_XMLNS)
@@ -66,13 +66,13 @@ def declared(pom: Path = POM) -> list[Jar]:
 
 
 def folder() -> Path:
-    """Where the jars are kept: ``$LAKEMIRROR_JARS``, or a folder of the user's cache named after the POM."""
+    """Return the jars' folder: ``$LAKEMIRROR_JARS``, or one in the user's cache, named after the POM."""
     named = os.environ.get("LAKEMIRROR_JARS")
     return Path(named) if named else _cache() / _version(POM)
 
 
 def wanted_stores() -> list[ObjectStore]:
-    """The object stores that the environment names. Raises JarsUnavailable for a word that names none."""
+    """Return the object stores that the environment names. Raises JarsUnavailable for an unknown name."""
     names = {store.name: store for store in STORES}
     wanted = os.environ.get(OBJECT_STORES, "").replace(",", " ").split()
     for word in wanted:
@@ -82,10 +82,10 @@ def wanted_stores() -> list[ObjectStore]:
 
 
 def spark_conf() -> dict[str, str]:
-    """Spark settings that bring the jars onto the class path.
+    """Return the Spark settings that put the jars on the class path.
 
-    Empty where Spark's own folder holds them (a container image). Without Maven, Spark downloads
-    the same jars itself at start, but for those of object stores. Raises JarsUnavailable when Maven fails.
+    Empty if Spark's own folder contains the jars (in a container image). Without Maven, Spark downloads the
+    same jars at startup, except for those of object stores. Raises JarsUnavailable if Maven fails.
     """
     files = [
         jar for store in wanted_stores() if not _has(_spark_jars(), store) for jar in ensure_store(store)
@@ -97,14 +97,14 @@ def spark_conf() -> dict[str, str]:
         else:
             packages = {
                 "spark.jars.packages": ",".join(jar.coordinates for jar in declared()),
-                # The heavy part of what they depend on; Spark has it already.
+                # The largest of their dependencies, which Spark already has.
                 "spark.jars.excludes": ",".join(f"{group}:*" for group in _IN_SPARK),
             }
     return packages | ({"spark.jars": ",".join(map(str, files))} if files else {})
 
 
 def ensure() -> list[Path]:
-    """The jars as files, downloaded unless they are there already; safe with several processes at once."""
+    """Return the jars as files, downloaded if necessary. Safe with several processes at once."""
     target = folder()
     if not _complete(target):
         with _locked(target):
@@ -116,7 +116,7 @@ def ensure() -> list[Path]:
 
 
 def ensure_store(store: ObjectStore) -> list[Path]:
-    """The jars of an object store, as ``ensure`` gives the others."""
+    """Return the jars of an object store as files, like ``ensure`` for the others."""
     pom = store_pom(store)
     named = os.environ.get("LAKEMIRROR_JARS")
     target = Path(named, store.name) if named else _cache() / f"{store.name}-{_version(pom)}"
@@ -129,7 +129,7 @@ def ensure_store(store: ObjectStore) -> list[Path]:
 
 
 def store_pom(store: ObjectStore) -> Path:
-    """The POM with the jars of an object store; the first that it names has the file system."""
+    """Return the POM of an object store's jars. The first jar that it names contains the file system."""
     return _STORE_POMS / f"{store.name}.xml"
 
 
@@ -144,7 +144,7 @@ def _version(pom: Path) -> str:
 
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Only one process fills a folder: a second one waits, and finds the work done."""
+    """Let only one process fill a folder. A second one waits, and then finds the work done."""
     target.mkdir(parents=True, exist_ok=True)
     with open(target / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -152,7 +152,10 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _resolve(pom: Path, target: Path) -> None:
-    """Let Maven copy the jars beside ``target``, then move each in: a reader sees whole files only."""
+    """Let Maven copy the jars into a temporary folder, then move each jar into ``target``.
+
+    Readers therefore see only whole files.
+    """
     mvn = shutil.which("mvn")
     if mvn is None:
         raise JarsUnavailable(
@@ -182,7 +185,7 @@ def _complete(path: Path) -> bool:
 
 
 def _has(path: Path, store: ObjectStore) -> bool:
-    """Whether a folder has the jar of a store's file system, of whatever version."""
+    """Return whether a folder contains the jar of a store's file system, in any version."""
     return any(path.glob(f"{declared(store_pom(store))[0].artifact}-*.jar"))
 
 

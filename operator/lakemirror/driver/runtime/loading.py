@@ -1,8 +1,8 @@
-"""Tables whose rows come from the database and not from the stream (``tables[].snapshot: jdbc``): loaded by a
-new checkpoint, and again with each new resyncToken.
+"""Loads tables whose rows come from the database and not from the stream (``tables[].snapshot: jdbc``).
 
-The stream is begun first. So it brings every change that comes after the position at which the rows are read,
-and many that come before it, which are stale (`lakemirror.driver.reload`).
+A new checkpoint loads them, and each new resyncToken loads them again. The stream is started first. It
+therefore contains every change after the position at which the rows are read, and many changes before that
+position, which are stale (`lakemirror.driver.reload`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _FIRST_DELAY, _LONGEST_DELAY = 5.0, 300.0
 
 
 class Loading:
-    """Loads the tables of ``asked`` (listed names, with their tokens). ``ended`` tells that ``feed`` has read
-    all that a run once is going to read.
+    """Loads the tables in ``asked`` (listed names, with their tokens).
 
-    What fails is tried again after a growing delay, and holds up no other table; a run once gives up.
+    ``ended`` returns whether ``feed`` has read everything that a run with ``once`` is going to read. A table
+    that fails is retried after a growing delay and does not hold up the others. A run with ``once`` gives up.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Loading:
         self._delays: Backoff[str] = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
 
     def load(self, over: threading.Event) -> None:
-        """Load until all is done, or it is ``over``."""
+        """Load until all tables are done, or the run is ``over``."""
 
         def stopping() -> bool:
             return over.is_set() or self._run.threads.stopping()
@@ -54,12 +54,12 @@ class Loading:
             pause(LOOK_SECONDS, stopping)
 
     def _await_begin(self, stopping: Callable[[], bool]) -> None:
-        """Wait until the stream is begun: one that starts at its end would lose what comes before that."""
+        """Wait until the stream has started: one that starts at its end would lose what comes before that."""
         kafka = self._run.pipeline.spec.source.kafka
         if kafka is None or kafka.starting_offsets == "earliest":
             return
         while not stopping():
-            ended = self._ended()  # before the last look
+            ended = self._ended()  # asked before the last look
             if self._feed.committed() is not None or any(self._feed.pending()):
                 return
             if ended:
@@ -76,7 +76,7 @@ class Loading:
             done = self._load(table, stopping)
         except PipelineStopped:
             raise
-        except LakemirrorError as error:  # as long as it lasts, the stream goes on
+        except LakemirrorError as error:  # the stream continues regardless
             done = Reloaded(table, error=str(error))
         if done is None:
             return
@@ -105,7 +105,10 @@ class Loading:
         run.announcer.tell(Resync(table, done=True))
 
     def _load(self, table: str, stopping: Callable[[], bool]) -> Reloaded | None:
-        """Read a table, and have it written by the thread that serves requests; None when that is to stop."""
+        """Read a table, and have it written by the thread that serves requests.
+
+        Returns None if it is time to stop before the table is written.
+        """
         run, spec = self._run, self._run.pipeline.spec
         assert spec.verify is not None
         session = session_for(run.session)

@@ -1,4 +1,4 @@
-"""What a driver's log tells: one line for each batch, and what a person should know besides."""
+"""Writes a driver's log: one line for each batch, and whatever else a person should know."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("lakemirror")
 
 
 def configure() -> None:
-    """Log to standard error with times in UTC; ``LAKEMIRROR_LOG_LEVEL=debug`` adds the traces of errors."""
+    """Log to standard error with UTC times. ``LAKEMIRROR_LOG_LEVEL=debug`` adds stack traces of errors."""
     logging.Formatter.converter = time.gmtime
     level = os.environ.get(LEVEL_VARIABLE, "info").upper()
     logging.basicConfig(
@@ -24,11 +24,11 @@ def configure() -> None:
         datefmt="%Y-%m-%dT%H:%M:%SZ",
         level=level if level in logging.getLevelNamesMapping() else logging.INFO,
     )
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call between Python and Java
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every call between Python and Java
 
 
 class LogLines:
-    """Takes the events of a run: ``run(pipeline, on_event=LogLines())``."""
+    """Logs the events of a run: ``run(pipeline, on_event=LogLines())``."""
 
     def __init__(self) -> None:
         self._refused: dict[str, str] = {}
@@ -62,8 +62,10 @@ class LogLines:
 
 
 def batch_line(event: BatchDone, now: datetime | None = None) -> str:
-    """A batch in one line: tables, records and what became of them, rows, seconds, and how old its newest
-    change is.
+    """Describe a batch in one line.
+
+    The line contains the tables, the records and their outcomes, the rows, the seconds, and the age of the
+    newest change.
     """
     result = event.result
     times = [table.last_event_time for table in result.tables.values() if table.last_event_time is not None]

@@ -1,8 +1,8 @@
-"""The classes in Java that make commits to object stores atomic, for Delta and for Spark's streaming.
+"""Installs the Java classes that make commits to object stores atomic, for Delta and for Spark's streaming.
 
-They are compiled when the driver starts, by the compiler that Spark generates code with (Janino), and put
-into a jar: the driver's class loader gets it at once, executors with their first task. VACUUM lists files
-there, through the log store.
+They are compiled when the driver starts, with the compiler that Spark uses for generated code (Janino), and
+packed into a jar. The driver's class loader gets the jar at once, and executors get it with their first task.
+VACUUM lists files on executors through the log store.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _COMPILER: Final = "org.codehaus.commons.compiler.util.resource"
 
 
 def install(spark: SparkSession) -> None:
-    """Let the session's JVMs find the classes, where one of them may be needed: where the jars of a store are
-    that has no log store of its own. Nothing happens where they are known already.
+    """Make the classes available to the session's JVMs if one of them may be needed.
+
+    That is the case if the jars of a store without a log store of its own are present. Does nothing if the
+    classes are already known.
     """
     if knows(spark, CONDITIONAL_LOG_STORE) or not any(
         knows(spark, store.file_system) for store in STORES if store.log_store == CONDITIONAL_LOG_STORE
@@ -41,7 +43,7 @@ def install(spark: SparkSession) -> None:
 
 
 def knows(spark: SparkSession, name: str) -> bool:
-    """Whether the driver's JVM finds a class."""
+    """Return whether the driver's JVM can find a class."""
     try:
         _loader(spark).loadClass(name)
     except Py4JJavaError:
@@ -50,12 +52,12 @@ def knows(spark: SparkSession, name: str) -> bool:
 
 
 def _loader(spark: SparkSession) -> Any:
-    """The class loader that Spark, and each thread of it, looks in: spark-submit's, which takes jars."""
+    """Return the class loader that Spark and each of its threads use: spark-submit's, which accepts jars."""
     return java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader()
 
 
 def _compiled(spark: SparkSession) -> dict[str, bytes]:
-    """The code of each class, by the name of its file in a jar."""
+    """Return the bytecode of each class, by the name of its file in a jar."""
     gateway: Any = spark.sparkContext._gateway
     files = sorted(SOURCES.glob("*.java"))
     text = java_class(spark, f"{_COMPILER}.StringResource")

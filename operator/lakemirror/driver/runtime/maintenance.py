@@ -1,8 +1,8 @@
-"""``spec.maintenance``: OPTIMIZE and VACUUM of all that a pipeline writes, between batches.
+"""``spec.maintenance``: runs OPTIMIZE and VACUUM between batches on everything that a pipeline writes.
 
-One task of one table at a time, the one that waits longest first: so a batch waits for no more than that.
-When a task was done last stands in the table's own history, which outlives the driver. What fails is a
-warning, is tried again after a growing delay, and stops nothing.
+One task of one table runs at a time, starting with the one that has waited longest, so that a batch never
+waits for more than one task. The time when a task was last done comes from the table's own history, which
+outlives the driver. A failure is reported as a warning, is retried after a growing delay, and stops nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 _log = logging.getLogger(__name__)
 
 Idle = Callable[[], AbstractContextManager[object]]
-"""Keeps all writers of a table away while it is entered."""
+"""Returns a context manager that keeps all writers of a table away while it is active."""
 
 
 class Maintenance:
-    """The housekeeping of a run's tables. ``turns`` keep batches away meanwhile, ``audit_idle`` the thread
-    that writes the audit. Not for use from several threads at once.
+    """Maintains the tables of a run. Do not use it from several threads at once.
+
+    During a task, ``turns`` keeps batches away, and ``audit_idle`` the thread that writes the audit.
     """
 
     def __init__(
@@ -58,16 +59,16 @@ class Maintenance:
             quarantine.path(spec.checkpoint): turns.pause,
             audit.path(spec.checkpoint): audit_idle,
         }
-        """How the writers of each table are kept away, by its path."""
+        """How to keep the writers of each table away, by the table's path."""
         self._done: dict[str, dict[Task, datetime]] = {}
         self._delays: Backoff[tuple[str, Task | None]] = Backoff(FIRST_DELAY, LONGEST_DELAY, clock)
 
     def serve(self) -> bool:
-        """Do the one task that waits longest, if any is due; returns whether there was something to do."""
+        """Do the due task that has waited longest. Return whether there was anything to do."""
         return self._serve(datetime.now(UTC))
 
     def _serve(self, moment: datetime) -> bool:
-        """The same, of what is due at a moment."""
+        """Do the same with what is due at ``moment``."""
         if not self._every:
             return False
         looked = self._look()
@@ -79,16 +80,18 @@ class Maintenance:
         return True
 
     def serve_all(self, stopping: Callable[[], bool]) -> None:
-        """Do all that is due now, each task once, unless it is time to stop."""
+        """Do everything that is due now, each task once, unless it is time to stop."""
         moment = datetime.now(UTC)
         while not stopping() and self._serve(moment):
             pass
 
-    # -- what there is to do ------------------------------------------------------------------------
+    # -- finding due tasks --------------------------------------------------------------------------
 
     def _look(self) -> bool:
-        """Find where one more mirror stands, or see when one more table was maintained last: little at a
-        time, for both ask the store. Returns whether there was one.
+        """Locate one more mirror, or look up when one more table was last maintained.
+
+        Each call does only one of these, because both query the store. Returns whether there was anything to
+        do.
         """
         found = self._next_mirror()
         if found is not None:
@@ -102,7 +105,7 @@ class Maintenance:
         return True
 
     def _next_mirror(self) -> tuple[str, Location] | None:
-        """A source table with a mirror that was not found yet, and where that stands."""
+        """Return a source table whose mirror has not been found yet, and the location of that mirror."""
         for source, table in self._run.announcer.progress.known_tables().items():
             location = self._location(source, table)
             if location is None or (source, location) in self._found:
@@ -112,8 +115,9 @@ class Maintenance:
         return None
 
     def _location(self, source: str, table: TableResult) -> Location | None:
-        """Where the mirror of a source table stands; None where there is none, or the manifest does not have
-        it mirrored, or has it suspended.
+        """Return the location of a source table's mirror.
+
+        None if there is no mirror, or if the manifest leaves the table out or suspends it.
         """
         if not table.target or table.version is None:
             return None
@@ -127,7 +131,7 @@ class Maintenance:
         return Location(name=table.target) if named else Location(path=table.target)
 
     def _find(self, found: tuple[str, Location]) -> None:
-        """Take in a mirror and what stands beside it, if the mirror is this pipeline's."""
+        """Register a mirror and the tables beside it, if the mirror belongs to this pipeline."""
         source, location = found
         mirror = Mirror(self._session, location)
         spec = self._run.pipeline.spec
@@ -145,21 +149,21 @@ class Maintenance:
         self._found.add(found)
 
     def _learn(self, path: str) -> None:
-        """See when a table was maintained last. One that is not there yet is looked at again later."""
+        """Look up when a table was last maintained. If it does not exist yet, try again later."""
         if is_table(self._session, path):
             self._done[path] = housekeeping.last_done(self._session, path, self._every)
         else:
             self._delays.failed((path, None))
 
     def _due(self, moment: datetime) -> Iterator[tuple[datetime, str, str]]:
-        """Tasks that are due at a moment: when they were done last, where and which."""
+        """Yield each task that is due at a moment: when it was last done, the table's path, and its name."""
         for path, done in self._done.items():
             for task, every in self._every.items():
                 last = done.get(task, _NEVER)
                 if (moment - last).total_seconds() >= every and self._delays.is_due((path, task)):
                     yield last, path, task.value
 
-    # -- doing it -----------------------------------------------------------------------------------
+    # -- running a task -----------------------------------------------------------------------------
 
     def _do(self, path: str, task: Task) -> None:
         if self._attempt(path, task, partial(self._carry_out, path, task)):
@@ -179,7 +183,7 @@ class Maintenance:
         self._run.announcer.tell(Maintained(task.value, path, done, seconds))
 
     def _attempt(self, what: str, task: Task | None, step: Callable[[], None]) -> bool:
-        """Whether a step succeeded; a failure is a warning, and is tried again later."""
+        """Run a step and return whether it succeeded. A failure is reported as a warning, and retried."""
         try:
             step()
         except CheckpointInUse:
@@ -195,7 +199,7 @@ class Maintenance:
 
 
 def _asked(pipeline: CdcPipeline) -> tuple[dict[Task, float], int]:
-    """How often each task is to be done, and for how long VACUUM keeps files; in seconds."""
+    """Return the interval of each task, and how long VACUUM keeps files, in seconds."""
     maintenance = pipeline.spec.maintenance
     every: dict[Task, float] = {}
     if maintenance is None:

@@ -1,4 +1,4 @@
-"""Prometheus: the numbers of the last progress report, at ``/metrics``."""
+"""Serves the numbers of the last progress report to Prometheus, at ``/metrics``."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PORT_VARIABLE = "LAKEMIRROR_METRICS_PORT"
 
 
 class Metrics:
-    """A progress sink, served over HTTP while it is entered as a context."""
+    """A progress sink that serves its report over HTTP while the context is active."""
 
     def __init__(self, port: int, address: str = "0.0.0.0") -> None:
-        """``port`` 0 takes a free one; ``self.port`` tells which."""
+        """With ``port`` 0, a free port is chosen on entry, and ``self.port`` is set to it."""
         self.port = port
         self._address = address
         self._collector = ReportCollector()
@@ -57,7 +57,10 @@ class Metrics:
 
 
 def port_from_environment() -> int | None:
-    """The port that ``LAKEMIRROR_METRICS_PORT`` asks for; None when metrics are not asked for."""
+    """Return the port set in ``LAKEMIRROR_METRICS_PORT``, or None if metrics are not wanted.
+
+    Raises LakemirrorError if the value is not a valid port.
+    """
     text = os.environ.get(PORT_VARIABLE, "")
     if not text:
         return None
@@ -67,7 +70,7 @@ def port_from_environment() -> int | None:
 
 
 class ReportCollector(Collector):
-    """The metrics of a report."""
+    """Collects the metrics of a report."""
 
     report: Report | None = None
 
@@ -149,7 +152,7 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
 
 
 def _of_verification(verified: Verification | None) -> list[tuple[str, str, float | None]]:
-    """Of the last comparison with the source, if there was one."""
+    """Return the gauges of the last comparison with the source, without values if there was none."""
     ended = None if verified is None else _seconds(verified.ended_at)
     told = verified is not None and verified.error is None
     wrong = sum(each.missing + each.extra + each.differing for each in verified.findings) if verified else 0
@@ -196,7 +199,7 @@ def _of_tables(report: Report) -> Iterator[Metric]:
 
 
 def _reachable(report: Report) -> bool | None:
-    """Whether the source can be reached; None before the first answer."""
+    """Return whether the source can be reached, or None before the first answer."""
     source = report.source
     if source is None or (source.reached_at is None and source.lost_since is None):
         return None
@@ -204,7 +207,7 @@ def _reachable(report: Report) -> bool | None:
 
 
 def _help(name: str) -> str:
-    """A number's description, as Prometheus wants it: one line."""
+    """Return the description of a number in one line, as Prometheus requires."""
     return " ".join((Totals.model_fields[name].description or "").split())
 
 

@@ -1,4 +1,4 @@
-"""Relative paths of a manifest."""
+"""Resolves the relative paths in a manifest."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from lakemirror.api.tables import Target
 
 
 def with_absolute_paths(pipeline: CdcPipeline) -> CdcPipeline:
-    """The pipeline with relative paths taken from the current directory, for Delta takes none."""
+    """Return the pipeline with its relative paths resolved against the current directory.
+
+    Delta does not accept relative paths.
+    """
     spec = pipeline.spec
     if "spark.hadoop.fs.defaultFS" in spec.spark.conf:
-        return pipeline  # relative to a place of that file system
+        return pipeline  # relative paths belong to that file system
 
     def moved(target: Target) -> Target:
         return target if target.path is None else target.model_copy(update={"path": absolute(target.path)})
@@ -43,7 +46,7 @@ def with_absolute_paths(pipeline: CdcPipeline) -> CdcPipeline:
 
 
 def absolute(path: str) -> str:
-    """The path, from the current directory where it is relative."""
+    """Return the path, resolved against the current directory if it is relative."""
     if urlsplit(path).scheme or path.startswith("/"):
         return path
     return f"{os.getcwd()}/{path.removeprefix('./')}"

@@ -1,4 +1,4 @@
-"""What a run says of itself (`lakemirror.api.report`), added up from its batches, and where it says it."""
+"""What a run reports about itself (`lakemirror.api.report`), added up from its batches."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from lakemirror.driver.runtime.completeness import Completeness, complete_report
 _NOTHING_OPEN: OpenRecords = MappingProxyType({})
 _WARNINGS_KEPT = 20
 SETTLE_SECONDS = 30.0
-"""How long a change takes at most from the source to the pipeline, unless the manifest says otherwise."""
+"""The longest time a change takes from the source to the pipeline, unless the manifest says otherwise."""
 _log = logging.getLogger(__name__)
 
 
 def table_report(table: TableResult, open_records: Mapping[str, int]) -> TableReport:
-    """A table of the report."""
+    """Return the part of the report that describes a table."""
     return TableReport(
         source=table.source,
         target=table.target,
@@ -59,7 +59,7 @@ def table_report(table: TableResult, open_records: Mapping[str, int]) -> TableRe
 
 
 def drift_report(drift: Drift) -> DriftReport:
-    """A changed column of the report."""
+    """Return the part of the report that describes a changed column."""
     return DriftReport(
         column=drift.column,
         change=drift.change,
@@ -78,10 +78,10 @@ def _open(records: Mapping[str, int]) -> dict[str, int]:
 
 
 class Progress:
-    """Adds up what batches did: in this run (``tables``), and since the checkpoint began (in reports).
+    """Adds up what batches did: in this run (``tables``), and since the checkpoint was created (in reports).
 
-    ``settle`` is how many seconds a change takes at most from the source to the pipeline. Safe to use from
-    several threads.
+    ``settle`` is the maximum number of seconds that a change takes from the source to the pipeline. Safe to
+    use from several threads.
     """
 
     def __init__(self, pipeline: str, settle: float = SETTLE_SECONDS) -> None:
@@ -99,14 +99,14 @@ class Progress:
         )
 
     def begin_with(self, history: AuditHistory) -> None:
-        """Take ``history`` for what was done so far."""
+        """Use ``history`` as the totals of what was done so far."""
         with self._lock:
             self._whole = history.whole
             self._all = {**self._all, **history.tables}
             self._complete.kept_aside_before(history)
 
     def reads_on(self, memory: Memory) -> None:
-        """Take in which positions the source had reached when it was read last."""
+        """Record which positions the source had reached when it was last read."""
         with self._lock:
             self._complete.reached(positions.tops(memory), time.monotonic())
 
@@ -116,7 +116,7 @@ class Progress:
         return self._complete.kept_aside
 
     def stands_at(self, last: Committed | None) -> None:
-        """Take in the last batch of the checkpoint, before there is one of this run."""
+        """Record the last batch of the checkpoint, before this run has a batch of its own."""
         if last is not None:
             with self._lock:
                 self._say(batch_id=last.batch_id, committed_at=iso(last.at))
@@ -129,11 +129,11 @@ class Progress:
         again: bool = False,
         seconds: float | None = None,
     ) -> None:
-        """Take in a batch's result and, unless it is a replay's, how long it took; ``again`` tells that it is
-        none of the source's own count.
+        """Add a batch's result and, unless it is a replay's, how long the batch took.
 
-        ``history`` has to be given for a batch that is repeated after a crash: the totals with it, for it
-        may be in the totals of before already.
+        ``again`` says that the batch is not part of the source's own sequence of batches. ``history``
+        contains the totals including this batch. It is required for a batch that is repeated after a crash,
+        because the earlier totals may already include it.
         """
         with self._lock:
             self.batches += 1
@@ -154,37 +154,37 @@ class Progress:
             self.begin_with(history)
 
     def known_tables(self) -> dict[str, TableResult]:
-        """All source tables that this run or one before it met, with how they are now."""
+        """Return all source tables that this run or an earlier one has seen, with their current state."""
         with self._lock:
             return dict(self._all)
 
     def maintained(self) -> None:
-        """Take in that a table was compacted or cleaned."""
+        """Record that a table was compacted or cleaned."""
         with self._lock:
             self._say(maintained_at=iso(_now()))
 
     def verified(self, told: Verification) -> None:
-        """Take in what came of a comparison with the source."""
+        """Record the outcome of a comparison with the source."""
         with self._lock:
             self._say(verified=told)
 
     def resyncing(self, sources: Iterable[str]) -> None:
-        """Take in which tables are being read again from now on."""
+        """Record which tables are being read again from now on."""
         with self._lock:
             self._say(resyncing=sorted(sources))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The newest of what a person should see."""
+        """The newest messages that a person should see."""
         return tuple(self._report.warnings)
 
     def warn(self, message: str) -> None:
-        """Take in what a person should see."""
+        """Record a message that a person should see."""
         with self._lock:
             self._say(warnings=[*self._report.warnings, message][-_WARNINGS_KEPT:])
 
     def failed(self, error: BaseException) -> None:
-        """Take in what ended the run."""
+        """Record the error that ended the run."""
         message = cause_of(error)
         with self._lock:
             self._say(
@@ -202,8 +202,10 @@ class Progress:
         observed: datetime | None = None,
         counted: int | None = None,
     ) -> Report:
-        """The state now, with a lag that was ``observed`` then. ``counted`` is what ``kept_aside`` was when
-        the ``open_records`` were counted; None where they were not.
+        """Return the current state, with a lag that was measured at ``observed``.
+
+        ``counted`` is the value of ``kept_aside`` when the ``open_records`` were counted, or None if they
+        were not counted.
         """
         with self._lock:
             had_all_at = lag.had_all_at

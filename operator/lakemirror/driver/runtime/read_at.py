@@ -1,6 +1,6 @@
-"""``read_at(pipeline, position)``: what to read of each mirror, so that all show one state of the source.
+"""``read_at(pipeline, position)``: what to read of each mirror so that all show one state of the source.
 
-The rules are in docs/consistent-reads.md, the pure core in `lakemirror.driver.consistent`. Nothing is
+The rules are in docs/consistent-reads.md, and the pure core in `lakemirror.driver.consistent`. Nothing is
 written.
 """
 
@@ -50,41 +50,40 @@ from lakemirror.driver.verify.table import opened
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of all tables: up to where they are applied, what was written, and what waits in the
-    quarantine.
-    """
+    """What is known about all tables: how far they are applied, what was written, what is in quarantine."""
 
     report: Report | None
     open: Mapping[str, Mapping[str, int]]
     histories: Mapping[str, History]
     unplaced: bool
-    """Whether records were kept aside whose table is not known."""
+    """Whether records were kept aside whose table is unknown."""
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> _Known:
-        # In this order: what batches do meanwhile lies after what the report has as complete.
+        # In this order: what batches do in between is above the position that the report calls complete.
         report = _report(open_storage(checkpoint, spark))
         return cls(report, quarantine.open_counts(spark, checkpoint), *histories(spark, checkpoint))
 
     def below(self, log: str | None) -> str:
-        """Before which position all changes of a log are applied."""
+        """Return the position before which all changes of a log are applied."""
         told = self.report.complete if self.report is not None else []
         return next((each.below for each in told if each.log == log), BEGIN)
 
     def waiting(self, source: str) -> str:
-        """A position before all open records of a table."""
+        """Return a position before all open records of a table."""
         found = first_waiting(source, self.histories[source], self.open)
         return BEGIN if self.unplaced and found != END else found
 
     def rereads(self, source: str) -> bool:
-        """Whether a table is being read again."""
+        """Return whether a table is being read again."""
         return self.report is not None and any(matches(each, source) for each in self.report.resyncing)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table with the positions for which it has versions. From ``dated`` on the newest of them can be
-    filtered for any position.
+    """A table with the positions for which it has versions.
+
+    From ``dated`` on, its newest version can be filtered for any position.
     """
 
     mirror: MirroredTable
@@ -102,12 +101,13 @@ def read_at(
     settled: bool = False,
     spark: SparkSession | None = None,
 ) -> ReadAt:
-    """What to read of the mirrors of ``pipeline`` (of the ``tables`` that are named, or of all) to see the
-    source as it was at ``position`` (`lakemirror.driver.consistent.text` has its forms).
+    """Return what to read of the mirrors of ``pipeline`` to see the source as it was at ``position``.
 
-    ``log`` chooses the tables of one connector, where a pipeline reads several. ``settled``: everything that
-    the source had at the position is applied, whatever the driver knows of that. Raises LakemirrorError:
-    PositionUnclear, NothingToVerify where no table is mirrored or has such a name, and NotOneLog.
+    Covers the named ``tables``, or all. `lakemirror.driver.consistent.text` describes the forms of a
+    position. ``log`` selects the tables of one connector if a pipeline reads several. ``settled`` says that
+    everything that the source had at the position is applied, regardless of what the driver knows about it.
+    Raises LakemirrorError: PositionUnclear, NothingToVerify if no table is mirrored or has such a name, and
+    NotOneLog.
     """
     pipeline = with_absolute_paths(pipeline)
     epoch = max((each.epoch for each in pipeline.spec.order.epochs), default=0)
@@ -132,7 +132,7 @@ def _complete(below: str, position: str) -> str | None:
 def _opened(
     spark: SparkSession, pipeline: CdcPipeline, wanted: Sequence[str], known: _Known, below: str
 ) -> dict[str, _Table | TableAt]:
-    """The tables by name; those that cannot be read say why."""
+    """Return the tables by name. Those that cannot be read say why."""
     found: dict[str, _Table | TableAt] = {}
     for source in wanted:
         try:
@@ -143,7 +143,7 @@ def _opened(
 
 
 def _open(spark: SparkSession, pipeline: CdcPipeline, source: str, known: _Known, below: str) -> _Table:
-    """A table. Raises LakemirrorError where it can have no version for any position."""
+    """Open a table. Raises LakemirrorError if it cannot have a version for any position."""
     if known.rereads(source):
         raise LakemirrorError(f"{source} is being read again: wait until that is done")
     history = known.histories[source]
@@ -160,7 +160,7 @@ def _open(spark: SparkSession, pipeline: CdcPipeline, source: str, known: _Known
 
 
 def _answered(answer: ReadAt, tables: Mapping[str, _Table | TableAt], known: _Known, below: str) -> ReadAt:
-    """The answer with what there is of each table."""
+    """Return the answer with what is available of each table."""
     read = {source: each for source, each in tables.items() if isinstance(each, _Table)}
     rows = [
         _row(source, each, answer.seq, known, below) if isinstance(each, _Table) else each
@@ -178,7 +178,7 @@ def _answered(answer: ReadAt, tables: Mapping[str, _Table | TableAt], known: _Kn
 
 
 def _row(source: str, table: _Table, seq: str, known: _Known, below: str) -> TableAt:
-    """What to read of a table; it is looked whether its version is still there."""
+    """Return what to read of a table, after checking that its version is still there."""
     mirror, target = table.mirror, str(table.mirror.location)
     span = next((each for each in table.spans if each.since <= seq < each.until), None)
     if span is None:
@@ -197,7 +197,7 @@ def _row(source: str, table: _Table, seq: str, known: _Known, below: str) -> Tab
 
 
 def _last_read(table: MirroredTable) -> str:
-    """The position of the last row that was read from the source's table, and is no change."""
+    """Return the position of the last row that was read from the source's table and is not a change."""
     own = F.coalesce(F.col("__origin.topic").startswith(OWN_TOPICS), F.lit(False))
     row = table.rows().where((F.col("__op") == Op.READ) | own).agg(F.max("__seq")).first()
     found = None if row is None else as_bytes(row[0])

@@ -1,12 +1,12 @@
-"""``reload(pipeline, source)``: mirrors brought to what a snapshot of their source shows; docs/snapshots.md.
+"""``reload(pipeline, source)``: makes mirrors equal to a snapshot of their source; see docs/snapshots.md.
 
-Only the driver writes mirrors. So a snapshot is read and compared here (`lakemirror.driver.reload`), which
-keeps the changes as files in ``reload/ID`` beside the checkpoint; and a request, ``reload/ID.json``, has the
-driver apply them between two batches, through the same gate as all others. Where no driver owns the
-checkpoint, that is done here.
+Only the driver writes mirrors. A snapshot is therefore read and compared here (`lakemirror.driver.reload`),
+and the changes are kept as files in ``reload/ID`` beside the checkpoint. A request, ``reload/ID.json``, makes
+the driver apply them between two batches, through the same gate as all other changes. If no driver owns the
+checkpoint, they are applied here.
 
-A request that was cut off is carried out again from the same files, and what was applied already changes
-nothing.
+A request that was interrupted is carried out again from the same files. Changes that were already applied
+have no effect.
 """
 
 from __future__ import annotations
@@ -70,30 +70,30 @@ __all__ = ["URLS", "DatabaseWanted", "Login", "Reloaded", "SnapshotWanted", "rel
 
 FOLDER = "reload"
 MOST_RECORDS = 500_000
-"""Change events that are applied at once; batches of the source come in between."""
+"""The maximum number of change events applied at once. Batches of the source run in between."""
 WAIT_SECONDS = 300.0
 _STAGED = ".staged"
-"""Ends the name of a file that is there as long as changes stand in the folder of the same name."""
+"""The suffix of a marker file that exists as long as the folder of the same name may contain changes."""
 _ABANDONED_SECONDS = 7 * 24 * 3600.0
-"""Longer than any table takes to be read."""
+"""Longer than it takes to read any table."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ReloadRequest:
-    """The changes of one source table, ``records`` in number, that stand in the folder of the same name."""
+    """The changes of one source table: ``records`` change events in the folder that is named after ``id``."""
 
     id: str
     table: str
     records: int
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the request as JSON."""
         return json.dumps(asdict(self), ensure_ascii=False) + "\n"
 
     @classmethod
     def parse(cls, text: str, where: str) -> ReloadRequest:
-        """The request in the file ``where``; raises DamagedRequest."""
+        """Parse the request in the file ``where``. Raises DamagedRequest if it cannot be read."""
         try:
             document = json.loads(text)
             return cls(str(document["id"]), str(document["table"]), int(document["records"]))
@@ -106,7 +106,7 @@ class ReloadRequest:
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What came of a table; ``error`` says why it was not reloaded."""
+    """The outcome for a table. ``error`` says why it was not reloaded."""
 
     source: str
     staged: Staged = field(default_factory=Staged)
@@ -115,7 +115,7 @@ class Reloaded:
 
     @property
     def done(self) -> bool:
-        """Whether the mirror has all that the snapshot shows, or something newer."""
+        """Whether the mirror has everything that the snapshot shows, or something newer."""
         if self.error is not None or self.staged.unfit:
             return False
         outcome = self.outcome
@@ -123,9 +123,9 @@ class Reloaded:
 
 
 class Reloader:
-    """Applies the changes of requests, as batches of their own.
+    """Applies the changes of requests as batches of their own.
 
-    ``alone`` keeps batches away meanwhile; ``told`` gets the results.
+    ``alone`` keeps other batches away while they are applied. ``told`` receives the results.
     """
 
     def __init__(
@@ -138,16 +138,16 @@ class Reloader:
         target: TargetKind = DELTA,
     ) -> None:
         self._target = target
-        self._session = spark.newSession()  # its settings are not those of the streaming query
+        self._session = spark.newSession()  # so that its settings are separate from the streaming query's
         self._pipeline, self._storage = pipeline, storage
         self._alone, self._told = alone, told
 
     def requests(self, warn: Callable[[str], None]) -> Requests[ReloadRequest]:
-        """Those that were filed."""
+        """Return the requests that were filed."""
         return Requests(self._storage, FOLDER, "reload", ReloadRequest.parse, self.carry_out, warn)
 
     def carry_out(self, request: ReloadRequest) -> ReplayOutcome:
-        """Apply the changes of a request. Those that are older than what the mirror has by now do nothing."""
+        """Apply the changes of a request. Those older than what the mirror has by now have no effect."""
         rounds, stale = math.ceil(request.records / MOST_RECORDS), 0
         bad: tuple[StillBad, ...] = ()
         for number in range(rounds):
@@ -158,7 +158,7 @@ class Reloader:
                 applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
                 try:
                     result = applier.apply(raw, Batch(query, 0, {"reload": request.id, "part": number}))
-                except BadRecordRefused as error:  # it would be no better another time
+                except BadRecordRefused as error:  # a retry would not help
                     bad += (StillBad(request.table, f"not applied: {error}", raw.count()),)
                     continue
                 self._told(result)
@@ -175,7 +175,7 @@ class Reloader:
         return ReplayOutcome(request.id, request.records, lost, taken=taken, bad=bad)
 
     def _raw(self, request: ReloadRequest, rounds: int, number: int) -> DataFrame:
-        """A part of the changes as RAW records, the same each time."""
+        """Return a part of the changes as RAW records, the same ones each time."""
         place = folder(self._pipeline, request.id)
         rows = self._session.read.schema("number BIGINT, key STRING, value STRING").parquet(place)
         given: dict[str, Column] = {
@@ -195,12 +195,15 @@ class Reloader:
 
 
 def folder(pipeline: CdcPipeline, identity: str) -> str:
-    """Where the changes of a request stand."""
+    """Return the folder that contains the changes of a request."""
     return f"{pipeline.spec.checkpoint.rstrip('/')}/{FOLDER}/{identity}"
 
 
 def new_identity() -> str:
-    """A name for a request: of two of the same place, the later one counts, by its number."""
+    """Return an id for a new request.
+
+    It starts with a number that grows over time, so that the later of two requests at the same position wins.
+    """
     micros = int(datetime.now(UTC).timestamp() * 1_000_000)
     return f"{micros:x}-{uuid.uuid4().hex[:8]}"
 
@@ -217,12 +220,12 @@ def reload(
     secrets: Secrets | None = None,
     told: Callable[[Reloaded], None] = lambda table: None,
 ) -> list[Reloaded]:
-    """Bring mirrors to what ``source`` shows: those of the ``tables`` that are named, or all.
+    """Make mirrors equal to what ``source`` shows: those of the named ``tables``, or all.
 
-    ``at`` is when the source was like that, for a snapshot that is no database, and ``empty`` whether such a
-    one may have no rows. ``timeout`` is for how many seconds a running driver is waited for. ``secrets``
-    has the directory of the Secret of ``target.jdbc``, where the mirrors are in a database. One table that
-    fails stops no other. Raises LakemirrorError where nothing can be read.
+    ``at`` is the time of a snapshot that is not a database, and ``empty`` says that such a snapshot may have
+    no rows. ``timeout`` is how many seconds to wait for a running driver. ``secrets`` contains the directory
+    of the Secret of ``target.jdbc`` if the mirrors are in a database. A table that fails does not stop the
+    others. Raises LakemirrorError if nothing can be read.
     """
     pipeline = with_absolute_paths(pipeline)
     if isinstance(source, SnapshotWanted):
@@ -255,8 +258,9 @@ def reload(
 
 
 def wanted(known: Collection[str], names: Sequence[str], sources: SourceTables) -> list[TableName]:
-    """The tables that are to be reloaded: all that are ``known``, or those that are named, which may be new.
-    Raises SourceUnfit.
+    """Return the tables to reload: all that are ``known``, or those that are named, which may be new.
+
+    Raises SourceUnfit if there is no table, or if a name matches several.
     """
     if not names:
         if not known:
@@ -287,8 +291,9 @@ def stage_table(
     empty: bool = False,
     open_store: OpenStore = Mirror,
 ) -> tuple[Reloaded, ReloadRequest | None]:
-    """A table, read and compared, and the request that has it written; None where nothing is to be.
-    ``open_store`` opens its mirror.
+    """Read a table and compare it with its mirror, which ``open_store`` opens.
+
+    Returns the result, and the request that has the changes written, or None if there is nothing to write.
     """
     identity = new_identity()
     storage.write_text_new(f"{FOLDER}/{identity}{_STAGED}", f"{name}\n")
@@ -298,7 +303,7 @@ def stage_table(
         if found.records:
             return Reloaded(str(name), found), ReloadRequest(identity, str(name), found.records)
         result = Reloaded(str(name), found)
-    except (PipelineStopped, NotAnswered):  # no other table would fare better
+    except (PipelineStopped, NotAnswered):  # the other tables would fail as well
         _forget(storage, identity)
         raise
     except (LakemirrorError, Refused, AmbiguousTable) as error:
@@ -310,13 +315,16 @@ def stage_table(
 
 
 def _forget(storage: Storage, identity: str) -> None:
-    """Delete the changes of a request, and then the file that says that there are some."""
+    """Delete the changes of a request, and then the marker file that says that there are some."""
     storage.delete_folder(f"{FOLDER}/{identity}")
     storage.delete(f"{FOLDER}/{identity}{_STAGED}")
 
 
 def forget_abandoned(storage: Storage, now: datetime) -> None:
-    """Delete changes that a command or a driver brought and died before a request named them."""
+    """Delete the changes that a command or a driver left behind when it died before a request named them.
+
+    Changes of the last 7 days are kept, because they may still be in the making.
+    """
     listed = storage.list(FOLDER)
     asked = {entry.name.removesuffix(".json") for entry in listed if entry.name.endswith(".json")}
     for entry in listed:
@@ -334,7 +342,7 @@ def _carried_out(
     timeout: float,
     target: TargetKind,
 ) -> ReplayOutcome:
-    """Have a request carried out: here, or by the driver that owns the checkpoint."""
+    """Carry out a request here, or have the driver that owns the checkpoint carry it out."""
     try:
         with Owner(storage, run_id=f"reload-{request.id}") as owner:
             owner.hold_jvm(session)

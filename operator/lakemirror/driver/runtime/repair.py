@@ -1,9 +1,10 @@
 """Repairs: rows that `lakemirror verify` found to be wrong, handed to the driver as change events.
 
-Only the driver writes mirrors. So a repair is a request, like that for a replay: a file ``repair/<id>.json``
-with change events in Debezium's form, which the driver applies between two batches through the same gate as
-all others. Each has the position at which the source stood before its row was read: so it is newer than all
-that the mirror has of the row, and older than each change that the row does not show (`verify.verdict`).
+Only the driver writes mirrors. A repair is therefore a request, like a replay: a file ``repair/<id>.json``
+with change events in Debezium's format. The driver applies them between two batches, through the same gate as
+all other events. Each event has the position at which the source was before its row was read. It is therefore
+newer than everything that the mirror has of the row, and older than each change that the row does not show
+(`verify.verdict`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FOLDER = "repair"
 
 @dataclass(frozen=True)
 class RepairRequest:
-    """Change events of one source table; ``epoch`` is the one that their positions belong to."""
+    """Change events of one source table. ``epoch`` is the epoch of their positions."""
 
     id: str
     table: str
@@ -52,12 +53,12 @@ class RepairRequest:
     events: tuple[Event, ...]
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the request as JSON."""
         return json.dumps(asdict(self), ensure_ascii=False) + "\n"
 
     @classmethod
     def parse(cls, text: str, where: str) -> RepairRequest:
-        """The request in the file ``where``; raises DamagedRequest."""
+        """Parse the request in the file ``where``. Raises DamagedRequest if it cannot be read."""
         try:
             document = json.loads(text)
             events = tuple(Event(str(each["key"]), str(each["value"])) for each in document["events"])
@@ -70,9 +71,9 @@ class RepairRequest:
 
 
 class Repairer:
-    """Applies the events of requests, as a batch of their own.
+    """Applies the events of each request as a batch of its own.
 
-    ``alone`` keeps batches away meanwhile; ``told`` gets the results.
+    ``alone`` keeps other batches away while they are applied. ``told`` receives the results.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class Repairer:
         target: TargetKind = DELTA,
     ) -> None:
         self._target = target
-        self._session = spark.newSession()  # its settings are not those of the streaming query
+        self._session = spark.newSession()  # so that its settings are separate from the streaming query's
         self._alone, self._told, self._pipeline = alone, told, pipeline
 
     def requests(self, storage: Storage, warn: Callable[[str], None]) -> Requests[RepairRequest]:
-        """Those that were filed."""
+        """Return the requests that were filed."""
         return Requests(storage, FOLDER, "repair", RepairRequest.parse, self.carry_out, warn)
 
     def carry_out(self, request: RepairRequest) -> ReplayOutcome:
@@ -107,7 +108,7 @@ class Repairer:
             applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
             try:
                 result = applier.apply(raw, Batch(query, 0, {"repair": request.id}))
-            except BadRecordRefused as error:  # it would be no better another time
+            except BadRecordRefused as error:  # a retry would not help
                 none = StillBad(request.table, f"none was applied: {error}", len(rows))
                 return ReplayOutcome(request.id, len(rows), len(rows), taken=taken, bad=(none,))
             self._told(result)
@@ -118,8 +119,9 @@ class Repairer:
 
 
 def _for_repair(pipeline: CdcPipeline, epoch: int) -> CdcPipeline:
-    """The pipeline as it reads the events of a repair: a bad one is no record of the source, and is refused
-    with all of them.
+    """Return the pipeline with settings for reading the events of a repair.
+
+    A bad event is not a record of the source, so all events are refused along with it.
     """
     starts = {REPAIR_TOPIC: {"0": 0}}
     epochs = [Epoch.model_validate({"epoch": epoch, "from": starts})] if epoch else []
@@ -134,8 +136,10 @@ def repair(
     timeout: float,
     target: TargetKind = DELTA,
 ) -> list[ReplayOutcome]:
-    """Have requests carried out: here, or by the driver that owns the checkpoint, for which this waits for
-    ``timeout`` seconds each. ``target`` is the kind of place that has the mirrors.
+    """Carry out requests here, or have the driver that owns the checkpoint carry them out.
+
+    Returns their outcomes. For each request, waits up to ``timeout`` seconds for the driver. ``target`` is
+    the kind of target that contains the mirrors.
     """
     if not requests:
         return []

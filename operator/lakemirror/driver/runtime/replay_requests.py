@@ -1,7 +1,7 @@
-"""Requests for a replay, and what came of them: files beside the checkpoint.
+"""Requests for a replay and their outcomes: files beside the checkpoint.
 
-Only the driver writes mirrors. So a replay is a request: a file ``replay/<id>.json``, which the driver
-carries out between two batches; what came of it is told in ``replay/outcomes/<id>.json``.
+Only the driver writes mirrors. A replay is therefore a request: a file ``replay/<id>.json``, which the driver
+carries out between two batches. The outcome is written to ``replay/outcomes/<id>.json``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class DamagedRequest(LakemirrorError):
 
 
 class Request(Protocol):
-    """What the driver is asked to do between two batches."""
+    """Something that the driver is asked to do between two batches."""
 
     @property
     def id(self) -> str:
-        """Its name, unlike that of any other."""
+        """The unique name of the request."""
 
 
 Asked = TypeVar("Asked", bound=Request)
@@ -46,7 +46,7 @@ Asked = TypeVar("Asked", bound=Request)
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """Which open records to replay: of a table, whose reason contains a text, or all."""
+    """Selects the open records to replay: those of a table, those whose reason contains a text, or all."""
 
     id: str
     table: str | None = None
@@ -54,7 +54,7 @@ class ReplayRequest:
 
     @classmethod
     def parse(cls, text: str, where: str) -> ReplayRequest:
-        """The request in the file ``where``; raises DamagedRequest."""
+        """Parse the request in the file ``where``. Raises DamagedRequest if it cannot be read."""
         try:
             document = json.loads(text)
             request = cls(document["id"], document["table"], document["reason"])
@@ -68,7 +68,7 @@ class ReplayRequest:
             ) from None
 
     def chosen(self) -> Column:
-        """The condition on the quarantine's open rows."""
+        """Return the condition that selects these records among the quarantine's open rows."""
         wanted = F.lit(True)
         if self.table is not None:
             wanted = (F.col("source") == self.table) | F.endswith(F.col("source"), F.lit("." + self.table))
@@ -79,8 +79,10 @@ class ReplayRequest:
 
 @dataclass(frozen=True)
 class StillBad:
-    """Records that stay in quarantine: their table ("" where it is not known), how many, why, and where some
-    of them stood in the source.
+    """Records that stay in quarantine, by table and reason.
+
+    ``source`` is the table, or "" if it is unknown. ``records`` is how many there are, and ``places`` where
+    some of them were in the source.
     """
 
     source: str
@@ -91,11 +93,11 @@ class StillBad:
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What came of a replay.
+    """The outcome of a replay.
 
-    ``records`` were taken up, by table in ``taken``; of them ``still_bad`` stay in quarantine, for the
-    reasons in ``bad``. ``error``: why the last of ``attempts`` came to no end; the driver tries again.
-    ``filed``: a running driver is to do it and has not told yet.
+    ``records`` is how many were taken up, and ``taken`` how many of each table. ``still_bad`` of them stay in
+    quarantine, for the reasons in ``bad``. ``error`` says why the last of ``attempts`` failed; the driver
+    tries again. ``filed`` says that a running driver is to do it and has not reported an outcome yet.
     """
 
     request: str
@@ -110,28 +112,31 @@ class ReplayOutcome:
 
     @property
     def done(self) -> bool:
-        """Whether nothing of it is left in quarantine."""
+        """Whether none of its records are left in quarantine."""
         return not (self.filed or self.error or self.still_bad)
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the outcome as JSON."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def parse(cls, text: str) -> ReplayOutcome:
-        """From JSON; ValueError while it is being written."""
+        """Parse an outcome from JSON. Raises ValueError while the file is being written."""
         document = json.loads(text)
         bad = tuple(StillBad(**{**each, "places": tuple(each["places"])}) for each in document.pop("bad"))
         return cls(**document, bad=bad)
 
 
 def file_request(storage: Storage, request: ReplayRequest) -> None:
-    """Ask the driver for a replay."""
+    """Ask the driver for a replay by filing a request."""
     storage.write_text_new(f"{FOLDER}/{request.id}.json", json.dumps(asdict(request)) + "\n")
 
 
 def await_outcome(storage: Storage, request: Request, timeout: float, folder: str = FOLDER) -> ReplayOutcome:
-    """What the driver told of a request, or that it has not told anything in time."""
+    """Wait for the outcome of a request, and return it.
+
+    If the driver has not reported one after ``timeout`` seconds, returns an outcome that is only ``filed``.
+    """
     until = time.monotonic() + timeout
     while True:
         outcome = _told(storage, request.id, folder)
@@ -143,7 +148,7 @@ def await_outcome(storage: Storage, request: Request, timeout: float, folder: st
 
 
 def _told(storage: Storage, identity: str, folder: str) -> ReplayOutcome | None:
-    """What the driver has told of a request; None before, and while it is telling."""
+    """Return the outcome that the driver wrote for a request, or None until it is completely written."""
     try:
         return ReplayOutcome.parse(storage.read_text(f"{folder}/outcomes/{identity}.json"))
     except (FileNotFoundError, ValueError, TypeError, KeyError, LakemirrorError):
@@ -151,10 +156,11 @@ def _told(storage: Storage, identity: str, folder: str) -> ReplayOutcome | None:
 
 
 class Requests(Generic[Asked]):
-    """The requests that were filed in a ``folder``; for the owner of the checkpoint.
+    """Serves the requests that were filed in a ``folder``, for the owner of the checkpoint.
 
-    ``parse`` reads one, ``carry_out`` does what it asks for. One that fails is tried again after a growing
-    delay, and none waits for another. ``warn`` is told of failures; ``what`` they are is a word for people.
+    ``parse`` reads a request, and ``carry_out`` does what it asks for. A request that fails is retried after
+    a growing delay, and no other waits for it. ``warn`` receives failures. ``what`` is the word for the kind
+    of request in messages.
     """
 
     def __init__(
@@ -171,7 +177,7 @@ class Requests(Generic[Asked]):
         self._delays: Backoff[str] = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
 
     def serve(self) -> list[ReplayOutcome]:
-        """Carry out what is due."""
+        """Carry out the requests that are due, and return their outcomes."""
         names = [entry.name for entry in self._storage.list(self._folder) if entry.name.endswith(".json")]
         return [self._serve(name) for name in names if self._delays.is_due(name)]
 
@@ -186,7 +192,7 @@ class Requests(Generic[Asked]):
         where, identity = f"{self._folder}/{name}", name.removesuffix(".json")
         attempts = self._delays.failures(name) + 1
         try:
-            outcome = _told(self._storage, identity, self._folder)  # done already, if only its file is left
+            outcome = _told(self._storage, identity, self._folder)  # already done if only its file is left
             if outcome is None or outcome.error is not None:
                 request = self._request(where)
                 outcome = replace(self._carry_out(request), request=identity, attempts=attempts)
@@ -218,7 +224,7 @@ class Requests(Generic[Asked]):
 
 
 class ReplayRequests(Requests[ReplayRequest]):
-    """The requests for a replay."""
+    """Serves the requests for a replay."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Quarantined records, once more through the same gate as any other.
+"""Replays quarantined records through the same gate as any other record.
 
-Where no driver owns the checkpoint, `replay` takes it and does the work itself; otherwise it files a request
-(`runtime.replay_requests`). The driver takes up held records (`quarantine.HELD`) by itself in the same way;
-see `runtime.held`.
+If no driver owns the checkpoint, `replay` takes it and does the work itself. Otherwise it files a request
+(`runtime.replay_requests`). The driver retries held records (`quarantine.HELD`) in the same way, without a
+request; see `runtime.held`.
 
-A replay may be cut off at any point and done again. Each attempt is a query of its own, so that no batch is
-taken for another one, and what it had written already is met again as duplicates.
+A replay may be interrupted at any point and repeated. Each attempt is a query of its own, so that no batch is
+mistaken for another. Records that an earlier attempt has already written count as duplicates.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.write.target import DELTA, TargetKind
 
 MOST_RECORDS = 500_000
-"""Records that are applied at once; batches of the source come in between."""
+"""The maximum number of records applied at once. Batches of the source run in between."""
 MOST_BYTES = 1 << 30
 WAIT_SECONDS = 300.0
 _PLACES_SHOWN = 3
 _REASONS_SHOWN = 20
 
 Alone = Callable[[], AbstractContextManager[object]]
-"""Keeps batches away while it is entered."""
+"""Returns a context manager that keeps batches away while it is active."""
 
 
 def replay(
@@ -65,10 +65,10 @@ def replay(
     timeout: float = WAIT_SECONDS,
     secrets: Secrets | None = None,
 ) -> ReplayOutcome:
-    """Replay open quarantined records of ``pipeline``, here or by the driver that owns its checkpoint.
+    """Replay open quarantined records of ``pipeline``, here or in the driver that owns its checkpoint.
 
-    In the second case this waits for ``timeout`` seconds until the driver has done it. ``secrets`` has the
-    directory of the Secret of a schema registry.
+    In the second case, waits up to ``timeout`` seconds for the driver. ``secrets`` contains the directories
+    of the Secrets of a schema registry and of ``target.jdbc``.
     """
     pipeline = with_absolute_paths(pipeline)
     session = spark or create_session(f"lakemirror-replay-{pipeline.name}", pipeline.spec.spark.conf)
@@ -92,9 +92,9 @@ def replay(
 
 
 class Replayer:
-    """Applies records of the quarantine, as a batch of their own.
+    """Applies quarantined records as batches of their own.
 
-    ``alone`` keeps batches away meanwhile; ``told`` gets the results.
+    ``alone`` keeps other batches away while records are applied. ``told`` receives the results.
     """
 
     def __init__(
@@ -107,15 +107,15 @@ class Replayer:
         target: TargetKind = DELTA,
     ) -> None:
         self._target = target
-        self._session = spark.newSession()  # its settings are not those of the streaming query
+        self._session = spark.newSession()  # so that its settings are separate from the streaming query's
         self._alone, self._told, self._encoding = alone, told, encoding
         self._checkpoint = pipeline.spec.checkpoint
-        # Here a bad record stays where it is: there is nothing to be stopped.
+        # A bad record stays in the quarantine here: there is no stream to stop.
         spec = pipeline.spec.model_copy(update={"on_bad_record": "quarantine"})
         self._pipeline = pipeline.model_copy(update={"spec": spec})
 
     def carry_out(self, request: ReplayRequest) -> ReplayOutcome:
-        """Do what a request asks for."""
+        """Carry out a request and return its outcome."""
         sources = self.count(request.chosen())
         left_out = self.left_out(sources)
         taken = {source: number for source, number in sources.items() if source not in left_out}
@@ -128,7 +128,7 @@ class Replayer:
         return ReplayOutcome(request.id, sum(sources.values()), open_still, taken=sources, bad=bad)
 
     def apply(self, chosen: Column) -> list[str]:
-        """Apply open records that meet a condition, some at a time; returns the ids of the queries."""
+        """Apply the open records that meet a condition, in parts, and return the ids of the queries."""
         ours = F.coalesce(F.col("topic") == RELOAD_TOPIC, F.lit(False))
         of_source = self._apply_some(chosen & ~ours, self._pipeline, self._encoding)
         return [
@@ -137,12 +137,12 @@ class Replayer:
         ]
 
     def _apply_some(self, chosen: Column, pipeline: CdcPipeline, encoding: Encoding | None) -> list[str]:
-        """Apply open records as a pipeline reads them."""
+        """Apply the open records that meet a condition as ``pipeline`` reads them. Returns the query ids."""
         rounds = self._rounds(chosen)
         queries = []
         for number in range(rounds):
             query = f"replay-{uuid.uuid4().hex}"
-            # The same rows however often Spark computes them again, unlike those of a LIMIT.
+            # Unlike LIMIT, this selects the same rows whenever Spark recomputes them.
             part = F.pmod(F.xxhash64("id"), F.lit(rounds)) == number
             with self._alone():
                 self._apply(chosen & part, query, pipeline, encoding)
@@ -150,22 +150,22 @@ class Replayer:
         return queries
 
     def left_out(self, sources: Iterable[str]) -> list[str]:
-        """Those of these source tables that the manifest leaves out: for them, nothing can be applied."""
+        """Return the given source tables that the manifest leaves out. Nothing can be applied to them."""
         return [each for each in sources if each and not self._is_mirrored(each)]
 
     def open_counts(self) -> quarantine.OpenRecords:
-        """How many records are open, by table and scope."""
+        """Return the number of open records by table and scope."""
         return quarantine.open_counts(self._session, self._checkpoint)
 
     def count(self, chosen: Column) -> dict[str, int]:
-        """How many open records meet a condition, by table."""
+        """Return the number of open records that meet a condition, by table."""
         rows = self._open(chosen)
         if rows is None:
             return {}
         return {row[0]: row[1] for row in rows.groupBy(_source()).agg(F.count("*")).collect()}
 
     def still_bad(self, chosen: Column) -> tuple[StillBad, ...]:
-        """Open records that meet a condition, by table and reason, the most frequent first."""
+        """Return the open records that meet a condition, by table and reason, the most frequent first."""
         rows = self._open(chosen)
         if rows is None:
             return ()
@@ -178,7 +178,7 @@ class Replayer:
         return tuple(StillBad(row[0], row[1], row[2], tuple(row[3])) for row in most)
 
     def explain(self, chosen: Column, reason: str) -> None:
-        """Say why open records that meet a condition could not be applied."""
+        """Record why the open records that meet a condition could not be applied."""
         with self._alone():
             target = DeltaTable.forPath(self._session, quarantine.path(self._checkpoint))
             differs = ~F.col("reason").eqNullSafe(F.lit(reason))
@@ -211,7 +211,7 @@ class Replayer:
             batch = Batch(query, 0, {"quarantine": int(newest[0])}, _whole_files(rows, stored))
             self._told(applier.apply(_raw(rows), batch))
             faults.reach("after-replay-applied")
-            # What is still bad was stored again by this query, perhaps for another reason.
+            # Records that are still bad were stored again by this query, perhaps with another reason.
             applied = F.expr(f"t.state = 'open' AND NOT t.query_id <=> '{query}'")
             (
                 target.alias("t")
@@ -225,12 +225,15 @@ class Replayer:
     def _is_mirrored(self, source: str) -> bool:
         try:
             return self._pipeline.spec.table_settings(source) is not None
-        except AmbiguousTable:  # two entries fit: applying says so
+        except AmbiguousTable:  # two entries match: applying the records reports that
             return True
 
 
 def _whole_files(rows: DataFrame, stored: DataFrame) -> tuple[SourceFile, ...]:
-    """The files of rows of which ``rows`` are all that a table lacks: it was held when they were read."""
+    """Return the files whose open records for a table are all in ``rows``.
+
+    These records are all that the table lacks of the file, because it was held when the file was read.
+    """
     content = F.get(F.filter("headers", lambda each: each["key"] == CONTENT), 0)["value"].cast("string")
     held = F.col("scope").isin(*quarantine.HELD) & F.col("file").isNotNull() & content.isNotNull()
 
@@ -250,10 +253,10 @@ def _whole_files(rows: DataFrame, stored: DataFrame) -> tuple[SourceFile, ...]:
 
 
 def _source() -> Column:
-    """A row's table, "" where it is not known."""
+    """Return the column with a row's table, "" if it is unknown."""
     return F.coalesce("source", F.lit("")).alias("source")
 
 
 def _raw(rows: DataFrame) -> DataFrame:
-    """Quarantined rows as RAW records; a line that was no record still is none."""
+    """Return quarantined rows as RAW records. A line that was not a record still is not one."""
     return rows.select(*RAW_NAMES)

@@ -1,4 +1,4 @@
-"""Progress reports, published from a thread, and where they go."""
+"""Publishes progress reports from a thread, and says where they go."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _log = logging.getLogger(__name__)
 
 
 class ProgressSink(Protocol):
-    """Where reports go."""
+    """Receives reports."""
 
     def publish(self, report: Report) -> None: ...
 
 
 class FileSink:
-    """The newest report as a JSON file beside the checkpoint."""
+    """Writes the newest report to a JSON file beside the checkpoint."""
 
     def __init__(self, storage: Storage, name: str = REPORT_FILE) -> None:
         self._storage = storage
@@ -37,7 +37,7 @@ class FileSink:
 class Reporter:
     """Publishes reports from a thread: soon after news, but not often, and now and then without news.
 
-    ``make`` gives the report of this moment. A sink that fails is logged and tried again with the next one.
+    ``make`` returns the current report. A sink that fails is logged and tried again with the next report.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Reporter:
         self._thread = threading.Thread(target=self._loop, name="lakemirror-progress", daemon=True)
 
     def start(self) -> None:
-        """Publish now, and from now on."""
+        """Publish a report now, and start publishing from the thread."""
         self._publish("Starting")
         self._thread.start()
 
     def news(self) -> None:
-        """Something has happened that the next report should tell."""
+        """Note that something has happened that the next report should include."""
         self._news.set()
 
     def stop(self, phase: DriverPhase) -> Report:
-        """The last report, published at once."""
+        """Publish the last report at once, and return it."""
         self._stop.set()
         self._news.set()
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""Tables that are read again from the beginning, as their resyncToken asks."""
+"""Reads tables again from the beginning when their resyncToken asks for it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from lakemirror.driver.waiting import LOOK_SECONDS, pause
 
 
 class Rereading:
-    """Reads all that the source still has of the ``wanted`` tables (with their tokens) again.
+    """Reads again everything that the source still has of the ``wanted`` tables (with their tokens).
 
-    ``feed`` reads the source meanwhile, and batches of both take turns. How far this one is stands in a
-    folder of its own beside the checkpoint. ``others`` are tables that are under way besides.
+    ``feed`` keeps reading the source, and batches of both take turns. How far this reading has come is
+    recorded in a folder of its own beside the checkpoint. ``others`` are the tables that are being read again
+    elsewhere.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Rereading:
         self._tables = ", ".join(sorted(wanted))
 
     def read(self, over: threading.Event) -> None:
-        """Read until all is applied, or it is ``over``."""
+        """Read until everything is applied, or the run is ``over``."""
 
         def stopping() -> bool:
             return over.is_set() or self._run.threads.stopping()
@@ -82,5 +83,5 @@ class Rereading:
 
 
 def _only(pipeline: CdcPipeline, sources: Container[str]) -> CdcPipeline:
-    """The pipeline for these of its listed tables alone."""
+    """Return the pipeline with only these of its listed tables."""
     return pipeline.model_copy(update={"spec": pipeline.spec.only(sources)})

@@ -1,4 +1,4 @@
-"""Failures that may pass: what is tried again, for how long, and after which delays."""
+"""Decides which failures are retried, for how long, and after which delays."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.waiting import pause
 
 RETRY_SECONDS = (1.0, 5.0, 25.0)
-"""Delays after which a batch that failed is tried again, before the driver gives up."""
+"""The delays in seconds after which a failed batch is retried, before the driver gives up."""
 AWAY_SECONDS, AWAY_RETRY_SECONDS = 600.0, 30.0
-"""For how long a store that is away is waited for, and how often it or the source is asked again after the
-delays above.
+"""How long to wait for a store that is away, and how long between retries, in seconds.
+
+After the delays above, the store or the source is asked again at this interval.
 """
 _AWAY = re.compile(
     r"TimeoutException|DisconnectException|ConnectException|NetworkException|UnknownHostException|NotAvailable|"
@@ -35,9 +36,9 @@ Got = TypeVar("Got")
 
 
 class Retries:
-    """Tries again what failed for a reason that may pass; to start a driver anew takes much longer.
+    """Retries what failed for a reason that may pass, because restarting a driver takes much longer.
 
-    Each failure is a warning. A run once gives up where another one waits.
+    Each failure is reported as a warning. A run with ``once`` gives up where any other run waits.
     """
 
     def __init__(self, run: RunContext) -> None:
@@ -47,8 +48,10 @@ class Retries:
         self._gave_up: BaseException | None = None
 
     def batch(self, batch_id: int, apply: Callable[[], None], before_again: Callable[[], None]) -> None:
-        """Have a batch applied, a few times if need be, with ``before_again`` in between; as often as it
-        takes while the source or the schema registry is away, unless the run is once.
+        """Apply a batch, with a few retries if needed, and ``before_again`` before each retry.
+
+        While the source, the schema registry or the database of the mirrors is away, the number of retries is
+        unlimited, unless the run is ``once``.
         """
         delays = iter(RETRY_SECONDS)
         while True:
@@ -68,10 +71,11 @@ class Retries:
             before_again()
 
     def reading(self, read: Callable[[], Got], stopping: Callable[[], bool]) -> Got | None:
-        """What ``read`` gives; once more where the source or a store is away. None when it is to stop.
+        """Return the result of ``read``, retrying it while the source or a store is away.
 
-        A source that cannot be reached is waited for as long as that lasts, for a driver that is started
-        anew would not reach it either. A run once gives up: SourceUnreachable.
+        Returns None if it is time to stop. A source that cannot be reached is waited for without a limit,
+        because a restarted driver could not reach it either. A run with ``once`` gives up and raises
+        SourceUnreachable.
         """
         failures, since = 0, time.monotonic()
         while True:
@@ -88,8 +92,10 @@ class Retries:
                 return None
 
     def _delay(self, error: Exception, failures: int, lasting: float) -> float:
-        """After how many seconds to read again, so many ``failures`` before this one and so many seconds of
-        them ``lasting``; raises the error where that would not help.
+        """Return the delay in seconds before reading again. Raises the error if a retry would not help.
+
+        ``failures`` is the number of failures before this one, and ``lasting`` for how many seconds they have
+        lasted.
         """
         if error is self._gave_up or not _may_pass(error, self._run.session):
             raise error
@@ -100,18 +106,18 @@ class Retries:
                 raise SourceUnreachable(f"the source cannot be reached: {lost}") from error
             raise error
         delay = RETRY_SECONDS[failures] if failures < len(RETRY_SECONDS) else AWAY_RETRY_SECONDS
-        if not lost:  # that was told when it was lost
+        if not lost:  # otherwise it was reported when the source was lost
             self._warn(f"the source could not be read, and is read again in {delay:g} s: {cause_of(error)}")
         return delay
 
 
 def _may_pass(error: Exception, session: SparkSession) -> bool:
-    """Whether time may heal what an error says, and the session is still there."""
+    """Return whether the cause of an error may pass and the session is still alive."""
     if isinstance(error, NotAnswered):
         return is_alive(session)
     return not isinstance(error, LakemirrorError) and not stops_pipeline(error, session)
 
 
 def _is_away(error: Exception) -> bool:
-    """Whether an error says that something cannot be reached."""
+    """Return whether an error says that something cannot be reached."""
     return _AWAY.search(str(error)) is not None

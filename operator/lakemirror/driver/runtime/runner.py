@@ -1,4 +1,4 @@
-"""``run(pipeline)``: a session, the checkpoint's ownership, a feed, and the batches, reported as they go."""
+"""``run(pipeline)``: takes a session, the checkpoint and a feed, applies batches, and reports them."""
 
 from __future__ import annotations
 
@@ -70,13 +70,14 @@ def run(
     grace_seconds: float | None = None,
     make_applier: Callable[[SparkSession, CdcPipeline, str, AuditHistory], Applier] | None = None,
 ) -> RunSummary:
-    """Apply the pipeline's change events until it is told to stop, or ``once`` all that is there now.
+    """Apply the pipeline's change events until told to stop or, with ``once``, all that are there now.
 
-    ``spark`` is used and left open when it is given. ``secrets``: a directory for each Secret that the
-    manifest names, with one file a key. ``on_event`` is told what happens, from several threads.
-    ``sinks`` get the progress reports besides. A first SIGTERM or Ctrl-C (or ``stopping()``) lets the
-    current batch finish; a second one, or ``grace_seconds`` after a first signal, interrupts it. Raises
-    LakemirrorError with what to do; an interrupted or failed batch is repeated at the next run.
+    ``spark`` is used and left open if it is given. ``secrets`` contains a directory for each Secret that the
+    manifest names, with one file per key. ``on_event`` receives events, from several threads. ``sinks`` are
+    further receivers of the progress reports. A first SIGTERM or Ctrl-C (or ``stopping()``) lets the current
+    batch finish. A second one, or the end of ``grace_seconds`` after a first signal, interrupts the batch.
+    Raises LakemirrorError with a message that says what to do. An interrupted or failed batch is repeated by
+    the next run.
     """
     began = time.monotonic()
     require_supported(pipeline)
@@ -112,7 +113,7 @@ def run(
 def _take_over(
     stack: ExitStack, pipeline: CdcPipeline, run_id: str, spark: SparkSession | None, stop: StopRequests
 ) -> tuple[Owner, Storage, SparkSession]:
-    """Own the checkpoint and have a session, in the order that says no soonest."""
+    """Take the checkpoint and get a session, in the order that detects a refusal soonest."""
     spec = pipeline.spec
     checkpoint, conf = spec.checkpoint, spec.spark.conf
     early = spark is not None or _is_local(checkpoint, conf)
@@ -124,7 +125,7 @@ def _take_over(
     session = spark or create_session(f"lakemirror-{pipeline.name}", conf, spec.java_properties)
     if spark is None:
         stack.callback(session.stop)
-        stop.install()  # Spark has put a handler of its own in its place
+        stop.install()  # Spark has replaced the handler with one of its own
         require_atomic_commits(session, pipeline)
     if not early:
         storage = open_storage(checkpoint, session)
@@ -134,7 +135,7 @@ def _take_over(
 
 
 def _own(stack: ExitStack, storage: Storage, run_id: str) -> Owner:
-    """Own a checkpoint whose layout this version knows."""
+    """Take a checkpoint, and require a layout that this version knows."""
     owner = stack.enter_context(Owner(storage, run_id=run_id))
     layout.require_known(storage)
     return owner
@@ -143,7 +144,7 @@ def _own(stack: ExitStack, storage: Storage, run_id: str) -> Owner:
 def _mirror(
     stack: ExitStack, run: RunContext, owner: Owner, sinks: Sequence[ProgressSink]
 ) -> tuple[Status, Lag]:
-    """Read the source and have it applied; how that ended, and what the source still holds."""
+    """Read the source and apply its batches. Return how the run ended and what the source still holds."""
     announcer, spec = run.announcer, run.pipeline.spec
     history = audit.history(run.session, spec.checkpoint)
     wanted = _resume(run, history)
@@ -168,7 +169,7 @@ def _mirror(
         behind = WriteBehind(run.session, spec.checkpoint, announcer.warn, owner.check, history=history)
         with behind as audited:
             maintenance = Maintenance(run, turns, audited.idle)
-            # A run once does what is due at its end.
+            # A run with ``once`` does what is due at its end.
             more = (lambda: False) if run.once else maintenance.serve
             reloads = reloader.requests(announcer.warn)
             between = BetweenBatches(requests, held, announcer.warn, more, repairs.serve, reloads.serve)
@@ -194,9 +195,7 @@ def _mirror(
 
 
 def _resume(run: RunContext, history: AuditHistory) -> dict[str, str]:
-    """Go on from what runs before this one did; returns the tables that are to be read again, with their
-    tokens.
-    """
+    """Continue where earlier runs left off. Return the tables to read again, with their tokens."""
     spec, progress = run.pipeline.spec, run.announcer.progress
     progress.begin_with(history)
     wanted = tokens.begin(run.storage, spec)
@@ -212,7 +211,7 @@ def _again(
     retries: Retries,
     ended: Callable[[], bool],
 ) -> Callable[[threading.Event], None] | None:
-    """What reads the tables that are wanted again: from the source, and then from their database."""
+    """Return what reads the ``wanted`` tables again: first from the source, then from their database."""
     if not wanted:
         return None
     from_database = loads(run.pipeline.spec).keys() & wanted.keys()
@@ -234,7 +233,7 @@ def _beside(
     verifications: Verifications,
     again: Callable[[threading.Event], None] | None,
 ) -> Iterator[None]:
-    """What goes on beside the source; a run once waits until all is read again, too."""
+    """Run the threads beside the source. With ``once``, also wait until all tables are read again."""
     with ExitStack() as stack:
         stack.enter_context(run.threads.beside("replay", between.serve_until))
         if not run.once:
@@ -246,7 +245,7 @@ def _beside(
 
 
 def _verifications(run: RunContext, feed: Feed) -> Verifications:
-    """Comparisons with the source, which tell what they found in the reports."""
+    """Return the comparisons with the source, whose outcomes appear in the reports."""
     announcer = run.announcer
 
     def tell(told: Verification) -> None:
@@ -289,13 +288,13 @@ def _summary(run: RunContext, status: Status, lag: Lag, seconds: float) -> RunSu
 
 
 def _settle(pipeline: CdcPipeline) -> float:
-    """How many seconds a change takes at most from the source to the pipeline."""
+    """Return the maximum number of seconds that a change takes from the source to the pipeline."""
     asked = pipeline.spec.verify
     return SETTLE_SECONDS if asked is None else duration_seconds(asked.settle)
 
 
 def _is_local(uri: str, conf: Mapping[str, str]) -> bool:
-    """Whether it is sure, before there is a session, that ``uri`` is a local path."""
+    """Return whether ``uri`` is certainly a local path, before there is a session."""
     scheme = urlsplit(uri).scheme
     default_is_local = "spark.hadoop.fs.defaultFS" not in conf and "HADOOP_CONF_DIR" not in os.environ
     return scheme == "file" or (not scheme and default_is_local)

@@ -1,4 +1,4 @@
-"""One SparkSession: Java, jars, configuration."""
+"""Creates a SparkSession: Java, jars and configuration."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 class JavaMissing(LakemirrorError):
-    """No Java, or one that is too old for Spark."""
+    """There is no Java, or it is too old for Spark."""
 
 
 def create_session(
     app_name: str, conf: Mapping[str, str] | None = None, properties: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session that reads Kafka and writes Delta; ``conf`` (Spark's settings) wins over our defaults.
-    ``properties`` are those of the system that its JVMs need.
+    """Create a session that reads Kafka and writes Delta.
 
-    Where nothing names a master it runs here, in local mode. Raises JavaMissing and JarsUnavailable.
+    ``conf`` contains Spark settings, which override our defaults. ``properties`` are the system properties
+    that its JVMs need. If nothing names a master, Spark runs here in local mode. Raises JavaMissing and
+    JarsUnavailable.
     """
     check_java()
     settings = {**_defaults(conf or {}), **(conf or {})}
@@ -51,8 +52,10 @@ def create_session(
 
 
 def _forget_origins(session: SparkSession) -> None:
-    """Hadoop's Configuration notes which file each of its 1,100 settings is from. They are copied with every
-    query and compressed one by one whenever it is sent to tasks, and only messages name them.
+    """Drop the origins of Hadoop's settings, which only messages use.
+
+    Hadoop's Configuration notes which file each of its 1,100 settings comes from. These notes are copied with
+    every query, and compressed one by one whenever the Configuration is sent to tasks.
     """
     settings = session.sparkContext._jsc.hadoopConfiguration()
     try:
@@ -60,12 +63,12 @@ def _forget_origins(session: SparkSession) -> None:
         origins = kind.getDeclaredField("updatingResource")
         origins.setAccessible(True)
         origins.set(settings, None)
-    except Py4JError as error:  # another Hadoop may keep them elsewhere, and does no worse than before
+    except Py4JError as error:  # another Hadoop may keep them elsewhere, and is no worse off than before
         _log.debug("Hadoop's settings keep their origins: %s", error)
 
 
 def check_java() -> int:
-    """The major version of the Java that Spark is going to start; JavaMissing when it won't do."""
+    """Return the major version of the Java that Spark will start. Raises JavaMissing if it is unsuitable."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     remedy = f"Spark needs Java {JAVA_NEEDED} or newer: apt-get install openjdk-{JAVA_NEEDED}-jre-headless"
@@ -91,36 +94,36 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         # A column may be called ${env:HOME}.
         "spark.sql.variable.substitute": "false",
         "spark.sql.adaptive.enabled": "true",
-        # Plans are drawn as text for every query; ours are large and nobody looks at them.
+        # Spark renders the plan of every query as text; ours are large and nobody reads them.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.maxPlanStringLength": "4096",
-        # Options that plans and logs do not show: as Spark has it, and what a Kafka client logs in with.
+        # Options hidden in plans and logs: Spark's default, and what a Kafka client logs in with.
         "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|keystore[.]key|jaas",
-        # Note where each column was built, in every call to the JVM, and in the JVM.
+        # These would record where each column was built, in every call to the JVM and in the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.dataFrameQueryContext.enabled": "false",
-        # A batch of a few tables has hundreds of generated classes, the same in each batch: the default of
-        # 100 would compile them all anew every time.
+        # A batch of a few tables has hundreds of generated classes, the same in each batch. With the
+        # default of 100, all of them would be compiled again every time.
         "spark.sql.codegen.cache.maxEntries": "10000",
-        # Every sort, aggregation and broadcast begins with a page, by default one of 64 MiB: of a few of them
-        # at a time a heap is full, and rows of a batch are small.
+        # Every sort, aggregation and broadcast starts with a page, by default of 64 MiB. A few of them at a
+        # time fill a heap, and the rows of a batch are small.
         "spark.buffer.pageSize": "2m",
-        # The log of one mirror is small, and its state is computed anew with every commit.
+        # The log of one mirror is small, and its state is computed again with every commit.
         "spark.databricks.delta.snapshotPartitions": "2",
-        # Spark's own default is the INT96 of old, which costs a seventh of the time of rewriting a file.
+        # Spark's own default is the old INT96, which takes a seventh of the time of rewriting a file.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # No two rows have the same sequence or offset: a dictionary of them is written only to be given up.
+        # No two rows have the same sequence or offset: a dictionary would be started only to be discarded.
         "spark.hadoop.parquet.enable.dictionary#__seq": "false",
         "spark.hadoop.parquet.enable.dictionary#__origin.offset": "false",
     }
-    # spark-submit (Kubernetes) brings master, memory, log settings and jars of its own.
+    # spark-submit (Kubernetes) brings its own master, memory, log settings and jars.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return defaults
     return defaults | jars.spark_conf() | (_local_defaults(conf) if _is_local(conf) else {})
 
 
 def _java_options(conf: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
-    """Options of the JVMs that we start: ours, then those of ``conf``."""
+    """Return the options of the JVMs that we start: ours, then those of ``conf``."""
     driver, executor = (f"spark.{role}.extraJavaOptions" for role in ("driver", "executor"))
     logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     return {
@@ -136,7 +139,7 @@ def _local_defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
-        # A few cores share one machine: planning each stage anew costs more than it brings.
+        # With a few cores of one machine, replanning each stage costs more than it saves.
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
@@ -149,7 +152,7 @@ def _is_local(conf: Mapping[str, str]) -> bool:
 
 
 def _cores(master: str) -> int:
-    """Threads of a local master: ``local``, ``local[4]``, ``local[*]``, ``local[4, 2]``."""
+    """Return the threads of a local master: ``local``, ``local[4]``, ``local[*]``, ``local[4, 2]``."""
     match = re.match(r"local\[\s*(\d+)", master)
     if match:
         return int(match[1])
@@ -157,6 +160,6 @@ def _cores(master: str) -> int:
 
 
 def _driver_memory_mb() -> int:
-    """A quarter of the machine's memory, between 1 and 4 GiB."""
+    """Return a quarter of the machine's memory in MiB, but at least 1 and at most 4 GiB."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return max(1024, min(4096, machine // 4))

@@ -1,4 +1,4 @@
-"""Requests to stop: signals, and the caller's own wish."""
+"""Requests to stop: from signals, and from the caller."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
 
 
 class StopRequests:
-    """SIGTERM, SIGINT and ``stopping``, as one question. SIGALRM says that the grace is over.
+    """Combines SIGTERM, SIGINT and ``stopping``. SIGALRM says that the grace period is over.
 
-    The first signal asks to stop; a second one, or ``grace_seconds`` after it, raises KeyboardInterrupt.
+    The first signal requests a stop. A second signal, or the end of ``grace_seconds`` after the first, raises
+    KeyboardInterrupt.
     """
 
     def __init__(self, stopping: Callable[[], bool] | None, grace_seconds: float | None) -> None:
@@ -23,11 +24,11 @@ class StopRequests:
         self._signalled = threading.Event()
 
     def requested(self) -> bool:
-        """Whether the run is to end after the batch that is under way."""
+        """Return whether the run should end after the current batch."""
         return self._signalled.is_set() or (self._stopping is not None and self._stopping())
 
     def install(self) -> None:
-        """Take the signals; only the main thread can."""
+        """Install the signal handlers, which only the main thread can do."""
         if _in_main_thread():
             for number in _SIGNALS:
                 signal.signal(number, self._handle)
@@ -42,7 +43,7 @@ class StopRequests:
 
 @contextmanager
 def stop_requests(stopping: Callable[[], bool] | None, grace_seconds: float | None) -> Iterator[StopRequests]:
-    """Requests to stop, taken in while this is entered; afterwards signals are handled as before."""
+    """Collect requests to stop while the context is active, and restore the signal handlers afterwards."""
     requests = StopRequests(stopping, grace_seconds)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     requests.install()

@@ -1,4 +1,4 @@
-"""What a run did, when it is over."""
+"""The summary of a finished run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run did: its own counts, by source table in ``tables``, with the rows that stand there now.
+    """What a run did: its own counts, also by source table in ``tables``, with the current number of rows.
 
-    ``status`` is "completed" when all that was there is applied, "stopped" when it was asked to stop.
+    ``status`` is "completed" if everything that was there is applied, and "stopped" if the run was asked to
+    stop.
     """
 
     pipeline: str
@@ -41,7 +42,7 @@ class RunSummary:
 def with_rows(
     session: SparkSession, tables: Mapping[str, TableResult], kind: TargetKind = DELTA
 ) -> dict[str, TableResult]:
-    """Results by source table, in order, with the rows that the mirrors have now."""
+    """Return the results by source table, in order, with the current number of rows in the mirrors."""
     return {name: _with_rows(session, table, kind) for name, table in sorted(tables.items())}
 
 

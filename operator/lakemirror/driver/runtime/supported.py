@@ -1,4 +1,4 @@
-"""The driver's refusal of what is not supported (`lakemirror.api.supported`)."""
+"""Makes the driver refuse what is not supported (`lakemirror.api.supported`)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from lakemirror.driver.parse.condition import WrongCondition
 
 
 class NotSupported(LakemirrorError):
-    """The manifest asks for what this version does not do, or for what would have no effect."""
+    """The manifest asks for something that this version does not do, or that would have no effect."""
 
 
 class WrongFilter(LakemirrorError):
-    """The filter or an expectation of a table is no condition on a row, or an expression is none of one."""
+    """A table's filter or expectation is not a valid condition on a row, or an expression is not valid."""
 
 
 def require_conditions(pipeline: CdcPipeline, spark: SparkSession) -> None:
-    """Raises WrongFilter for the first filter, expectation or expression that Spark cannot parse. Which
-    columns it names is judged when the table's are known.
+    """Raise WrongFilter for the first filter, expectation or expression that Spark cannot parse.
+
+    The column names in it are checked when the table's columns are known.
     """
     for path, sql, what in _sql(pipeline):
         try:
@@ -34,7 +35,7 @@ def require_conditions(pipeline: CdcPipeline, spark: SparkSession) -> None:
 
 
 def _sql(pipeline: CdcPipeline) -> Iterator[tuple[str, str, str]]:
-    """Where conditions and expressions stand in the manifest, their SQL, and what they are."""
+    """Yield the path of each condition and expression in the manifest, its SQL, and what it is."""
     for table in pipeline.spec.tables:
         place = f"spec.tables[{table.source}]"
         if table.filter is not None:
@@ -46,7 +47,7 @@ def _sql(pipeline: CdcPipeline) -> Iterator[tuple[str, str, str]]:
 
 
 def require_supported(pipeline: CdcPipeline) -> None:
-    """Raises NotSupported, which names every field that is refused."""
+    """Raise NotSupported if fields are refused. The message names all of them."""
     found = not_supported(pipeline.spec)
     if found:
         raise NotSupported("; ".join(line(path, message) for path, message in found))

@@ -1,4 +1,4 @@
-"""The kind of place that a manifest wants its mirrors in."""
+"""Opens the kind of target that a manifest wants its mirrors in."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lakemirror.driver.write.target import DELTA, TargetKind
 def open_target(
     spark: SparkSession, pipeline: CdcPipeline, secrets: Secrets, *, owned: bool = True
 ) -> Iterator[TargetKind]:
-    """What opens and writes mirrors, while this is entered; ``owned`` by who owns the checkpoint.
+    """Yield what opens and writes mirrors. ``owned`` says that the caller owns the checkpoint.
 
-    A database is asked for nothing before it is needed: where it is away at the start, the first batch waits
-    for it, like any other.
+    No connection to a database is made before it is needed. If the database is unavailable at the start, the
+    first batch waits for it, like any other batch.
     """
     jdbc = pipeline.spec.target.jdbc
     if jdbc is None:

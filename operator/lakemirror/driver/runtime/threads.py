@@ -1,4 +1,4 @@
-"""Threads beside the one that reads the source."""
+"""Threads that run beside the one that reads the source."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 class Threads:
-    """The threads of a run: what one of them raises has all of them stop, and ends the run.
+    """The threads of a run. An exception in one of them stops all of them and ends the run.
 
-    ``requested`` tells whether the run was asked to stop.
+    ``requested`` returns whether the run was asked to stop.
     """
 
     def __init__(self, requested: Callable[[], bool]) -> None:
@@ -18,7 +18,7 @@ class Threads:
         self._failure: BaseException | None = None
 
     def stopping(self) -> bool:
-        """Whether all that is under way is to come to its end."""
+        """Return whether all work in progress should stop."""
         return self.requested() or self._failure is not None
 
     @contextmanager
@@ -30,10 +30,10 @@ class Threads:
         wait: bool = False,
         interrupt: Callable[[], None] = lambda: None,
     ) -> Iterator[None]:
-        """Does ``work`` in a thread while this is entered; the event that it is given tells it to end.
+        """Run ``work`` in a thread while the context is active. The event that it receives tells it to end.
 
-        With ``wait`` it is told so only when it has ended by itself. ``interrupt`` is called when the run is
-        interrupted meanwhile. Raises what a thread raised.
+        With ``wait``, the event is set only after the thread has ended on its own. ``interrupt`` is called if
+        the run is interrupted while the context is active. Raises what a thread raised.
         """
         over = threading.Event()
         thread = threading.Thread(target=self._work, args=(work, over), name=name, daemon=True)
@@ -54,5 +54,5 @@ class Threads:
     def _work(self, work: Callable[[threading.Event], None], over: threading.Event) -> None:
         try:
             work(over)
-        except BaseException as error:  # also a crash that a test injects
+        except BaseException as error:  # including a crash that a test injects
             self._failure = error

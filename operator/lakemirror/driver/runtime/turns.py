@@ -1,4 +1,4 @@
-"""Who applies batches, and when: one at a time, whether of the source, of a resync or of a replay."""
+"""Decides who applies batches and when: one at a time, from the source, a resync or a replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakemirror.driver.results import BatchResult
 
 
 class Applier(Protocol):
-    """What applies batches; see ``batch.BatchApplier``."""
+    """Applies batches; see ``batch.BatchApplier``."""
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult: ...
 
@@ -25,7 +25,7 @@ class Applier(Protocol):
 
 
 class Turns:
-    """Gives appliers their turns, while ``owner`` has the checkpoint. ``first`` is that of the source."""
+    """Gives appliers their turns while ``owner`` has the checkpoint. ``first`` is the source's applier."""
 
     def __init__(self, owner: Owner, first: Applier) -> None:
         self.first = first
@@ -40,9 +40,9 @@ class Turns:
 
     @contextmanager
     def turn(self, applier: Applier | None = None) -> Iterator[None]:
-        """No other turn meanwhile; afterwards all appliers but this one read the mirrors anew.
+        """Keep other turns away. Afterwards, all appliers except ``applier`` read the mirrors again.
 
-        Raises CheckpointInUse where another driver has the checkpoint by now.
+        Raises CheckpointInUse if another driver has taken the checkpoint.
         """
         with self._busy:
             self._owner.check()
@@ -53,22 +53,23 @@ class Turns:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """No turn meanwhile, for work that changes no row: all appliers keep what they know of the mirrors.
+        """Keep all turns away, for work that changes no row.
 
-        Raises CheckpointInUse where another driver has the checkpoint by now.
+        All appliers keep what they know about the mirrors. Raises CheckpointInUse if another driver has taken
+        the checkpoint.
         """
         with self._busy:
             self._owner.check()
             yield
 
     def forget(self, applier: Applier) -> None:
-        """Have an applier read the mirrors anew."""
+        """Make an applier read the mirrors again."""
         with self._busy:
             applier.forget()
 
     @contextmanager
     def shared_with(self, applier: Applier) -> Iterator[None]:
-        """Another applier takes turns meanwhile."""
+        """Let another applier take turns while the context is active."""
         self._appliers.append(applier)
         yield
         self._appliers.remove(applier)

@@ -1,8 +1,9 @@
-"""``spec.verify``: mirrors compared with their source by schedule, and what came of that.
+"""``spec.verify``: compares mirrors with their source on a schedule and reports the outcome.
 
-It has a thread of its own, and only reads: no batch waits for it, but for the cores that both use. A run that
-ends by itself does at its end what was due since the last time. What came of the last comparison stands in
-``verified.json`` beside the checkpoint, so that a driver that is started again still tells it.
+Comparisons have a thread of their own and only read. Batches do not wait for them, except for the cores that
+both use. A run that ends on its own makes a comparison at its end if one has become due since the last time.
+The outcome of the last comparison is stored in ``verified.json`` beside the checkpoint, so that a restarted
+driver still reports it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ _log = logging.getLogger(__name__)
 
 
 class Verifications:
-    """The comparisons of a run. ``known`` gives the source tables that are mirrored, ``lag`` what the source
-    still holds; ``tell`` takes what came of each comparison, ``warn`` what a person should see;
-    ``open_store`` opens mirrors.
+    """Makes the comparisons of a run.
+
+    ``known`` returns the source tables that are mirrored, ``lag`` what the source still holds. ``tell``
+    receives the outcome of each comparison, ``warn`` messages that a person should see. ``open_store`` opens
+    mirrors.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Verifications:
             self._last = datetime.fromisoformat(last.began_at) if last.began_at is not None else self._last
 
     def serve_until(self, over: threading.Event) -> None:
-        """Compare when it is time."""
+        """Make each comparison when it is due, until the run is ``over``."""
         if self._source is None:
             return
         with self._ending_with(over):
@@ -80,7 +83,7 @@ class Verifications:
 
     @contextmanager
     def _ending_with(self, over: threading.Event) -> Iterator[None]:
-        """Ends Spark's jobs of this thread when the run is over: no stop waits for a table to be read."""
+        """Cancel this thread's Spark jobs when the run is over, so that no stop waits for a table scan."""
         context, done = self._spark.sparkContext, threading.Event()
 
         def end() -> None:
@@ -99,19 +102,19 @@ class Verifications:
             watch.join()
 
     def serve_once(self, stopping: Callable[[], bool]) -> None:
-        """Compare if it was due since the last time, or if there was none."""
+        """Compare if a comparison has become due since the last one, or if there was none."""
         if self._source is not None and (self.is_due() or stored(self._storage) is None):
             self.verify(stopping)
 
     def is_due(self) -> bool:
-        """Whether a comparison should have begun since the last one."""
+        """Return whether a comparison should have started since the last one."""
         asked = self._asked
         if asked is None or asked.schedule is None:
             return False
         return bool(croniter(asked.schedule, self._last).get_next(datetime) <= self._clock())
 
     def verify(self, stopping: Callable[[], bool]) -> None:
-        """Compare now, and tell what came of it. What fails is told, and is tried when it is due again."""
+        """Compare now and report the outcome. A failure is reported, and retried when the next one is due."""
         began = self._last = self._clock()
         asked, source = self._asked, self._source
         assert asked is not None
@@ -153,7 +156,7 @@ class Verifications:
 
 
 def told_of(done: Verified) -> Verification:
-    """What a report says of a comparison."""
+    """Return what a report says about a comparison."""
     unequal = [table for table in done.tables if not table.equal]
     return Verification(
         began_at=iso(done.began),
@@ -180,7 +183,7 @@ def _finding(table: Checked) -> VerifiedTable:
 
 
 def stored(storage: Storage) -> Verification | None:
-    """What came of the last comparison; None before the first."""
+    """Return the outcome of the last comparison, or None if none can be read."""
     try:
         return Verification.read(json.loads(storage.read_text(FILE)))
     except (FileNotFoundError, ValueError, LakemirrorError):

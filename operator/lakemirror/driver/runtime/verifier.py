@@ -1,7 +1,7 @@
-"""``verify(pipeline)``: its mirrors against their source, table by table; see `lakemirror.driver.verify`.
+"""``verify(pipeline)``: compares mirrors with their source, table by table; see `lakemirror.driver.verify`.
 
-Tables are compared from outside, beside a driver that may be at work: nothing is written, but for a repair,
-which is handed to the driver that owns the checkpoint (`runtime.repair`).
+Tables are compared from outside, beside a driver that may be running. Nothing is written, except for a
+repair, which is handed to the driver that owns the checkpoint (`runtime.repair`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 URLS = tuple(prefix for dialect in DIALECTS for prefix in dialect.prefixes)
-"""How the URLs of databases begin."""
+"""The prefixes of database URLs."""
 MOST_KEYS = 10_000
 WAIT_SECONDS, SETTLE_SECONDS = 120.0, 30.0
 _OLD_AFTER = timedelta(seconds=90)
@@ -62,14 +62,16 @@ _ENDED = ("Completed", "Stopped", "Failed")
 
 
 class NothingToVerify(LakemirrorError):
-    """No table is there to be compared, or none has the name that was given."""
+    """There is no table to compare, or none has the given name."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a difference may take to arrive: ``wait`` seconds for a table at most; and ``settle`` seconds
-    are what a change needs at most from the source to the pipeline, where nothing tells that it is there.
-    ``settled``: nothing moves on either side, so that each difference counts at once.
+    """How long to wait for a change that may explain a difference.
+
+    ``wait`` is the maximum number of seconds to wait for a table. ``settle`` is the maximum number of seconds
+    that a change takes from the source to the pipeline, if nothing else shows its arrival. ``settled`` says
+    that nothing changes on either side, so that each difference counts at once.
     """
 
     wait: float = WAIT_SECONDS
@@ -79,7 +81,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Repaired:
-    """What came of the repair of a table; ``impossible`` says why there was none."""
+    """The outcome of a table's repair. ``impossible`` says why there was none."""
 
     source: str
     rows: int
@@ -94,18 +96,18 @@ class Repaired:
 
 @dataclass(frozen=True)
 class Verified:
-    """What came of all tables. ``repaired`` says what became of a repair, by source table."""
+    """The outcome for all tables. ``repairs`` contains the outcome of each table's repair."""
 
     tables: tuple[Checked, ...]
     began: datetime
     ended: datetime
     driver: bool = True
-    """Whether a driver was at work, so that changes could arrive."""
+    """Whether a driver was running, so that changes could arrive."""
     repairs: tuple[Repaired, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """Whether all tables were compared and are equal, or were made so."""
+        """Whether all tables were compared and are equal, or were made equal by a repair."""
         repaired = {each.source for each in self.repairs if each.done}
         return all(table.equal or self._made_equal(table, repaired) for table in self.tables)
 
@@ -125,12 +127,12 @@ def verify(
     secrets: Secrets | None = None,
     told: Callable[[Checked], None] = lambda table: None,
 ) -> Verified:
-    """Compare the mirrors of ``pipeline`` with ``source``: those of the ``tables`` that are named, or all.
+    """Compare the mirrors of ``pipeline`` with ``source``: those of the named ``tables``, or all.
 
-    ``told`` gets each table when it is done. ``secrets`` has the directory of the Secret of ``target.jdbc``,
-    where the mirrors are in a database. ``repair`` has wrong rows read again and applied, by the driver
-    that owns the checkpoint or, where there is none, here. What is wrong with one table stands in its
-    `Checked`. Raises LakemirrorError where nothing can be compared.
+    ``told`` receives each table when it is done. ``secrets`` contains the directory of the Secret of
+    ``target.jdbc`` if the mirrors are in a database. With ``repair``, wrong rows are read again and applied,
+    by the driver that owns the checkpoint or, if there is none, here. An error in one table is reported in
+    its `Checked`. Raises LakemirrorError if nothing can be compared.
     """
     pipeline = with_absolute_paths(pipeline)
     if isinstance(source, SnapshotWanted):
@@ -175,7 +177,7 @@ def _repaired(
     done: Verified,
     timeout: float,
 ) -> Verified:
-    """The same, with wrong rows replaced where that is possible."""
+    """Replace wrong rows where that is possible, and return ``done`` with the outcomes."""
     epoch = max((each.epoch for each in pipeline.spec.order.epochs), default=0)
     requests, impossible = [], []
     for checked in done.tables:
@@ -212,8 +214,9 @@ def compare(
     told: Callable[[Checked], None] = lambda table: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Verified:
-    """Compare the ``wanted`` source tables, whose mirrors ``open_store`` opens, one after the other; one that
-    fails stops no other.
+    """Compare the ``wanted`` source tables one after the other. A table that fails does not stop the others.
+
+    ``open_store`` opens the mirrors.
     """
     began, done = datetime.now(UTC), []
     for source in wanted:
@@ -233,7 +236,7 @@ def compare(
                 stopping=stopping,
             )
             checked = check(spark, table, sources, arrivals, most=most, images=images)
-        except (PipelineStopped, NotAnswered):  # no other table would fare better
+        except (PipelineStopped, NotAnswered):  # the other tables would fail as well
             raise
         except (LakemirrorError, Refused, AmbiguousTable) as error:
             checked = Checked(source, error=str(error))
@@ -245,8 +248,10 @@ def compare(
 
 
 def chosen(pipeline: CdcPipeline, known: Collection[str], named: Sequence[str]) -> list[str]:
-    """The source tables to be compared: all that are ``known`` and mirrored, or those that are ``named``, as
-    the manifest names tables. Raises NothingToVerify.
+    """Return the source tables to compare: all ``known`` ones that are mirrored, or those that are ``named``.
+
+    Names are written as in the manifest. Raises NothingToVerify if there is no table, or if a name does not
+    match exactly one table.
     """
     if not named:
         found = [each for each in sorted(known) if _mirrored(pipeline, each)]
@@ -267,30 +272,30 @@ def chosen(pipeline: CdcPipeline, known: Collection[str], named: Sequence[str]) 
 def _mirrored(pipeline: CdcPipeline, source: str) -> bool:
     try:
         return pipeline.spec.table_settings(source) is not None
-    except AmbiguousTable:  # comparing it says so
+    except AmbiguousTable:  # comparing the table reports that
         return True
 
 
 def partitions(pipeline: CdcPipeline, storage: Storage) -> Mapping[str, Collection[int]]:
-    """The partitions of each topic that the pipeline reads, as far as its checkpoint knows them."""
+    """Return the partitions of each topic that the pipeline reads, as far as its checkpoint knows them."""
     if pipeline.spec.source.kafka is None:
         return {}
     return OffsetLog(storage).position() or {}
 
 
 class Standing:
-    """How far the driver is, from what it reports beside its checkpoint."""
+    """How far the driver is, according to the report beside its checkpoint."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def caught_up(self) -> datetime | None:
-        """When the driver said last that nothing is left to apply; None where it does not."""
+        """Return when the driver last reported that nothing is left to apply, or None if it does not."""
         report = self._report()
         return _moment(report.observed_at) if report is not None and report.caught_up else None
 
     def alive(self) -> bool:
-        """Whether a driver is at work."""
+        """Return whether a driver is running."""
         report = self._report()
         said = _moment(report.observed_at) if report is not None and report.phase not in _ENDED else None
         return said is not None and datetime.now(UTC) - said < _OLD_AFTER
