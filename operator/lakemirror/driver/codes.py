@@ -1,7 +1,7 @@
 """Codes that change events and states carry in ``op``.
 
-The first five are Debezium's ("Debezium connector for PostgreSQL", change event values), which all envelopes
-are read as, and which mirrors keep in ``__op``.
+The first five are Debezium's ("Debezium connector for PostgreSQL", change event values). All envelopes are
+mapped to them, and mirrors store them in ``__op``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Op(StrEnum):
-    """What an event does to its row, or what has become of a key."""
+    """What an event does to its row, or the state of a key."""
 
     CREATE = "c"
     UPDATE = "u"
@@ -21,16 +21,16 @@ class Op(StrEnum):
     TRUNCATE = "t"
     """All rows of the table are deleted."""
     PASSED = "p"
-    """State of a key that is to be left as it is: a tombstone, or a change of its key, is newer."""
+    """State of a key that stays unchanged because a tombstone, or a change of its key, is newer."""
     TRUNCATED = "x"
-    """State, without key, of events that a truncate made needless."""
+    """State, without a key, of events that a truncate made irrelevant."""
 
 
 OWN_TOPICS: Final = "__lakemirror."
-"""How the topics begin of events that no source has sent."""
+"""Prefix of the topics of events that no source sent."""
 
 WITH_ROW: Final = (Op.CREATE, Op.UPDATE, Op.READ)
-"""What leaves a row."""
+"""Ops that leave a row."""
 
 SOURCE_OPS: Final = (*WITH_ROW, Op.DELETE, Op.TRUNCATE)
-"""What an event of a source can have; the others are of states."""
+"""Ops that a source's event can have; the others belong to states."""

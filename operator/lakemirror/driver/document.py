@@ -10,7 +10,7 @@ from typing import Any
 
 
 def to_document(value: Any) -> Any:
-    """``value`` as plain dicts, lists and scalars that ``json`` can write."""
+    """Return ``value`` as plain dicts, lists and scalars that ``json`` can write."""
     if is_dataclass(value):
         return {camel(f.name): to_document(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
@@ -23,23 +23,23 @@ def to_document(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """``to_document`` as indented text."""
+    """Return the result of ``to_document`` as indented JSON text."""
     return json.dumps(to_document(value), indent=2, ensure_ascii=False) + "\n"
 
 
 def iso(moment: datetime) -> str:
-    """ISO 8601 in UTC with milliseconds; a time without a zone is taken for UTC."""
+    """Return ISO 8601 in UTC with milliseconds; a time without a zone is assumed to be in UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return aware.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def from_millis(millis: int) -> datetime:
-    """A file's time, in milliseconds since 1970, in UTC."""
+    """Return a file's time, given in milliseconds since 1970, in UTC."""
     return datetime.fromtimestamp(millis / 1000, UTC)
 
 
 def aware(moment: datetime | None) -> datetime | None:
-    """A time of a collected row in UTC: it has no zone, and is meant in that of this process."""
+    """Return a collected row's time in UTC; it has no zone and is in that of this process."""
     return None if moment is None else moment.astimezone(UTC)
 
 

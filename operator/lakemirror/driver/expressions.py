@@ -1,6 +1,6 @@
-"""Expressions that are made once and used in each batch.
+"""Expressions that are built once and reused in every batch.
 
-To build an expression takes a call to the JVM for each of its parts, 0.1 ms each: seconds for a wide table.
+Building an expression takes a JVM call for each of its parts, 0.1 ms each: seconds for a wide table.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import ParamSpec, TypeVar
 from pyspark import SparkContext
 
 _AT_MOST = 1000
-"""Results of one function that are kept."""
+"""Maximum number of results kept per function."""
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
 
 def kept(make: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Keep what a function makes of its arguments, which have to be hashable. Expressions belong to a JVM."""
+    """Cache a function's results by its arguments, which must be hashable, and by JVM.
+
+    The JVM is part of the key because expressions belong to one.
+    """
     made: dict[Hashable, Made] = {}
 
     @wraps(make)

@@ -1,42 +1,43 @@
-"""The order of changes: ``__seq``, one binary value that compares bytewise as the source orders its changes.
+"""The order of changes: ``__seq``, a binary value whose bytewise order is the source's order of changes.
 
 Format (public and permanent), 26 bytes, unsigned big-endian:
 
 ====== ===== ==================================================================================
 bytes  name  meaning
 ====== ===== ==================================================================================
-0-1    epoch 0, and one more each time the manifest declares that the source's positions restarted
+0-1    epoch 0, or the epoch that the manifest declares where the source's positions restarted
 2-11   major PostgreSQL: max(last commit's LSN, LSN); MySQL: binlog file number; SQL Server: commit LSN;
-             Oracle: commit SCN; otherwise the source's timestamp in microseconds; 0 without any
+             Oracle: commit SCN; otherwise the source's timestamp in microseconds; 0 if there is none
 12-21  minor PostgreSQL: LSN; MySQL: position in the binlog file; SQL Server: change LSN; Oracle: SCN;
              otherwise Kafka's offset plus one
 22-25  tie   0 for a snapshot row, so that it yields to a change at the same place; else 1 or more
              (MySQL: row in the event plus one; SQL Server: event serial number)
 ====== ===== ==================================================================================
 
-PostgreSQL's LSN alone is not the order of commits, for transactions overlap; ``source.sequence`` has
-the last commit's LSN beside it (Debezium, PostgreSQL connector, "change event values"). A change of
+PostgreSQL's LSN alone does not give the order of commits because transactions overlap. ``source.sequence``
+therefore also has the last commit's LSN (Debezium, PostgreSQL connector, "change event values"). A change of
 the first transaction after a snapshot has no last commit yet: it is *unanchored*.
 
-An event of a connector that has positions, but without one itself, has zeros throughout: it fills only keys
-that are absent and have no tombstone. Its time would put it above all positions and freeze the row.
+If a connector has positions but one of its events has none, the event's position is all zeros, so it fills
+only keys that are absent and have no tombstone. Ordered by its time, it would be above all positions and
+freeze the row.
 
-Under ``ordering.by: columns`` the sequence has no major and minor part, but the values of these columns
-(`sequence_of_values`), and as many bytes as these need, the same number in all sequences of a mirror:
+Under ``ordering.by: columns``, the values of these columns replace the major and minor parts
+(`sequence_of_values`). They take as many bytes as needed, the same number in all sequences of a mirror:
 
 ======== ========= ==============================================================================
 bytes    name      meaning
 ======== ========= ==============================================================================
 0-1      epoch     as above
 20 each  value     1 for a null (and 19 zeros), 2 for a negative number, 3 for others; then its
-                   38 decimal digits, nine of them after the point, two a byte, in the complement of
-                   nine where the number is negative; times are seconds since 1970
+                   38 decimal digits, nine of them after the point, two per byte, as nines' complement
+                   if the number is negative; times are seconds since 1970
 1        origin    1 for a snapshot row, 2 for a change
 8        offset    Kafka's offset plus one
 ======== ========= ==============================================================================
 
-The sequence of one *column* (`own`, `moved`) extends the one of an event: a value that an event
-carried itself is newer than one that the event inherited from the row under its former key.
+The sequence of a single *column* (`own`, `moved`) extends that of an event: a value that the event itself
+carried is newer than one that it inherited from the row under its former key.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from pyspark.sql import functions as F
 from lakemirror.api.spec import Epoch
 
 WIDTH = 26
-"""Bytes in a sequence of a position."""
+"""Number of bytes in the sequence of a position."""
 
 VALUE: Final = "decimal(38,9)"
 """Type of a value that orders changes under ``ordering.by: columns``."""
@@ -64,8 +65,9 @@ MISSING: Final = b""
 """Sequence of a column about which nothing is known yet."""
 
 GIVEN: Final = "given"
-"""Instead of an ``ordering.by``, for events that are made here (`lakemirror.driver.reload`): their whole
-sequence stands in ``source.sequence``, in hexadecimal digits.
+"""Replaces ``ordering.by`` for events that the driver itself creates (`lakemirror.driver.reload`).
+
+Their ``source.sequence`` holds the whole sequence as hexadecimal digits.
 """
 
 SOURCE = (
@@ -75,16 +77,16 @@ SOURCE = (
     "row: BIGINT, commit_lsn: STRING, change_lsn: STRING, event_serial_no: BIGINT, scn: STRING, "
     "commit_scn: STRING, system_identifier: STRING, timeline: STRING>"
 )
-"""The fields of Debezium's source block that matter for the order, over all connectors."""
+"""The fields of Debezium's source block that matter for the order, across all connectors."""
 
 
 _LARGEST_LSN: Final = 10**18 - 1
 _LARGEST_INT: Final = 2**31 - 1
 _LAST_MICROS: Final = 253_370_764_799_999_999
-"""The end of the year 9998, in microseconds: what Python can hold in any time zone."""
+"""The end of the year 9998 in microseconds, the last that Python can represent in any time zone."""
 
 _POSITIONED: Final = ("postgresql", "mysql", "mariadb", "sqlserver", "oracle", "db2", "informix")
-"""Connectors whose changes have positions: an event of theirs without one is never ordered by its time."""
+"""Connectors whose changes have positions; their events without one are never ordered by time."""
 
 
 def sequence(
@@ -97,8 +99,9 @@ def sequence(
     by: str,
     epochs: Sequence[Epoch],
 ) -> Column:
-    """BINARY(26) sequence of an event that is not `misplaced`; ``source`` is a struct of type `SOURCE`. Under
-    ``columns`` it is `sequence_of_values` that tells.
+    """Return the BINARY(26) sequence of an event that is not `misplaced`.
+
+    ``source`` is a struct of type `SOURCE`. Under ``columns``, use `sequence_of_values` instead.
     """
     if by == GIVEN:
         return F.unhex(source["sequence"])
@@ -115,9 +118,10 @@ def sequence_of_values(
     offset: Column,
     epochs: Sequence[Epoch],
 ) -> Column:
-    """BINARY sequence of an event that is ordered by ``values`` of type `VALUE`, the most significant first;
-    a null comes before all others. At equal values a snapshot row comes before changes, and these are in the
-    order of their offsets.
+    """Return the BINARY sequence of an event that is ordered by ``values``.
+
+    The values are of type `VALUE`, the most significant first; a null comes before all others. At equal
+    values, a snapshot row comes before changes, and changes are ordered by offset.
     """
     origin = F.when(snapshot, "01").otherwise("02")
     arrival = _hex(_after(offset, missing=-1), 16)
@@ -126,7 +130,7 @@ def sequence_of_values(
 
 
 def _digits_of_value(value: Column) -> Column:
-    """Forty hexadecimal digits that compare as the value of type `VALUE`."""
+    """Return forty hexadecimal digits that compare like the value of type `VALUE`."""
     size = F.abs(value)
     whole = F.floor(size)
     fraction = (size % F.lit(Decimal(1)) * F.lit(Decimal(10**9))).cast("bigint")
@@ -148,11 +152,12 @@ def misplaced(
     called: Mapping[str, str] = MappingProxyType({}),
     anywhere: Column | None = None,
 ) -> Column:
-    """STRING: why an event has no place in the order, naming the field; null for one that has.
+    """Return why an event has no place in the order, naming the field (STRING); null if it has one.
 
-    A position that is not a number, is negative or is larger than any source counts would be read as another
-    one. Under ``auto`` an event may lack its position altogether, and otherwise events that may stand
-    ``anywhere`` (BOOLEAN) may; see `sequence`. ``called`` is what records call fields of the source block.
+    A position that is not a number, is negative or exceeds what any source counts to would be read as a
+    different position. Under ``auto``, an event may lack its position altogether; otherwise only an event
+    that may be ``anywhere`` (BOOLEAN) may lack it, see `sequence`. ``called`` maps fields of the source block
+    to their names in records.
     """
     fields = {
         "partition": partition < 0,
@@ -177,9 +182,7 @@ def misplaced(
 
 
 def unplaced(source: Column, offset: Column, by: str) -> Column:
-    """STRING: the reason where an event has nothing at all that orders it, neither position nor time nor
-    offset; null for others.
-    """
+    """Return the reason if nothing orders an event: no position, time or offset (STRING); otherwise null."""
     nothing = {
         "auto": _by_time(source) & source_micros(source).isNull() & offset.isNull(),
         "offset": offset.isNull(),
@@ -193,7 +196,7 @@ def _named(field: str, called: Mapping[str, str]) -> str:
 
 
 def _invalid(source: Column, by: str) -> dict[str, Column]:
-    """By field of the source block: BOOLEAN whether it is there and cannot be a position."""
+    """Return, by field of the source block, whether it is present but cannot be a position (BOOLEAN)."""
     if by in ("offset", "columns", GIVEN):
         return {}
     micros = {
@@ -221,7 +224,7 @@ def _invalid(source: Column, by: str) -> dict[str, Column]:
 
 
 def _lacking(source: Column, by: str, called: Mapping[str, str]) -> list[Column]:
-    """The reason when the position that ``ordering.by`` declares is not there."""
+    """Return the reason if the position that ``ordering.by`` declares is missing."""
     there = {
         "lsn": (source["lsn"], _pair(source, 1), _text(source, "commit_lsn"), _text(source, "change_lsn")),
         "binlog": (_text(source, "file"),),
@@ -236,21 +239,23 @@ def _lacking(source: Column, by: str, called: Mapping[str, str]) -> list[Column]
 
 
 def _by_time(source: Column) -> Column:
-    """BOOLEAN: nothing but its time orders the event."""
+    """Return whether only its time orders the event (BOOLEAN)."""
     positioned = F.coalesce(source["connector"].isin(*_POSITIONED), F.lit(False))
     return ~has_position(source) & ~positioned
 
 
 def has_position(source: Column) -> Column:
-    """BOOLEAN: the event has a position in its source's log."""
+    """Return whether the event has a position in its source's log (BOOLEAN)."""
     names = ("file", "commit_lsn", "change_lsn", "scn")
     positions = [source["lsn"].cast("string"), *(_text(source, name) for name in names)]
     return F.coalesce(*positions).isNotNull()
 
 
 def stream(source: Column, by: str) -> Column:
-    """STRING: whose log the event's position belongs to, null when it is in none or does not count: rows of
-    an incremental snapshot are read while changes are streamed. Each database of a SQL Server has a log.
+    """Return the name of the log that the event's position belongs to (STRING).
+
+    Null if the event has no position, or if its position does not count: rows of an incremental snapshot are
+    read while changes are streamed. Each database of a SQL Server has its own log.
     """
     if by in ("timestamp", "offset", "columns", GIVEN):
         return F.lit(None).cast("string")
@@ -260,14 +265,16 @@ def stream(source: Column, by: str) -> Column:
 
 
 def server(source: Column) -> Column:
-    """STRING: the server that made the change, as far as the source block says; null when it does not."""
+    """Return the server that made the change (STRING), as far as the source block names it; else null."""
     number = F.when(source["server_id"] != 0, source["server_id"].cast("string"))
     return F.nullif(F.concat_ws("/", number, source["system_identifier"], source["timeline"]), F.lit(""))
 
 
 def source_micros(source: Column, *more: Column) -> Column:
-    """BIGINT: when the source made the change, in microseconds; else the first of ``more`` (milliseconds)
-    that is a time. What lies before 1970 or after 9998 is a mistake and no time.
+    """Return when the source made the change, in microseconds (BIGINT).
+
+    Falls back to the first of ``more`` (milliseconds) that is a valid time. A time before 1970 or after 9998
+    is a mistake and not valid.
     """
     candidates = [source["ts_us"], *map(_micros, (source["ts_ms"], *more))]
     return F.coalesce(*[F.when(_is_time(each), each) for each in candidates])
@@ -282,12 +289,15 @@ def _is_time(micros: Column) -> Column:
 
 
 def unanchored(source: Column, snapshot: Column) -> Column:
-    """BOOLEAN: a PostgreSQL change whose last commit is unknown, so that only its LSN places it."""
+    """Return whether an event is a PostgreSQL change whose last commit is unknown (BOOLEAN).
+
+    Only its LSN places such a change.
+    """
     return ~snapshot & source["lsn"].isNotNull() & _pair(source, 0).isNull()
 
 
 def epoch(topic: Column, partition: Column, offset: Column, epochs: Sequence[Epoch]) -> Column:
-    """Four hexadecimal digits: the highest declared epoch whose start in this partition is reached."""
+    """Return four hexadecimal digits: the highest declared epoch that has started in this partition."""
     number = F.lit("0000")
     for declared in sorted(epochs, key=lambda each: each.epoch):
         starts = [
@@ -356,19 +366,20 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
 
 
 def _pair(source: Column, index: int) -> Column:
-    """Element of ``source.sequence``, text like '["24023128","24023184"]' or '[null,"24023184"]'."""
+    """Return one element of ``source.sequence``, such as '["24023128","24023184"]' or '[null,"24023184"]'."""
     return F.get(F.split(F.translate(source["sequence"], '[]" ', ""), ","), index).try_cast("bigint")
 
 
 def _text(source: Column, name: str) -> Column:
-    """A field whose connectors write a missing value as the text NULL (SQL Server), null (Oracle) or
-    as no text (MySQL).
+    """Return a field, or null if its value is missing.
+
+    Connectors write a missing value as the text NULL (SQL Server) or null (Oracle), or as empty text (MySQL).
     """
     return F.when(~F.lower(source[name]).isin("null", ""), source[name])
 
 
 def _after(number: Column, missing: int = 0) -> Column:
-    """One more, so that it lies above the zero of a snapshot row."""
+    """Add one, so that the result is above the zero of a snapshot row."""
     return F.try_add(F.coalesce(number, F.lit(missing)), F.lit(1))
 
 
@@ -381,40 +392,43 @@ def _hex(number: Column, width: int) -> Column:
 
 
 def _lsn(text: Column) -> Column:
-    """SQL Server's '0000002a:00000d40:0002' as twenty digits."""
+    """Return SQL Server's '0000002a:00000d40:0002' as twenty digits."""
     return F.lpad(F.translate(text, ":", ""), 20, "0")
 
 
 def own(seq: Column) -> Column:
-    """Column sequence of a value that the event at ``seq`` carried itself."""
+    """Return the column sequence of a value that the event at ``seq`` itself carried."""
     return F.concat(seq, F.lit(OWN))
 
 
 def moved(seq: Column, before: Column) -> Column:
-    """Column sequence of a value that the row had under its former key, moved by the event at ``seq``."""
+    """Return the column sequence of a value from the row's former key, moved by the event at ``seq``."""
     return F.concat(seq, before)
 
 
 def event_part(value: Column, seq: Column) -> Column:
-    """The sequence of the event that a column's sequence begins with; ``seq`` is any of the same mirror."""
+    """Return the event's part of a column's sequence; ``seq`` is any sequence of the same mirror."""
     return F.substr(value, F.lit(1), F.length(seq))
 
 
 def is_snapshot(seq: Column) -> Column:
-    """BOOLEAN: the sequence is one of a snapshot row."""
+    """Return whether the sequence belongs to a snapshot row (BOOLEAN)."""
     return F.substring(seq, 23, 4) == F.lit(b"\0\0\0\0")
 
 
 def minor(seq: Column) -> Column:
-    """The minor part, for unanchored changes: their LSN."""
+    """Return the minor part, which is the LSN of an unanchored change."""
     return F.substring(seq, 13, 10)
 
 
 def anchored_at(seq: Column, base: Column) -> Column:
-    """An unanchored change that follows a snapshot row: the row's epoch and major part, its own LSN."""
+    """Return the sequence of an unanchored change that follows a snapshot row.
+
+    It has the row's epoch and major part, and the change's own LSN.
+    """
     return F.concat(F.substring(base, 1, 12), F.substring(seq, 13, 14))
 
 
 def as_bytes(seq: bytearray | None) -> bytes | None:
-    """A sequence as Spark collects it."""
+    """Return a sequence that Spark collected as ``bytes``; None stays None."""
     return None if seq is None else bytes(seq)

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: the query id, under which Delta remembers the batches it has."""
+"""The identity of a checkpoint: the query ID, under which Delta remembers the batches that it committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _METADATA = "metadata.json"
 
 
 def exists(storage: Storage) -> bool:
-    """Whether there is a checkpoint, and so a source was ever read."""
+    """Return whether there is a checkpoint, that is, whether a source was ever read."""
     return storage.exists(_METADATA)
 
 
@@ -24,11 +24,12 @@ def forget(storage: Storage) -> None:
 
 
 def query_id(storage: Storage, source: str, *, started: bool) -> str:
-    """The id of the query that counts the batches of this checkpoint.
+    """Return the ID of the query that numbers the batches of this checkpoint.
 
-    ``started`` says whether batches of ``source`` ("files", "kafka") are recorded. Without them batch
-    numbers begin at 0 again: under the old id Delta would take the new batches for old ones and skip
-    them, so a new id is made. The same holds when the checkpoint belonged to another kind of source.
+    ``started`` says whether batches of ``source`` ("files", "kafka", "changeFeed") are recorded. If there are
+    none, batch numbers start at 0 again. Under the old ID, Delta would take the new batches for old ones and
+    skip them, so a new ID is generated. The same applies if the checkpoint belonged to another kind of
+    source.
     """
     if started:
         try:

@@ -1,7 +1,7 @@
-"""The number of the layout in which a checkpoint and its mirrors are written.
+"""The version number of the layout of a checkpoint and its mirrors.
 
-A newer Lakemirror reads every older layout; an older one must not touch a newer. docs/upgrade.md states what
-may change within one layout.
+A newer Lakemirror reads every older layout. An older one must not touch a newer layout. docs/upgrade.md
+states what may change within one layout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.errors import LakemirrorError
 
 LAYOUT: Final = 1
-"""What this version writes. A checkpoint without the file has this one, too."""
+"""The layout that this version writes. A checkpoint without the file has this layout, too."""
 
 _FILE: Final = "layout.json"
 
@@ -23,10 +23,10 @@ class NewerLayout(LakemirrorError):
 
 
 def require_known(storage: Storage) -> None:
-    """Note the layout in a checkpoint that does not tell it. For the checkpoint's owner, before anything else
-    is read or written.
+    """Check that this version knows the layout of a checkpoint, and record the layout if it is missing.
 
-    Raises NewerLayout, and LakemirrorError where the file is damaged.
+    The checkpoint's owner must call this before it reads or writes anything else. Raises NewerLayout, and
+    LakemirrorError if the file is damaged.
     """
     try:
         found = int(json.loads(storage.read_text(_FILE))["layout"])

@@ -1,12 +1,12 @@
-"""At most one driver on a checkpoint.
+"""Ensures that at most one driver uses a checkpoint.
 
-Beside the checkpoint lie owner records, ``owner/<incarnation>.json``. A driver takes the checkpoint by
-creating the record of the next incarnation, which exactly one of several can do. It renews its record
-while it lives, and checks before every batch that no higher incarnation has appeared.
+Owner records, ``owner/<incarnation>.json``, are stored beside the checkpoint. A driver takes the checkpoint
+by creating the record of the next incarnation. If several drivers try, exactly one succeeds. The owner renews
+its record while it runs, and checks before every batch that no higher incarnation has appeared.
 
-Whether the last owner still lives is told by a lock where the file system is local (it falls with the
-process, so that a restart after a SIGKILL goes on at once), elsewhere by watching its record for the
-length of a lease: clocks are never compared.
+How a driver finds out whether the last owner is still alive depends on the file system. On a local one, the
+owner holds a lock, which is released when its process ends, so a restart after a SIGKILL continues at once.
+Elsewhere, the driver watches the owner's record for the length of a lease. Clocks are never compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEPT = 3
 
 @dataclass(frozen=True)
 class OwnerRecord:
-    """What stands in an owner record. Times are UTC, ISO 8601, for people to read."""
+    """The contents of an owner record. Times are UTC in ISO 8601, for people to read."""
 
     holder: str
     host: str
@@ -52,7 +52,7 @@ class OwnerRecord:
 
     @classmethod
     def parse(cls, text: str) -> OwnerRecord | None:
-        """The record of a file's text; None while it is being written."""
+        """Parse the text of a record file. Returns None while the file is being written."""
         try:
             document = json.loads(text)
             return cls(**{field.name: document[camel(field.name)] for field in fields(cls)})
@@ -61,7 +61,10 @@ class OwnerRecord:
 
 
 class Owner:
-    """Ownership of one checkpoint; a context manager that takes it on entry and gives it back on exit."""
+    """Ownership of one checkpoint.
+
+    As a context manager, it takes the checkpoint on entry and releases it on exit.
+    """
 
     def __init__(
         self,
@@ -84,9 +87,9 @@ class Owner:
         self.incarnation = 0
 
     def acquire(self) -> Owner:
-        """Take the checkpoint. Raises CheckpointInUse when another driver has it or takes it first.
+        """Take the checkpoint. Raises CheckpointInUse if another driver has it or takes it first.
 
-        Where only a lease can tell that the last owner is dead, this takes as long as that lease.
+        If only a lease can tell that the last owner is dead, this takes as long as that lease.
         """
         try:
             if self._lock is not None and not self._lock.take():
@@ -100,16 +103,16 @@ class Owner:
         return self
 
     def check(self) -> None:
-        """Raises CheckpointInUse when another driver has taken the checkpoint since."""
+        """Raise CheckpointInUse if another driver has taken the checkpoint since."""
         incarnation, record = self._latest()
         if incarnation != self.incarnation:
             raise self._in_use(record)
 
     def hold_jvm(self, spark: SparkSession) -> None:
-        """Lock the checkpoint for the session's JVM too, where the file system is local.
+        """Lock the checkpoint for the session's JVM too, if the file system is local.
 
-        The JVM outlives a killed Python process for a moment and might still be committing: so the
-        next driver's JVM waits for it here. Raises CheckpointInUse when it does not end.
+        The JVM briefly outlives a killed Python process and might still be committing. The next driver
+        therefore waits for it here. Raises CheckpointInUse if that JVM does not end.
         """
         if not isinstance(self._storage, LocalStorage):
             return
@@ -121,7 +124,7 @@ class Owner:
         self._jvm_lock = channel
 
     def release(self) -> None:
-        """Give the checkpoint back, so that the next driver need not wait."""
+        """Release the checkpoint, so that the next driver does not have to wait."""
         self._stop.set()
         if self._heart is not None:
             self._heart.join()
@@ -149,14 +152,17 @@ class Owner:
                 self._storage.delete(_name(incarnation))
 
     def _is_over(self, record: OwnerRecord | None) -> bool:
-        """Whether it is sure, without waiting, that the record's owner no longer runs."""
+        """Return whether it is certain, without waiting, that the record's owner is no longer running."""
         if record is None:
             return False
         same_host = self._lock is not None and record.host == self._record.host
         return record.released_at is not None or same_host
 
     def _watch(self, incarnation: int) -> None:
-        """Return when the record has not changed for its lease; CheckpointInUse as soon as it has."""
+        """Return once the record has not changed for its lease.
+
+        Raises CheckpointInUse as soon as it changes.
+        """
         seen = self._read_text(incarnation)
         record = OwnerRecord.parse(seen)
         lease = record.lease_seconds if record else self._lease
@@ -173,10 +179,10 @@ class Owner:
         while not self._stop.wait(self._lease / 3):
             try:
                 if self._incarnations()[-1:] != [self.incarnation]:
-                    return  # another driver has taken over: check() is going to say so
+                    return  # another driver has taken over: check() will report it
                 self._write(renewed_at=_now())
             except (OSError, Py4JJavaError):
-                continue  # a store that is away for a moment: tried again at the next beat
+                continue  # the store is briefly unavailable: the next beat tries again
 
     def _write(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
@@ -186,7 +192,7 @@ class Owner:
         return sorted(numbered(self._storage, _FOLDER))
 
     def _latest(self) -> tuple[int, OwnerRecord | None]:
-        """The highest incarnation (0 for none) and its record (None while it is being written)."""
+        """Return the highest incarnation (0 for none) and its record (None while it is being written)."""
         incarnations = self._incarnations()
         if not incarnations:
             return 0, None
@@ -218,14 +224,14 @@ class Owner:
 
 
 class _ProcessLock:
-    """A lock on a local file that falls with the process."""
+    """A lock on a local file that is released when the process ends."""
 
     def __init__(self, storage: LocalStorage) -> None:
         self._path = storage.path / _FOLDER / ".lock"
         self._file: IO[str] | None = None
 
     def take(self) -> bool:
-        """Lock; False at once when a live process has it."""
+        """Take the lock. Returns False at once if a live process holds it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = open(self._path, "a")  # noqa: SIM115 - held for the life of the owner
         try:

@@ -26,11 +26,11 @@ from lakemirror.driver.java import java_class
 
 _BLOCK = 1 << 20
 HALF_SECONDS = 5.0
-"""For how long a half file has to stay as it is until its writer is taken for dead."""
+"""How long an incomplete file must stay unchanged before its writer is considered dead, in seconds."""
 
 
 class StorageUnfit(LakemirrorError):
-    """The file system cannot give what is asked of it."""
+    """The file system does not provide what is needed."""
 
 
 class FileCutOff(LakemirrorError):
@@ -39,7 +39,10 @@ class FileCutOff(LakemirrorError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A file: name relative to what was listed, size in bytes, modification time in ms since 1970."""
+    """A file.
+
+    Its name is relative to the listed folder, its size in bytes, and its modification time in ms since 1970.
+    """
 
     name: str
     size: int
@@ -47,7 +50,7 @@ class Entry:
 
 
 class Storage(Protocol):
-    """Files below ``uri``; names are relative to it, with ``/`` between folders."""
+    """Files below ``uri``. Names are relative to it, with ``/`` between folders."""
 
     uri: str
 
@@ -56,47 +59,52 @@ class Storage(Protocol):
     def is_folder(self, name: str) -> bool: ...
 
     def read_text(self, name: str) -> str:
-        """The file's text; FileNotFoundError when it is not there, FileCutOff when it is empty."""
+        """Return the file's text.
+
+        Raises FileNotFoundError if it does not exist, and FileCutOff if it is empty.
+        """
 
     def write_text_new(self, name: str, text: str) -> bool:
-        """Create the file with this text, or change nothing and return False when it is there already.
+        """Create the file with this text. If it already exists, change nothing and return False.
 
-        Of several writers at once exactly one gets True, if their texts differ. The text has to end in a
-        newline: a file without one at its end is a half file, which a crash has left, and is replaced once it
-        stays as it is.
+        If several writers call this at once with different texts, exactly one gets True. The text must end in
+        a newline. A file without one at its end is incomplete, left by a crash, and is replaced once it has
+        stayed unchanged for a while.
         """
 
     def write_text(self, name: str, text: str) -> None:
         """Create or replace the file."""
 
     def list(self, prefix: str = "") -> list[Entry]:
-        """Files directly in the folder ``prefix``, by name; empty when there is no such folder."""
+        """List the files directly in the folder ``prefix``, by name. Empty if there is no such folder."""
 
     def delete(self, name: str) -> None:
-        """Remove the file; nothing happens when it is not there."""
+        """Delete the file, if it exists."""
 
     def delete_folder(self, name: str) -> None:
-        """Remove the folder and all in it; nothing happens when it is not there."""
+        """Delete the folder and everything in it, if it exists."""
 
     def stat(self, name: str) -> Entry:
-        """The file as `list` gives it; FileNotFoundError when it is not there."""
+        """Return the file as `list` does. Raises FileNotFoundError if it does not exist."""
 
     def sha256(self, name: str, first: int | None = None) -> str:
-        """The hash of the file's bytes, or of the ``first`` of them, in hex. FileNotFoundError,
-        PermissionError.
+        """Return the SHA-256 of the file, or of its ``first`` bytes, in hex.
+
+        Raises FileNotFoundError and PermissionError.
         """
 
     def ends_in_newline(self, name: str) -> bool:
-        """Whether the file's last byte is a line feed. Raises as ``sha256`` does."""
+        """Return whether the file's last byte is a line feed. Raises the same errors as ``sha256``."""
 
     def gunzipped_size(self, name: str) -> int | None:
-        """Bytes in the file's gzip stream; None where it is not one up to its end. Raises as ``sha256``
-        does.
+        """Return the uncompressed size of a gzip file in bytes, or None if the gzip stream is incomplete.
+
+        Raises the same errors as ``sha256``.
         """
 
 
 def open_storage(uri: str, spark: SparkSession | None = None) -> Storage:
-    """The storage at ``uri``. Local paths (``/x``, ``file:///x``) need no session; others do.
+    """Open the storage at ``uri``. Local paths (``/x``, ``file:///x``) need no session; others do.
 
     A path without a scheme belongs to the session's default file system, as everywhere in Spark.
     """
@@ -111,23 +119,25 @@ def open_storage(uri: str, spark: SparkSession | None = None) -> Storage:
 
 
 def numbered(storage: Storage, folder: str) -> set[int]:
-    """The numbers N of the files <N> and <N>.json in a folder."""
+    """Return the numbers N of the files <N> and <N>.json in a folder."""
     stems = (entry.name.removesuffix(".json") for entry in storage.list(folder))
     return {int(stem) for stem in stems if stem.isdecimal()}
 
 
 def local_path(uri: str) -> Path:
-    """The path of a local ``uri``, absolute."""
+    """Return the absolute path of a local ``uri``."""
     parts = urlsplit(uri)
     return Path(unquote(parts.path) if parts.scheme == "file" else uri).absolute()
 
 
 class LocalStorage:
-    """Plain files. Readers never see half a file: it is written aside, then linked or renamed.
+    """Plain local files.
 
-    Where links cannot be made (many network and FUSE volumes), a new file is created under its own name with
+    Readers never see an incomplete file: it is written under a temporary name, then linked or renamed.
+
+    If links are not supported (many network and FUSE volumes), a new file is created under its own name with
     O_EXCL, which lets only one writer succeed on any file system. Such a file is complete once it ends in a
-    newline; whoever reads it before meets text that is cut off, and says so.
+    newline. Anyone who reads it earlier gets truncated text and reports it.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -147,20 +157,20 @@ class LocalStorage:
         return _create(self, name, text)
 
     def create(self, name: str, text: str) -> bool:
-        """Create the file, or return False when there is anything under its name."""
+        """Create the file. Returns False if its name is already taken by anything."""
         aside = self._aside(name, text)
         try:
-            os.link(aside, self.path / name)  # fails when the name is taken, unlike rename
+            os.link(aside, self.path / name)  # unlike rename, fails if the name is taken
             return True
         except FileExistsError:
             return False
-        except OSError:  # no links here: what else is wrong comes up again
+        except OSError:  # links are not supported; any other cause fails again below
             return self._create_in_place(name, text)
         finally:
             aside.unlink(missing_ok=True)
 
     def set_aside(self, name: str) -> None:
-        """Give the file's name free, if it is there."""
+        """Free the file's name, if the file exists."""
         hidden = (self.path / name).with_name(f".{Path(name).name}.{uuid.uuid4().hex}")
         try:
             os.replace(self.path / name, hidden)
@@ -222,7 +232,7 @@ class LocalStorage:
                 return None
 
     def _entry(self, prefix: str, name: str) -> Entry | None:
-        """What stands there; None for a folder, and for a file that was deleted a moment ago."""
+        """Return the entry, or None for a folder or a file that has just been deleted."""
         try:
             status = os.stat(self.path / prefix / name)
         except FileNotFoundError:
@@ -232,7 +242,7 @@ class LocalStorage:
         return Entry(name, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def _aside(self, name: str, text: str) -> Path:
-        """A finished file in the same folder, on disk, under a name that no other process takes."""
+        """Write a complete file, flushed to disk, in the same folder under a unique temporary name."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -244,12 +254,12 @@ class LocalStorage:
             _write_file(self.path / name, text)
         except FileExistsError:
             return False
-        # False where this writer was so slow that another one took it for dead.
+        # False if this writer was so slow that another one considered it dead.
         return (self.path / name).read_text("utf-8") == text
 
 
 def _write_file(path: Path, text: str) -> None:
-    """Create a file, on disk; nothing is left of it if that fails."""
+    """Create a file and flush it to disk. If that fails, nothing is left of the file."""
     with open(path, "xb") as file:
         try:
             file.write(text.encode("utf-8"))
@@ -261,7 +271,7 @@ def _write_file(path: Path, text: str) -> None:
 
 
 class _Creating(Protocol):
-    """What `_create` needs of a storage."""
+    """What `_create` needs from a storage."""
 
     def exists(self, name: str) -> bool: ...
 
@@ -285,7 +295,7 @@ def _create(storage: _Creating, name: str, text: str) -> bool:
 
 
 def _stays_half(storage: _Creating, name: str) -> bool:
-    """Whether a file does not end in a newline, and goes on like this for long."""
+    """Return whether a file lacks its final newline and stays unchanged for `HALF_SECONDS`."""
     until = time.monotonic() + HALF_SECONDS
     first: str | None = None
     while True:
@@ -313,11 +323,11 @@ def _whole(text: str, where: str) -> str:
 
 
 class HadoopStorage:
-    """Files of any file system that Hadoop knows, through the session's JVM.
+    """Files on any file system that Hadoop knows, accessed through the session's JVM.
 
-    S3 and Google's store show a file once it is complete. Elsewhere it is written aside and renamed by
-    `FileContext.rename`, which is one step on HDFS and Azure, and fails there when the new name is taken
-    unless it is told to replace it.
+    S3 and Google Cloud Storage show a file only once it is complete. Elsewhere, the file is written under a
+    temporary name and renamed with `FileContext.rename`. That is atomic on HDFS and Azure, and fails there if
+    the new name is taken, unless overwriting is requested.
     """
 
     def __init__(self, root: str, spark: SparkSession) -> None:
@@ -345,7 +355,7 @@ class HadoopStorage:
         return _create(self, name, text)
 
     def create(self, name: str, text: str) -> bool:
-        """Create the file, or return False when there is another one under its name."""
+        """Create the file. Returns False if another one has its name."""
         path = self._path(name)
         try:
             if self._shows_only_whole_files():
@@ -360,7 +370,7 @@ class HadoopStorage:
             return self._shows_only_whole_files() and self._put_before(name, text, error)
 
     def set_aside(self, name: str) -> None:
-        """Give the file's name free, if it is there."""
+        """Free the file's name, if the file exists."""
         self.delete(name)
 
     def write_text(self, name: str, text: str) -> None:
@@ -426,7 +436,7 @@ class HadoopStorage:
             stream.close()
 
     def setting(self, name: str) -> str | None:
-        """A setting of the file system, as it is for this root."""
+        """Return a setting of the file system, as it applies to this root."""
         value = self._fs.getConf().get(name)
         return None if value is None else str(value)
 
@@ -434,8 +444,9 @@ class HadoopStorage:
         return self._store is not None and self._store.creates_by != "rename"
 
     def _put_before(self, name: str, text: str, refused: Py4JJavaError) -> bool:
-        """Whether a put was refused because of itself: a client that gets no answer repeats it. Raises the
-        refusal where nothing stands there.
+        """Return whether a put was refused only because an earlier attempt of it succeeded.
+
+        A client that gets no answer retries. Raises ``refused`` if the file does not exist.
         """
         try:
             return self.read_text(name) == text
@@ -445,7 +456,7 @@ class HadoopStorage:
             raise refused from None
 
     def _aside(self, name: str, text: str) -> Any:
-        """The path of a finished file in the same folder, under a name that no other process takes."""
+        """Write a complete file in the same folder under a unique temporary name, and return its path."""
         folder, _, last = name.rpartition("/")
         aside = self._path(f"{folder}/.{last}.{uuid.uuid4().hex}".lstrip("/"))
         try:
@@ -470,7 +481,7 @@ class HadoopStorage:
         return context.getFileContext(self._fs.getUri(), self._fs.getConf())
 
     def _conditional(self, builder: Any, path: Any) -> Any:
-        # S3A's plain create(overwrite=false) looks first and writes later: two writers can both succeed.
+        # S3A's plain create(overwrite=false) checks first and writes later: two writers can both succeed.
         if self._store is not None and self._store.creates_by == "create":
             return builder
         if not self._fs.hasPathCapability(path, CONDITION):
@@ -506,7 +517,7 @@ def _is_java(error: Any, *classes: str) -> bool:
 
 
 def _as_os_error(error: Exception, where: str) -> Exception:
-    """Python's error for one of Hadoop's, or the same one."""
+    """Return Python's equivalent of a Hadoop error, or the error itself if it has none."""
     if _is_java(error, "java.io.FileNotFoundException"):
         return FileNotFoundError(where)
     if _is_java(error, "org.apache.hadoop.security.AccessControlException"):
@@ -515,13 +526,13 @@ def _as_os_error(error: Exception, where: str) -> Exception:
 
 
 def file_system(spark: SparkSession, uri: str) -> tuple[Any, Any]:
-    """Hadoop's file system for ``uri``, and the path in it."""
+    """Return Hadoop's file system for ``uri``, and its path there."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     return path.getFileSystem(_hadoop_conf(spark)), path
 
 
 def delete_folder(spark: SparkSession, uri: str) -> None:
-    """Delete a folder with all that is in it, if it is there."""
+    """Delete a folder and everything in it, if it exists."""
     files, path = file_system(spark, uri)
     files.delete(path, True)
 

@@ -1,8 +1,8 @@
-"""What the manifest asks for once, by a new token: to begin anew (``spark.resetToken``), or to read single
-tables again (``tables[].resyncToken``).
+"""One-time requests in the manifest, each made with a new token.
 
-``tokens.json`` beside the checkpoint says which tokens were acted upon. In a new checkpoint all count as
-such, for everything is going to be read anyway.
+``spark.resetToken`` asks to start over, and ``tables[].resyncToken`` to reread a single table.
+``tokens.json`` beside the checkpoint records which tokens were acted upon. In a new checkpoint, all tokens
+count as acted upon, because everything will be read anyway.
 """
 
 from __future__ import annotations
@@ -19,36 +19,39 @@ from lakemirror.driver.errors import LakemirrorError
 
 _HANDLED = "tokens.json"
 _FEEDS = ("files", "spark", "kafka", "resync")
-"""Folders that say how far the sources are read."""
+"""Folders that record how far the sources have been read."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens by what they ask for; ``resync`` from a listed table's source to its token."""
+    """The reset token, and ``resync``, which maps the source of a listed table to its token."""
 
     reset: str = ""
     resync: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: PipelineSpec) -> Tokens:
-        """The tokens that a manifest has; those of parked tables wait."""
+        """Return the tokens in a manifest. Those of suspended tables have to wait."""
         listed = [table for table in spec.tables if table.resync_token and not table.suspend]
         listed = [table for table in listed if table.snapshot == "source"]
         return cls(spec.spark.reset_token, {table.source: table.resync_token for table in listed})
 
 
 def loads(spec: PipelineSpec) -> dict[str, str]:
-    """The listed tables whose rows come from their database, with their tokens, of which "" is one, too."""
+    """Return the tokens of the listed tables that are loaded from their database, by source.
+
+    An empty token is a token, too.
+    """
     listed = [table for table in spec.tables if table.snapshot == "jdbc" and not table.suspend]
     return {table.source: table.resync_token for table in listed}
 
 
 def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
-    """Act upon a new reset token; return the tables that are to be read again, with their tokens: from the
-    source, or from their database (`loads`).
+    """Act upon a new reset token, and return the tables to read again, with their tokens.
 
-    For the checkpoint's owner, before there is a feed. A reset forgets how far the source is read, and
-    nothing else: mirrors and tombstones stay, so that what is read again finds its place.
+    Tables are reread from the source, or loaded from their database (`loads`). The checkpoint's owner must
+    call this before it opens a feed. A reset forgets how far the source was read, and nothing else: mirrors
+    and tombstones stay, so changes that are read again still find their place.
     """
     asked, handled = Tokens.of(spec), _handled(storage)
     if not identity.exists(storage):
@@ -65,20 +68,20 @@ def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
 
 
 def resynced(storage: Storage, done: Mapping[str, str]) -> None:
-    """Note that these tables were read again."""
+    """Record that these tables were read again."""
     handled = _handled(storage)
     _write(storage, Tokens(handled.reset, {**handled.resync, **done}))
     storage.delete_folder("resync")
 
 
 def loaded(storage: Storage, source: str, token: str) -> None:
-    """Note that a table was loaded from its database."""
+    """Record that a table was loaded from its database."""
     handled = _handled(storage)
     _write(storage, Tokens(handled.reset, {**handled.resync, source: token}))
 
 
 def resync_folder(wanted: Mapping[str, str]) -> str:
-    """Where a resync keeps how far it is: a folder of its own for each set of tokens."""
+    """Return the folder in which a resync keeps its progress. Each set of tokens has a folder of its own."""
     text = json.dumps(dict(wanted), sort_keys=True)
     return f"resync/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

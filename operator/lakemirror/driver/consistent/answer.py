@@ -1,5 +1,6 @@
-"""What to read of mirrors to see one state of the source, or why that cannot be told: values, and the
-decisions between them.
+"""Determines what to read from mirrors to see one state of the source, or why there is no answer.
+
+This module holds the values and the decisions between them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from lakemirror.driver.errors import LakemirrorError
 
 
 class NotOneLog(LakemirrorError):
-    """Tables follow several logs, whose positions cannot be compared."""
+    """The tables follow several logs, whose positions cannot be compared."""
 
 
 @dataclass(frozen=True)
 class TableAt:
-    """What to read of a table: ``version`` of ``target``, as the ``query`` (Spark SQL) does it; or why there
-    is nothing (``reason``).
+    """What to read from a table.
+
+    This is ``version`` of ``target``, as read by ``query`` (Spark SQL). If there is no such version,
+    ``reason`` says why.
     """
 
     source: str
@@ -33,9 +36,7 @@ class TableAt:
 
 @dataclass(frozen=True)
 class Moment:
-    """A position for which all tables have a version. ``text`` is a shorter way to write it, where there is
-    one.
-    """
+    """A position for which all tables have a version. ``text`` is a shorter form of it, if there is one."""
 
     seq: str
     text: str | None
@@ -43,21 +44,23 @@ class Moment:
 
     @classmethod
     def of(cls, cut: Cut | None, like: str) -> Moment | None:
-        """The first position of a cut, written ``like`` another one."""
+        """Return the first position of a cut, written in the form of ``like``."""
         if cut is None:
             return None
         return cls(cut.since, text.between(cut.since, cut.until, like), cut.versions)
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON form."""
         return {"seq": self.seq, "position": self.text, "versions": dict(self.versions)}
 
 
 @dataclass(frozen=True)
 class ReadAt:
-    """What there is for a position. ``complete`` is up to where the tables have all changes, as text; None
-    where that is not known. ``before`` and ``after`` are the nearest positions that all tables have a version
-    for, where not all have one for this.
+    """The answer for a position.
+
+    ``complete`` is the position, as text, up to which the tables have all changes, or None if that is
+    unknown. If not all tables have a version for the position, ``before`` and ``after`` are the nearest
+    positions for which all of them have one.
     """
 
     position: str
@@ -74,7 +77,7 @@ class ReadAt:
         return all(table.reason is None for table in self.tables)
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON form."""
         return {
             "position": self.position,
             "seq": self.seq,
@@ -98,9 +101,10 @@ class ReadAt:
 
 @dataclass(frozen=True)
 class History:
-    """What the audit tells of a table: the versions of its ``target``, the ``logs`` that its changes came
-    from (None where that is not known), and a position before all of its records that were kept aside
-    (``gap``).
+    """What the audit says about a table.
+
+    This is the versions of its ``target``, the ``logs`` that its changes came from (None if a log is
+    unknown), and ``gap``, a position before all of its records that were quarantined or held.
     """
 
     target: str | None
@@ -112,7 +116,10 @@ class History:
 def one_log(
     histories: Mapping[str, History], wanted: Sequence[str], log: str | None
 ) -> tuple[str | None, list[str]]:
-    """The log that the ``wanted`` tables follow, and those that do; ``log`` chooses one. Raises NotOneLog."""
+    """Return the log that the ``wanted`` tables follow, and the tables that follow it.
+
+    ``log`` chooses one of several. Raises NotOneLog.
+    """
     logs = {name for source in wanted for name in histories[source].logs if name is not None}
     if log is not None:
         found = [source for source in wanted if histories[source].logs <= {log, None}]
@@ -129,15 +136,15 @@ def one_log(
 
 
 def require_positions(source: str, history: History) -> None:
-    """Raises LakemirrorError for a table whose changes cannot be placed in one log."""
+    """Raise LakemirrorError if a table's changes cannot be placed in one log."""
     if len(history.logs - {None}) > 1 or any(each.last == END for each in history.commits):
         raise LakemirrorError(f"{source}: its changes have no positions in one log of the source")
 
 
 def first_waiting(source: str, history: History, open_counts: Mapping[str, Mapping[str, int]]) -> str:
-    """A position before all open records of a table in the quarantine; END where there are none.
+    """Return a position before all open records of a table in the quarantine, or END if there are none.
 
-    ``open_counts``: how many there are by table ("": not known of which) and scope.
+    ``open_counts`` has the number of open records by table ("" if the table is unknown) and scope.
     """
     waiting = [name for name in ("", source) if any(open_counts.get(name, {}).values())]
     if not waiting:
@@ -150,10 +157,11 @@ def first_waiting(source: str, history: History, open_counts: Mapping[str, Mappi
 def dated_spans(
     mode: str, commits: Sequence[Commit], until: str, last_read: str
 ) -> tuple[Sequence[Span], str]:
-    """The positions for which a table has versions, where its rows tell themselves when they were so (modes
-    ``append`` and ``scd2``), and from which on the newest version can be filtered for any position.
+    """Return the spans of a table whose rows record when they were valid (modes ``append`` and ``scd2``).
 
-    ``last_read`` is the position of the last row that was read from the source's table and is no change.
+    The second value is the position from which on the newest version can be filtered for any position.
+    ``last_read`` is the position of the last row that was read from the source's table rather than from a
+    change.
     """
     begins = max(
         (each.last for each in commits if each.first == BEGIN),
@@ -168,8 +176,9 @@ def dated_spans(
 
 
 def why_none(source: str, seq: str, history: History, *, below: str, waiting: str) -> str:
-    """Why a table has no version for a position: ``below`` all changes are applied, and from ``waiting`` on
-    records may be in quarantine.
+    """Return why a table has no version for a position.
+
+    All changes before ``below`` are applied. From ``waiting`` on, records may be in quarantine.
     """
     if seq >= below:
         return (
@@ -190,8 +199,10 @@ def why_none(source: str, seq: str, history: History, *, below: str, waiting: st
 
 
 def query(place: str, mode: str, key: Sequence[str], seq: str | None) -> str:
-    """Spark SQL for a table's rows: ``place`` is its version, ``key`` its quoted key columns. ``seq`` is the
-    position that rows are filtered for; None where the version itself shows it.
+    """Return the Spark SQL that reads a table's rows.
+
+    ``place`` is its version, and ``key`` its quoted key columns. ``seq`` is the position that rows are
+    filtered for, or None if the version itself shows it.
     """
     if seq is None:
         return f"SELECT * FROM {place}" + (" WHERE __is_current" if mode == "scd2" else "")

@@ -1,9 +1,9 @@
-"""Up to which position of the source everything is applied.
+"""Determines the position of the source up to which everything is applied.
 
-A connector sends in the order of positions, but to several partitions, of which one may take a moment longer
-than another; and that a partition shows nothing does not tell that nothing is to come. So a position is
-complete once a change at it was seen, and all that the source's topics had so much later (``settle``) that
-nothing older can still be on its way is applied.
+A connector sends changes in the order of their positions, but to several partitions, and one partition may be
+a little slower than another. An empty partition does not prove that nothing is still to come. A position is
+therefore complete once two things hold. A change at the position has been seen. And everything is applied
+that the source's topics had so much later (``settle``) that nothing older can still be on its way.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 from lakemirror.driver.consistent.reach import BEGIN, after
 
 _MOST: Final = 64
-"""Positions that are remembered of a log until they are settled."""
+"""The maximum number of positions that are remembered for a log until they are settled."""
 
 
 class Top(NamedTuple):
-    """The greatest position of the changes of a stream of a log, None before the first change, and its time
-    in microseconds.
+    """The greatest position among the changes of one stream of a log, and its time in microseconds.
+
+    The position is None before the first change.
     """
 
     log: str
@@ -29,7 +30,7 @@ class Top(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """All that lies before a position, and when the source made what is there, in microseconds."""
+    """Everything before a position, and when the source made the change there, in microseconds."""
 
     below: str
     time: int | None = None
@@ -39,7 +40,7 @@ NOTHING: Final = Mark(BEGIN)
 
 
 class Seen(NamedTuple):
-    """A position that was reached, and since when (seconds) that is known."""
+    """A position that was reached, and since when that is known, in seconds."""
 
     at: float
     mark: Mark
@@ -47,13 +48,13 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Watch:
-    """Of a log: which positions were reached, and up to which one nothing can be on its way any more."""
+    """The positions of a log that were reached, and the one before which nothing can still be on its way."""
 
     seen: tuple[Seen, ...] = ()
     settled: Mark = NOTHING
 
     def reaching(self, tops: Iterable[Top], now: float) -> Watch:
-        """With what its streams have reached now."""
+        """Return the watch, updated with what the log's streams have reached now."""
         known = [(top.position, top.time) for top in tops if top.position is not None]
         if not known:
             return self
@@ -63,11 +64,11 @@ class Watch:
         if mark.below <= newest:
             return self
         seen = (*self.seen, Seen(now, mark))
-        # To forget some is safe: what they passed is settled with the next that is left.
+        # Forgetting some is safe: what they cover is settled together with the next one that remains.
         return replace(self, seen=seen if len(seen) <= _MOST else (*seen[:-1:2], seen[-1]))
 
     def had_all(self, at: float, settle: float) -> Watch:
-        """When all is applied that the topics had ``at`` a time."""
+        """Return the watch, updated for the fact that everything the topics had at time ``at`` is applied."""
         over = [each.mark for each in self.seen if each.at <= at - settle]
         if not over:
             return self

@@ -1,9 +1,9 @@
-"""Which versions of mirrors show the source as it was at one position.
+"""Determines which versions of mirrors show the source as it was at one position.
 
-A version of a mirror shows the rows as they were at a position if all changes up to there are in it and no
-others. So each version stands for the positions from its newest change to the oldest change that it lacks,
-and a version which lacks a change that is older than one that it has stands for none. Several mirrors show
-one state of the source at the positions for which each of them has a version.
+A version of a mirror shows the rows at a position if it contains all changes up to that position and no
+others. A version is therefore valid from the newest change that it contains to the oldest change that it
+lacks. If it lacks a change that is older than one that it contains, it is valid for no position. Several
+mirrors show one state of the source at the positions for which each of them has a valid version.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from lakemirror.driver.consistent.reach import BEGIN, END
 
 @dataclass(frozen=True)
 class Commit:
-    """A version of a mirror, and between which positions the changes lie that are new in it. Without any
-    (``first`` after ``last``) it shows what the version before it shows.
+    """A version of a mirror, and the first and last positions of the changes that are new in it.
+
+    If it has none (``first`` after ``last``), it shows what the previous version shows.
     """
 
     version: int
@@ -28,7 +29,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Span:
-    """A version shows the rows as they were at each position from ``since`` to before ``until``."""
+    """A version that shows the rows at each position from ``since`` to before ``until``."""
 
     since: str
     until: str
@@ -37,9 +38,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Cut:
-    """Each of the ``versions``, by table, shows the source as it was at each position from ``since`` to
-    before ``until``.
-    """
+    """Versions, by table, that all show the source at each position from ``since`` to before ``until``."""
 
     since: str
     until: str
@@ -47,8 +46,9 @@ class Cut:
 
 
 def spans(commits: Iterable[Commit], below: str = END) -> list[Span]:
-    """The positions for which a mirror has a version, in order. ``below``: all changes before that position
-    are applied.
+    """Return the positions for which a mirror has a version, in order.
+
+    All changes before the position ``below`` are applied.
     """
     every = _by_version(commits)
     missing, until = below, []
@@ -61,13 +61,13 @@ def spans(commits: Iterable[Commit], below: str = END) -> list[Span]:
         newest = max(newest, commit.last)
         if newest != BEGIN and newest < end:
             if found and found[-1].since == newest:
-                found.pop()  # the version before it shows the same
+                found.pop()  # the previous version shows the same
             found.append(Span(newest, end, commit.version))
     return found
 
 
 def _by_version(commits: Iterable[Commit]) -> list[Commit]:
-    """One for each version, in order."""
+    """Return one commit per version, in order."""
     found: dict[int, Commit] = {}
     for each in commits:
         known = found.get(each.version, Commit(each.version))
@@ -76,12 +76,15 @@ def _by_version(commits: Iterable[Commit]) -> list[Commit]:
 
 
 def always(version: int, below: str, since: str) -> list[Span]:
-    """Of a mirror whose rows tell when they were so, its newest version, for all positions from ``since``."""
+    """Return the newest version as valid for all positions from ``since``.
+
+    This is for a mirror whose rows record when they were valid.
+    """
     return [Span(since, below, version)] if since < below else []
 
 
 def cuts(tables: Mapping[str, Sequence[Span]]) -> list[Cut]:
-    """The positions for which all tables have a version, in order."""
+    """Return the positions for which all tables have a version, in order."""
     found: list[Cut] | None = None
     for name, each in sorted(tables.items()):
         own = [Cut(span.since, span.until, {name: span.version}) for span in each]
@@ -113,7 +116,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is for a position: a ``cut``, or the tables that have no version, and the nearest cuts."""
+    """The answer for a position: a ``cut``, or the tables that lack a version and the nearest cuts."""
 
     cut: Cut | None
     lacking: Sequence[str] = ()
@@ -121,7 +124,7 @@ class Found:
 
 
 def at(tables: Mapping[str, Sequence[Span]], position: str) -> Found:
-    """What tables have for a position."""
+    """Return the cut at a position, or the tables that lack a version there."""
     every = cuts(tables)
     index = bisect_right([cut.since for cut in every], position) - 1
     if index >= 0 and position < every[index].until:

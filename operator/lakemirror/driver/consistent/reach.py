@@ -1,4 +1,4 @@
-"""Between which positions the changes lie that a batch brought to a table."""
+"""Determines the range of positions of the changes that a batch brought to a table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ END: Final = "~"
 
 
 def after(position: str) -> str:
-    """What lies next after a position: all that is at it or before lies below."""
+    """Return the position right after another one.
+
+    Everything at that one or before it is below the result.
+    """
     return position + "00"
 
 
 @dataclass(frozen=True)
 class Reach:
-    """All changes that a batch brought to a table lie from position ``first`` to ``last``. ``log`` names the
-    log of the source that they come from; None where that is not known.
+    """The range of the changes that a batch brought to a table, from position ``first`` to ``last``.
+
+    ``log`` names the log of the source that they come from, or is None if that is unknown.
     """
 
     first: str
@@ -30,11 +34,11 @@ class Reach:
 
 @dataclass(frozen=True)
 class Part:
-    """What a batch has of one table in one stream of changes (``stream``, of the log ``log``).
+    """The changes of one table in a batch that belong to one stream (``stream``, of the log ``log``).
 
-    ``streamed`` are the least and the greatest position of its changes, ``beside`` those of what does not
-    stand in the order of a stream: rows that were read from the table (by a snapshot, a reload or a repair),
-    and ``strays``, which are changes of no log.
+    ``streamed`` is the least and the greatest position of its changes. ``beside`` is the same for what is not
+    in the order of a stream: rows that were read from the table (by a snapshot, a reload or a repair), and
+    ``strays``, which are changes of no log.
     """
 
     stream: object
@@ -51,17 +55,18 @@ def reach(
     given: bool = False,
     snapshot: str | None = None,
 ) -> Reach | None:
-    """What a batch brought to a table; None if only what was sent again.
+    """Return what a batch brought to a table, or None if everything in it was sent again.
 
-    ``reached`` tells which position a stream had reached before the batch. A stream has its changes in the
-    order of their positions, so what lies below was sent again and changes nothing. ``given``: all positions
-    were made here, so that strays have theirs, too. ``snapshot`` is the position of a snapshot after which
-    changes come whose own positions are too low (`lakemirror.driver.sequence`: unanchored).
+    ``reached`` returns the position that a stream had reached before the batch. A stream has its changes in
+    the order of their positions, so anything below that position was sent again and changes nothing.
+    ``given`` says that all positions were assigned by Lakemirror, so strays have positions too. ``snapshot``
+    is the position of a snapshot that is followed by changes whose own positions are too low
+    (`lakemirror.driver.sequence`: unanchored).
     """
     parts = list(parts)
     logs = {part.log for part in parts if part.log is not None}
     if len(logs) > 1 or (not given and any(part.strays for part in parts)):
-        return Reach(BEGIN, END)  # positions that mean nothing to each other
+        return Reach(BEGIN, END)  # positions that cannot be compared
     log = next(iter(logs), None)
     ranges = [part.beside for part in parts if part.beside is not None]
     if snapshot is not None:

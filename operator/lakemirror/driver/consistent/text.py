@@ -1,14 +1,14 @@
 """Positions as people write them.
 
 =========================== ==========================================================================
-text                        which changes lie before it
+text                        changes before it
 =========================== ==========================================================================
-``16/B374D848``             PostgreSQL: of transactions that were committed before this LSN
+``16/B374D848``             PostgreSQL: of transactions committed before this LSN
 ``binlog.000003:1234``      MySQL, MariaDB: before this place in this file of the binary log
-``0000002a:00000d40:0002``  SQL Server: of transactions up to this commit LSN, included
-``scn:123456``              Oracle: of transactions up to this commit SCN, included
+``0000002a:00000d40:0002``  SQL Server: of transactions up to and including this commit LSN
+``scn:123456``              Oracle: of transactions up to and including this commit SCN
 ``24023128:24023184``       any: before this major and minor part of ``__seq``, as numbers
-``00000000...``             any: up to this ``__seq`` (hexadecimal digits), included
+``00000000...``             any: up to and including this ``__seq`` (hexadecimal digits)
 =========================== ==========================================================================
 """
 
@@ -27,16 +27,16 @@ _TIE = 8
 
 
 class PositionUnclear(LakemirrorError):
-    """A text that is no position."""
+    """The text is not a position."""
 
 
 def _digits(epoch: int, major: int, minor: int = 0) -> str:
-    """The place of a snapshot row at a position, before which each change there lies after it."""
+    """Return the sequence of a snapshot row at a position. Every change at that position comes after it."""
     return f"{epoch:04x}{major:020x}{minor:020x}{0:08x}"
 
 
 def _up_to(epoch: int, major: int) -> str:
-    """The last place at a major part."""
+    """Return the last sequence with this major part."""
     return f"{epoch:04x}{major:020x}" + "f" * (_HALF + _TIE)
 
 
@@ -59,8 +59,9 @@ _FORMS: Final[tuple[tuple[str, Callable[[int, re.Match[str]], str]], ...]] = (
 
 
 def parse(text: str, epoch: int = 0) -> str:
-    """The position that a text names, of the epoch ``epoch`` unless it says so itself. Raises
-    PositionUnclear.
+    """Parse a position. It belongs to the epoch ``epoch`` unless the text contains its own.
+
+    Raises PositionUnclear.
     """
     for form, position in _FORMS:
         found = re.fullmatch(form, text.strip())
@@ -74,13 +75,13 @@ def parse(text: str, epoch: int = 0) -> str:
 
 
 def parts(position: str) -> tuple[int, int]:
-    """Its major and its minor part."""
+    """Return the major and the minor part of a position."""
     digits = position.ljust(2 * WIDTH, "0")
     return int(digits[4 : 4 + _HALF], 16), int(digits[4 + _HALF : 4 + 2 * _HALF], 16)
 
 
 def shown(position: str, like: str = "") -> str:
-    """A position for people: as an LSN where ``like`` is one, and otherwise as major and minor part."""
+    """Format a position for people: as an LSN if ``like`` is one, and otherwise as major and minor part."""
     major, minor = parts(position)
     if re.fullmatch(_FORMS[0][0], like):
         return f"{major >> 32:X}/{major & 0xFFFFFFFF:X}"
@@ -88,8 +89,9 @@ def shown(position: str, like: str = "") -> str:
 
 
 def between(since: str, until: str, like: str = "") -> str | None:
-    """A text that names a position from ``since`` to before ``until``; None if none does but the position
-    itself.
+    """Return a text that names a position from ``since`` to before ``until``.
+
+    Returns None if only the position itself does.
     """
     epoch, ends = int(since[:4], 16), [(parts(since), 1)]
     if until != END:

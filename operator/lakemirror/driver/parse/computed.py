@@ -1,4 +1,4 @@
-"""``columns.expressions``: columns that are computed of the others of their row, as the mirror calls them."""
+"""``columns.expressions``: columns computed from the other columns of their row, as named in the mirror."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ _WHOLE = "__lakemirror_event"
 
 @dataclass(frozen=True)
 class Computed:
-    """An expression that was checked: its SQL, the columns that it reads, and its type."""
+    """A checked expression: its SQL, the columns that it reads, and its type."""
 
     sql: str
     columns: tuple[str, ...]
     kind: DataType
 
     def of(self, row: Mapping[str, Column]) -> Column:
-        """What it is for a row. Each column that it reads is the variable of a lambda, so that Spark itself
-        looks the names up in the SQL, whatever the values of the row are made of.
+        """Return the value for a row.
+
+        Each column that the expression reads is a lambda variable, so that Spark itself resolves the names in
+        the SQL, whatever expressions make up the row's values.
         """
         if not self.columns:
             return F.expr(self.sql).cast(self.kind)
-        given = "_" * (1 + max(map(len, self.columns)))  # longer than any name of a column
-        # Spark does not find a variable whose name has a dot.
+        given = "_" * (1 + max(map(len, self.columns)))  # longer than any column name
+        # Spark cannot resolve a lambda variable whose name has a dot.
         names = {name: f"{given}{i}" if "." in name else name for i, name in enumerate(self.columns)}
         body = _renamed(self.sql, names)
         for i, name in enumerate(self.columns):
@@ -46,7 +48,7 @@ class Computed:
 
 
 def _renamed(sql: str, names: Mapping[str, str]) -> str:
-    """An expression with other names for columns whose names have a dot; they stand in backticks."""
+    """Replace, in an expression, the column names that have a dot; they are in backticks."""
     others = {name.casefold(): other for name, other in names.items() if name != other}
 
     def each(found: re.Match[str]) -> str:
@@ -61,7 +63,7 @@ def _renamed(sql: str, names: Mapping[str, str]) -> str:
 
 
 def checked(spark: SparkSession, sql: str, columns: Mapping[str, DataType]) -> Computed:
-    """The expression on rows with these columns; raises WrongCondition."""
+    """Check an expression on rows with these columns; raises WrongCondition."""
     kind, read = resolved(spark, sql, columns, "an expression")
     if not can_be_key(kind):
         raise WrongCondition(
@@ -71,15 +73,17 @@ def checked(spark: SparkSession, sql: str, columns: Mapping[str, DataType]) -> C
 
 
 def evaluated(events: DataFrame, computed: Sequence[Computed], *, keyed: bool) -> DataFrame:
-    """An event frame for which expressions are evaluated once more than they are needed, so that a record for
-    which one fails (a division by zero, a text that is no number) is found before anything is written.
+    """Evaluate the expressions of an event frame one extra time.
+
+    A record for which one fails (a division by zero, text that is not a number) is thus found before anything
+    is written.
     """
     whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
     values = F.xxhash64(*[F.expr(each.sql) for each in computed])
     never = F.bit_count("_computed") < 0
     event = F.col(_WHOLE)
     shown = event["op"].isin(*WITH_ROW) & event["problem"].isNull()
-    if keyed:  # what the source left out is filled in later
+    if keyed:  # values that the source left out are filled in later
         shown = shown & F.coalesce(F.size(event["gaps"]) <= 0, F.lit(True))
     value = F.when(shown, values).alias("_computed")
     found = events.select(whole, "row.*").select(f"{_WHOLE}.*", value)

@@ -1,8 +1,9 @@
 """``tables[].filter``: an SQL condition on the rows of a table, with the columns as the mirror names them.
 
-A row for which it is false or null is none of the mirror's: an event that shows one is what a delete is at
-its sequence, or, where events are appended, no row change at all. So a row that stops meeting the condition
-goes, and an older event does not bring it back. Deletes and truncates pass.
+A row for which the condition is false or null does not belong in the mirror. An event that shows such a row
+acts as a delete at its sequence or, if events are appended, is not a row change at all. A row that stops
+meeting the condition is therefore removed, and an older event does not bring it back. Deletes and truncates
+pass.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ _SUCH_AS: Final = {"a condition": "status = 'active'", "an expression": "price *
 
 
 class WrongCondition(ValueError):
-    """A condition that cannot be one on a row; the message says why, as the end of a sentence."""
+    """An invalid condition on a row; the message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition that was checked: its SQL, and the columns that it reads."""
+    """A checked condition: its SQL, and the columns that it reads."""
 
     sql: str
     columns: tuple[str, ...]
 
 
 def parse(spark: SparkSession, sql: str, what: str = "a condition") -> None:
-    """Raise WrongCondition for what is no expression of Spark's, or needs more than one row; messages call it
-    ``what``. Which columns and functions there are is not looked at.
+    """Raise WrongCondition if ``sql`` is not a Spark expression, or needs more than one row.
+
+    Messages call it ``what``. Whether its columns and functions exist is not checked.
     """
     parser: Any = spark._jsparkSession.sessionState().sqlParser()
     try:
@@ -58,7 +60,7 @@ def parse(spark: SparkSession, sql: str, what: str = "a condition") -> None:
 
 
 def checked(spark: SparkSession, sql: str, columns: Mapping[str, DataType]) -> Condition:
-    """The condition on rows with these columns; raises WrongCondition."""
+    """Check a condition on rows with these columns; raises WrongCondition."""
     kind, read = resolved(spark, sql, columns)
     if not isinstance(kind, BooleanType):
         raise WrongCondition(f"is of type {kind.simpleString()}: a condition is true or false")
@@ -68,8 +70,9 @@ def checked(spark: SparkSession, sql: str, columns: Mapping[str, DataType]) -> C
 def resolved(
     spark: SparkSession, sql: str, columns: Mapping[str, DataType], what: str = "a condition"
 ) -> tuple[DataType, tuple[str, ...]]:
-    """The type of an expression on rows with these columns, and those that it reads; raises WrongCondition
-    where it needs more than one row, or has another value each time.
+    """Return the type of an expression on rows with these columns, and the columns that it reads.
+
+    Raises WrongCondition if the expression needs more than one row, or has a different value each time.
     """
     parse(spark, sql, what)
     schema = StructType([StructField(name, kind) for name, kind in columns.items()])
@@ -93,10 +96,11 @@ def resolved(
 
 
 def without_gaps(events: DataFrame, condition: Condition, place: str, *, keyed: bool) -> DataFrame:
-    """An event frame in which records have a ``problem`` whose row is not known well enough.
+    """Add a ``problem`` to the records of an event frame whose row is not known well enough.
 
-    Where rows have a key, no value may be missing: the row may enter the mirror with this event, and then
-    nothing tells what the source did not send. Otherwise only what the condition reads has to be there.
+    If rows have a key, no value may be missing: the row may enter the mirror with this event, and then the
+    value that the source did not send stays unknown. Otherwise only the columns that the condition reads must
+    be present.
     """
     read = F.array(*map(F.lit, condition.columns)).cast("array<string>")
     missing = F.size("gaps") > 0 if keyed else F.arrays_overlap("gaps", read)
@@ -111,8 +115,9 @@ def without_gaps(events: DataFrame, condition: Condition, place: str, *, keyed: 
 
 
 def applied(events: DataFrame, condition: Condition, *, keyed: bool) -> DataFrame:
-    """An event frame in which events whose row does not meet the condition are left out or, where rows have a
-    key, deletes; then the column ``was`` has the op of each event as it came.
+    """Leave out the events whose row does not meet the condition or, if rows have a key, make them deletes.
+
+    In the latter case, the column ``was`` has the original op of each event.
     """
     whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
     marked = events.select(whole, "row.*").select(f"{_WHOLE}.*", F.expr(condition.sql).alias(_WHOLE))
@@ -137,7 +142,7 @@ def _nodes(tree: Any) -> Iterator[Any]:
 
 
 def _is_random(node: Any) -> bool:
-    """Whether the node itself, and none of its parts, has another value each time."""
+    """Return whether the node itself, rather than one of its parts, has a different value each time."""
     return not node.deterministic() and all(child.deterministic() for child in _items(node.children()))
 
 
@@ -154,7 +159,7 @@ def _is_subquery(name: str) -> bool:
 
 
 def _first(error: Exception) -> str:
-    """What Spark says, in one line and without its code and the plan."""
+    """Return Spark's message in one line, without the error code and the plan."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[0] if lines else type(error).__name__
     return said.partition("] ")[2].partition(" SQLSTATE")[0] or said

@@ -1,6 +1,4 @@
-"""Classified events of one table -> its event frame: typed keys and rows, gaps, and what is wrong with a
-record.
-"""
+"""Decodes one table's classified events into its event frame: typed keys and rows, gaps and problems."""
 
 from __future__ import annotations
 
@@ -39,11 +37,11 @@ Unrepresentable = Literal["quarantine", "null", "text"]
 
 @dataclass(frozen=True)
 class Version:
-    """How the events of one schema are read, or those ``after`` and ``until`` some sequence.
+    """How to read the events of one schema, or only those above the sequence ``after`` and up to ``until``.
 
-    ``fields`` are the source's columns, without those whose values are of a former life; ``refused`` says of
-    mirror columns why their type cannot be stored. ``schema_id`` is None for events without embedded schema,
-    ``remedy`` what to do about values of theirs that do not fit.
+    ``fields`` are the source's columns, without those whose values belong to a former life. ``refused`` maps
+    mirror columns to the reason why their type cannot be stored. ``schema_id`` is None for events without an
+    embedded schema, and ``remedy`` says what to do about their values that do not fit.
     """
 
     schema_id: int | None
@@ -56,19 +54,19 @@ class Version:
 
 @dataclass(frozen=True)
 class Reading:
-    """How one table's events are read.
+    """How to read one table's events.
 
-    ``columns`` are the mirror's columns, ``names`` maps the source's names to them (a column not in it is
-    left out), ``key`` the mirror's key columns (empty: the table has none). ``from_rows`` are those that
-    the manifest declares and the records' own keys do not hold, so that the key is taken from the rows;
-    ``rekeyed`` says that an update may change its row's key by itself, ``images`` that the before image of a
-    delete is wanted (append).
-    ``defaults`` are the fields whose defaults columns have that an event was too early to have.
-    ``condition`` is what rows have to meet, by the manifest's ``place``; ``expectations`` what they should.
-    ``computed`` are the expressions that columns of the mirror have.
-    ``shard`` is the name of a shard whose mirror has several.
-    ``other_key`` is what is wrong with records whose key has other columns; None where there are none.
-    ``impossible`` tells values that the mirror's place cannot hold; None where it holds all.
+    ``columns`` are the mirror's columns. ``names`` maps the source's names to them; a column not in it is
+    left out. ``key`` lists the mirror's key columns (empty: the table has none).
+    ``from_rows`` are key columns that the manifest declares but the records' own keys lack, so that the key
+    is taken from the rows. ``rekeyed`` says that a single update may change its row's key, ``images`` that
+    the before image of a delete is wanted (append).
+    ``defaults`` are the fields with the defaults of columns that an event is too old to have.
+    ``condition`` is what rows must meet, at ``place`` in the manifest; ``expectations`` is what they should
+    meet. ``computed`` are the expressions of the mirror's computed columns.
+    ``shard`` is the name of the shard if its mirror has several.
+    ``other_key`` is the problem of records whose key has other columns; None if there are no such records.
+    ``impossible`` finds values that the mirror's store cannot hold; None if it can hold all values.
     """
 
     columns: Mapping[str, DataType]
@@ -91,7 +89,7 @@ class Reading:
 
     @property
     def source_key(self) -> list[str]:
-        """The source's names of the key columns, in the order of ``key``."""
+        """The source's names for the key columns, in the order of ``key``."""
         source_names = {mirror: source for source, mirror in self.names.items()}
         return [source_names[name] for name in self.key]
 
@@ -99,7 +97,7 @@ class Reading:
 class EventDecoder:
     """Classified changes of one table -> event frame (`lakemirror.driver.reduce.events`) plus ``problem``.
 
-    Its expressions are a thousand calls to the JVM and more: it is made once for a reading.
+    Building its expressions takes a thousand or more JVM calls, so create it once per reading.
     """
 
     def __init__(self, reading: Reading) -> None:
@@ -108,8 +106,9 @@ class EventDecoder:
         self._versions = [(_of(version), _steps(reading, version)) for version in versions]
 
     def decode(self, events: DataFrame) -> DataFrame:
-        """The events, each read with its own schema and brought to the mirror's columns and types. A record
-        with a ``problem`` has a null key.
+        """Decode each event with its own schema into the mirror's columns and types.
+
+        A record with a ``problem`` has a null key.
         """
         frames = [
             reduce(lambda frame, columns: frame.select(*columns), steps, events.where(mine))
@@ -133,7 +132,7 @@ class EventDecoder:
 
 
 def _of_shard(events: DataFrame, reading: Reading, shard: str) -> DataFrame:
-    """The events with the shard's name in their keys and rows, before all else."""
+    """Put the shard's name first in the keys and rows of the events."""
 
     def named(column: str, names: Iterable[str]) -> Column:
         parts = [F.col(column)[name].alias(name) for name in names]
@@ -147,12 +146,12 @@ def _of_shard(events: DataFrame, reading: Reading, shard: str) -> DataFrame:
 
 
 def default_of(field: Field, kind: DataType) -> Column:
-    """A field's default as a constant of a type."""
+    """Return a field's default as a constant of type ``kind``."""
     return RowDecoder([field], {field.name: kind}).default(field.name)
 
 
 def _of(version: Version) -> Column:
-    """BOOLEAN: an event is read so."""
+    """Return whether an event is read by this version (BOOLEAN)."""
     identity = F.col("schema_id")
     mine = identity.isNull() if version.schema_id is None else identity == version.schema_id
     if version.after is not None:
@@ -163,7 +162,7 @@ def _of(version: Version) -> Column:
 
 
 def _steps(reading: Reading, version: Version) -> list[list[Column]]:
-    """What is selected, one list after the other."""
+    """Return the columns to select, one list after the other."""
     columns = {
         field.name: reading.columns[reading.names[field.name]]
         for field in version.fields
@@ -206,8 +205,10 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
 
 
 def _with_deletes(events: DataFrame) -> DataFrame:
-    """An update that changes its row's key is a create with ``old_key`` here; add its other half, the
-    delete of the former key, which no record stands for.
+    """Add the deletes of former keys.
+
+    Here, an update that changes its row's key is a create with ``old_key``. Its other half, the delete of the
+    former key, has no record of its own.
     """
     moved = events.where(f"old_key IS NOT NULL AND key IS NOT NULL AND op = '{Op.CREATE}'")
     nothing = F.lit(None).cast(events.schema["row"].dataType)
@@ -228,22 +229,23 @@ def _with_deletes(events: DataFrame) -> DataFrame:
 
 
 def _op(reading: Reading) -> Column:
-    """An update that changes its row's key counts as a create."""
+    """Return the op; an update that changes its row's key counts as a create."""
     if not (reading.from_rows or reading.rekeyed):
         return F.col("op")
     return F.when(_former(reading).isNotNull(), Op.CREATE).otherwise(F.col("op"))
 
 
 def _former(reading: Reading) -> Column:
-    """The key that an event's row had before, if it is another one."""
+    """Return the key that an event's row had before, if it is a different one."""
     former = F.col("_old_key")
     return F.when(former != F.col("_key"), former) if reading.rekeyed and reading.key else former
 
 
 def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column]]:
-    """What to select first, and then: ``_key``, ``_new_key`` and ``_old_key``, structs of the mirror's key
-    columns; null where a part is missing. A key that is taken from the rows has a former one only where an
-    update changes it.
+    """Return the columns to select first, then ``_key``, ``_new_key`` and ``_old_key``.
+
+    The latter are structs of the mirror's key columns, null if a part is missing. A key taken from the rows
+    has a former key only if an update changes it.
     """
     names = ("_key", "_new_key", "_old_key")
     nothing = F.lit(None).cast("string")
@@ -269,7 +271,7 @@ def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column
 
 
 def _key_of(reading: Reading, decoder: RowDecoder, wire: str) -> Column:
-    """The key in a parsed document; null where a part of it is missing."""
+    """Return the key in a parsed document; null if a part of it is missing."""
     wanted = reading.source_key
     decoded = decoder.project(F.col(wire))
     if decoded.keys() != set(wanted):
@@ -285,7 +287,7 @@ def _key_of(reading: Reading, decoder: RowDecoder, wire: str) -> Column:
 def _problem(
     decoder: RowDecoder, decoded: Mapping[str, Decoded], reading: Reading, version: Version
 ) -> Column:
-    """Why a record cannot be applied: its first reason, or null."""
+    """Return the first reason why a record cannot be applied, or null."""
     reasons = []
     if version.refused:
         column, why = next(iter(version.refused.items()))
@@ -322,8 +324,9 @@ def _problem(
 
 
 def _unheld(decoded: Mapping[str, Decoded], reading: Reading) -> list[Column]:
-    """Why the mirror's place cannot hold the row of a change. A delete brings none, and there a key that
-    cannot be is the key of no row.
+    """Return why the mirror's store cannot hold the row of a change.
+
+    A delete has no row to store, and if its key is impossible, no row has that key.
     """
     if reading.impossible is None:
         return []
@@ -337,7 +340,7 @@ def _unheld(decoded: Mapping[str, Decoded], reading: Reading) -> list[Column]:
 
 
 def _has_other_key(reading: Reading) -> Column:
-    """Whether the key of a record has other columns than the mirror's."""
+    """Return whether the key of a record has other columns than the mirror's key (BOOLEAN)."""
     if not reading.key:
         return F.col("key_text").isNotNull()
     wanted = [F.lit(name) for name in sorted(reading.source_key)]
@@ -345,18 +348,21 @@ def _has_other_key(reading: Reading) -> Column:
 
 
 def _differs(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
-    """BOOLEAN: the row of a change has another key than its record, so that nobody can tell whose it is."""
+    """Return whether a change's row and record have different keys (BOOLEAN).
+
+    It is then unclear which key the row belongs to.
+    """
     names = {reading.names[name]: each for name, each in decoded.items()}
     same = [names[name].value.eqNullSafe(F.col("_key")[name]) for name in reading.key if name in names]
     return (F.col("op") != Op.DELETE) & ~reduce(Column.__and__, same, F.lit(True))
 
 
 def _doubts(reading: Reading, version: Version) -> list[Column]:
-    """Why a declared key cannot be told from a change's before image.
+    """Return the reasons why a declared key cannot be taken from a change's before image.
 
-    Under REPLICA IDENTITY DEFAULT PostgreSQL sends the columns of its own key alone. An update then has no
-    before image, and that of a delete holds nulls, zeros and defaults in all other columns (Debezium,
-    PostgreSQL connector, "replica identity"). A value that could be such a placeholder is not believed.
+    Under REPLICA IDENTITY DEFAULT, PostgreSQL sends only the columns of its own key. An update then has no
+    before image, and the before image of a delete has nulls, zeros and defaults in all other columns
+    (Debezium, PostgreSQL connector, "replica identity"). A value that could be a placeholder is not trusted.
     """
     listed = ", ".join(reading.from_rows)
     remedy = (
@@ -382,7 +388,7 @@ def _doubts(reading: Reading, version: Version) -> list[Column]:
 
 
 def _is_zero(value: Column, kind: DataType) -> Column:
-    """BOOLEAN: null, or what Debezium puts into a required column that it was not sent."""
+    """Return whether a value is null, or what Debezium puts into a required but unsent column (BOOLEAN)."""
     zeros = {
         StringType: F.lit(""),
         BooleanType: F.lit(False),

@@ -1,17 +1,17 @@
-"""How keys and values of records are written: as JSON, or as Avro with a schema registry.
+"""Encodings of record keys and values: JSON, or Avro with a schema registry.
 
-A key or value in Avro is a value in Avro's binary form, and the record says with which schema it was written:
+An Avro key or value is in Avro's binary form, and the record says which schema it was written with:
 
 - before the value, as the byte 0 and Confluent's id in four bytes ("Wire format"; Apicurio's converters with
   ``apicurio.registry.as-confluent``, and by default from version 3 on), or the byte 1 and a GUID in sixteen;
 - before the value, as the byte 0 and Apicurio's id in eight bytes (its converters by default before version
-  3; told by the first four being 0, as its own ``OptimisticFallbackIdHandler`` does);
+  3; recognized by the first four being 0, as in its own ``OptimisticFallbackIdHandler``);
 - in a header: ``__value_schema_id`` with the same bytes as Confluent's prefix, ``apicurio.value.globalId`` or
   ``apicurio.value.contentId`` with a number in eight bytes, and likewise for keys.
 
-The most significant byte of a number comes first. Each value is read with the schema that it was written
-with, and told as the JSON that JsonConverter would have written. A key that names no schema is text, as
-StringConverter and JsonConverter write it.
+Numbers are big-endian. Each value is read with the schema that it was written with, and converted to the JSON
+that JsonConverter would have written. A key that names no schema is text, as written by StringConverter and
+JsonConverter.
 """
 
 from __future__ import annotations
@@ -45,38 +45,38 @@ from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.read.watch import SourceWatch
 
 UNKNOWN_SCHEMA: Final = "the schema is not known yet"
-"""What the ``problem`` of a record whose schema has to be asked for begins with."""
+"""Prefix of the ``problem`` of a record whose schema has to be fetched from the registry."""
 
 _WHOLE: Final = 2**31 - 1
 _SPACES: Final = {IDS: 0, GUIDS: 0, GLOBAL_IDS: 1 << 61, CONTENT_IDS: 1 << 62}
 _OF_KEYS: Final = 1 << 60
-"""Ids of schemas are numbers of 64 bits: one of them tells each kind of name, and keys, from the others."""
+"""A schema id is a 64-bit number in which one bit each marks the kind of name, and keys."""
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Schemas of Connect as JsonConverter writes them, by id: those of values, and those of keys."""
+    """Connect schemas of values and of keys, by id, as JsonConverter writes them."""
 
     values: Mapping[int, str] = field(default_factory=dict)
     keys: Mapping[int, str] = field(default_factory=dict)
 
 
 class Encoding(Protocol):
-    """How keys and values of records are written."""
+    """The encoding of record keys and values."""
 
     @property
     def revision(self) -> int:
-        """Grows when `split` gives something else."""
+        """A number that grows whenever the result of `split` changes."""
 
     def split(self, names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
-        """Columns to select, one list after the other; see `lakemirror.driver.parse.envelopes.embedded`."""
+        """Return the columns to select, list by list; see `lakemirror.driver.parse.envelopes.embedded`."""
 
     def learn(self, unknown: Collection[str]) -> Documents:
-        """Ask for schemas that records name, as `unknown_schemas` has them; those that there are."""
+        """Fetch schemas that records name (see `unknown_schemas`); return those that exist."""
 
 
 def encoding_of(spec: PipelineSpec, secrets: Secrets, watch: SourceWatch) -> Encoding:
-    """The encoding of a pipeline's records; ``watch`` takes in whether its registry answers."""
+    """Return the encoding of a pipeline's records; ``watch`` records whether its registry answers."""
     registry = spec.envelope.schema_registry
     if spec.envelope.encoding == "json" or registry is None:
         return JsonEncoding()
@@ -86,12 +86,12 @@ def encoding_of(spec: PipelineSpec, secrets: Secrets, watch: SourceWatch) -> Enc
 
 
 def unknown_schemas(reason: str) -> set[str]:
-    """What a reason that begins with `UNKNOWN_SCHEMA` says is unknown."""
+    """Return the schemas that a reason with the prefix `UNKNOWN_SCHEMA` lists."""
     return set(reason.removeprefix(UNKNOWN_SCHEMA).removeprefix(": ").split(", "))
 
 
 class JsonEncoding:
-    """Documents of JSON, with or without their schema."""
+    """JSON documents, with or without an embedded schema."""
 
     revision = 0
 
@@ -104,8 +104,10 @@ class JsonEncoding:
 
 @dataclass(frozen=True)
 class _Name:
-    """One way in which a record may name the schema of its key or value: if it does, the ``kind`` of the
-    name, its bytes, and how many bytes stand before the value.
+    """One way in which a record may name the schema of its key or value.
+
+    ``there`` says whether the record does. ``kind`` is the kind of the name, ``raw`` holds its bytes, and
+    ``before`` is the number of bytes in front of the value.
     """
 
     there: Column
@@ -115,9 +117,11 @@ class _Name:
 
 
 class AvroEncoding:
-    """Avro with a schema registry, which ``schema`` asks. ``use_id`` is what Apicurio's converters wrote
-    before values (``apicurio.registry.use-id``); by default four bytes are an id of Confluent's API, and
-    eight a globalId. Unless it ``needs_keys``, those of records with a value are not looked at.
+    """Avro with a schema registry, which ``schema`` queries.
+
+    ``use_id`` is what Apicurio's converters wrote before values (``apicurio.registry.use-id``). By default,
+    four bytes are an id of Confluent's API, and eight a globalId. Without ``needs_keys``, the keys of records
+    with a value are ignored.
     """
 
     def __init__(
@@ -136,7 +140,10 @@ class AvroEncoding:
         return sum(map(len, self._schemas.values()))
 
     def learn(self, unknown: Collection[str]) -> Documents:
-        """Raises RegistryUnreachable. What is wrong with a schema is said by its records."""
+        """Fetch schemas that records name.
+
+        Raises RegistryUnreachable. A problem with a schema is reported on the records that use it.
+        """
         found: dict[str, dict[int, str]] = {"value": {}, "key": {}}
         for each in sorted(filter(None, unknown)):
             name, _, text = each.partition(" ")
@@ -153,7 +160,7 @@ class AvroEncoding:
         return Documents(found["value"], found["key"])
 
     def split(self, names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
-        """Payload and schema id of each name, and what is wrong with a record as its ``problem``."""
+        """Select the payload and schema id of each name, and a record's problem as ``problem``."""
         ids, read, told = [F.col("*")], [F.col("*")], []
         for name in names:
             ways = self._names(name)
@@ -181,8 +188,9 @@ class AvroEncoding:
         return {identity: schema for identity, schema in schemas if isinstance(schema, AvroSchema)}
 
     def _names(self, name: str) -> list[_Name]:
-        """The ways in which a record may name a schema, of which the first that is there holds: a header says
-        so for good, also where the value begins as if it had an id.
+        """Return the ways in which a record may name a schema; the first that is present applies.
+
+        A header always wins, even if the value begins as if it had an id.
         """
         document, header, size = F.col(name), F.col(f"{name}_header.value"), F.octet_length(name)
         confluents = F.col(f"{name}_header.key") == f"__{name}_schema_id"
@@ -220,7 +228,7 @@ class AvroEncoding:
             return f"{reference} of the registry is not a schema of Avro"
 
     def _problem(self, name: str) -> Column:
-        """STRING: what is wrong with a key or value; null where nothing is, or its schema is unknown."""
+        """Return the problem of a key or value (STRING); null if it has none or if its schema is unknown."""
         identity, body = F.col(f"{name}_schema_id"), F.col(f"{name}_body")
         wrong = F.when(~self._is_read(name), None).when(
             identity.isNull() & F.lit(name == "value"),
@@ -248,7 +256,7 @@ class AvroEncoding:
         return wrong
 
     def _is_read(self, name: str) -> Column:
-        """BOOLEAN: a key or value is there, and is needed."""
+        """Return whether a key or value is present and needed (BOOLEAN)."""
         needed = F.lit(True) if name == "value" or self._needs_keys else F.col("value").isNull()
         return F.col(name).isNotNull() & needed
 
@@ -256,7 +264,7 @@ class AvroEncoding:
         return next(str(each) for each in self._asked if _identity(name, each) == identity)
 
     def _unknown(self, names: Sequence[str]) -> Column:
-        """STRING: which schemas have to be asked for; null where all are known."""
+        """Return which schemas have to be fetched (STRING); null if all are known."""
         found = []
         for name in names:
             identity = F.col(f"{name}_schema_id")
@@ -273,7 +281,7 @@ class AvroEncoding:
 
 
 def _in_headers(name: str) -> Column:
-    """STRUCT: the last header that names the schema of a key or value; null where none does."""
+    """Return the last header that names the schema of a key or value (STRUCT); null if none does."""
     known = (f"__{name}_schema_id", f"apicurio.{name}.globalId", f"apicurio.{name}.contentId")
     found = F.filter("headers", lambda header: header["key"].isin(*known) & header["value"].isNotNull())
     return F.when(F.size("headers") > 0, F.get(found, F.size(found) - 1))
@@ -284,7 +292,7 @@ def _begins(raw: Column, byte: Column, size: int) -> Column:
 
 
 def _number(raw: Column) -> Column:
-    """BIGINT: the first eight bytes."""
+    """Return the first eight bytes as a BIGINT."""
     return F.conv(F.hex(F.substring(raw, 1, 8)), 16, -10).cast("bigint")
 
 
@@ -293,38 +301,44 @@ def _space(name: str, kind: str) -> int:
 
 
 def _schema_id(name: str, ways: Sequence[_Name]) -> Column:
-    """BIGINT: tells the schema of a key or value from others; null where it names none."""
+    """Return an id that identifies the schema of a key or value (BIGINT); null if it names none."""
     return F.coalesce(
         *[F.when(way.there, _number(way.raw).bitwiseXOR(F.lit(_space(name, way.kind)))) for way in ways]
     )
 
 
 def _identity(name: str, reference: Reference) -> int:
-    """What `_schema_id` makes of a name."""
+    """Return the id that `_schema_id` computes for a name."""
     raw = reference.raw[:8]
     return int.from_bytes(raw, "big", signed=len(raw) == 8) ^ _space(name, reference.kind)
 
 
 def _body(name: str, ways: Sequence[_Name]) -> Column:
-    """BINARY: the value without what names its schema."""
+    """Return the value without the bytes that name its schema (BINARY)."""
     before = [way for way in ways if way.before]
     cut = [F.when(way.there, F.substring(name, way.before + 1, _WHOLE)) for way in before]
     return F.when(F.col(f"{name}_header").isNotNull(), F.col(name)).otherwise(F.coalesce(*cut))
 
 
 def _column(name: str, identity: int) -> str:
-    """The column of a value that was read with a schema."""
+    """Return the name of the column for values read with a schema."""
     return f"{name}_{identity % 2**64:x}"
 
 
 def _decoded(name: str, identity: int, schema: AvroSchema) -> Column:
-    """STRUCT: the value, if it was written with this schema. Of what cannot be read all fields are null."""
+    """Return the value if it was written with this schema (STRUCT).
+
+    If it cannot be read, all its fields are null.
+    """
     mine = F.when(F.col(f"{name}_schema_id") == identity, F.col(f"{name}_body"))
     return from_avro(mine, schema.reader, {"mode": "PERMISSIVE"})
 
 
 def _unreadable(body: Column, decoded: Column, schema: AvroSchema) -> Column:
-    """BOOLEAN: all fields are null, and not because so many nulls were written, of a byte each."""
+    """Return whether a value could not be read (BOOLEAN).
+
+    Then all its fields are null, but not because that many nulls were written, of one byte each.
+    """
     nothing = reduce(
         Column.__and__, [decoded.getField(field).isNull() for field in schema.fields], F.lit(True)
     )
@@ -344,7 +358,7 @@ def _text(decoded: Column, schema: AvroSchema) -> Column:
 
 
 def _of_record(name: str, schemas: Mapping[int, AvroSchema]) -> Column:
-    """BIGINT: the id of a schema, null where it is one of a plain value, which has no columns."""
+    """Return the id of a schema (BIGINT); null for the schema of a plain value, which has no columns."""
     identity = F.col(f"{name}_schema_id")
     plain = [each for each, schema in schemas.items() if schema.plain]
     return F.when(~identity.isin(plain), identity) if plain else identity

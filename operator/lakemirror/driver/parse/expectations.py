@@ -1,12 +1,12 @@
 """``tables[].expectations``: conditions that the rows of a table should meet.
 
-Each event that shows a row is judged by itself, before events are reduced: so a verdict does not depend on
-batches or on the order of delivery. As with a CHECK constraint of Delta, a row meets a condition only where
-that is true; null does not do.
+Each event that shows a row is judged on its own, before events are reduced. A verdict therefore does not
+depend on batches or on the order of delivery. As with a CHECK constraint of Delta, a row meets a condition
+only if the condition is true; null does not count.
 
-What an event did not carry (`gaps`) was judged with the event that did. So an event that carries none of the
-columns that a condition reads is not judged; where it carries some of them, nobody can tell: then it goes to
-quarantine, unless violations are only counted.
+A value that an event did not carry (`gaps`) was judged with the event that did carry it. An event that
+carries none of the columns that a condition reads is therefore not judged. If it carries only some of them,
+the condition cannot be decided: the event goes to the quarantine, unless violations are only counted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from lakemirror.driver.codes import WITH_ROW
 from lakemirror.driver.parse.condition import Condition
 
 VIOLATIONS: Final = "violations"
-"""The column of an event frame that has the names of the expectations that the event's row does not meet;
-null where it meets all.
+"""The column of an event frame with the names of the expectations that the event's row does not meet.
+
+It is null if the row meets all of them.
 """
 _WHOLE: Final = "__lakemirror_event"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """An expectation of which the condition was checked; ``place`` is where the manifest has it."""
+    """An expectation with a checked condition; ``place`` is its place in the manifest."""
 
     name: str
     condition: Condition
@@ -40,9 +41,9 @@ class Expected:
 
 
 def judged(events: DataFrame, expected: Sequence[Expected], filtered: Condition | None) -> DataFrame:
-    """An event frame with the column `VIOLATIONS`, and with a ``problem`` where a record goes to quarantine.
+    """Add the column `VIOLATIONS` to an event frame, and a ``problem`` to records that go to the quarantine.
 
-    Judged are events that show a row, can be applied, and meet the filter, if there is one.
+    Only events that show a row, can be applied, and meet the filter, if there is one, are judged.
     """
     whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
     meets = [
@@ -70,7 +71,7 @@ def judged(events: DataFrame, expected: Sequence[Expected], filtered: Condition 
 
 
 def _sent(condition: Condition) -> tuple[Column, Column]:
-    """BOOLEAN, BOOLEAN: an event carries all columns that a condition reads, or none of them."""
+    """Return whether an event carries all columns that a condition reads, and whether it carries none."""
     gaps = F.coalesce("gaps", F.array().cast("array<string>"))
     left_out = [F.array_contains(gaps, name) for name in condition.columns]
     sent, nothing = F.lit(True), F.lit(bool(left_out))

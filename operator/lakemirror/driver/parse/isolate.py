@@ -1,6 +1,6 @@
-"""The last net under a batch: which records make its evaluation fail, found by bisection.
+"""The last safety net of a batch: finds the records that make its evaluation fail, by bisection.
 
-What a record holds should never make Spark throw; where it does all the same, only that record may suffer.
+The content of a record should never make Spark throw. If it does anyway, only that record may be affected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lakemirror.driver.errors import cause_of
 
 AT_MOST: Final = 32
-"""Records found in one batch; where more fail, it is not a record that is wrong."""
+"""Maximum number of failing records in one batch; if more fail, records are not the cause."""
 
 Probe = Callable[[DataFrame], object]
 Item = TypeVar("Item")
@@ -31,15 +31,18 @@ _ENVIRONMENT_TEXT = re.compile(
 
 
 def origin() -> Column:
-    """BIGINT: tells records from each other by where they stood; for raw records and classified events."""
+    """Return a hash of a record's place in its source, which identifies the record (BIGINT).
+
+    It works for raw records and classified events.
+    """
     return F.xxhash64("topic", "partition", "offset", "file", "row")
 
 
 def poisoned(frame: DataFrame, probe: Probe, error: Exception) -> dict[int, str]:
-    """The records of ``frame`` (by `origin`) for which ``probe`` fails, with the first line of their errors.
+    """Return the records of ``frame`` (by `origin`) for which ``probe`` fails, with one-line causes.
 
-    ``error`` is what the probe raised for the whole frame; it is raised again where no record is to blame:
-    the environment failed (see `is_poison`), or more than `AT_MOST` records.
+    ``error`` is what the probe raised for the whole frame. It is raised again if no record is to blame:
+    because the environment failed (see `is_poison`), or because more than `AT_MOST` records fail.
     """
     if not is_poison(error):
         raise error
@@ -63,9 +66,9 @@ def poisoned(frame: DataFrame, probe: Probe, error: Exception) -> dict[int, str]
 def bisect(
     items: Sequence[Item], fails: Callable[[Sequence[Item]], Exception | None], error: Exception
 ) -> dict[Item, Exception]:
-    """The items for which ``fails``, each with its error; the whole is known to fail with ``error``.
+    """Return the items for which ``fails`` returns an error, each with that error.
 
-    Raises ``error`` when they are more than `AT_MOST`.
+    All items together are known to fail with ``error``, which is raised if more than `AT_MOST` items fail.
     """
     found: dict[Item, Exception] = {}
     failing = [(items, error)] if items else []
@@ -85,12 +88,12 @@ def bisect(
 
 
 def without(frame: DataFrame, places: Mapping[int, str]) -> DataFrame:
-    """The other records."""
+    """Return the records that are not at ``places``."""
     return frame.where(~origin().isin(list(places)))
 
 
 def reason(places: Mapping[int, str]) -> Column:
-    """STRING: why a record cannot be read; null for those that can."""
+    """Return why a record cannot be read (STRING); null if it can."""
     found = F.lit(None).cast("string")
     for place, why in places.items():
         found = F.when(origin() == place, F.lit(f"the record cannot be read: {why}")).otherwise(found)
@@ -98,7 +101,7 @@ def reason(places: Mapping[int, str]) -> Column:
 
 
 def as_bad(raw: DataFrame, places: Mapping[int, str]) -> DataFrame:
-    """RAW records that cannot be classified as bad events, with what is known of them."""
+    """Turn the unclassifiable RAW records at ``places`` into bad events, with what is known about them."""
     return raw.where(origin().isin(list(places))).select(
         F.lit("bad").alias("kind"),
         reason(places).alias("reason"),
@@ -108,13 +111,13 @@ def as_bad(raw: DataFrame, places: Mapping[int, str]) -> DataFrame:
 
 
 def is_poison(error: BaseException) -> bool:
-    """Whether data can be to blame: not for a lost executor, a stopped context, or input and output."""
+    """Return whether data may be to blame: not for a lost executor, a stopped context or an I/O error."""
     head = "\n".join(str(error).splitlines()[:5])
     return not (_ENVIRONMENT_TEXT.search(head) or any(map(_ENVIRONMENT_CLASS.search, _classes(error))))
 
 
 def _classes(error: BaseException) -> Iterator[str]:
-    """Names of the error's class and of those that caused it, Java's too."""
+    """Yield the class names of the error and of its causes, including those in Java."""
     yield type(error).__name__
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     for _ in range(20):

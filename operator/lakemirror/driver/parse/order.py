@@ -1,9 +1,10 @@
-"""The order of the columns that the manifest names (``ordering.by: columns``): classified events -> events
-with their sequence, or with the reason why they have none.
+"""Orders changes by the columns that the manifest names (``ordering.by: columns``).
 
-Values are compared as what they are: numbers as numbers, dates and times as moments (in seconds since 1970;
-without a zone they are UTC). With a schema, that says what a value is; without one, its JSON does.
-docs/ordering.md tells the rules.
+Classified events -> events with their sequence, or with the reason why they have none.
+
+Values are compared by what they are: numbers as numbers, dates and times as moments (in seconds since 1970;
+without a zone they are UTC). The schema says what a value is; without a schema, its JSON does.
+docs/ordering.md describes the rules.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ SET_APART: Final = "no place"
 """``kind`` of an event that has no place in the order; ``reason`` says why."""
 
 GIVEN: Final = "_ordered_by"
-"""STRUCT of VARIANT: the values that order an event, where its envelope has them from elsewhere than its row.
-"""
+"""The values that order an event (STRUCT of VARIANT), if its envelope takes them from outside its row."""
 
 _NUMBERS: Final = "^(BIGINT|DECIMAL|DOUBLE|FLOAT|INT|SMALLINT|TINYINT)"
 _MOMENT: Final = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?$"
@@ -50,16 +50,17 @@ _FULL: Final = "in PostgreSQL set REPLICA IDENTITY FULL on the table"
 def steps(
     envelope: Envelope, ordering: Ordering, known: Mapping[int, str], columns: Sequence[str]
 ) -> list[list[Column]]:
-    """What is selected from classified events, one list after the other; nothing where the order is another.
+    """Return the columns to select from classified events, one list after the other.
 
-    ``columns`` are those of a classified event, ``known`` the schema documents that are known, by id. An
-    event whose schema is not among them is set apart, so that the caller learns of it and asks again.
+    The result is empty for other values of ``ordering.by``. ``columns`` are those of a classified event,
+    ``known`` the known schema documents by id. An event whose schema is not known is set apart, so that the
+    caller learns about the schema and tries again.
     """
     if ordering.by != "columns":
         return []
     names = ordering.columns or []
     custom = envelope.format == "custom"
-    # Debezium writes decimals as bytes, in base64, and without a schema nothing tells these from digits.
+    # Debezium writes decimals as base64 bytes, which cannot be told from digits without a schema.
     texts = envelope.format not in ("debezium", "debezium-flat")
     declared = {each: _declared(text, names if custom else None) for each, text in known.items()}
     unreadable = [each for each, fields in declared.items() if fields is None]
@@ -95,7 +96,7 @@ def steps(
 
 
 def _placed(seq: Column, columns: Sequence[str]) -> list[Column]:
-    """The columns of a classified event."""
+    """Return the columns of a classified event."""
     apart = F.col("_reason").isNotNull()
     change = F.col("kind").isin("change", "truncate")
     changed = {
@@ -108,7 +109,7 @@ def _placed(seq: Column, columns: Sequence[str]) -> list[Column]:
 
 
 class _Decoder:
-    """Reads one column of the events of some ``schemas``, in which it has the same type."""
+    """Reads one column from the events of those ``schemas`` in which it has the same type."""
 
     def __init__(self, field: Field) -> None:
         self.field = field
@@ -121,8 +122,9 @@ class _Decoder:
 
 
 def _declared(document: str, paths: Sequence[str] | None) -> dict[str, Field] | None:
-    """The columns of a schema document by name, or what it has at the ``paths`` of a custom record; None
-    where it cannot be read.
+    """Return the columns of a schema document by name, or what it has at the ``paths`` of a custom record.
+
+    Returns None if the document cannot be read.
     """
     try:
         if paths is None:
@@ -134,12 +136,12 @@ def _declared(document: str, paths: Sequence[str] | None) -> dict[str, Field] | 
 
 
 def _text(name: str, *, custom: bool) -> Column:
-    """STRING: a JSON object with the value of a column."""
+    """Return a JSON object with the value of a column (STRING)."""
     return F.to_json(F.struct(F.col(GIVEN)[name].alias(name))) if custom else F.col("_image")
 
 
 def _decoders(name: str, declared: Mapping[int, Mapping[str, Field] | None]) -> list[_Decoder]:
-    """One decoder for each type that a column has in the known schemas."""
+    """Return one decoder for each type that a column has in the known schemas."""
     found: dict[str, _Decoder] = {}
     for identity, fields in declared.items():
         if fields and name in fields:
@@ -148,8 +150,10 @@ def _decoders(name: str, declared: Mapping[int, Mapping[str, Field] | None]) -> 
 
 
 def _value(name: str, index: int, decoders: Sequence[_Decoder], *, texts: bool) -> Column:
-    """STRUCT: what an event has in a column. ``there``, ``null``; ``value`` of type `VALUE`, null where it
-    is no number and no moment; ``placeholder``: it could stand for a value that was not sent; ``shown``.
+    """Return what an event has in a column (STRUCT).
+
+    The fields are ``there``, ``null``, ``value`` (of type `VALUE`, null if it is neither a number nor a
+    moment), ``placeholder`` (whether it could stand for a value that was not sent) and ``shown``.
     """
     variant = F.col("_values")[name]
     text = variant.cast("string")
@@ -172,7 +176,7 @@ def _value(name: str, index: int, decoders: Sequence[_Decoder], *, texts: bool) 
 
 
 def _of(decoded: Decoded, kind: DataType) -> Column:
-    """A decoded value as `VALUE`; null where it has none."""
+    """Return a decoded value as `VALUE`; null if it has none."""
     value = decoded.value
     for lost in (decoded.gap, decoded.unrepresentable, decoded.misfit):
         if lost is not None:
@@ -189,7 +193,7 @@ def _of(decoded: Decoded, kind: DataType) -> Column:
 
 
 def _of_text(text: Column, *, digits: bool) -> Column:
-    """A moment in ISO text as `VALUE`, and ``digits`` as a number; null of other text."""
+    """Return ISO text of a moment as `VALUE`, and with ``digits`` also a number; null for other text."""
     moment = F.when(text.rlike(_MOMENT), _seconds(text.try_cast("timestamp")))
     return F.when(text.rlike(_DIGITS), text.try_cast(VALUE)).otherwise(moment) if digits else moment
 
@@ -200,12 +204,12 @@ def _seconds(moment: Column) -> Column:
 
 
 def _is_known(schemas: list[int]) -> Column:
-    """BOOLEAN: an event has no schema, or one of these."""
+    """Return whether an event has no schema, or one of these (BOOLEAN)."""
     return F.col("schema_id").isNull() | F.col("schema_id").isin(schemas)
 
 
 def _reason(names: Sequence[str], *, custom: bool) -> Column:
-    """Why an event has no place."""
+    """Return why an event has no place in the order."""
     op, listed = F.col("op"), ", ".join(names)
     because = f"ordering.columns ({listed})"
     reasons = [
@@ -239,6 +243,9 @@ def _reason(names: Sequence[str], *, custom: bool) -> Column:
 
 
 def _may_be_made_up(name: str, part: Column) -> Column:
-    """BOOLEAN: a value could stand for one that PostgreSQL did not send. The columns of a key always are."""
+    """Return whether a value could stand for one that PostgreSQL did not send (BOOLEAN).
+
+    Key columns always count as such.
+    """
     keys = F.coalesce(F.json_object_keys("key_text"), F.array())
     return F.array_contains(keys, name) | part["null"] | part["placeholder"]

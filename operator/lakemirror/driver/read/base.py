@@ -1,4 +1,4 @@
-"""What every source yields: raw records in micro-batches, with provenance."""
+"""The interface of all sources: raw records in micro-batches, with provenance."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ RAW = (
 )
 """Schema of a raw record.
 
-``key`` and ``value`` are the bytes of the record (null for a null payload). ``file`` and ``row``
-say where a record of a file stood and are null for Kafka. ``problem`` is null unless the record
-itself could not be read (a line that is not a record): then it says why, ``value`` holds the raw
-bytes and the other columns may be null.
+``key`` and ``value`` are the bytes of the record (null for a null payload). ``file`` and ``row`` are the
+place of a record in a file, and null for Kafka. ``problem`` is null unless the record itself could not be
+read (such as a line that is not a record). In that case it says why, ``value`` holds the raw bytes, and the
+other columns may be null.
 """
 
 RAW_NAMES = (
@@ -33,14 +33,16 @@ RAW_NAMES = (
 
 
 CONTENT: Final = "lakemirror.sha256"
-"""The header of a row of a file that has the hash of the file's content."""
+"""The header that holds the hash of the file's content, for a row from a file."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of rows. ``place`` is what its records have as ``file``, ``sha256`` the hash of its content.
-    ``again``: it is read though tables may have it. ``table`` is the only one for which the batch has it, if
-    it is not there for all.
+    """A file of rows.
+
+    ``place`` is the value of ``file`` in its records, and ``sha256`` the hash of its content. ``again`` says
+    that the file is read even though tables may already have it. ``table`` is set if the batch contains the
+    file for that table only, and None if for all.
     """
 
     place: str
@@ -56,12 +58,12 @@ def _nothing_known(_: Exception) -> Exception | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """What identifies one micro-batch.
+    """The identity of one micro-batch.
 
-    ``extent`` is the JSON-able range of input it covers, the same in any replay: for Kafka
-    ``{"topic": {"partition": [from, until]}}``, for files ``{"files": [[name, sha256], ...]}``.
-    ``files`` are files of rows, which it has whole. ``explain`` gives what to raise in place of an error
-    that says that the source no longer has the records; None for other errors.
+    ``extent`` is the range of input that it covers, as a JSON-compatible value that is the same in any
+    replay: for Kafka ``{"topic": {"partition": [from, until]}}``, for files ``{"files": [[name, sha256],
+    ...]}``. ``files`` are the files of rows that it contains completely. ``explain`` returns the error to
+    raise instead of one that means that the source no longer has the records, and None for other errors.
     """
 
     query_id: str
@@ -72,7 +74,7 @@ class Batch:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Raise what explains an error from inside, if there is such a thing (``explain``)."""
+        """Replace errors raised inside by what ``explain`` returns for them, if anything."""
         try:
             yield
         except Exception as error:
@@ -83,16 +85,16 @@ class Batch:
 
     @property
     def note(self) -> dict[str, Any]:
-        """What its commits say of it."""
+        """What the batch's commits record about it."""
         return {"query": self.query_id, "batch": self.batch_id, "extent": self.extent}
 
 
 @dataclass(frozen=True)
 class Lag:
-    """What a source still holds: records (None where it cannot be known), and if nothing is left.
+    """What a source still holds: the number of records (None if unknown), and whether nothing is left.
 
-    ``had_all_at`` is the last moment (of `time.monotonic`) of which it is known that all is applied that the
-    source had then; None where only ``caught_up`` tells.
+    ``had_all_at`` is the latest moment (of `time.monotonic`) for which it is known that everything the source
+    had then is applied. It is None if only ``caught_up`` is known.
     """
 
     records: int | None
@@ -102,18 +104,18 @@ class Lag:
 
 @dataclass(frozen=True)
 class Committed:
-    """The last batch that is done, and when it was."""
+    """The last batch that is done, and when it was completed."""
 
     batch_id: int
     at: datetime
 
 
 class Feed(Protocol):
-    """A source: hands micro-batches to ``apply`` exactly in order, replaying after a crash.
+    """A source that hands micro-batches to ``apply`` in exact order, and replays after a crash.
 
-    A batch is recorded durably before ``apply`` sees it and marked done after ``apply`` returned;
-    a batch that was recorded and not marked done is handed over again, with the same extent.
-    ``query_id`` stands for the checkpoint in what its batches write; see ``checkpoint.identity``.
+    A batch is recorded durably before ``apply`` sees it, and marked as done after ``apply`` has returned. A
+    batch that was recorded but not marked as done is handed over again, with the same extent. ``query_id``
+    identifies the checkpoint in what its batches write; see ``checkpoint.identity``.
     """
 
     query_id: str
@@ -125,18 +127,18 @@ class Feed(Protocol):
         once: bool,
         stopping: Callable[[], bool],
     ) -> None:
-        """Run until ``stopping()``, or until all that was there at the start was applied."""
+        """Run until ``stopping()``, or with ``once``, until the input present at the start is applied."""
 
     def lag(self) -> Lag: ...
 
     def from_its_beginning(self) -> Source:
-        """The source from where this checkpoint began to read it."""
+        """Return the source, starting where this checkpoint started to read it."""
 
     def committed(self) -> Committed | None:
-        """The last batch that the checkpoint has as done; None before the first."""
+        """Return the last batch that the checkpoint marks as done, or None before the first."""
 
     def pending(self) -> Iterator[Batch]:
-        """Batches recorded and not marked done."""
+        """Return the batches that are recorded but not marked as done."""
 
     def close(self) -> None:
-        """Give back what the feed holds, such as connections."""
+        """Release the feed's resources, such as connections."""

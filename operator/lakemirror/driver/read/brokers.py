@@ -1,4 +1,4 @@
-"""Why Kafka brokers do not answer, and what to do about it: their client says the least of it."""
+"""Explains why Kafka brokers do not answer, and what to do about it. Their client says very little."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from lakemirror.driver.errors import cause_of
 
 _CONNECT_SECONDS = 5.0
 _IN_VAIN = ("TimeoutException", "ConfigException", "KafkaException", "DisconnectException")
-"""Errors of the client that do not say what is wrong with the connection."""
+"""Client errors that do not say what is wrong with the connection."""
 _FIELD = "spec.source.kafka.security"
 _NO_TOKEN = re.compile(r"\bLoginException\b|No OAuth Bearer tokens")
 _BAD_TOKEN = re.compile(r"^SaslAuthentication|PEM truststore|CERTIFICATE entries|Could not parse certificate")
-"""What may come of having no token, too: the last one has expired, or the certificate is the endpoint's."""
+"""Errors that a missing token may cause, too.
+
+The last token has expired, or the certificate is the endpoint's.
+"""
 _REFUSED = re.compile(
     r"\b(\w+(Authentication|Authorization)|Login|UnsupportedSaslMechanism|IllegalSaslState)Exception\b"
 )
@@ -92,7 +95,7 @@ _TOKEN_REMEDIES: _Remedies = (
         "the token endpoint cannot be reached: check {field}.oauth.tokenEndpointUrl, and that it runs",
     ),
 )
-"""The same of a token endpoint."""
+"""The same for a token endpoint."""
 
 
 def why_away(
@@ -101,9 +104,11 @@ def why_away(
     security: KafkaSecurity | None = None,
     get_token: Callable[[], None] = lambda: None,
 ) -> str:
-    """What keeps the client from the brokers, in one line: its own ``error`` where that tells, such as a
-    failed authentication, and else what connecting to each of the servers gives. ``get_token`` raises what
-    keeps it from the token that it would log in with.
+    """Explain in one line why the client cannot reach the brokers.
+
+    The client's own ``error`` is used if it is informative, such as a failed authentication. Otherwise, the
+    result of connecting to each server is used. ``get_token`` raises the error that prevents the client from
+    getting the token that it would log in with.
     """
     said = cause_of(error)
     if security is not None and security.oauth is not None:
@@ -128,12 +133,12 @@ def why_away(
 
 
 def refuse(error: Exception) -> bool:
-    """Whether ``error`` says that the brokers do not let the client in, or not at a topic."""
+    """Return whether ``error`` says that the brokers refuse the client, or refuse it access to a topic."""
     return _REFUSED.search(str(error)) is not None
 
 
 def _why_no_token(get_token: Callable[[], None], security: KafkaSecurity) -> str | None:
-    """What keeps the client from a token; None if nothing does."""
+    """Return why the client cannot get a token, or None if it can."""
     try:
         get_token()
     except Exception as error:
@@ -153,7 +158,7 @@ def _remedy(said: str, security: KafkaSecurity | None, remedies: _Remedies) -> s
 
 
 def _connecting(server: str) -> str | None:
-    """Why no connection to ``server`` (host:port) can be made; None if one can."""
+    """Return why no connection to ``server`` (host:port) can be made, or None if one can."""
     host, _, port = server.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):

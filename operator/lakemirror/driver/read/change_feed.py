@@ -1,18 +1,18 @@
 """The change feed of a Delta table as a source.
 
-A batch is a range of versions, read with ``readChangeFeed``; the first one of a new checkpoint is the whole
-table, unless the manifest says where to start. (https://docs.delta.io/latest/delta-change-data-feed.html)
-The changes of a table that keeps no feed and tracks its rows (``delta.enableRowTracking``) are computed when
-they are read: by Spark's ``CHANGES``, which Delta offers from 4.4 on, by a setting of its own.
+A batch is a range of versions, read with ``readChangeFeed``. The first batch of a new checkpoint is the whole
+table, unless the manifest says where to start. (https://docs.delta.io/latest/delta-change-data-feed.html) If
+a table keeps no feed but tracks its rows (``delta.enableRowTracking``), its changes are computed when they
+are read: by Spark's ``CHANGES``, which Delta supports from 4.4 on, behind a setting of its own.
 
-The checkpoint holds, beside the query id (``metadata.json``)::
+Besides the query ID (``metadata.json``), the checkpoint holds::
 
-    changes/offsets/<N>.json  written before batch N is applied: its versions, and the table's id
+    changes/offsets/<N>.json  written before batch N is applied: its versions, and the table's ID
     changes/commits/<N>.json  written after batch N was applied
 
-A row of the feed becomes a change event in Debezium's form, and its version the high part of its offset.
-Then comes a bit that is 0 where a row is gone, for a key that a version deletes and inserts exists then,
-and a hash that tells the rows of a version from each other.
+A row of the feed becomes a change event in Debezium's form. Its offset consists of the version, a bit, and a
+hash. The version is the high part. The bit is 0 if the row is gone, because a key that a version both deletes
+and inserts exists afterwards. The hash distinguishes the rows of a version.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.waiting import pause
 
 _MOST_VERSIONS: Final = 1000
-"""Versions of one batch."""
+"""The maximum number of versions in one batch."""
 _OFFSETS, _COMMITS = "changes/offsets", "changes/commits"
 _FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 _ROW_IDS: Final = "_metadata"
-"""The column with the identities of rows, by which Spark computes changes."""
+"""The column with the row IDs that Spark computes changes from."""
 _OFFERS_CHANGES: Final = "spark.databricks.delta.changelogV2.enabled"
 _SCHEMA_AS_OF: Final = "spark.databricks.delta.changeDataFeed.allowTimeTravelOptionsForSchema"
 _ROW_TRACKING: Final = "delta.enableRowTracking"
@@ -82,13 +82,14 @@ _HASH_BITS: Final = 32
 
 
 class FeedLost(PipelineStopped):
-    """The feed does not have the changes that come next, or it is another table's."""
+    """The feed does not have the next changes, or belongs to another table."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions of a batch, both included, of the table with this id; without ``first``, the whole table
-    as of ``until``.
+    """The versions of a batch, both inclusive, of the table with this ID.
+
+    Without ``first``, the batch is the whole table as of ``until``.
     """
 
     table_id: str
@@ -102,7 +103,7 @@ class Versions:
 
 @dataclass(frozen=True)
 class _Newest:
-    """The table's id, its newest version, and the schema of that."""
+    """The table's ID, its newest version, and the schema of that version."""
 
     table_id: str
     version: int
@@ -110,8 +111,10 @@ class _Newest:
 
 
 class ChangeFeed:
-    """See ``base.Feed``. ``key`` are the columns that the manifest declares as the key of the table's rows;
-    without any they are those of the mirror that the table is, if it is one of Lakemirror's.
+    """See ``base.Feed``.
+
+    ``key`` returns the columns that the manifest declares as the key of the table's rows. If it declares none
+    and the table is a mirror made by Lakemirror, the mirror's key is used.
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class ChangeFeed:
         self._watch = watch or SourceWatch()
         self._caught_up = False
         self._schema: str | None = None
-        """The table's schema as it was when all versions up to the newest had it."""
+        """The schema that all remaining versions, up to the newest one, were known to have."""
         self.name = name_of(source)
         started = bool(numbered(storage, _OFFSETS))
         self.query_id = identity.query_id(storage, "changeFeed", started=started)
@@ -163,7 +166,7 @@ class ChangeFeed:
         return Lag(0 if self._caught_up else None, self._caught_up)
 
     def from_its_beginning(self) -> Source:
-        """The source, as a new checkpoint would read it."""
+        """Return the source as a new checkpoint would read it."""
         return Source(change_feed=self._source)
 
     def committed(self) -> Committed | None:
@@ -177,7 +180,7 @@ class ChangeFeed:
         return (self._batch(number, versions) for number, versions in self._pending())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the feed holds no resources."""
 
     # -- which versions ---------------------------------------------------------------------------
 
@@ -203,7 +206,10 @@ class ChangeFeed:
         return _Newest(str(about.id()), int(newest.version()), str(about.schemaString()))
 
     def _next(self, newest: _Newest, latest: int) -> tuple[int, Versions | None]:
-        """The number of the next batch and its versions; None where there are none up to the ``latest``."""
+        """Return the number of the next batch and its versions.
+
+        The versions are None if there are none up to ``latest``.
+        """
         table_id = newest.table_id
         numbers = numbered(self._storage, _OFFSETS)
         if not numbers:
@@ -225,8 +231,10 @@ class ChangeFeed:
         return max(numbers, default=-1) + 1, Versions(table_id, until, first)
 
     def _of_one_schema(self, first: int, until: int, newest: _Newest) -> int:
-        """The last version up to ``until`` before the table's columns change: Delta reads changes with one
-        schema, and none from before a column got another type or name, or was dropped.
+        """Return the last version up to ``until`` before the table's columns change.
+
+        Delta reads changes with one schema. It reads none from before a column was renamed, changed its type,
+        or was dropped.
         """
         if self._schema == newest.schema:
             return until
@@ -241,7 +249,7 @@ class ChangeFeed:
                 middle = (same + other) // 2
                 same, other = (middle, other) if self._schema_at(middle) == schema else (same, middle)
             return same
-        except PySparkException:  # a version is gone: reading its changes says so
+        except PySparkException:  # a version is gone: reading its changes will report it
             return until
 
     def _schema_at(self, version: int) -> str:
@@ -249,7 +257,10 @@ class ChangeFeed:
         return self._load(reader).schema.json()
 
     def _start(self, latest: int) -> int | None:
-        """The first version that a new checkpoint reads; None: the whole table, and then its changes."""
+        """Return the first version that a new checkpoint reads.
+
+        None means the whole table, followed by its changes.
+        """
         asked = self._source.starting_version
         if asked is not None and asked > latest + 1:
             raise FeedLost(
@@ -273,7 +284,7 @@ class ChangeFeed:
                 "that driver, or give this pipeline a checkpoint of its own"
             )
 
-    # -- what they hold ---------------------------------------------------------------------------
+    # -- their contents ---------------------------------------------------------------------------
 
     def _apply(self, apply: Callable[[DataFrame, Batch], None], number: int, versions: Versions) -> None:
         batch = self._batch(number, versions)
@@ -294,7 +305,7 @@ class ChangeFeed:
         return Batch(self.query_id, number, versions.extent, explain=explain)
 
     def _records(self, versions: Versions) -> DataFrame:
-        """The changes as RAW records."""
+        """Return the changes as RAW records."""
         reader = self._spark.read.format("delta")
         if versions.first is None:
             whole = self._load(reader.option("versionAsOf", versions.until))
@@ -310,8 +321,9 @@ class ChangeFeed:
         return self._as_records(changes, net=self._source.net_changes)
 
     def _told(self, reader: DataFrameReader, versions: Versions, properties: Mapping[str, str]) -> DataFrame:
-        """The changes as the feed has them, with the columns of the last of their versions. Where columns are
-        mapped, Delta takes these by itself, and otherwise the newest ones.
+        """Return the changes from the feed, with the columns of the last of the ``versions``.
+
+        If columns are mapped, Delta uses these on its own. Otherwise it would use the newest ones.
         """
         if self._schema is not None or properties.get(MAPPING_PROPERTY, "none") != "none":
             return self._load(reader)
@@ -320,7 +332,7 @@ class ChangeFeed:
 
     @contextmanager
     def _set(self, name: str) -> Iterator[None]:
-        """A setting of Spark is on meanwhile."""
+        """Turn on a Spark setting for the duration of the context."""
         before = self._spark.conf.get(name, "false")
         self._spark.conf.set(name, "true")
         try:
@@ -329,14 +341,14 @@ class ChangeFeed:
             self._spark.conf.set(name, str(before))
 
     def _computed(self, bounds: Mapping[str, str]) -> DataFrame:
-        """The changes as Spark computes them, of files and the identities of rows."""
+        """Return the changes that Spark computes from files and row IDs."""
         name = self._source.table or f"delta.{quoted(str(self._source.path))}"
         with self._set(_OFFERS_CHANGES):
             reader = self._spark.read.options(computeUpdates="true", **bounds)
             return reader.changes(name).drop(_ROW_IDS)
 
     def _as_changes(self, whole: DataFrame, version: int) -> DataFrame:
-        """The rows of a version, as the feed would tell them."""
+        """Return the rows of a version in the form of the feed."""
         made = self._table().history().where(F.col("version") == version).select("timestamp").first()
         return whole.withColumns(
             {
@@ -376,7 +388,10 @@ class ChangeFeed:
     def _net(
         self, changes: DataFrame, fields: Sequence[StructField], key: Sequence[StructField]
     ) -> DataFrame:
-        """What the changes of each key come to: nothing where the row is as it was, or was not there."""
+        """Return the net change of each key.
+
+        There is none if the row is the same as before, or exists neither before nor after.
+        """
         if not key:
             raise LakemirrorError(
                 f"source.changeFeed.netChanges: nothing says what the key of {self._place} is: declare "
@@ -396,7 +411,7 @@ class ChangeFeed:
         )
 
     def _key(self, fields: Sequence[StructField], known: Sequence[str]) -> list[StructField]:
-        """The fields of the key, ``known`` unless the manifest declares others; none where nothing says."""
+        """Return the fields of the key, ``known`` unless the manifest declares another. Empty if unknown."""
         names = self._declared(self.name) or known
         by_name = {field.name: field for field in fields}
         missing = [name for name in names if name not in by_name]
@@ -430,11 +445,11 @@ class ChangeFeed:
         return found
 
     def _snapshot(self) -> Any:
-        """The newest one; AnalysisException where there is no Delta table."""
+        """Return the newest snapshot. Raises AnalysisException if there is no Delta table."""
         return snapshot(self._spark, path_of(self._table()))
 
     def _explained(self, error: Exception, versions: Versions) -> FeedLost | None:
-        """What an error says, if it says that the feed does not have the changes."""
+        """Return a FeedLost that explains the error, or None if the error does not mean missing changes."""
         whole = versions.first is None
         which = f"version {versions.until}" if whole else f"versions {versions.first} to {versions.until}"
         if "DELTA_MISSING_CHANGE_DATA" in str(error):
@@ -457,18 +472,18 @@ class ChangeFeed:
         return None
 
     def _lacks_file(self, error: Exception) -> bool:
-        """Whether an error says that a file of this table is not there: mirrors have files, too."""
+        """Return whether an error says that a file of this table is missing. Mirrors have files, too."""
         if _NO_FILE.search(str(error)) is None:
             return False
         try:
             place = path_of(self._table())
-        except PySparkException:  # the table is not there either
+        except PySparkException:  # the table does not exist either
             return True
         return urlsplit(place).path in str(error)
 
 
 def _keeps_feed(properties: Mapping[str, str]) -> bool:
-    """Whether changes are read from a table's feed: unless they can only be computed."""
+    """Return whether changes are read from a table's feed. They are, unless they can only be computed."""
     return _is_on(properties, CHANGE_FEED_PROPERTY) or not _is_on(properties, _ROW_TRACKING)
 
 
@@ -477,7 +492,7 @@ def _is_on(properties: Mapping[str, str], name: str) -> bool:
 
 
 def name_of(source: ChangeFeedSource) -> TableName:
-    """What the table is called in ``tables`` and in the target: the last parts of its name or path."""
+    """Return the table's name in ``tables`` and in the target: the last parts of its name or path."""
     if source.table is not None:
         *schema, table = parts_of(source.table)
         padded = [None, None, *schema]
@@ -516,12 +531,12 @@ def _payload(fields: Sequence[StructField], name: TableName) -> Column:
 
 
 def _is_gone(kind: str = "_change_type") -> Column:
-    """BOOLEAN: after such a change its row is not there."""
+    """BOOLEAN: whether the row no longer exists after a change of this type."""
     return F.col(kind).isin(*_GONE)
 
 
 def _without_preimages(changes: DataFrame, key: Sequence[StructField]) -> DataFrame:
-    """The changes without the rows before updates, but for those whose key is no more afterwards."""
+    """Return the changes without preimages of updates, except those whose key no longer exists afterwards."""
     others = changes.where("_change_type <> 'update_preimage'")
     if not key:
         return others
@@ -534,13 +549,13 @@ def _without_preimages(changes: DataFrame, key: Sequence[StructField]) -> DataFr
 
 
 def _told_apart() -> Column:
-    """BIGINT: tells the rows of a version from each other, equal ones too, the same in any reading."""
+    """BIGINT: distinguishes the rows of a version, even equal ones. Each reading gives the same values."""
     alike = Window.partitionBy("version", "gone", "key", "value").orderBy(F.lit(1))
     return F.xxhash64("key", "value", F.row_number().over(alike))
 
 
 def _offset() -> Column:
-    """BIGINT: the version, whether the row is there afterwards, and a hash."""
+    """BIGINT: the version, whether the row exists afterwards, and a hash."""
     low = F.pmod("row", F.lit(2**_HASH_BITS))
     there = F.when(F.col("gone"), 0).otherwise(2**_HASH_BITS)
     return F.col("version") * F.lit(2 ** (_HASH_BITS + 1)) + there + low

@@ -1,8 +1,8 @@
-"""Topics that Kafka compacts: records that may be gone before they were read.
+"""Topics that Kafka compacts, so that records may be gone before they are read.
 
-Compaction keeps the newest record of each key. Of a row that was deleted that is Kafka's tombstone, which
-changes no row by itself, so that a delete that is compacted away leaves its row in the mirror. A record is
-safe until it is older than the topic's ``min.compaction.lag.ms`` (Kafka documentation, topic configs).
+Compaction keeps the newest record of each key. For a deleted row, that is Kafka's tombstone, which changes no
+row on its own. If the delete event is compacted away, the row therefore stays in the mirror. A record is safe
+until it is older than the topic's ``min.compaction.lag.ms`` (Kafka documentation, topic configs).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from lakemirror.driver.read.offset_log import Offsets
 
 
 def overdue(position: Offsets, safe: Offsets, ends: Offsets) -> list[str]:
-    """The topics with records that are still to be read and no longer safe.
+    """Return the topics that have unread records which are no longer safe.
 
-    ``safe``: the first offset of each partition whose record is young enough, or -1 where there is none.
+    ``safe`` is the first offset of each partition whose record is recent enough, or -1 if there is none.
     """
     return [
         topic
@@ -28,12 +28,12 @@ def overdue(position: Offsets, safe: Offsets, ends: Offsets) -> list[str]:
 
 
 def is_read(position: Mapping[int, int], ends: Mapping[int, int]) -> bool:
-    """Whether all of a topic is read that it had."""
+    """Return whether everything that a topic had is read."""
     return all(position.get(partition, 0) >= end for partition, end in ends.items())
 
 
 def warning(topic: str, lag_ms: int) -> str:
-    """What a person should know of a topic that is overdue."""
+    """Return the warning about a topic that is overdue."""
     return (
         f"topic {topic} is compacted and has records that are older than its min.compaction.lag.ms "
         f"({lag_ms}) and not read yet: deletes among them may have been compacted away, which leaves their "

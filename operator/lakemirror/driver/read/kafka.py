@@ -1,8 +1,9 @@
-"""Kafka topics as a source: one streaming query, whose own checkpoint says which offsets each batch has.
+"""Kafka topics as a source: one streaming query, whose own checkpoint records the offsets of each batch.
 
-Beside it ``kafka/topics.json`` remembers each topic's id, where its partitions ended when they were seen
-last, and whether it was once read as a whole. So a topic that was deleted is told from one that was deleted
-and made again, whose offsets mean other records, and both from records that are gone before they were read.
+Beside that checkpoint, ``kafka/topics.json`` remembers each topic's ID, where its partitions ended when they
+were last seen, and whether it was ever read completely. This distinguishes three cases: a topic that was
+deleted, a topic that was deleted and recreated, whose offsets now mean other records, and records that were
+lost before they were read.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ _TASKS_PER_CORE = 2
 
 
 class SourceLost(PipelineStopped):
-    """Records are gone from Kafka before they were read, or a topic is not the one that was read before."""
+    """Records were lost from Kafka before they were read, or a topic is not the one that was read before."""
 
 
 class KafkaFeed:
     """Topics as a source; see ``base.Feed``. A batch's extent is ``{topic: {partition: [from, until]}}``.
 
-    ``secrets`` has the keys of the Secret that ``security`` names, as text. ``watch`` takes in whether the
+    ``secrets`` has the keys of the Secret that ``security`` names, as text. ``watch`` records whether the
     brokers answer.
     """
 
@@ -78,13 +79,13 @@ class KafkaFeed:
         self._admin = KafkaAdmin(spark, self._client)
         self._log = OffsetLog(storage)
         self._ends: tuple[float, Offsets] | None = None
-        """When the brokers were asked, and where partitions ended that have not all been read up to there."""
+        """When the brokers were asked, and where the partitions ended then, until all of that is read."""
         self._had_all_at: float | None = None
         self._calls = threading.Lock()
         self._draining = threading.Event()
         self._failure: BaseException | None = None
         self._session: SparkSession | None = None
-        """The one in which the running query's batches are; see `_of_one_session`."""
+        """The session of the running query's batches; see `_of_one_session`."""
         self._position = self._log.position()
         self._applied: int | None = None
         self._there: set[str] = set()
@@ -104,21 +105,21 @@ class KafkaFeed:
             try:
                 self._run_query(apply, once=once, stopping=stopping, lax=deleted)
             except StreamingQueryException as error:
-                # Spark ends the query when a topic is gone, also one without anything left to read.
+                # Spark ends the query when a topic is gone, even if nothing was left to read in it.
                 if brokers.refuse(error):
-                    self._admin.close()  # which may be logged in from before
+                    self._admin.close()  # its connection may still use an older login
                 if self._check_topics() and not deleted:
                     continue
                 if self._forget_unseeing():
                     continue
-                if brokers.refuse(error):  # some of the brokers do, or did
+                if brokers.refuse(error):  # some of the brokers refuse the client, or did
                     with self._asking():
                         raise
                 if _tells_of_loss(str(error)):
                     raise SourceLost(_lost_text(cause_of(error))) from error
                 raise
             self._checked = time.monotonic() - _CHECK_SECONDS
-            self._check_now_and_then()  # where the topics end is remembered for the next run
+            self._check_now_and_then()  # remembers for the next run where the topics end
             return
 
     def _run_query(
@@ -129,8 +130,9 @@ class KafkaFeed:
         stopping: Callable[[], bool],
         lax: bool,
     ) -> None:
-        """One query of Spark. ``lax``: it goes on without topics that are gone, and what else is lost is
-        looked for here.
+        """Run one Spark query.
+
+        With ``lax``, it continues without topics that are gone, and this class looks for other losses itself.
         """
         self._failure = self._session = None
         self._draining.clear()
@@ -140,7 +142,7 @@ class KafkaFeed:
                 self._check_now_and_then()
             self._drain(query)
         except StreamingQueryException:
-            # What apply raised says more than Spark's report of it.
+            # The error that apply raised says more than Spark's report of it.
             if self._failure is None:
                 raise
         finally:
@@ -157,15 +159,18 @@ class KafkaFeed:
         except Exception as error:
             if isinstance(error, LakemirrorError) and not isinstance(error, NotAnswered):
                 raise
-            # The brokers are away, or let us not see all, as the watch has taken in. The query may go on.
+            # The brokers are unavailable or do not show everything, as the watch has recorded. The query may
+            # continue.
             self._checked = time.monotonic()
 
     def _check_topics(self) -> bool:
-        """Whether Spark would take for a loss what is none: topics that were read are gone, with nothing left
-        in them, or others are new here and no longer begin at 0. Remembers the topics that are there.
+        """Check the topics, and remember those that exist.
 
-        Raises SourceLost where records were lost, or where a topic is another one than before, and
-        TopicsForbidden where that cannot be told because topics may not be seen or read.
+        Returns whether Spark would report a loss where there is none. This is the case if topics that were
+        read are gone with nothing left in them, or if other topics are new here and no longer begin at 0.
+
+        Raises SourceLost if records were lost or a topic is not the same one as before, and TopicsForbidden
+        if that cannot be determined because topics may not be seen or read.
         """
         self._checked = time.monotonic()
         known, position = self._known_topics(), self._log.position()
@@ -212,8 +217,10 @@ class KafkaFeed:
         return bool(gone or late)
 
     def _warn_of_compaction(self, followed: Mapping[str, Any], position: Offsets, ends: Offsets) -> None:
-        """Say so where deletes may be gone before they are read; not of a topic that is read for the first
-        time, of which the mirror has no rows that they could leave.
+        """Warn about topics whose deletes may be gone before they are read.
+
+        A topic that is being read for the first time needs no warning: the mirror has no rows that such
+        deletes could leave behind.
         """
         with self._asking():
             if new := followed.keys() - self._compaction_lags.keys():
@@ -228,8 +235,9 @@ class KafkaFeed:
             self._warn_once(compaction.warning(topic, lags[topic]))
 
     def _late(self, position: Offsets | None, begins: Offsets) -> list[str]:
-        """The topics with a partition that is new here, such as one that could not be seen before, of which
-        the brokers have deleted the first records already.
+        """Return the topics with a new partition whose first records the brokers have already deleted.
+
+        A partition is new, for example, if it could not be seen before.
         """
         late: list[str] = []
         if position is None:
@@ -245,16 +253,20 @@ class KafkaFeed:
         return late
 
     def _described(self) -> dict[str, Any]:
-        """The topics that are wanted; TopicsForbidden if one may not be read, or if the brokers do not let us
-        see one that is named or was read before.
+        """Return the descriptions of the wanted topics.
+
+        Raises TopicsForbidden if one of them may not be read, or if the brokers hide one that is named or was
+        read before.
         """
         wanted = self._wanted()
         before = {*(self._source.topics or ()), *(self._position or self._log.position() or ())}
         return self._admin.described(wanted, {name for name in before if wanted(name)})
 
     def _forget_unseeing(self) -> bool:
-        """Whether a batch was recorded while a topic could not be seen. Nothing of it was applied, for Spark
-        and ``_call`` refuse it; without it, the topic is read on from where it was.
+        """Forget batches that were recorded while a topic could not be seen.
+
+        Returns whether there were any. Nothing of such a batch was applied, because Spark and ``_call``
+        refuse it. Without it, the topic is read on from where it was.
         """
         unseeing = [
             batch_id
@@ -294,7 +306,7 @@ class KafkaFeed:
                 yield
             except Exception as error:
                 if brokers.refuse(error):
-                    self._admin.close()  # the next question logs in anew
+                    self._admin.close()  # the next request logs in again
                 raise
 
     def lag(self) -> Lag:
@@ -307,14 +319,14 @@ class KafkaFeed:
         behind = _behind(position, ends)
         if behind == 0:
             self._had_all_at, self._ends = asked, None
-        else:  # a source that is never at rest is past what it had when it was asked before
+        else:  # a source that is never idle is past what it had when it was last asked
             if self._ends is not None and _behind(position, self._ends[1]) == 0:
                 self._had_all_at, self._ends = self._ends[0], None
             self._ends = self._ends or (asked, ends)
         return Lag(behind, behind == 0, self._had_all_at)
 
     def from_its_beginning(self) -> Source:
-        """The source from where the checkpoint began to read it, as far as the brokers still have that."""
+        """Return the source, starting where the checkpoint started, as far as the brokers still have that."""
         try:
             began = self._log.until(-1)
         except FileNotFoundError:
@@ -335,7 +347,7 @@ class KafkaFeed:
             yield self._batch(batch_id)
 
     def close(self) -> None:
-        """Close the connection that asks for lag."""
+        """Close the connection that is used to ask for the lag."""
         self._admin.close()
 
     def _start(self, call: Callable[[DataFrame, int], None], *, once: bool, lax: bool) -> StreamingQuery:
@@ -351,9 +363,10 @@ class KafkaFeed:
     def _read(self, lax: bool) -> DataFrame:
         options = {f"kafka.{name}": value for name, value in self._client.items()} | {
             "kafka.metadata.max.age.ms": str(_NEW_TOPICS_SECONDS * 1000),
-            # A new consumer goes to a partition's end and back, and waits so long for what is not there.
+            # A new consumer seeks to a partition's end and back, and waits this long for records that do not
+            # exist.
             "kafka.fetch.max.wait.ms": "50",
-            # What a producer has taken back was never so.
+            # Records of an aborted transaction never happened.
             "kafka.isolation.level": "read_committed",
             "includeHeaders": "true",
             "failOnDataLoss": str(not lax).lower(),
@@ -369,22 +382,25 @@ class KafkaFeed:
         return frame.select("topic", "partition", "offset", "timestamp", "key", "value", "headers", *nothing)
 
     def _subscription(self) -> dict[str, str]:
-        # As a pattern, a topic that is not there does not end the query.
+        # With a pattern, a missing topic does not end the query.
         topics = [re.sub(r"([^\w-])", r"\\\1", topic) for topic in self._source.topics or []]
         return {"subscribePattern": self._source.topic_pattern or "|".join(topics)}
 
     def _start_options(self) -> dict[str, str]:
-        """Where a new checkpoint starts; Spark ignores it when the checkpoint has batches."""
+        """Return the options for where a new checkpoint starts.
+
+        Spark ignores them if the checkpoint has batches.
+        """
         start = self._source.starting_offsets
         if isinstance(start, str):
             return {"startingOffsets": start}
         if isinstance(start, FromTimestamp):
             millis = int(datetime.fromisoformat(start.timestamp).timestamp() * 1000)
-            # A partition without a record that late starts with the next record it gets.
+            # A partition without a record that late starts with the next record it receives.
             return {"startingTimestamp": str(millis), "startingOffsetsByTimestampStrategy": "latest"}
         if self._log.recorded():
             return {}
-        # Spark wants every partition named; those that the manifest leaves out start at the beginning (-2).
+        # Spark requires every partition; those that the manifest leaves out start at the beginning (-2).
         offsets = {
             topic: {str(p): start.get(topic, {}).get(p, -2) for p in partitions}
             for topic, partitions in self._admin.end_offsets(self._described()).items()
@@ -400,7 +416,7 @@ class KafkaFeed:
     def _call(
         self, apply: Callable[[DataFrame, Batch], None], lax: bool, frame: DataFrame, batch_id: int
     ) -> None:
-        """What Spark calls for every batch, in a thread of its own."""
+        """Handle a batch. Spark calls this for every batch, in a thread of its own."""
         with self._calls:
             if self._draining.is_set():
                 raise RuntimeError(f"stopping: batch {batch_id} is left to the next start")
@@ -415,13 +431,13 @@ class KafkaFeed:
                     before = self._log.until(batch_id - 1)
                     begun = {topic: before[topic] for topic in batch.extent if topic in before}
                     _require_there(begun, self._admin.begin_offsets(self._described()))
-                if batch.extent:  # the first batch may be empty, as when it starts at the end
+                if batch.extent:  # the first batch may be empty, for example if it starts at the end
                     frame = self._of_one_session(frame)
                     cores = frame.sparkSession.sparkContext.defaultParallelism
                     apply(frame.coalesce(tasks(batch.extent, cores)), batch)
                 faults.reach("before-checkpoint-commit")
             except BaseException as error:
-                # Also those that py4j does not expect in a callback. Spark sees an Exception.
+                # Includes errors that py4j does not expect in a callback. Spark sees an Exception.
                 self._failure = error
                 self._draining.set()
                 raise RuntimeError(f"batch {batch_id} failed: {error}") from error
@@ -429,8 +445,10 @@ class KafkaFeed:
             self._applied = batch_id
 
     def _of_one_session(self, frame: DataFrame) -> DataFrame:
-        """The same frame. PySpark wraps the query's session anew for each batch, and all that is kept between
-        batches belongs to a session.
+        """Return the same frame in the session of the query's first batch.
+
+        PySpark wraps the query's session again for each batch, but everything that is kept between batches
+        belongs to a session.
         """
         if self._session is None:
             self._session = frame.sparkSession
@@ -440,7 +458,7 @@ class KafkaFeed:
         return Batch(self.query_id, batch_id, self._log.extent(batch_id))
 
     def _drain(self, query: StreamingQuery) -> None:
-        """Let the batch that runs be applied and marked done, and begin no other."""
+        """Let the running batch be applied and marked as done, and start no other."""
         self._draining.set()
         with self._calls:  # free once the batch is applied; Spark marks it at once
             applied = self._applied
@@ -452,7 +470,7 @@ class KafkaFeed:
 
 
 def _require_there(position: Offsets, begins: Offsets) -> None:
-    """Raise SourceLost if a partition begins after what is to be read next."""
+    """Raise SourceLost if a partition begins after the next offset to be read."""
     for topic, partitions in position.items():
         for partition, at in partitions.items():
             first = begins.get(topic, {}).get(partition, at)
@@ -482,15 +500,15 @@ def _made_again_text(topic: str, before: str, now: str) -> str:
 
 
 def _tells_of_loss(message: str) -> bool:
-    """Whether an error of Spark's says that records are gone."""
+    """Return whether a Spark error says that records are gone."""
     return "failOnDataLoss" in message or "data may have been" in message or "KAFKA_DATA_LOSS" in message
 
 
 def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
-    """In how many tasks a batch is read: one a partition of a topic, but not more than its records need.
+    """Return the number of tasks that read a batch.
 
-    A task costs as much as some thousand records, so that many partitions with little in them are read
-    together.
+    This is one per topic partition, but no more than the records need. A task costs as much as a few thousand
+    records, so many partitions with few records are read together.
     """
     ranges = [each for partitions in extent.values() for each in partitions.values()]
     records = sum(until - start for start, until in ranges)
@@ -498,7 +516,7 @@ def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
 
 
 def _behind(position: Offsets, ends: Offsets) -> int:
-    """How many records lie between a position and the ends of partitions."""
+    """Return the number of records between a position and the ends of the partitions."""
     return sum(
         max(0, end - position.get(topic, {}).get(partition, 0))
         for topic, partitions in ends.items()

@@ -1,4 +1,4 @@
-"""What Kafka's brokers say of topics."""
+"""Asks Kafka's brokers about topics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lakemirror.driver.read.offset_log import Offsets
 
 _log = logging.getLogger(__name__)
 _REQUEST_SECONDS, _CLIENT_SECONDS, _ANSWER_SECONDS = 15, 30, 40
-"""How long one request may take, what is asked for with all its tries, and at most until we look away."""
+"""Timeouts: of one request, of an operation with all its retries, and of waiting for the client."""
 _CLOSE_SECONDS = 5
 _ONE_TRY = {"sasl.login.retry.backoff.ms": "1", "sasl.login.retry.backoff.max.ms": "1"}
 _TOPICS_NAMED = 5
-"""So many topics are named in a message."""
+"""The maximum number of topics that a message names."""
 
 
 class TopicsForbidden(NotAnswered):
@@ -30,9 +30,9 @@ class TopicsForbidden(NotAnswered):
 
 
 class KafkaAdmin:
-    """Questions to the brokers, through the Kafka client that Spark's source brings.
+    """Asks the brokers, through the Kafka client that Spark's source includes.
 
-    The client is made with the first question: it refuses to be made for hosts that are not known.
+    The client is created with the first request, because it cannot be created for unknown hosts.
     """
 
     def __init__(self, spark: SparkSession, client: Mapping[str, str]) -> None:
@@ -44,7 +44,10 @@ class KafkaAdmin:
             "default.api.timeout.ms": str(_CLIENT_SECONDS * 1000),
         }
         self._tells_rights = True
-        """False of brokers before Kafka 2.3, and of others that do not speak its newer protocol."""
+        """Whether the brokers report rights.
+
+        Brokers before Kafka 2.3, and others that do not speak its newer protocol, do not.
+        """
         self._making = threading.Lock()
         self._made: Any = None
 
@@ -63,8 +66,9 @@ class KafkaAdmin:
         return properties
 
     def get_token(self) -> None:
-        """Get a token once, as the client does at the endpoint of OAUTHBEARER. The client itself raises
-        nothing that says why it got none.
+        """Request a token once, as the client does at the OAUTHBEARER endpoint.
+
+        The client itself raises nothing that says why it got none.
         """
         settings = self._properties({**self._settings, **_ONE_TRY})
         values = self._java("org.apache.kafka.clients.admin.AdminClientConfig")(settings).values()
@@ -80,27 +84,30 @@ class KafkaAdmin:
             handler.close()
 
     def compile(self, pattern: str) -> Any:
-        """A Java regular expression."""
+        """Return a Java regular expression."""
         return self._java("java.util.regex.Pattern").compile(pattern)
 
     def begin_offsets(self, topics: Mapping[str, Any]) -> Offsets:
-        """Where the partitions of topics, as ``described``, begin now."""
+        """Return where the partitions of topics, as returned by ``described``, begin now."""
         return self._offsets(topics, self._everywhere(topics, "earliest"))
 
     def end_offsets(self, topics: Mapping[str, Any]) -> Offsets:
-        """Where they end now."""
+        """Return where the partitions of topics, as returned by ``described``, end now."""
         return self._offsets(topics, self._everywhere(topics, "latest"))
 
     def first_since(self, topics: Mapping[str, Any], since_ms: Mapping[str, int]) -> Offsets:
-        """The first offset of each partition whose record is of a time (epoch milliseconds, by topic) or of a
-        later one; -1 where there is none.
+        """Return the first offset of each partition whose record is not older than a time.
+
+        Times are in epoch milliseconds, by topic. The offset is -1 if there is no such record.
         """
         spec = self._java("org.apache.kafka.clients.admin.OffsetSpec")
         return self._offsets(topics, {name: spec.forTimestamp(since_ms[name]) for name in topics})
 
     def compaction_lags(self, names: Collection[str]) -> dict[str, int]:
-        """``min.compaction.lag.ms`` of those topics that are compacted. Those are left out whose settings the
-        brokers do not tell, as to a user without the right DescribeConfigs.
+        """Return ``min.compaction.lag.ms`` of the topics that are compacted.
+
+        Topics are left out if the brokers do not reveal their settings, for example to a user without the
+        right DescribeConfigs.
         """
         resource = self._java("org.apache.kafka.common.config.ConfigResource")
         kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
@@ -120,9 +127,10 @@ class KafkaAdmin:
         return found
 
     def described(self, wanted: Callable[[str], bool], before: Collection[str] = ()) -> dict[str, Any]:
-        """The descriptions of the topics that are ``wanted``, and of those ``before`` that are still there.
+        """Return the descriptions of ``wanted`` topics, and of those in ``before`` that still exist.
 
-        Brokers list only the topics that a client may see, but answer whether one that is named may be seen.
+        Brokers list only the topics that a client may see. For a topic that is named, they say whether it may
+        be seen. Raises TopicsForbidden if a topic may not be seen or read.
         """
         names = {name for name in self._get(self._client.listTopics().names()) if wanted(name)}
         found: dict[str, Any] = {}
@@ -145,7 +153,7 @@ class KafkaAdmin:
         return found
 
     def _describing(self, names: Collection[str]) -> dict[str, Any]:
-        """An answer to come for each topic, which has the rights of who asks if the brokers tell them."""
+        """Return a future of each topic's description, with the client's rights if brokers report them."""
         topics = self._java("java.util.ArrayList")()
         for name in names:
             topics.add(name)
@@ -154,7 +162,7 @@ class KafkaAdmin:
         return dict(self._client.describeTopics(topics, options).topicNameValues())
 
     def _may_read(self, described: Any) -> bool:
-        """Whether a topic may be read, or nothing else is known (of brokers that do not tell rights)."""
+        """Return whether a topic may be read. True if unknown, for brokers that do not report rights."""
         rights = described.authorizedOperations()
         kinds = self._java("org.apache.kafka.common.acl.AclOperation")
         return rights is None or rights.contains(kinds.READ) or not rights.contains(kinds.DESCRIBE)
@@ -164,7 +172,7 @@ class KafkaAdmin:
         return dict.fromkeys(topics, spec)
 
     def _offsets(self, topics: Mapping[str, Any], wanted: Mapping[str, Any]) -> Offsets:
-        """``wanted``: which offset, by topic."""
+        """Return the offsets of the topics' partitions. ``wanted`` says which offset, by topic."""
         place = self._java("org.apache.kafka.common.TopicPartition")
         asked = self._java("java.util.HashMap")()
         for name, described in topics.items():
@@ -176,7 +184,7 @@ class KafkaAdmin:
         return offsets
 
     def close(self) -> None:
-        """Close the connection; the next question makes another."""
+        """Close the connection. The next request opens another."""
         with self._making:
             made, self._made = self._made, None
         if made is not None:
@@ -187,7 +195,10 @@ class KafkaAdmin:
 
 
 def _forbidden_text(unread: Sequence[str], hidden: Sequence[str]) -> str:
-    """``unread``: topics that may be seen and not read; ``hidden``: those that may not even be seen."""
+    """Return the message for ``unread`` and ``hidden`` topics.
+
+    ``unread`` topics may be seen but not read. ``hidden`` ones may not even be seen.
+    """
     parts = []
     if unread:
         parts.append(f"may not read {named(unread)}")
@@ -198,7 +209,7 @@ def _forbidden_text(unread: Sequence[str], hidden: Sequence[str]) -> str:
 
 
 def named(topics: Sequence[str]) -> str:
-    """Topics in a message, the first of them if they are many."""
+    """Format topics for a message, only the first few if there are many."""
     more = len(topics) - _TOPICS_NAMED
     named = ", ".join(topics[:_TOPICS_NAMED])
     what = "topic" if len(topics) == 1 else "topics"

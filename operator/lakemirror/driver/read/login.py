@@ -1,4 +1,4 @@
-"""How a Kafka client logs in: its settings, from the manifest and the Secret that it names."""
+"""Settings for how a Kafka client logs in, from the manifest and the Secret that it names."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ _MODULES = {
 TOKEN_HANDLER = f"{_OAUTH}.OAuthBearerLoginCallbackHandler"
 _EXTENSION = "extension_"
 _PATIENCE = {"retry.backoff.max": 5_000, "connect.timeout": 10_000, "read.timeout": 10_000}
-"""Milliseconds for which Kafka's client bears with a token endpoint; by itself it waits without end for one
-that takes connections and does not answer.
+"""How long Kafka's client waits for a token endpoint, in milliseconds.
+
+By default, it waits forever for an endpoint that accepts connections and does not answer.
 """
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\x85": r"\205"})
-"""What Kafka's JaasConfig, a java.io.StreamTokenizer, does not take as it is between quotes; and a line end
-that Spark's redaction (KafkaRedactionUtil) would stop at.
+"""Characters that have to be escaped between quotes.
+
+Kafka's JaasConfig, a java.io.StreamTokenizer, does not take them as they are. One is a line end at which
+Spark's redaction (KafkaRedactionUtil) would stop.
 """
 
 
 class LoginIncomplete(LakemirrorError):
-    """A Secret does not have what the login needs."""
+    """A Secret lacks something that the login needs."""
 
 
 def client_options(source: KafkaSource, secrets: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a Kafka client for this source; ``secrets`` has the keys of the Secret that
-    ``source.security`` names, as text: username and password, or clientId and clientSecret, and certificates
-    and keys in PEM (ca.crt, tls.crt, tls.key, as in a Kubernetes TLS Secret, and token-ca.crt). Raises
-    LoginIncomplete.
+    """Return the settings of a Kafka client for this source.
+
+    ``secrets`` has the keys of the Secret that ``source.security`` names, as text: username and password, or
+    clientId and clientSecret, and certificates and keys in PEM (ca.crt, tls.crt, tls.key, as in a Kubernetes
+    TLS Secret, and token-ca.crt). Raises LoginIncomplete.
     """
     options: dict[str, str] = {"bootstrap.servers": source.bootstrap_servers}
     security = source.security
@@ -58,8 +62,9 @@ def client_options(source: KafkaSource, secrets: Mapping[str, str]) -> dict[str,
 
 
 def _jaas(security: KafkaSecurity, secrets: Mapping[str, str]) -> str:
-    """The value of sasl.jaas.config. What is secret stands last, for Spark hides all from ``password="`` up
-    to the last quote.
+    """Return the value of sasl.jaas.config.
+
+    Secret values come last, because Spark redacts everything from ``password="`` to the last quote.
     """
     line = partial(_line, security, secrets)
     if security.oauth is None:
@@ -67,7 +72,7 @@ def _jaas(security: KafkaSecurity, secrets: Mapping[str, str]) -> str:
     else:
         given = {
             **_token_options(security.oauth, secrets),
-            "password": "",  # which means nothing to this module, but to Spark
+            "password": "",  # means nothing to this login module, but triggers Spark's redaction
             "clientId": line("clientId"),
             "clientSecret": line("clientSecret"),
         }
@@ -76,7 +81,11 @@ def _jaas(security: KafkaSecurity, secrets: Mapping[str, str]) -> str:
 
 
 def _token_options(oauth: KafkaOAuth, secrets: Mapping[str, str]) -> dict[str, str]:
-    """What is said at the token endpoint and, as SASL extensions, at the brokers, and whom to trust there."""
+    """Return the options of the token handler.
+
+    They say what is sent to the token endpoint and, as SASL extensions, to the brokers, and whom to trust at
+    the endpoint.
+    """
     options = {"scope": oauth.scope} if oauth.scope is not None else {}
     if authority := secrets.get("token-ca.crt", "").strip():
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority}
@@ -86,7 +95,10 @@ def _token_options(oauth: KafkaOAuth, secrets: Mapping[str, str]) -> dict[str, s
 
 
 def _line(security: KafkaSecurity, secrets: Mapping[str, str], key: str) -> str:
-    """The value of a key without line ends after it, which most editors and `echo` leave in a file."""
+    """Return the value of a key without trailing line ends.
+
+    Most editors and `echo` leave these in a file.
+    """
     value = secrets.get(key, "").rstrip("\r\n")
     if not value:
         state = "is empty" if key in secrets else "is missing"
@@ -103,7 +115,7 @@ def _quoted(text: str) -> str:
 
 
 def _tls(security: KafkaSecurity, secrets: Mapping[str, str]) -> dict[str, str]:
-    """Whom to trust, and who we are; what the Secret does not have is left to Java's defaults."""
+    """Return whom to trust and who the client is. What the Secret lacks is left to Java's defaults."""
     authority, certificate, key = (secrets.get(each, "").strip() for each in ("ca.crt", "tls.crt", "tls.key"))
     options: dict[str, str] = {}
     if authority:

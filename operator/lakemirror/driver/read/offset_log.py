@@ -1,4 +1,4 @@
-"""Which offsets a batch of Kafka's records has, by the checkpoint of the streaming query."""
+"""The offsets of each batch of Kafka records, from the checkpoint of the streaming query."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Offsets = dict[str, dict[int, int]]
 """topic -> partition -> offset of the next record."""
 
 SPARK_FOLDER: Final = "spark"
-"""The query's folder of the checkpoint."""
+"""The query's folder in the checkpoint."""
 
 
 class OffsetLog:
-    """The files of a streaming query's checkpoint that say which offsets a batch has.
+    """The files of a streaming query's checkpoint that record the offsets of each batch.
 
-    ``offsets/<N>`` (a version, a line of metadata, a line of JSON: the offsets that batch N ends before),
-    ``commits/<N>``, and ``sources/0/0`` with the offsets that batch 0 begins at (Structured Streaming's
-    OffsetSeqLog, CommitLog and the Kafka source's initial offsets).
+    These are ``offsets/<N>`` (a version, a line of metadata, and a line of JSON: the offsets that batch N
+    ends before), ``commits/<N>``, and ``sources/0/0`` with the offsets that batch 0 begins at (Structured
+    Streaming's OffsetSeqLog, CommitLog and the Kafka source's initial offsets).
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -34,7 +34,7 @@ class OffsetLog:
         return self._numbers("commits")
 
     def last(self) -> Committed | None:
-        """The last batch that is done."""
+        """Return the last batch that is done."""
         done = self.committed()
         if not done:
             return None
@@ -42,20 +42,23 @@ class OffsetLog:
         return Committed(max(done), from_millis(written))
 
     def until(self, batch_id: int) -> Offsets:
-        """Where the batch ends; for -1, where the first one begins. FileNotFoundError if not recorded."""
+        """Return where the batch ends, or for -1, where the first batch begins.
+
+        Raises FileNotFoundError if that is not recorded.
+        """
         name = f"offsets/{batch_id}" if batch_id >= 0 else "sources/0/0"
         last_line = self._storage.read_text(f"{SPARK_FOLDER}/{name}").rstrip().rpartition("\n")[2]
         return {topic: {int(p): o for p, o in part.items()} for topic, part in json.loads(last_line).items()}
 
     def position(self) -> Offsets | None:
-        """Where the last batch that is done ends; None before the query has first been started."""
+        """Return where the last completed batch ends, or None before the query is first started."""
         try:
             return self.until(max(self.committed(), default=-1))
         except FileNotFoundError:
             return None
 
     def extent(self, batch_id: int) -> dict[str, dict[str, list[int]]]:
-        """What the batch covers; partitions without records are left out."""
+        """Return what the batch covers. Partitions without records are left out."""
         begin, end = self.until(batch_id - 1), self.until(batch_id)
         extent: dict[str, dict[str, list[int]]] = {}
         for topic, partitions in sorted(end.items()):
@@ -67,12 +70,12 @@ class OffsetLog:
         return extent
 
     def left_out(self, batch_id: int) -> set[str]:
-        """The topics that the batch before it had and it has not."""
+        """Return the topics that the previous batch had and this one lacks."""
         return self.until(batch_id - 1).keys() - self.until(batch_id).keys()
 
     def forget(self, batch_id: int) -> None:
-        """Have the query record the batch anew."""
-        for name in (str(batch_id), f".{batch_id}.crc"):  # a checksum, where the file system has none
+        """Delete the batch, so that the query records it again."""
+        for name in (str(batch_id), f".{batch_id}.crc"):  # a checksum, written if the file system has none
             self._storage.delete(f"{SPARK_FOLDER}/offsets/{name}")
 
     def _numbers(self, folder: str) -> set[int]:

@@ -1,4 +1,4 @@
-"""Which feed reads a source: the one place that knows them all."""
+"""Chooses the feed for a source. This is the only module that knows all feeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULT_INTERVAL = "10s"
 class FeedOpener:
     """Opens feeds of a pipeline's source: `open` for the source itself, or for a part of it.
 
-    ``warn`` is told what a person should see; ``watch`` takes in whether the source can be reached.
+    ``warn`` is called with messages for a person. ``watch`` records whether the source can be reached.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FeedOpener:
         self._interval = duration_seconds(spec.trigger.interval or _DEFAULT_INTERVAL)
 
     def open(self, source: Source, storage: Storage, *, rereads: Feed | None = None) -> Feed:
-        """The feed of ``source`` that keeps how far it is read in ``storage``; the caller closes it.
+        """Return the feed of ``source`` that stores its progress in ``storage``. The caller closes it.
 
         ``rereads`` is the feed whose source this one reads again.
         """
@@ -79,7 +79,7 @@ class FeedOpener:
         )
 
     def _declared_key(self, name: TableName) -> Sequence[str]:
-        """The key that the manifest declares for a table."""
+        """Return the key that the manifest declares for a table, or nothing."""
         table = self._spec.listed(str(name))
         return table.primary_key or () if table is not None else ()
 

@@ -1,11 +1,13 @@
-"""Schema registries: those that speak Confluent's protocol (Confluent's own, Karapace, Apicurio's under
-``/apis/ccompat``), and Apicurio's own.
+"""Clients of schema registries that speak Confluent's protocol or Apicurio's own.
 
-Of Confluent's API three questions are asked: ``GET /schemas/ids/{id}``, ``GET /schemas/guids/{guid}`` and,
-for schemas that refer to others, ``GET /subjects/{subject}/versions/{version}``. Of Apicurio's, in its
-versions 2 and 3 alike: ``GET /ids/globalIds/{id}`` and ``GET /ids/contentIds/{id}``, which answer with the
-schema itself, with ``/references`` behind them, and, for the schemas that these name,
-``GET /groups/{group}/artifacts/{artifact}/versions/{version}``.
+Confluent's protocol is spoken by Confluent's registry, by Karapace, and by Apicurio under ``/apis/ccompat``.
+Three requests of it are used: ``GET /schemas/ids/{id}``, ``GET /schemas/guids/{guid}`` and, for schemas that
+refer to others, ``GET /subjects/{subject}/versions/{version}``.
+
+Of Apicurio's own API, these requests are used, which are the same in versions 2 and 3: ``GET
+/ids/globalIds/{id}`` and ``GET /ids/contentIds/{id}``, which return the schema itself; the same with
+``/references`` appended; and, for the schemas listed there, ``GET
+/groups/{group}/artifacts/{artifact}/versions/{version}``.
 """
 
 from __future__ import annotations
@@ -26,32 +28,34 @@ from lakemirror.driver.read.secrets import Secrets, read_secret
 from lakemirror.driver.read.watch import SourceWatch
 
 _SECONDS: Final = (5.0, 20.0)
-"""How long a connection and an answer may take."""
+"""Timeouts of a connection and of an answer."""
 _MOST_REFERENCES: Final = 100
 _PART: Final = "schema registry"
 
 IDS, GUIDS, GLOBAL_IDS, CONTENT_IDS = "ids", "guids", "globalIds", "contentIds"
-"""What a record may name its schema by: Confluent's number or GUID, and Apicurio's two numbers. They are
-parts of the addresses that are asked.
+"""The ways in which a record may name its schema: Confluent's ID or GUID, and Apicurio's two IDs.
+
+They are also parts of the URLs that are requested.
 """
 SCHEMA_HEADERS: Final = r"^(__(key|value)_schema_id|apicurio[.](key|value)[.](globalId|contentId))$"
-"""Headers of a record in which a schema is named."""
+"""Headers of a record that name a schema."""
 _APICURIO: Final = re.compile(r"^(?P<apis>.*/apis)/(?P<api>ccompat|registry)/v\d+$")
 _GUID_BYTES: Final = 16
 
 
 class NotOfThisRegistry(LakemirrorError):
-    """The registry's API does not know schemas by what a record names its own by."""
+    """The registry's API does not know the kind of name by which a record refers to its schema."""
 
 
 class RegistryUnreachable(NotAnswered):
-    """The registry does not answer, or not as a registry does: time or a person heals it."""
+    """The registry does not answer, or not like a registry. Time or a person fixes this."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """What a registry has under an id: the texts of a schema and of those that it refers to, and its kind
-    (AVRO, PROTOBUF or JSON).
+    """What a registry has under an ID.
+
+    This is the texts of a schema and of those that it refers to, and its kind (AVRO, PROTOBUF or JSON).
     """
 
     text: str
@@ -61,14 +65,14 @@ class Registered:
 
 @dataclass(frozen=True, order=True)
 class Reference:
-    """What a record says of its schema: the kind of name (`IDS` and the others), and its bytes."""
+    """How a record refers to its schema: the kind of name (`IDS` and the others), and its bytes."""
 
     kind: str
     raw: bytes
 
     @property
     def name(self) -> str:
-        """The name in addresses: a number, or a GUID with hyphens."""
+        """The name as used in URLs: a number, or a GUID with hyphens."""
         if self.kind == GUIDS:
             return str(uuid.UUID(bytes=self.raw)) if len(self.raw) == _GUID_BYTES else self.raw.hex()
         return str(int.from_bytes(self.raw, "big"))
@@ -79,7 +83,7 @@ class Reference:
 
 
 class RegistryClient:
-    """Asks a registry for schemas. ``watch`` takes in whether it answers."""
+    """Fetches schemas from a registry. ``watch`` records whether it answers."""
 
     def __init__(self, registry: SchemaRegistry, secrets: Secrets, watch: SourceWatch) -> None:
         self._url, self._watch = registry.url.rstrip("/"), watch
@@ -93,7 +97,7 @@ class RegistryClient:
             self._log_in(registry.secret, secrets)
 
     def schema(self, reference: Reference) -> Registered | None:
-        """A schema by its name, None where there is none.
+        """Return the schema with this name, or None if there is none.
 
         Raises RegistryUnreachable and NotOfThisRegistry.
         """
@@ -148,7 +152,7 @@ class RegistryClient:
             texts[each["name"]] = text
 
     def _text(self, address: str) -> str | None:
-        """What stands at an address, None where nothing does."""
+        """Return the text at an address, or None if there is none."""
         answer = self._asked(address)
         if answer.status_code == requests.codes.not_found and _json(answer) is not None:
             return None
@@ -159,7 +163,7 @@ class RegistryClient:
     # -- Confluent's API --------------------------------------------------------------------------
 
     def _follow(self, schema: Mapping[str, Any], texts: dict[str, str]) -> None:
-        """Add the schemas that one refers to, the innermost first."""
+        """Add the schemas that another refers to, the innermost first."""
         for each in schema.get("references") or ():
             if each["name"] in texts:
                 continue
@@ -221,7 +225,7 @@ class RegistryClient:
 
 
 def _json(answer: requests.Response) -> Any:
-    """The document that an answer is; None where it is none."""
+    """Return the JSON document in an answer, or None if it is not JSON."""
     try:
         return answer.json()
     except ValueError:
@@ -229,7 +233,7 @@ def _json(answer: requests.Response) -> Any:
 
 
 def _innermost(error: BaseException) -> str:
-    """The last cause of an error of the client, which wraps the others in its own."""
+    """Return the innermost cause of a client error, which wraps other errors in its own."""
     each: BaseException = error
     while (cause := each.__cause__ or each.__context__) is not None:
         each = cause

@@ -1,6 +1,6 @@
-"""Typed rows as the documents that Kafka Connect's JsonConverter would write of them.
+"""Turns typed rows into the documents that Kafka Connect's JsonConverter would write for them.
 
-So rows of a table are read as rows of a database are, with the types of the table: schemas as in
+Rows of a table are thus read like rows of a database, with the types of the table: schemas as in
 ``parse.values.connect``, values as Debezium writes them (decimals as bytes, times as numbers).
 """
 
@@ -66,7 +66,7 @@ class UnreadableType(LakemirrorError):
 
 
 def schema_of(fields: Sequence[StructField], *, optional: bool = True) -> dict[str, Any]:
-    """The schema of Connect of a struct with these fields. Raises UnreadableType."""
+    """Return the Connect schema of a struct with these fields. Raises UnreadableType."""
     members = [{**_schema(each.dataType, each.name), "field": each.name} for each in fields]
     return {"type": "struct", "fields": members, "optional": optional}
 
@@ -74,8 +74,9 @@ def schema_of(fields: Sequence[StructField], *, optional: bool = True) -> dict[s
 def wire(
     fields: Sequence[StructField], of: str = "", called: Mapping[str, str] = MappingProxyType({})
 ) -> Column:
-    """STRUCT: columns with these names (of the alias ``of``) as JsonConverter would write their values;
-    ``called`` are other names for them there.
+    """STRUCT: columns with these names (of the alias ``of``) as JsonConverter would write their values.
+
+    ``called`` maps names to the ones that they get in the struct.
     """
     prefix = f"{of}." if of else ""
     return F.struct(
@@ -95,7 +96,7 @@ def document(schema: dict[str, Any], payload: Column) -> Column:
 
 
 def text(payload: Column) -> Column:
-    """STRING: what `wire` makes of a row, as JSON; the same text for the same values."""
+    """STRING: the struct from `wire` as JSON. Equal values give the same text."""
     return F.to_json(payload, _NULLS)
 
 
@@ -145,8 +146,9 @@ def _wire(column: Column, kind: DataType) -> Column:
 
 
 def _unscaled(column: Column, kind: DecimalType) -> Column:
-    """BINARY: the digits of a decimal as Connect writes them, big-endian in two's complement: those that Avro
-    writes after a byte with their number.
+    """BINARY: the unscaled value of a decimal as Connect writes it, big-endian in two's complement.
+
+    Avro writes the same bytes after one byte with their number.
     """
     schema = {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     return F.substring(to_avro(column, json.dumps(schema)), 2, 64)

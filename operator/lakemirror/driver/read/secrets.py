@@ -1,4 +1,4 @@
-"""Secrets that a manifest names, as directories with one file a key."""
+"""The Secrets that a manifest names, as directories with one file per key."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Secrets = Mapping[str, str | Path]
 
 
 class LoginIncomplete(LakemirrorError):
-    """A Secret does not have what the login at a database needs."""
+    """A Secret lacks something that the login to a database needs."""
 
 
 def login_at(field: str, url: str, secret: str | None, secrets: Secrets) -> Login:
-    """The login at a database that the manifest's ``field`` names. Raises LoginIncomplete."""
+    """Return the login for a database that the manifest's ``field`` names. Raises LoginIncomplete."""
     if secret is None:
         return Login(url)
     keys = read_secret(secret, secrets)
@@ -32,9 +32,9 @@ def login_at(field: str, url: str, secret: str | None, secrets: Secrets) -> Logi
 
 
 def read_secret(name: str, secrets: Secrets) -> dict[str, str]:
-    """The keys of a Secret from its directory, one file a key (as Kubernetes mounts it).
+    """Return the keys of a Secret from its directory, which has one file per key (as Kubernetes mounts it).
 
-    Files that are no text, such as a keystore beside the same certificates in PEM, are left out.
+    Files that are not text are left out, such as a keystore beside the same certificates in PEM.
     """
     if name not in secrets:
         raise LakemirrorError(

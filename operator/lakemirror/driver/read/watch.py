@@ -1,4 +1,4 @@
-"""Whether the source can be reached: each question to it ends in an answer, an error, or hangs."""
+"""Tracks whether the source can be reached. Each request to it ends in an answer, an error, or hangs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lakemirror.driver.document import iso
 from lakemirror.driver.errors import cause_of
 
 _UNANSWERED_SECONDS = 60.0
-"""A question that is under way for longer counts as not answered."""
+"""A request that takes longer counts as unanswered."""
 _SOURCE = "source"
 
 
 class SourceWatch:
-    """Takes in how questions to the source ended. Safe to use from several threads.
+    """Records how requests to the source ended. Thread-safe.
 
-    ``tell`` is given the state when the source is reached, is lost, or is lost for another reason.
+    ``tell`` is called with the state when the source is reached, is lost, or is lost for another reason.
     """
 
     def __init__(self, tell: Callable[[SourceReport], None] = lambda said: None) -> None:
@@ -32,9 +32,11 @@ class SourceWatch:
 
     @contextmanager
     def asking(self, why: Callable[[Exception], str] = cause_of, *, of: str = _SOURCE) -> Iterator[None]:
-        """Ask the source inside: it is reached if that ends well, and lost if it raises; ``why`` explains the
-        error. What it cannot be read without, such as a schema registry, is a part ``of`` its own: the source
-        is lost while one of them is.
+        """Make a request to the source inside this context.
+
+        The source is reached if that succeeds, and lost if it raises. ``why`` explains the error. Something
+        that the source cannot be read without, such as a schema registry, is a part ``of`` its own. The
+        source is lost while any part is.
         """
         thread = threading.get_ident()
         self._asked[thread] = time.monotonic()
@@ -49,7 +51,7 @@ class SourceWatch:
 
     @property
     def said(self) -> SourceReport:
-        """The state now."""
+        """The current state."""
         waited = time.monotonic() - min(list(self._asked.values()), default=time.monotonic())
         with self._lock:
             if self._said.lost_since is not None or waited < _UNANSWERED_SECONDS:
@@ -61,7 +63,7 @@ class SourceWatch:
 
     @property
     def lost(self) -> str | None:
-        """Why the source cannot be reached; None if it can, as far as is known."""
+        """Why the source cannot be reached, or None if it can, as far as is known."""
         return self.said.error
 
     def _reached(self, part: str) -> None:

@@ -1,4 +1,4 @@
-"""Records that a batch keeps aside: what goes to the quarantine, and from which of its events."""
+"""Keeps a batch's records aside: selects what goes to the quarantine, and from which of its events."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def keep_aside(
 ) -> None:
     """Store the records of a batch that cannot be applied in the checkpoint's quarantine.
 
-    Of the classified ``events``, so many ``rest`` are unreadable or undecided; ``tables`` are records of
-    tables (source, scope, reason and place), and how many they are. Raises RecordsUnaccounted where these
-    numbers are not what was stored.
+    ``rest`` is the number of classified ``events`` that are unreadable or undecided. ``tables`` are the
+    records of tables (source, scope, reason and place), each with their number. Raises RecordsUnaccounted if
+    other numbers were stored.
     """
     parts = [_unreadable(events), _with_bytes(_set_apart(events), raw)] if rest else []
     parts += [_with_bytes(records, raw) for records, _ in tables]
@@ -39,7 +39,7 @@ def keep_aside(
 
 
 def _unreadable(events: DataFrame) -> DataFrame:
-    """Records that are bad before any table is known: RAW columns, source, scope and reason."""
+    """Return records that are bad before their table is known: RAW columns, source, scope and reason."""
     return events.where("kind = 'bad'").select(
         source_of().alias("source"),
         F.lit("record").alias("scope"),
@@ -54,8 +54,10 @@ def _unreadable(events: DataFrame) -> DataFrame:
 
 
 def _set_apart(events: DataFrame) -> DataFrame:
-    """Records whose place in the source's order is undecided, those that have none, and those whose schema
-    cannot be read: source, scope, reason and place.
+    """Return records that are set apart: source, scope, reason and place.
+
+    These are records whose place in the source's order is undecided or missing, and records whose schema
+    cannot be read.
     """
     scope = F.when(F.col("kind") == "held", "order").otherwise("record")
     apart = events.where(F.col("kind").isin("held", "no schema", SET_APART))
@@ -63,7 +65,7 @@ def _set_apart(events: DataFrame) -> DataFrame:
 
 
 def _with_bytes(aside: DataFrame, raw: DataFrame) -> DataFrame:
-    """Records of a table (source, scope, reason and place) with their raw bytes."""
+    """Return records of a table (source, scope, reason and place) with their raw bytes."""
     same = [F.col(f"a.{name}").eqNullSafe(F.col(f"r.{name}")) for name in _PLACE]
     found = aside.dropDuplicates(_PLACE).alias("a").join(raw.alias("r"), same)
     return found.select("a.source", "a.scope", "a.reason", "r.*")

@@ -1,7 +1,7 @@
 """The audit: what each batch did, in a Delta table beside the checkpoint.
 
-A batch does not wait for the table. It keeps its rows as a small file (`record.pending`), several of which
-are brought into the table at once behind it (`record.write_behind`). Who reads gets both.
+A batch does not wait for this table. It stores its rows in a small file (`record.pending`), and several such
+files are later written to the table at once (`record.write_behind`). Readers get both.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ COLUMNS = (
     "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING, violations_by STRING, "
     "seconds DOUBLE, first_seq STRING, last_seq STRING, log STRING, gap STRING"
 )
-"""One row for each table of a batch, and one with null ``source`` for the batch as a whole. There,
-``seconds`` is how long the batch took until then. The changes that it brought to a table lie from
-``first_seq`` to ``last_seq`` (as hexadecimal digits) of the ``log``; what it kept aside lies not before
-``gap`` (for the batch as a whole: records whose table is not known).
+"""One row per table of a batch, and one with null ``source`` for the batch as a whole.
+
+In the latter, ``seconds`` is how long the batch took until then. The changes that the batch brought to a
+table lie between ``first_seq`` and ``last_seq`` (as hexadecimal digits) of the ``log``. What it kept aside
+does not lie before ``gap`` (for the batch as a whole: records whose table is unknown).
 """
 
 
 @dataclass(frozen=True)
 class AuditHistory:
-    """What earlier batches did, all together and by source table; and by query its last batch, and what it
-    remembers of the source's positions.
+    """What earlier batches did, in total and by source table.
+
+    It also has the last batch of each query, and what the query remembers of the source's positions.
     """
 
     whole: Counts = NONE
@@ -51,12 +53,12 @@ class AuditHistory:
     last_batches: Mapping[str, int] = field(default_factory=dict)
     memories: Mapping[str, Memory] = field(default_factory=dict)
     gap: bool = False
-    """Whether records were kept aside whose table is not known."""
+    """Whether records were kept aside whose table is unknown."""
     version: int = -1
-    """Of the audit's table, at which at least all of this is told."""
+    """A version of the audit table that contains no more than this history."""
 
     def positions(self, query_id: str | None = None) -> dict[Stream, Place]:
-        """What a query remembers of the source's positions; without ``query_id``, what all of them do."""
+        """Return what a query remembers of the source's positions, or without ``query_id``, what all do."""
         every = self.memories.values()
         return newest(every if query_id is None else [self.memories.get(query_id, {})])
 
@@ -68,13 +70,13 @@ _log = logging.getLogger(__name__)
 
 
 def path(checkpoint: str) -> str:
-    """Where the table stands."""
+    """Return the path of the table."""
     return f"{checkpoint.rstrip('/')}/audit"
 
 
 def read(spark: SparkSession, checkpoint: str) -> DataFrame | None:
-    """The audit, with what is pending; None before the first batch."""
-    # In this order: what is brought into the table meanwhile is found in both, and never in neither.
+    """Return the audit, including pending rows, or None before the first batch."""
+    # In this order, rows that are written to the table in between are found in both, never in neither.
     waiting, damaged = pending.read(open_storage(checkpoint, spark))
     table = delta.read(spark, path(checkpoint))
     for message in damaged:
@@ -95,14 +97,15 @@ def keep(
     memory: Memory | None,
     seconds: float | None = None,
 ) -> None:
-    """Make durable what a batch did, in how many seconds, and which positions to remember. Of a batch that is
-    done again, what was said first stands.
+    """Durably record what a batch did, its duration in seconds, and the positions to remember.
+
+    If a batch is repeated, the first record of it is kept.
     """
     pending.keep(open_storage(checkpoint, spark), _rows(batch, result, memory, seconds))
 
 
 def stored(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> set[tuple[str, int]]:
-    """Those of the ``batches`` that the table has, as query and number."""
+    """Return the ``batches`` that the table contains, as query and number."""
     table = delta.read(spark, path(checkpoint)) if batches else None
     if table is None:
         return set()
@@ -110,25 +113,27 @@ def stored(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> 
 
 
 def version(spark: SparkSession, checkpoint: str) -> int:
-    """The table's newest version; -1 before there is a table."""
+    """Return the table's newest version, or -1 if there is no table."""
     return int(delta.snapshot(spark, path(checkpoint)).version())
 
 
 def append(spark: SparkSession, checkpoint: str, batches: Sequence[Pending], at: int) -> int:
-    """Bring the ``batches`` into the table, with one commit, if it still is ``at`` this version: else another
-    driver may have brought them. Returns the version that has them. Raises TableChanged or Delta's error.
+    """Append the ``batches`` to the table in one commit, if the table is still ``at`` this version.
+
+    Otherwise, another driver may have written them. Returns the version that contains them. Raises
+    TableChanged or Delta's error.
     """
     return log.append_at(_frame(spark, batches), path(checkpoint), at)
 
 
 def _frame(spark: SparkSession, batches: Sequence[Pending]) -> DataFrame:
-    """The rows of the ``batches``, as the table has them."""
+    """Return the rows of the ``batches`` with the table's columns."""
     text = json.dumps([row for each in batches for row in each.rows])
     return spark.range(1).select(F.inline(F.from_json(F.lit(text), f"ARRAY<STRUCT<{COLUMNS}>>")))
 
 
 def _of(table: DataFrame, batches: Sequence[Pending]) -> DataFrame:
-    """Query and number of the table's rows, at least of those that are of the ``batches``."""
+    """Return the query and number of the table's rows, at least of those that belong to the ``batches``."""
     queries, numbers = {each.query_id for each in batches}, [each.batch_id for each in batches]
     near = F.col("query_id").isin(queries) & F.col("batch_id").between(min(numbers), max(numbers))
     return table.where(near).select(*_BATCH)
@@ -160,19 +165,22 @@ def _rows(
 
 
 def _reach(table: TableResult) -> dict[str, str | None]:
-    """Between which positions changes are new; none at all where the first lies after the last."""
+    """Return the range of positions of new changes. It is empty if the first is after the last."""
     found = table.reach or Reach(END, BEGIN)
     return {"first_seq": found.first, "last_seq": found.last, "log": found.log, "gap": table.gap}
 
 
 def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
-    """What all batches did, each counted once, and what their queries remember. Reads the audit once."""
+    """Return what all batches did, each counted once, and what their queries remember.
+
+    Reads the audit once.
+    """
     before = version(spark, checkpoint)
     rows = read(spark, checkpoint)
     if rows is None:
         return AuditHistory()
     when = F.struct("committed_at", "batch_id")
-    # A table's rows of all queries, and the batches of each query.
+    # Groups a table's rows over all queries, and the rows of whole batches by query.
     query = F.when(F.col("source").isNull(), F.col("query_id")).alias("query_id")
     found = rows.groupBy("source", query).agg(
         *[F.sum(_column(rows, name)).alias(name) for name in COUNTERS],
@@ -203,7 +211,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
 
 
 def _column(rows: DataFrame, name: str) -> Column:
-    """A column; nothing where the table was made before there was one."""
+    """Return a column, or null if the table was created before the column existed."""
     return F.col(name) if name in rows.columns else F.lit(None)
 
 
@@ -212,7 +220,7 @@ def _counts(row: Row) -> Counts:
 
 
 def _violated(rows: DataFrame) -> dict[str, tuple[Violated, ...]]:
-    """What was violated, by source table."""
+    """Return the violated expectations by source table."""
     kind = "ARRAY<STRUCT<name: STRING, on_violation: STRING, records: BIGINT>>"
     each = rows.select("source", F.inline(F.from_json("violations_by", kind)))
     sums = each.groupBy("source", "name", "on_violation").agg(F.sum("records").alias("records")).collect()
@@ -239,7 +247,7 @@ def _table(row: Row, violated: Sequence[Violated]) -> TableResult:
 
 
 def _drift(text: str, committed_at: datetime) -> Iterator[Drift]:
-    """The drift of a row; rows of earlier versions do not say when it was seen."""
+    """Return the drift in a row. Rows of earlier versions do not say when it was seen."""
     for entry in json.loads(text):
         times = {name: datetime.fromisoformat(entry[name]) for name in ("since", "seen") if entry.get(name)}
         yield Drift(**{**entry, "since": None, "seen": aware(committed_at), **times})

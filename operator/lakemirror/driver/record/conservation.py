@@ -1,7 +1,7 @@
 """The law of conservation: each record that was read has exactly one outcome.
 
-Records are counted when they are classified (`overview`), and outcomes where they come about: in the state
-that is merged, in the commit, in the quarantine. A batch in which the two differ is not marked done.
+Records are counted when they are classified (`overview`), and outcomes where they arise: in the state that is
+merged, in the commit, and in the quarantine. If the two differ, the batch is not marked as done.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _REMEDY = "Nothing is marked done, and the batch is repeated. Please report this
 
 
 def require_accounted(result: BatchResult, read: int) -> None:
-    """Raises RecordsUnaccounted, with the numbers, when the outcomes do not add up to what was ``read``."""
+    """Raise RecordsUnaccounted, with the numbers, if the outcomes do not add up to what was ``read``."""
     for table in result.tables.values():
         _require(f"batch {result.batch_id}, table {table.source}", table.counts, table.counts.records)
     _require(f"batch {result.batch_id}", result.counts, read)
@@ -29,7 +29,7 @@ def _require(where: str, counts: Counts, read: int) -> None:
 
 
 def require_stored(expected: int, found: int) -> None:
-    """Raises RecordsUnaccounted when the quarantine was given other records than were counted."""
+    """Raise RecordsUnaccounted if the quarantine stored a different number of records than were counted."""
     if found != expected:
         raise RecordsUnaccounted(
             f"{expected} records were to be kept in quarantine, and {found} were: {_REMEDY}"

@@ -1,4 +1,4 @@
-"""What the audit tells of the versions of each table: which changes each one brought."""
+"""Reads from the audit which changes each version of each table brought."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakemirror.driver.record import audit
 
 
 def histories(spark: SparkSession, checkpoint: str) -> tuple[dict[str, History], bool]:
-    """What the audit tells of each table, and whether records were kept aside whose table is not known."""
+    """Return each table's history, and whether records were kept aside whose table is unknown."""
     rows = audit.read(spark, checkpoint)
     if rows is None:
         return {}, False
@@ -54,8 +54,9 @@ def _of_table(rows: Sequence[Row]) -> History:
 
 
 def _before_reaches(rows: DataFrame) -> str:
-    """The greatest position that batches reached of which the audit does not tell between which positions
-    their changes lie, for an earlier version wrote them.
+    """Return the greatest position reached by batches that do not record the range of their changes.
+
+    An earlier version of Lakemirror wrote their audit rows.
     """
     last = rows.where("source IS NOT NULL AND first_seq IS NULL").agg(F.max("committed_at")).first()
     if last is None or last[0] is None:

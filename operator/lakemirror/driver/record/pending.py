@@ -1,4 +1,4 @@
-"""Audit rows that are durable and not in the audit's table yet: one small JSON file a batch."""
+"""Audit rows that are durable but not yet in the audit table: one small JSON file per batch."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from lakemirror.driver.errors import LakemirrorError, cause_of
 FOLDER = "audit-pending"
 
 AuditRow = Mapping[str, Any]
-"""A row of the audit as JSON has it; all rows of a batch have its query_id and batch_id."""
+"""A row of the audit as JSON. All rows of a batch have its query_id and batch_id."""
 
 
 class PendingDamaged(LakemirrorError):
-    """A pending file does not hold the audit rows of a batch."""
+    """A pending file does not contain the audit rows of a batch."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """The audit rows of a batch, which stand in the file ``name``."""
+    """The audit rows of a batch, stored in the file ``name``."""
 
     name: str
     rows: Sequence[AuditRow]
 
     @property
     def query_id(self) -> str:
-        """The query whose batch it is."""
+        """The query that the batch belongs to."""
         return str(self.rows[0]["query_id"])
 
     @property
@@ -39,8 +39,9 @@ class Pending:
 
 
 def keep(storage: Storage, rows: Sequence[AuditRow]) -> None:
-    """Make the rows of a batch durable, as a whole or not at all. A batch that is done again is left as it
-    was kept first; a damaged file is replaced.
+    """Store the rows of a batch durably, either completely or not at all.
+
+    If a batch is repeated, its first file is kept. A damaged file is replaced.
     """
     name = f"{FOLDER}/{rows[0]['query_id']}-{rows[0]['batch_id']}.json"
     try:
@@ -52,12 +53,12 @@ def keep(storage: Storage, rows: Sequence[AuditRow]) -> None:
 
 
 def count(storage: Storage) -> int:
-    """How many batches are pending."""
+    """Return the number of pending batches."""
     return len(_names(storage))
 
 
 def read(storage: Storage) -> tuple[list[Pending], list[str]]:
-    """What is pending, each query's batches in order; and what is wrong with files that cannot be used."""
+    """Return the pending batches, in order for each query, and the problems of files that cannot be used."""
     found: list[Pending] = []
     damaged: list[str] = []
     for name in _names(storage):
@@ -76,7 +77,7 @@ def _names(storage: Storage) -> list[str]:
 
 
 def _read(storage: Storage, name: str) -> Pending | None:
-    """A batch's rows; None when the file is not there (any more)."""
+    """Return a batch's rows, or None if the file does not exist (any longer)."""
     try:
         rows = json.loads(storage.read_text(name))
         if not (isinstance(rows, list) and rows and len({_batch(row) for row in rows}) == 1):
@@ -92,7 +93,7 @@ def _read(storage: Storage, name: str) -> Pending | None:
 
 
 def _batch(row: AuditRow) -> tuple[str, int]:
-    """The batch of a row, with the types that the table has."""
+    """Return the batch of a row. Raises TypeError if its values do not have the table's types."""
     query_id, batch_id = row["query_id"], row["batch_id"]
     if not (isinstance(query_id, str) and isinstance(batch_id, int)):
         raise TypeError("query_id has to be a text and batch_id a number")

@@ -3,9 +3,9 @@
 Each row has a ``scope``, which says what has to change before its record can be applied:
 
 ======  ==============================================================================================
-record  the record itself is bad; `lakemirror replay` applies it once the cause is gone
-table   its table was refused, failed or is suspended; the driver tries again by itself
-order   its place in the source's order is undecided; the driver tries again by itself
+record  the record itself is bad; `lakemirror replay` applies it once the cause is fixed
+table   its table was refused, failed or is suspended; the driver retries automatically
+order   its place in the source's order is undecided; the driver retries automatically
 ======  ==============================================================================================
 
 Records of scope ``table`` and ``order`` are held.
@@ -25,36 +25,39 @@ from lakemirror.driver.tables import delta
 
 Scope = Literal["record", "table", "order"]
 HELD: Final = ("table", "order")
-"""Scopes of records that the driver tries again by itself."""
+"""Scopes of records that the driver retries automatically."""
 
 OpenRecords = Mapping[str, Mapping[str, int]]
-"""How many records are open, by source table and scope: {source: {record: n, table: n, order: n}}. Those of
-no known table stand under an empty source.
+"""The number of open records, by source table and scope: {source: {record: n, table: n, order: n}}.
+
+Records of an unknown table are listed under an empty source.
 """
 
 COLUMNS = (
     "id STRING, source STRING, reason STRING, state STRING, quarantined_at TIMESTAMP, query_id STRING, "
     f"batch_id BIGINT, {RAW}, scope STRING"
 )
-"""Raw bytes, origin, scope and reason of each record. ``state`` is open or replayed; ``id`` is the hash of
-origin and value, so that a record that comes again is one row. ``query_id`` and ``batch_id`` name the batch
-that refused it last. A null scope, as in tables made by earlier versions, means ``record``.
+"""Raw bytes, origin, scope and reason of each record.
+
+``state`` is open or replayed. ``id`` is the hash of origin and value, so a record that arrives again does not
+get a second row. ``query_id`` and ``batch_id`` name the batch that last refused it. A null scope, as in
+tables created by earlier versions, means ``record``.
 """
 
 _TOLD = ("source", "reason", "scope", "query_id", "batch_id")
-"""What a record that comes again and is still bad says anew."""
+"""Columns that are updated if a record arrives again and is still bad."""
 
 
 def path(checkpoint: str) -> str:
-    """Where the table stands."""
+    """Return the path of the table."""
     return f"{checkpoint.rstrip('/')}/quarantine"
 
 
 def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
-    """Keep records: RAW columns with ``source``, ``reason`` and ``scope`` (without it, ``record``); returns
-    them with their ids.
+    """Store records (RAW columns with ``source``, ``reason`` and ``scope``), and return them with their IDs.
 
-    A record that is there already says why it is bad now; one that was replayed is open again.
+    Without the column ``scope``, the scope is ``record``. If a record is already there, its reason is
+    updated. If it was replayed, it becomes open again.
     """
     spark = records.sparkSession
     _ensure(spark, checkpoint)
@@ -84,7 +87,7 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
 
 
 def read(spark: SparkSession, checkpoint: str, version: int | None = None) -> DataFrame | None:
-    """The rows, now or at a version of the table, with their scope filled in; None without a table."""
+    """Return the rows, now or at a version of the table, with their scope filled in. None without a table."""
     if not delta.is_table(spark, path(checkpoint)):
         return None
     reader = spark.read.format("delta")
@@ -94,7 +97,7 @@ def read(spark: SparkSession, checkpoint: str, version: int | None = None) -> Da
 
 
 def open_counts(spark: SparkSession, checkpoint: str) -> OpenRecords:
-    """How many records are open."""
+    """Return the number of open records."""
     rows = read(spark, checkpoint)
     found: dict[str, dict[str, int]] = {}
     if rows is None:
@@ -106,12 +109,12 @@ def open_counts(spark: SparkSession, checkpoint: str) -> OpenRecords:
 
 
 def open_sources(spark: SparkSession, checkpoint: str) -> set[str]:
-    """Source tables that have open records."""
+    """Return the source tables that have open records."""
     return {source for source in open_counts(spark, checkpoint) if source}
 
 
 def _ensure(spark: SparkSession, checkpoint: str) -> None:
-    """The table, with all its columns."""
+    """Create the table, or add missing columns to it."""
     where = path(checkpoint)
     if not delta.is_table(spark, where):
         delta.ensure(spark, where, COLUMNS)

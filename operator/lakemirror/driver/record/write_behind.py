@@ -1,4 +1,4 @@
-"""Brings pending audit rows into the audit's table, behind the batches: none waits for that commit."""
+"""Writes pending audit rows to the audit table behind the batches, so that no batch waits for that commit."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.pending import Pending
 
 AT_ONCE = 20
-"""Pending batches that are enough for a commit, and the most that one has."""
+"""The number of pending batches that triggers a commit, and the maximum in one commit."""
 AT_LATEST_SECONDS = 30.0
-"""For how long a batch is pending where fewer come."""
+"""How long a batch stays pending if there are fewer, in seconds."""
 LOOK_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class WriteBehind:
-    """For the owner of a checkpoint, around its run: a thread that writes several batches with one commit and
-    then deletes their files. It begins with what an earlier run left, and at the end of a run that did not
-    fail the rest is written.
+    """Writes several batches with one commit in a thread, and then deletes their files.
 
-    ``history`` is what the audit tells at the beginning: of newer batches it is known that the table does not
-    have them; without it, the table is asked. What fails is told to ``warn`` and tried again; meanwhile, and
-    after a crash at any moment, the rows stay pending. ``check`` is asked before each commit and raises when
-    the checkpoint is another's.
+    The owner of a checkpoint uses it as a context manager around its run. The thread starts with what an
+    earlier run left. At the end of a run that did not fail, the rest is written.
+
+    ``history`` is what the audit contains at the beginning. Newer batches are then known to be missing in the
+    table. Without it, the table is queried. Failures are reported to ``warn`` and retried. In the meantime,
+    and after a crash at any moment, the rows stay pending. ``check`` is called before each commit, and raises
+    if another driver has taken the checkpoint.
     """
 
     def __init__(
@@ -50,16 +51,16 @@ class WriteBehind:
         look_seconds: float = LOOK_SECONDS,
         at_latest_seconds: float = AT_LATEST_SECONDS,
     ) -> None:
-        self._session = spark.newSession()  # the others have settings for the commits of their batches
+        self._session = spark.newSession()  # other sessions have settings for the commits of their batches
         self._checkpoint = checkpoint
         self._storage = open_storage(checkpoint, self._session)
         self._warn, self._check = warn, check
         self._look_seconds, self._at_latest_seconds = look_seconds, at_latest_seconds
-        # The last batch of each query that may be in the table already; None where that is not known.
+        # The last batch of each query that may already be in the table; None if unknown.
         self._last: dict[str, int] | None = None if history is None else dict(history.last_batches)
-        # The table's version at which that is known: another one may have been written by another driver.
+        # The table's version for which that is known. Another driver may have written any other version.
         self._version: int | None = None if history is None else history.version
-        self._since: float | None = None  # when something pending was seen first
+        self._since: float | None = None  # when something pending was first seen
         self._failure: str | None = None
         self._damaged: set[str] = set()
         self._crash: BaseException | None = None
@@ -83,12 +84,12 @@ class WriteBehind:
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """Nothing is written meanwhile; what comes stays pending."""
+        """Pause writing for the duration of the context. New batches stay pending."""
         with self._writing:
             yield
 
     def flush(self) -> None:
-        """Write all that is pending. Not for use while the thread runs."""
+        """Write everything that is pending. Must not be called while the thread runs."""
         with self._writing:
             self._flush()
 
@@ -107,7 +108,7 @@ class WriteBehind:
             self._attempt(self.flush)
             while not self._over.wait(self._look_seconds):
                 self._attempt(self._flush_if_due)
-        except BaseException as crash:  # one that a test injects
+        except BaseException as crash:  # a crash injected by a test
             self._crash = crash
 
     def _attempt(self, step: Callable[[], None]) -> None:
@@ -115,7 +116,7 @@ class WriteBehind:
             step()
             self._failure = None
         except Exception as error:
-            self._last = self._version = None  # the commit may have been made
+            self._last = self._version = None  # the commit may have succeeded
             message = (
                 f"the audit could not be written and is tried again: {cause_of(error)}. No row is lost: what "
                 f"is missing in {audit.path(self._checkpoint)} stands in {self._storage.uri}/{pending.FOLDER}"
@@ -150,8 +151,10 @@ class WriteBehind:
                 self._last[each.query_id] = max(each.batch_id, self._last.get(each.query_id, -1))
 
     def _new(self, waiting: Sequence[Pending]) -> list[Pending]:
-        """Those that are not in the table. Only what comes after the last batch of its query is known to be
-        new; for the others the table is asked.
+        """Return the batches that are not in the table.
+
+        Only batches after the last one of their query are known to be new. For the others, the table is
+        queried.
         """
         last = self._last
         unknown = [each for each in waiting if last is None or each.batch_id <= last.get(each.query_id, -1)]

@@ -1,7 +1,7 @@
-"""A snapshot against a mirror -> the changes that make the mirror what the snapshot shows.
+"""Compares a snapshot with a mirror and determines the changes that make the mirror equal to the snapshot.
 
-Pure functions from frames to frames. Rows that are the same make no change: so a reload writes little, adds
-no versions to histories, and does nothing when it is done again.
+These are pure functions from frames to frames. Equal rows produce no changes, so a reload writes little, adds
+no versions to histories, and does nothing when it is repeated.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from lakemirror.driver.verify.canonical import canonical
 from lakemirror.driver.verify.sources import UNFIT, Compared
 
 WHAT = ("equal", "missing", "changed", "gone", "newer", "unfit")
-"""What a key is: as the snapshot shows it; a row that the mirror lacks, or has otherwise; one that the
-snapshot does not have; one whose row in the mirror is newer than the snapshot; one of which the snapshot has
-values that the mirror's types cannot hold.
+"""What the comparison may find for a key.
+
+It is as the snapshot shows; the mirror lacks its row, or has a different one; the snapshot lacks it; its row
+in the mirror is newer than the snapshot; or the snapshot has values for it that the mirror's types cannot
+hold.
 """
 CHANGES = ("missing", "changed", "gone")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a reload writes of a table: ``compared`` has all columns, of which the mirror has no ``fresh``
-    ones yet.
+    """The columns of a table that a reload writes.
+
+    ``compared`` has all columns. The mirror does not have the ``fresh`` ones yet.
     """
 
     name: TableName
@@ -41,18 +44,20 @@ class Shape:
 
     @property
     def known(self) -> Compared:
-        """What both sides have."""
+        """The columns that both sides have."""
         columns = {name: kind for name, kind in self.compared.columns.items() if name not in self.fresh}
         return Compared(columns, self.compared.names, self.compared.key, self.compared.same)
 
 
 def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, place: bytes) -> DataFrame:
-    """What each key of either side is: what (`WHAT`), key STRING, copies (rows of the snapshot with it),
-    values STRUCT (of the key), row STRUCT, unfit STRING (a row with a null in its key is that, too), lost
-    BOOLEAN (what is unfit may be its key).
+    """Classify each key of either side.
 
-    ``snapshot`` has its rows with `UNFIT`, ``mirror`` the live rows, with ``__seq``; None before there is
-    one. ``place`` is the sequence of the snapshot.
+    Columns: what (`WHAT`), key STRING, copies (number of snapshot rows with this key), values STRUCT (of the
+    key), row STRUCT, unfit STRING (also set for a row with a null in its key), lost BOOLEAN (the unfit value
+    may be its key).
+
+    ``snapshot`` has its rows with `UNFIT`. ``mirror`` has the live rows with ``__seq``, and is None before
+    there is a mirror. ``place`` is the sequence of the snapshot.
     """
     compared, known = shape.compared, shape.known
     key = F.struct(*[F.col(quoted(name)).alias(name) for name in compared.key])
@@ -75,7 +80,7 @@ def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, pla
         stored = stored.select("key", "digest", "__values", "__seq")
     both = shown.alias("s").join(stored.alias("m"), F.col("s.key") == F.col("m.key"), "full")
     same = F.col("s.digest").eqNullSafe(F.col("m.digest")) & ~F.col("__fresh")
-    older = F.col("m.__seq") <= F.lit(place)  # of another reload to the same moment, the later one counts
+    older = F.col("m.__seq") <= F.lit(place)  # if another reload had the same moment, the later one wins
     what = (
         F.when(F.col("s.key").isNull(), F.when(older, "gone").otherwise("newer"))
         .when(F.col("__why").isNotNull(), "unfit")
@@ -95,8 +100,9 @@ def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, pla
 
 
 def records(found: DataFrame, shape: Shape, place: bytes, moment: datetime) -> DataFrame:
-    """The changes among `differences` as change events in Debezium's form, with schemas: key STRING, value
-    STRING. ``moment`` is when the source was as the snapshot shows.
+    """Return the changes among `differences` as change events in Debezium's form, with schemas.
+
+    Columns: key STRING, value STRING. ``moment`` is when the source was in the state of the snapshot.
     """
     compared, name = shape.compared, shape.name
     key, fields = _fields(compared, compared.key), _fields(compared, list(compared.columns))
@@ -136,8 +142,10 @@ def _fields(compared: Compared, names: Sequence[str]) -> list[StructField]:
 
 
 def counted() -> list[Column]:
-    """Aggregates of `differences`: how many keys are what; and one of the keys that several rows of the
-    snapshot have, of the values that do not fit, and of those that may be keys.
+    """Return aggregates of `differences`.
+
+    They count the keys for each finding, and give one example of a key that several snapshot rows have, of a
+    value that does not fit, and of one that does not fit and may be a key.
     """
     return [
         *[F.count_if(F.col("what") == what).alias(what) for what in WHAT],

@@ -1,4 +1,4 @@
-"""How change events are read that a reload has made."""
+"""Defines how to read the change events that a reload has made."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from lakemirror.driver.codes import OWN_TOPICS
 from lakemirror.driver.sequence import GIVEN
 
 RELOAD_TOPIC: Final = f"{OWN_TOPICS}reload"
-"""Where rows that a reload wrote say they come from."""
+"""The topic in the origin of rows that a reload wrote."""
 
 
 def as_read(pipeline: CdcPipeline, *, on_bad_record: str = "fail") -> CdcPipeline:
-    """The pipeline for these events, which say their place themselves. A bad one is no record of the source,
-    so that it is refused, with all of them, unless ``on_bad_record`` says otherwise.
+    """Return the pipeline for these events, which carry their own place.
+
+    A bad event is not a record of the source. It is therefore refused, together with all others, unless
+    ``on_bad_record`` says otherwise.
     """
     given: dict[str, Any] = {"by": GIVEN, "epochs": [], "columns": None}
     return of_own_events(pipeline, given, on_bad_record=on_bad_record)
@@ -25,7 +27,7 @@ def as_read(pipeline: CdcPipeline, *, on_bad_record: str = "fail") -> CdcPipelin
 def of_own_events(
     pipeline: CdcPipeline, ordering: Mapping[str, Any], *, on_bad_record: str = "fail"
 ) -> CdcPipeline:
-    """The pipeline for change events that we have made, with this ``ordering``."""
+    """Return the pipeline for change events made by Lakemirror, with this ``ordering``."""
     changes: dict[str, Any] = {
         "envelope": Envelope(),
         "ordering": pipeline.spec.ordering.model_copy(update=dict(ordering)),

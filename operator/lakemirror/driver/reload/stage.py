@@ -1,9 +1,10 @@
-"""A snapshot of a table, compared with its mirror; and the changes, kept in files until they are applied.
+"""Compares a snapshot of a table with its mirror, and stores the changes in files until they are applied.
 
-That takes three steps, and each may be cut off: the snapshot is read and compared, with nothing written but
-files of its own; a request names these files; the driver applies them (`lakemirror.driver.runtime.reload`).
-The place of the snapshot is known before it is read. So what the stream brings meanwhile, before or after,
-finds its order: changes above the place win, whenever they come, and those below are stale.
+This takes three steps, and each may be interrupted. First, the snapshot is read and compared, and only its
+own files are written. Then a request names these files. Finally, the driver applies them
+(`lakemirror.driver.runtime.reload`). The place of the snapshot is known before it is read. Whatever the
+stream brings before, during or after these steps therefore finds its order: changes above the place win,
+whenever they arrive, and those below are stale.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from lakemirror.driver.verify.table import wanted_of
 
 @dataclass(frozen=True)
 class Staged:
-    """What a snapshot of a table has to change. ``rows`` are those of the snapshot; of their keys ``missing``
-    are not in the mirror, ``changed`` are otherwise there, ``newer`` have a newer row there and ``unfit``
-    values that the mirror's types cannot hold, like ``unfitting``; ``gone`` are in the mirror alone.
+    """What a snapshot of a table has to change.
+
+    ``rows`` counts the rows of the snapshot. Of their keys, ``missing`` are not in the mirror, ``changed``
+    have a different row there, ``newer`` have a newer row there, and ``unfit`` have values that the mirror's
+    types cannot hold, such as ``unfitting``. ``gone`` counts the keys that only the mirror has.
     """
 
     rows: int = 0
@@ -46,7 +49,7 @@ class Staged:
 
     @property
     def records(self) -> int:
-        """How many change events that makes."""
+        """The number of change events that this results in."""
         return self.missing + self.changed + self.gone
 
 
@@ -60,12 +63,13 @@ def stage(
     empty: bool = False,
     wait: float = 120.0,
 ) -> Staged:
-    """Compare a mirror with a snapshot, and write the changes to Parquet files in ``folder``: number BIGINT,
-    key STRING, value STRING.
+    """Compare a mirror with a snapshot, and write the changes to Parquet files in ``folder``.
 
-    ``at`` is when the source was as a snapshot shows that is no database, and ``empty`` whether that may have
-    no rows; ``wait`` says for how many seconds open transactions of a database are waited for. Raises
-    SourceUnfit, and nothing counts then that is in the folder.
+    Columns of the files: number BIGINT, key STRING, value STRING.
+
+    ``at`` is when the source was in the state of a snapshot that is not a database, and ``empty`` says
+    whether such a snapshot may have no rows. ``wait`` is how many seconds to wait for open transactions of a
+    database. Raises SourceUnfit; the contents of the folder are then invalid.
     """
     check(table)
     placed = isinstance(sources, Database) and sources.by == "log"
@@ -91,7 +95,7 @@ def stage(
 
 
 def check(table: MirroredTable) -> None:
-    """Raise SourceUnfit for a table that no snapshot can be laid over."""
+    """Raise SourceUnfit if no snapshot can be applied to the table."""
     reason = None
     if "append" in (table.mode, table.properties.get(MODE_PROPERTY)):
         reason = "its mirror keeps events and no rows (mode append, or no key): only rows can be reloaded"
@@ -107,16 +111,16 @@ def check(table: MirroredTable) -> None:
 
 
 def _is_mirrored(table: MirroredTable) -> bool:
-    """Whether the table has been mirrored; of a shard, itself and not only another one."""
+    """Return whether the table has been mirrored. If the mirror is sharded, by this shard itself."""
     return table.mirror.exists and (table.shard is None or bool(table.fed))
 
 
 def place_at(table: MirroredTable, moment: datetime) -> bytes:
-    """The place of a snapshot that shows the source as it was at a moment: after all changes that the mirror
-    has of the time until then.
+    """Return the place of a snapshot that shows the source at a moment.
 
-    A change of that time that has not arrived yet may lie above it. It brings its row back to what it was,
-    and all follow it that the snapshot shows of the row beyond that.
+    It is after all changes in the mirror whose time is not later than the moment. A change from before the
+    moment that has not arrived yet may be above the place. It then sets its row back to an earlier state. But
+    the later changes that the snapshot shows for that row all follow it.
     """
     if not _is_mirrored(table):
         return NOWHERE
@@ -135,7 +139,7 @@ def place_at(table: MirroredTable, moment: datetime) -> bytes:
     if newest is None:
         return NOWHERE
     seq = as_bytes(newest["seq"]) or NOWHERE
-    # After another reload to the same moment: of the two, the later one counts.
+    # If another reload had the same moment, the later one wins.
     return seq if newest["topic"] == RELOAD_TOPIC else after(seq)
 
 
@@ -175,13 +179,15 @@ def _compare(
 
 
 def counts_of(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the aggregates, what `Staged` has."""
+    """Return the aggregates that are fields of `Staged`."""
     return {each.name: counts[each.name] for each in fields(Staged)}
 
 
 def shape_of(table: MirroredTable, described: Described) -> Shape:
-    """What is compared and written of a table: the columns of its mirror, and those that only the source has.
-    Raises SourceUnfit where rows would not be whole, or have no key.
+    """Return what is compared and written of a table.
+
+    This is the columns of its mirror, and those that only the source has. Raises SourceUnfit if rows would be
+    incomplete or have no key.
     """
     known = wanted_of(table) if _is_mirrored(table) else Compared({}, {}, [])
     columns, names, fresh = dict(known.columns), dict(known.names), []
@@ -212,7 +218,7 @@ def shape_of(table: MirroredTable, described: Described) -> Shape:
 
 
 def _key(table: MirroredTable, described: Described, names: Mapping[str, str]) -> list[str]:
-    """The mirror's names of the columns of the key."""
+    """Return the mirror's names of the key columns."""
     back = {source: mirror for mirror, source in names.items()}
     declared = table.settings.primary_key or described.key
     return [back.get(source, source) for source in declared]
@@ -227,13 +233,13 @@ def _unreadable(table: MirroredTable, column: str, why: str) -> str:
 
 
 def _live(table: MirroredTable) -> DataFrame | None:
-    """The mirror's rows that the source should have."""
+    """Return the mirror's rows that the source should have, or None if the table is not mirrored."""
     if not _is_mirrored(table):
         return None
     return table.rows().where(is_live(table, keyed=True))
 
 
 def _meeting(table: MirroredTable, rows: DataFrame) -> DataFrame:
-    """Those that the manifest's filter lets through, or that it cannot judge."""
+    """Return the rows that the manifest's filter accepts or cannot judge."""
     condition = table.settings.filter
     return rows if condition is None else rows.where(F.expr(condition) | F.col(UNFIT).isNotNull())

@@ -1,18 +1,18 @@
-"""Which files of rows a mirror has, by their content, so that none is applied twice.
+"""Tracks the files of rows that a mirror has, by their content, so that none is applied twice.
 
-They stand in a Delta table of their own beside the mirror (`_files`), one row a file and batch. A row alone
-says nothing: it is written before the rows of its batch, with the batch's transaction id, and counts once
-the mirror's log has that transaction. So the one commit that brings the rows is the one that makes their
-files known, whatever happens in between, and a mirror that was deleted forgets its files.
+They are stored in a Delta table of their own beside the mirror (`_files`), one row per file and batch. A row
+alone says nothing: it is written before the rows of its batch, with the batch's transaction ID, and counts
+once the mirror's log has that transaction. The commit that brings the rows is thus the one that makes their
+files known, whatever happens in between. A mirror that was deleted forgets its files.
 
-The hashes do not stand in the mirror's log itself, though Delta would take a transaction id for each: a log
-carries all of them in each checkpoint and each reader's memory for ever, MERGE takes one only, and a log that
-forgets them after some time (``delta.setTransactionRetentionDuration``) would let files in again. Here, a
-million files cost the mirror one transaction id.
+The hashes are not stored in the mirror's log itself, although Delta would accept a transaction ID for each. A
+log carries all transaction IDs in each checkpoint and in each reader's memory forever, and MERGE accepts only
+one. A log that forgets them after some time (``delta.setTransactionRetentionDuration``) would let files in
+again. Here, a million files cost the mirror one transaction ID.
 
-Batches of a query are committed in order. One that left the mirror without a commit, since it held the
-table, left no transaction either; but that of a later batch would seem to vouch for it. So the rows of such
-a batch are deleted before the next one is written (`lakemirror.driver.write.marks`).
+Batches of a query are committed in order. A batch that did not commit to the mirror, because it held the
+table, left no transaction either. But the transaction of a later batch would seem to confirm its files. The
+rows of such a batch are therefore deleted before the next one is written (`lakemirror.driver.write.marks`).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ COLUMNS: Final = "sha256 STRING, name STRING, app_id STRING, batch_id BIGINT, at
 
 
 class AppliedFiles:
-    """The files of one mirror, which exists."""
+    """The files of one mirror, which must exist."""
 
     def __init__(self, spark: SparkSession, mirror: Store) -> None:
         self._spark, self._mirror = spark, mirror
         self.path = mirror.side("files")
 
     def frame(self) -> DataFrame | None:
-        """All rows, with `COLUMNS`; None where there are none."""
+        """Return all rows, with `COLUMNS`, or None if there are none."""
         return delta.read(self._spark, self.path)
 
     def among(self, hashes: Iterable[str], app_id: str, batch_id: int) -> set[str]:
-        """Those contents that the mirror has from another batch than this one."""
+        """Return the hashes of contents that the mirror has from a batch other than this one."""
         rows = self.frame()
         if rows is None:
             return set()

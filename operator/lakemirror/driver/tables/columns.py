@@ -1,6 +1,7 @@
-"""The columns of a mirror beside the source's own, and how expressions name stored rows and states.
+"""The columns that a mirror adds to the source's own, and how expressions refer to stored rows and states.
 
-``t`` is a stored row, and ``s`` what the batch has for a key, a state (`lakemirror.driver.reduce.events`).
+``t`` is a stored row, and ``s`` a state, which is what the batch has for a key
+(`lakemirror.driver.reduce.events`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ METADATA = {
 }
 """Metadata columns of a mirror.
 
-``__column_seq`` names the columns whose value is older than the row: a value that the source did not send,
-filled from an older image, with the sequence of that image (empty: nothing is known yet).
-``__unrepresentable`` holds the source's text of values for which Spark has none, under ``onUnrepresentable:
-text``.
+``__column_seq`` lists the columns whose value is older than the row. The source did not send these values, so
+they were filled from an older image, with the sequence of that image (empty: nothing is known yet).
+``__unrepresentable`` holds the source's text of values that Spark cannot represent, under
+``onUnrepresentable: text``.
 """
 
 COMMENTS = {
@@ -40,10 +41,10 @@ COMMENTS = {
     "__is_deleted": "Whether the row was deleted at the end of this version, and has not come back",
     "__delete_seq": "Position of the delete that ended the version; null if another version did",
 }
-"""What a catalog shows of the metadata columns."""
+"""The comments on the metadata columns in a catalog."""
 
 SHARD = "__source"
-"""The column of a mirror of several shards that names the shard a row is of."""
+"""In a mirror of several shards, the column that names the shard of a row."""
 
 VERSIONS = {
     "__valid_from": "timestamp",
@@ -52,40 +53,43 @@ VERSIONS = {
     "__is_deleted": "boolean",
     "__delete_seq": "binary",
 }
-"""Further metadata columns of a mirror that keeps all versions (mode scd2).
+"""Additional metadata columns of a mirror that keeps all versions (mode scd2).
 
-A version is what its row was from ``__valid_from`` until before ``__valid_to`` (null: until now). One that
-is ``__is_current`` has no end; one that ``__is_deleted`` is the last version of a row that is deleted. So
-``__is_current OR __is_deleted`` is one version a key. ``__delete_seq`` is the sequence of the delete or
-truncate that ended the version; null where another version did, or nothing.
+A version is the state of its row from ``__valid_from`` until before ``__valid_to`` (null: until now). A
+version that is ``__is_current`` has no end. One that is ``__is_deleted`` is the last version of a deleted
+row. ``__is_current OR __is_deleted`` therefore selects one version per key. ``__delete_seq`` is the sequence
+of the delete or truncate that ended the version. It is null if another version ended it, or if nothing did.
 """
 
 SENT = ""
-"""In ``__column_seq`` of a mirror of that mode: the sequence of a change as it was sent, where its place is a
-matter of the snapshot row of its key (see `lakemirror.driver.reduce.events.anchor`).
+"""In ``__column_seq`` of a mirror of versions: the sequence of a change as it was sent.
+
+It is present if the place of the change depends on the snapshot row of its key (see
+`lakemirror.driver.reduce.events.anchor`).
 """
 
 BEGAN = "__valid_from"
-"""In ``__column_seq`` of a version that has taken in further changes (``trackedColumns``): the sequence of
-the change that began it.
+"""In ``__column_seq`` of a version that absorbed further changes (``trackedColumns``).
+
+It is the sequence of the change that started the version.
 """
 
 
 def of_shard(shard: str) -> Column:
-    """BOOLEAN: the stored row is one of a shard."""
+    """BOOLEAN: whether the stored row belongs to a shard."""
     return T(SHARD) == F.lit(shard)
 
 
 def metadata_of(mode: str | None) -> dict[str, str]:
-    """The metadata columns of a mirror of this mode."""
+    """Return the metadata columns of a mirror in this mode."""
     return {**METADATA, **VERSIONS} if mode == "scd2" else METADATA
 
 
 def T(name: str) -> Column:  # noqa: N802
-    """A column of the stored row."""
+    """Return a column of the stored row."""
     return F.col(f"t.{quoted(name)}")
 
 
 def S(name: str) -> Column:  # noqa: N802
-    """A value of the state's row."""
+    """Return a value of the state's row."""
     return F.col("s.row")[name]

@@ -1,4 +1,4 @@
-"""Delta tables, by their path, and names and texts as SQL wants them."""
+"""Delta tables by path, and names, types and text in SQL."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from lakemirror.driver.java import java_class
 _LOG = "_delta_log"
 
 SELDOM_READ: Mapping[str, str] = MappingProxyType({"delta.checkpointInterval": "100"})
-"""Properties of a table that only a start reads: a checkpoint of the log takes as long as three commits."""
+"""Properties of a table that is read only at startup.
+
+A checkpoint of the log takes as long as three commits.
+"""
 
 
 def snapshot(spark: SparkSession, path: str) -> Any:
-    """Delta's own snapshot object of the newest version (org.apache.spark.sql.delta.Snapshot)."""
+    """Return Delta's own snapshot object for the newest version (org.apache.spark.sql.delta.Snapshot)."""
     log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
     nothing = java_class(spark, "scala.Option").empty()
     return log.update(False, nothing, nothing)
 
 
 def configuration(newest: Any) -> dict[str, str]:
-    """The properties of the table that a snapshot is of, as they are set."""
+    """Return the table properties in a snapshot, as they are set."""
     pairs = newest.metadata().configuration().iterator()
     found = {}
     while pairs.hasNext():
@@ -37,34 +40,35 @@ def configuration(newest: Any) -> dict[str, str]:
 
 
 def path_of(table: DeltaTable) -> str:
-    """Where a table stands."""
+    """Return the path of a table."""
     detail = table.detail().select("location").first()
     assert detail is not None
     return str(detail[0])
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
-    """Whether there is a Delta table at exactly this path; Delta's own check accepts folders inside of one,
-    too.
+    """Return whether there is a Delta table at exactly this path.
+
+    Delta's own check also accepts folders inside a table.
     """
     return int(snapshot(spark, path).version()) >= 0
 
 
 def read(spark: SparkSession, path: str) -> DataFrame | None:
-    """The rows of the table at this path, None where there is none."""
+    """Return the rows of the table at this path, or None if there is none."""
     return spark.read.format("delta").load(path) if is_table(spark, path) else None
 
 
 def applied(spark: SparkSession, path: str, app_id: str) -> int | None:
-    """The newest transaction version in the log at ``path`` for ``app_id``; None if there is none."""
+    """Return the newest transaction version in the log at ``path`` for ``app_id``, or None."""
     return applied_at(snapshot(spark, path), app_id)
 
 
 def applied_at(newest: Any, app_id: str) -> int | None:
-    """The newest transaction version that a snapshot holds for ``app_id``.
+    """Return the newest transaction version in a snapshot for ``app_id``, or None if there is none.
 
-    Delta's checksum file of the version lists them, as long as they are not many; otherwise Delta computes
-    the state of the log, which takes a job.
+    Delta's checksum file of the version lists them if there are not many. Otherwise, Delta computes the state
+    of the log, which takes a job.
     """
     checksum = newest.checksumOpt()
     listed = checksum.get().setTransactions() if checksum.isDefined() else checksum
@@ -77,8 +81,9 @@ def applied_at(newest: Any, app_id: str) -> int | None:
 
 
 def append(rows: DataFrame, path: str, properties: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Append rows as one commit and one file, with new columns where the table lacks them. A table that is
-    not there is made with the same commit, with ``properties``.
+    """Append rows as one commit and one file, and add columns that the table lacks.
+
+    If the table does not exist, the same commit creates it, with ``properties``.
     """
     writer = rows.coalesce(1).write.format("delta").mode("append").option("mergeSchema", "true")
     if not is_table(rows.sparkSession, path):
@@ -88,7 +93,7 @@ def append(rows: DataFrame, path: str, properties: Mapping[str, str] = MappingPr
 
 
 def create(rows: DataFrame, path: str, properties: Mapping[str, str]) -> None:
-    """Make a table with ``rows`` in one commit and one file. Raises Delta's error where there is one."""
+    """Create a table with ``rows`` in one commit and one file. Raises Delta's error if it already exists."""
     clear_unfinished(rows.sparkSession, path)
     rows.coalesce(1).write.format("delta").mode("errorifexists").options(**properties).save(path)
 
@@ -109,10 +114,10 @@ def ensure(
 
 
 def clear_unfinished(spark: SparkSession, path: str) -> None:
-    """Take away what a crash left of a table at ``path`` while its first commit was written.
+    """Remove what a crash left of a table at ``path`` while its first commit was being written.
 
-    A log's folder in which nothing is but a temporary file is no table when Delta reads, and yet one that is
-    there already when Delta creates it.
+    If a log folder contains only a temporary file, Delta sees no table when it reads, but an existing one
+    when it creates the table.
     """
     files, log = file_system(spark, f"{path}/{_LOG}")
     left = list(files.listStatus(log)) if files.exists(log) else []
@@ -128,12 +133,12 @@ def _is_temporary(name: str) -> bool:
 
 
 def quoted(name: str) -> str:
-    """A column's name as SQL wants it."""
+    """Return a column's name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def ddl(kind: DataType) -> str:
-    """A type as SQL wants it; ``simpleString`` leaves the names of a struct's fields as they are."""
+    """Return a type in SQL. Unlike ``simpleString``, this quotes the names of a struct's fields."""
     if isinstance(kind, ArrayType):
         return f"ARRAY<{ddl(kind.elementType)}>"
     if isinstance(kind, MapType):
@@ -145,5 +150,5 @@ def ddl(kind: DataType) -> str:
 
 
 def sql_text(text: str) -> str:
-    """A text as an SQL literal."""
+    """Return a text as an SQL literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

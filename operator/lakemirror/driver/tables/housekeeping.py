@@ -1,4 +1,4 @@
-"""OPTIMIZE and VACUUM of Delta tables, and when each was done last."""
+"""OPTIMIZE and VACUUM of Delta tables, and when each was last done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIB: Final = 1024 * 1024
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 _DEFAULTS: Final = {_RETENTION: 7 * 86_400, _LOG_RETENTION: 30 * 86_400}
-"""What Delta takes where a table does not say, in seconds."""
+"""Delta's defaults for properties that a table does not set, in seconds."""
 _FIRST_LOOK, _FURTHER = 100, 10
 
 
@@ -29,11 +29,11 @@ class Task(Enum):
 
 
 def session_for(spark: SparkSession) -> SparkSession:
-    """A session for housekeeping, without the settings of those that write batches.
+    """Return a session for housekeeping, without the settings of sessions that write batches.
 
-    Small files become files of a size at which a batch still reads few rows that it does not need; what has
-    that size is left alone, so that the work follows what was written since. VACUUM would spread the listing
-    of any folder over 10,000 tasks, and logs itself, from which `last_done` knows it.
+    Small files become files of a size at which a batch still reads few unneeded rows. Files of that size are
+    left alone, so the amount of work depends on what was written since. VACUUM would otherwise spread the
+    listing of any folder over 10,000 tasks. It logs itself, which is where `last_done` finds it.
     """
     session = spark.newSession()
     parallelism = max(4, 2 * spark.sparkContext.defaultParallelism)
@@ -48,19 +48,19 @@ def session_for(spark: SparkSession) -> SparkSession:
 
 
 def optimize(session: SparkSession, path: str) -> str:
-    """Make few files of many small ones, and write files with many hidden rows anew; what that did."""
+    """Combine small files, rewrite files with many hidden rows, and return a summary."""
     row = session.sql(f"OPTIMIZE delta.{quoted(path)}").select("metrics.*").first()
     assert row is not None
     return f"{row['numFilesRemoved']} files became {row['numFilesAdded']}"
 
 
 def vacuum(session: SparkSession, path: str, retain_seconds: int) -> str:
-    """Delete files that no version of the last ``retain_seconds`` needs; what that did.
+    """Delete files that no version of the last ``retain_seconds`` needs, and return a summary.
 
-    The time is a property of the table: Delta forgets by it, too, since when a file is needed no more, so
-    that a longer one in the statement alone would come too late, and it is never shorter than what the
-    statement is checked against. Folders that begin with an underscore, such as ``_tombstones``, are not the
-    table's to clean (Delta, ``DeltaTableUtils.isHiddenDirectory``).
+    The retention is a table property. Delta also uses it to forget when a file stopped being needed, so a
+    longer retention in the statement alone would come too late. And it is never shorter than what the
+    statement is checked against. Folders that begin with an underscore, such as ``_tombstones``, are not
+    cleaned by the table (Delta, ``DeltaTableUtils.isHiddenDirectory``).
     """
     _keep_for(session, path, retain_seconds)
     session.sql(f"VACUUM delta.{quoted(path)}")
@@ -70,7 +70,7 @@ def vacuum(session: SparkSession, path: str, retain_seconds: int) -> str:
 
 
 def _keep_for(session: SparkSession, path: str, seconds: int) -> None:
-    """Have the table keep removed files and its history for so long; unchanged if it does already."""
+    """Make the table keep removed files and its history for this long. Does nothing if it already does."""
     configured = configuration(snapshot(session, path))
     wanted = {_RETENTION: seconds}
     if seconds > _DEFAULTS[_LOG_RETENTION]:
@@ -86,10 +86,11 @@ def _keep_for(session: SparkSession, path: str, seconds: int) -> None:
 
 
 def last_done(session: SparkSession, path: str, every: Mapping[Task, float]) -> dict[Task, datetime]:
-    """When each task was done last, or else when the table was made, by its own history; a task that is not
-    in it was not done in the last ``every`` seconds (as long as the log is kept).
+    """Return when each task was last done, according to the table's history.
 
-    OPTIMIZE leaves no trace where it finds nothing to do: then it only looks again.
+    If the history reaches back to the creation of the table, a task that was never done has that time.
+    Otherwise, a task that is missing was not done in the last ``every`` seconds (as long as the log is kept).
+    OPTIMIZE leaves no trace if it finds nothing to do. In that case, the next run only looks again.
     """
     limit, longest = _FIRST_LOOK, max(every.values(), default=0.0)
     while True:
@@ -108,7 +109,7 @@ def last_done(session: SparkSession, path: str, every: Mapping[Task, float]) -> 
 
 
 def _commits(history: DataFrame) -> DataFrame:
-    """Of each commit: at (microseconds) and which task it ended, if any."""
+    """Return for each commit: at (microseconds), and which task it ended, if any."""
     operation, status = F.col("operation"), F.col("operationParameters")["status"]
     task = F.when(operation == "OPTIMIZE", Task.OPTIMIZE.value).when(
         (operation == "VACUUM END") & (status == "COMPLETED"), Task.VACUUM.value

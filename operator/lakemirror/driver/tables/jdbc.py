@@ -1,16 +1,17 @@
-"""A mirror that is a table of PostgreSQL, MySQL or MariaDB.
+"""A mirror that is a table in PostgreSQL, MySQL or MariaDB.
 
-The table has the columns of the source's rows and the metadata columns, and the mirror's key as its primary
-key. Beside it, in the same schema, stand
+The table has the columns of the source's rows and the metadata columns. Its primary key is the mirror's key.
+The same schema also contains:
 
 =======================  ============================================================================
 ``TABLE__tombstones``    what `lakemirror.driver.tables.tombstones` keeps
-``lakemirror_mirrors``   a row a mirror: its version, columns (Spark's types, as JSON) and properties
-``lakemirror_batches``   the newest batches of each mirror and application id, with their notes
+``lakemirror_mirrors``   a row per mirror: its version, columns (Spark's types, as JSON) and properties
+``lakemirror_batches``   the newest batches of each mirror and application ID, with their notes
 =======================  ============================================================================
 
-A batch is one transaction on all of them (`commit`), which begins by locking the mirror's row and goes on
-only if that has the version that the batch was made for. What it brings has been put into staging tables.
+The rows of a batch are first written to staging tables. The batch is then one transaction on the mirror and
+the tables above (`commit`), which begins by locking the mirror's row, and continues only if the row has the
+version that the batch was made for.
 """
 
 from __future__ import annotations
@@ -43,19 +44,20 @@ from lakemirror.driver.tables.store import Impossible
 _TOMBSTONES: Final = "__tombstones"
 _MIRRORS, _BATCHES = "lakemirror_mirrors", "lakemirror_batches"
 _SHOWN: Final = 200
-"""Characters of a key in a message."""
+"""The maximum number of characters of a key in a message."""
 _A_PART: Final = 50_000
 _MOST_PARTS: Final = 8
 Kinds = Mapping[str, DataType]
 
 
 class MirrorChanged(LakemirrorError):
-    """Somebody else has written a mirror since a batch was made for it."""
+    """Somebody else has written the mirror since a batch was prepared for it."""
 
 
 class CannotHold(LakemirrorError):
-    """A row has a value for a ``column`` of the mirror that its database cannot have: ``why``, in which row,
-    and what the database says.
+    """A row has a value for a ``column`` of the mirror that its database cannot hold.
+
+    ``why`` says what is wrong, ``row`` in which row, and ``said`` is the database's own message.
     """
 
     def __init__(self, column: str, why: str, row: str, said: str) -> None:
@@ -64,7 +66,7 @@ class CannotHold(LakemirrorError):
 
 
 class JdbcFacts:
-    """What stands beside a mirror; it is added with the commit of the rows."""
+    """The facts beside a mirror. They are added in the commit of the rows."""
 
     exist = True
 
@@ -79,11 +81,11 @@ class JdbcFacts:
         self._mirror.stage("facts", rows, self._kinds)
 
     def insert(self, session: Session, staged: str) -> None:
-        """Take in what is staged."""
+        """Insert the staged rows."""
         self._mirror.insert(session, self._mirror.table(_TOMBSTONES), staged, self._kinds)
 
     def collect(self, before: datetime, below: bytes | None, record: DataFrame | None) -> None:
-        """By the database's own clock and order of bytes, which is Spark's."""
+        """Collect facts in the database, whose order of bytes is the same as Spark's."""
         mirror, dialect = self._mirror, self._mirror.database.dialect
         ids = mirror.spark.range(1).select(
             F.lit(before).cast("timestamp").alias("at"), F.lit(below).cast("binary").alias("seq")
@@ -132,8 +134,9 @@ class JdbcMirror:
         self.columns: dict[str, DataType] | None = None
         self.properties: dict[str, str] = {}
         self.version: int | None = None
-        """As it was read, and with each commit of our own: if somebody else commits, all that is known of the
-        mirror has to be read anew.
+        """The version that was read, increased by each commit of this object.
+
+        If somebody else commits, everything known about the mirror must be read again.
         """
         self._facts = JdbcFacts(self)
         self._staging: dict[str, str] = {}
@@ -141,7 +144,7 @@ class JdbcMirror:
         self._looked_up: tuple[int, DataFrame] | None = None
         self.refresh()
 
-    # -- what there is ----------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
@@ -168,7 +171,7 @@ class JdbcMirror:
                 )
 
     def table(self, suffix: str = "") -> str:
-        """The table, or one that belongs to it, in SQL."""
+        """Return the table, or one that belongs to it, in SQL."""
         return self._in_schema(f"{self._name}{suffix}")
 
     def applied(self, app_id: str) -> int | None:
@@ -176,7 +179,7 @@ class JdbcMirror:
             return self._marks.newest(session, app_id)
 
     def mark(self, app_id: str, batch: int) -> tuple[int, str] | None:
-        """The version of the mirror after a batch, and the note that the batch left."""
+        """Return the version of the mirror after a batch, and the note that the batch left, or None."""
         with self.database.session(self.spark) as session:
             return self._marks.of(session, app_id, batch)
 
@@ -187,7 +190,7 @@ class JdbcMirror:
 
     @property
     def kinds(self) -> dict[str, DataType]:
-        """All columns, with metadata."""
+        """All columns, including metadata."""
         return {**(self.columns or {}), **{name: DataType.fromDDL(kind) for name, kind in METADATA.items()}}
 
     def facts(self, shard: str | None) -> JdbcFacts:
@@ -226,7 +229,7 @@ class JdbcMirror:
     def impossible(self) -> Impossible:
         return self.database.dialect.unheld
 
-    # -- its form ---------------------------------------------------------------------------------
+    # -- schema -----------------------------------------------------------------------------------
 
     def create(
         self,
@@ -239,14 +242,16 @@ class JdbcMirror:
         comment: str | None = None,
         identities: Collection[str] = (),
     ) -> None:
-        """Make the tables. Until they are all there the mirror's row has no columns: then it is no mirror
-        yet, and what there is of it is made anew.
+        """Create the tables, unless they exist.
+
+        Until all of them exist, the mirror's row has no columns. There is then no mirror yet, and the tables
+        that exist are created again.
         """
         if self.exists:
             return
         with self.database.making, self.database.session(self.spark) as session:
             self._refresh(session)
-            if not self.exists:  # or else another table with the same target was faster
+            if not self.exists:  # otherwise, another table with the same target was faster
                 self._create(session, columns, properties, key)
                 self._refresh(session)
 
@@ -287,7 +292,7 @@ class JdbcMirror:
         with self.database.session(self.spark) as session:
             there = self._columns_in(session, self._name)
             for name, kind in new.items():
-                if name not in there:  # or else a driver has died here
+                if name not in there:  # otherwise, a driver died at this point
                     session.execute(f"ALTER TABLE {self.table()} ADD COLUMN {self._column(name, kind)}")
             key = json.loads(self.properties.get("lakemirror.key", "[]"))
             for name, kind in wider.items():
@@ -301,8 +306,10 @@ class JdbcMirror:
         raise LakemirrorError(f"the target {self.location} keeps no versions")
 
     def drop(self) -> None:
-        """Delete the table and what stands beside it; interrupted, it can be done again: the table goes last
-        of all that says that there is a mirror.
+        """Delete the table and everything that belongs to it.
+
+        If interrupted, this can be repeated: the table, without which there is no mirror, is dropped after
+        its tombstones and marks.
         """
         with self.database.session(self.spark) as session:
             session.execute(f"DROP TABLE IF EXISTS {self.table(_TOMBSTONES)}")
@@ -311,12 +318,14 @@ class JdbcMirror:
             session.execute(f"DELETE FROM {self._in_schema(_MIRRORS)} WHERE name = ?", self._name)
         self.columns, self.properties, self.version = None, {}, None
 
-    # -- its rows ---------------------------------------------------------------------------------
+    # -- rows -------------------------------------------------------------------------------------
 
     @contextmanager
     def staged(self, batch: str) -> Iterator[None]:
-        """What is staged for a batch while this is entered is dropped at its end. Its tables have names of
-        their own, for tasks of a driver that was killed may still write theirs.
+        """Drop what is staged for a batch at the end of the context.
+
+        Staging tables have unique names, because tasks of a driver that was killed may still be writing to
+        theirs.
         """
         self._staging_for = f"{batch}_{uuid.uuid4().hex[:6]}"
         try:
@@ -326,9 +335,10 @@ class JdbcMirror:
             self.database.drop(self.spark, staged.values())
 
     def stage(self, what: str, rows: DataFrame, kinds: Kinds, *, inside: str = "", keys: int = 0) -> str:
-        """Put the columns of ``kinds`` into a staging table, as c0, c1, ...: those of rows, or those of the
-        struct ``inside`` them, and then what is beside that. ``keys`` says how many are those of a key. The
-        table in SQL.
+        """Put the columns of ``kinds`` into a staging table, as c0, c1, ..., and return the table in SQL.
+
+        They are columns of ``rows``, or fields of the struct ``inside`` them. In the latter case, ``what``
+        and ``number`` are copied, too, if ``rows`` has them. ``keys`` is the number of key columns.
         """
         dialect = self.database.dialect
         name = hashlib.sha256(self._name.encode()).hexdigest()[:8]
@@ -354,7 +364,7 @@ class JdbcMirror:
         return table
 
     def _explain(self, error: Exception, rows: DataFrame) -> None:
-        """Raise CannotHold where rows ``n`` that were refused have a value that the database cannot hold."""
+        """Raise CannotHold if refused rows ``n`` have a value that the database cannot hold."""
         kinds, key = self.kinds, json.loads(self.properties.get("lakemirror.key", "[]"))
         values = {name: F.col("n")[name] for name in kinds}
         reasons = [
@@ -372,8 +382,9 @@ class JdbcMirror:
             raise CannotHold(each["found"]["column"], each["found"]["why"], shown, cause_of(error)) from None
 
     def read(self, table: str, kinds: Kinds, join: str = "", parts: int = 1) -> DataFrame:
-        """The columns of ``kinds`` of a table; where that is joined with a staging table, as a struct ``t``
-        beside the ``number`` there.
+        """Return the columns of ``kinds`` of a table.
+
+        With a ``join`` to a staging table, they are a struct ``t`` beside that table's ``number``.
         """
         dialect = self.database.dialect
         columns = [
@@ -388,10 +399,10 @@ class JdbcMirror:
         return found.select(F.struct(*read).alias("t"), "number") if join else found.select(*read)
 
     def look_up(self, version: int, states: DataFrame, key: Sequence[str], keys: int) -> DataFrame:
-        """The rows ``t`` that states have the keys of, with the ``number`` of the state."""
+        """Return the rows ``t`` with the keys of the states, with the ``number`` of the state."""
         kinds = {name: self.kinds[name] for name in key}
         asked = states.select("key", "number")
-        for name, kind in kinds.items():  # no row has a key that cannot be, but a delete may
+        for name, kind in kinds.items():  # no row has an impossible key, but a delete may
             for wrong, _ in self.database.dialect.impossible(F.col("key")[name], kind, len(key)):
                 asked = asked.where(~F.coalesce(wrong, F.lit(False)))
         staged = self.stage("keys", asked, kinds, inside="key", keys=len(key))
@@ -404,9 +415,10 @@ class JdbcMirror:
     def commit(
         self, version: int, key: Sequence[str], rows: DataFrame, expected: tuple[int, int, int], mark: Mark
     ) -> None:
-        """Insert, update and delete the rows ``n`` (``what``: i, u, d), of which so many of each are
-        ``expected``; with them come the facts that were added, and the mark, in one transaction. Raises
-        MirrorChanged where the mirror no longer has the ``version``.
+        """Insert, update and delete the rows ``n`` (``what``: i, u, d) in one transaction.
+
+        ``expected`` is the number of rows inserted, updated and deleted. The transaction includes the facts
+        that were added, and the mark. Raises MirrorChanged if the mirror no longer has the ``version``.
         """
         dialect, kinds = self.database.dialect, self.kinds
         staged = self.stage("rows", rows, kinds, inside="n")
@@ -458,7 +470,7 @@ class JdbcMirror:
         raise LakemirrorError(f"the target {self.location} has no computed columns")
 
     def insert(self, session: Session, table: str, staged: str, kinds: Kinds, where: str = "") -> int:
-        """Take in the rows of a staging table; how many."""
+        """Insert the rows of a staging table, and return their number."""
         names = ", ".join(map(self._quoted, kinds))
         values = ", ".join(
             self.database.dialect.into(kind, f"s.c{i}") for i, kind in enumerate(kinds.values())
@@ -478,7 +490,7 @@ class JdbcMirror:
             )
 
     def _row(self, session: Session) -> tuple[Any, ...] | None:
-        """Columns, properties and version of the mirror, as they are kept."""
+        """Return the stored columns, properties and version of the mirror, or None."""
         if not self._columns_in(session, _MIRRORS):
             return None
         found = session.query(
@@ -494,7 +506,7 @@ class JdbcMirror:
         return {name for (name,) in found}
 
     def _create_common(self, session: Session) -> None:
-        """Make the schema, and the tables that all mirrors in it share."""
+        """Create the schema and the tables that all mirrors in it share."""
         end = self.database.dialect.options(session.query)
         text = self.database.dialect.types[StringType]
         there = session.query("SELECT 1 FROM information_schema.schemata WHERE schema_name = ?", self._schema)
@@ -511,8 +523,10 @@ class JdbcMirror:
         )
 
     def _require_free(self, session: Session) -> None:
-        """Raise an error where a table stands that is none of ours: of those that a driver left half made,
-        and of a mirror that somebody has dropped, there is a row.
+        """Raise LakemirrorError if there is a table that Lakemirror did not create.
+
+        Tables that a driver left incomplete, and mirrors that somebody dropped, have a row in the table of
+        mirrors.
         """
         ours = self._row(session) is not None
         for name in (self._name, f"{self._name}{_TOMBSTONES}"):
@@ -532,7 +546,7 @@ class JdbcMirror:
     def _note_form(
         self, session: Session, columns: Kinds, properties: Mapping[str, str], before: Mapping[str, str]
     ) -> None:
-        """Set columns and properties. Raises MirrorChanged where they are not those ``before`` any more."""
+        """Set columns and properties. Raises MirrorChanged if the properties are no longer ``before``."""
         made = StructType([StructField(name, kind) for name, kind in columns.items()])
         noted = session.execute(
             f"UPDATE {self._in_schema(_MIRRORS)} SET columns = ?, properties = ? "
@@ -548,7 +562,10 @@ class JdbcMirror:
         return f"{made} NOT NULL" if mine else made
 
     def _same(self, key: Sequence[str], kinds: Kinds, staged: Sequence[str] = ()) -> str:
-        """SQL: a row ``t`` and a staged one ``s`` have the same key; ``staged`` are the columns of that."""
+        """SQL: a row ``t`` and a staged row ``s`` have the same key.
+
+        ``staged`` lists the columns of the staging table, if these are not just the key.
+        """
         places = list(staged or key)
         return " AND ".join(
             f"{self._of_t(name)} = {self.database.dialect.into(kinds[name], f's.c{places.index(name)}')}"

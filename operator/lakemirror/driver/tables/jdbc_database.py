@@ -1,4 +1,4 @@
-"""A database that has mirrors: its connections, and rows that go there and come from there through Spark."""
+"""A database with mirrors: its connections, and the transfer of rows to and from it through Spark."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from lakemirror.driver.jdbc import Login, connect, execute, literal, rows, why_r
 from lakemirror.driver.tables.jdbc_dialects import dialect_of
 
 STAGING: Final = "lakemirror_stage_"
-"""How the names of staging tables begin."""
+"""The prefix of the names of staging tables."""
 _ALIVE_SECONDS: Final = 5
 
 
 class DatabaseUnreachable(PipelineStopped, NotAnswered):
-    """The database of the mirrors cannot be reached: no table can go on, and the batch is done again."""
+    """The database of the mirrors cannot be reached. No table can continue, and the batch is repeated."""
 
 
 class Session:
-    """A connection while somebody has it."""
+    """A connection while it is in use."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
 
     def query(self, sql: str, *values: int | str | None) -> list[tuple[Any, ...]]:
-        """The rows of a query, all values as text."""
+        """Return the rows of a query, with all values as text."""
         return rows(self.connection, sql, values)
 
     def execute(self, sql: str, *values: int | str | None) -> int:
-        """Run a statement; how many rows it changed."""
+        """Run a statement, and return how many rows it changed."""
         return execute(self.connection, sql, values)
 
 
 class Database:
-    """The database of a URL; safe to use from several threads. ``owner`` tells the staging tables of one
-    pipeline from those of others; ``owned``: those that are there at the first connection are left of a
-    driver that was killed, and are dropped.
+    """The database at a URL. Thread-safe.
+
+    ``owner`` distinguishes the staging tables of one pipeline from those of others. ``owned`` says that those
+    found at the first connection were left by a driver that was killed, and are dropped.
     """
 
     def __init__(self, login: Login, owner: str, *, owned: bool = False) -> None:
         self.dialect = dialect_of(login.url)
         self.making = threading.Lock()
-        """Held while tables are made that several mirrors have in common."""
+        """Held while creating tables that several mirrors share."""
         self.staging = f"{STAGING}{owner}_"
         self._login = login
         self._idle: list[Any] = []
@@ -57,7 +58,7 @@ class Database:
 
     @contextmanager
     def session(self, spark: SparkSession) -> Iterator[Session]:
-        """A connection, each statement of which is a transaction."""
+        """Open a connection on which each statement is a transaction."""
         connection = self._taken() or self._connected(spark)
         session = Session(connection)
         try:
@@ -78,7 +79,7 @@ class Database:
 
     @contextmanager
     def transaction(self, spark: SparkSession) -> Iterator[Session]:
-        """A connection, all statements of which are one transaction; it is given up with any exception."""
+        """Open a connection on which all statements form one transaction. Any exception rolls it back."""
         with self.session(spark) as session:
             session.connection.setAutoCommit(False)
             yield session
@@ -86,7 +87,7 @@ class Database:
             session.connection.setAutoCommit(True)
 
     def frame(self, spark: SparkSession, sql: str, parts: int = 1, by: str = "") -> DataFrame:
-        """The rows of a query; in so many parts ``by`` a whole number."""
+        """Return the rows of a query, in ``parts`` partitions by the integer column ``by``."""
         url = self.dialect.url(self._login.url)
         properties = {
             **self._properties(),
@@ -97,14 +98,15 @@ class Database:
         return spark.read.jdbc(url, f"({sql}) q", predicates=wanted, properties=properties)
 
     def put(self, rows: DataFrame, table: str) -> None:
-        """Add rows to a table of the same columns."""
+        """Append rows to a table with the same columns."""
         more = {"batchsize": "2000", **self.dialect.writing}
         url = self.dialect.url(self._login.url)
         rows.write.jdbc(url, table, mode="append", properties={**self._properties(), **more})
 
     def drop(self, spark: SparkSession, tables: Iterable[str]) -> None:
-        """Drop staging tables, and those that could not be dropped before. Where the database is away, they
-        are left for the next time.
+        """Drop staging tables, and those that could not be dropped before.
+
+        If the database is unreachable, they are left for the next time.
         """
         with self._dropping:
             self._left += tables
@@ -117,7 +119,7 @@ class Database:
                 return
 
     def _clear(self, session: Session) -> None:
-        """Drop the staging tables that a driver has left behind."""
+        """Drop the staging tables that a driver left behind."""
         quoted = self.dialect.quoted
         begins = f"table_name LIKE {literal(self.staging.replace('_', '!_') + '%')} ESCAPE '!'"
         found = session.query(
@@ -127,7 +129,7 @@ class Database:
             session.execute(f"DROP TABLE IF EXISTS {quoted(schema)}.{quoted(name)}")
 
     def close(self) -> None:
-        """Close the connections that nobody has."""
+        """Close the connections that are not in use."""
         while self._idle:
             _close(self._idle.pop())
 
@@ -162,5 +164,5 @@ def _is_alive(connection: Any) -> bool:
 def _close(connection: Any) -> None:
     try:
         connection.close()
-    except Py4JJavaError:  # it is broken: nothing is left to be closed
+    except Py4JJavaError:  # it is broken: there is nothing to close
         return

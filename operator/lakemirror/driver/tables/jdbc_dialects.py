@@ -1,7 +1,7 @@
-"""How a mirror stands in a database: the types of its columns, and the SQL that differs between servers.
+"""How a mirror is stored in a database: the types of its columns, and the SQL that differs between servers.
 
-Values go to and come from a database by way of a staging table or a query, in a form that no driver and no
-time zone changes: days and times as text, arrays, maps and structs as JSON, all others as they are.
+Values are transferred through a staging table or a query, in a form that no driver and no time zone changes:
+dates and times as text; arrays, maps and structs as JSON; all others as they are.
 """
 
 from __future__ import annotations
@@ -47,43 +47,46 @@ _JSON: Final = {
     "maxNestingDepth": str(2**31 - 1),
 }
 _STRICT: Final = "sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION'"
-"""Whatever the server's own mode is: without this, values that do not fit would be cut."""
+"""Set regardless of the server's own mode: without it, values that do not fit would be truncated."""
 _ESCAPED_NUL: Final = r"(?<!\\)(\\\\)*\\u0000"
-"""The character NUL in JSON."""
+"""The NUL character in JSON."""
 
 Query = Callable[[str], list[tuple[Any, ...]]]
 
 
 class Dialect(ABC):
-    """One kind of database that can have mirrors."""
+    """A kind of database that can have mirrors."""
 
     title: str
-    """What the database is called."""
+    """The name of the database in messages."""
     longest: int
-    """Characters or bytes of a name."""
+    """The maximum length of a name, in characters or bytes."""
     here: str
-    """SQL for the schema that a name without one is in."""
+    """SQL for the schema of a name that has none."""
     settings: str
     types: Mapping[type[DataType], str]
     staging: str
-    """How a staging table is created."""
+    """The statement that creates a staging table."""
     writing: Mapping[str, str]
-    """Parameters of the JDBC driver for connections that fill one: there the settings are not made."""
+    """JDBC parameters of connections that fill a staging table. These do not run ``settings``."""
 
     @abstractmethod
     def quoted(self, name: str) -> str:
-        """A name in SQL."""
+        """Quote a name for SQL."""
 
     def length(self, name: str) -> int:
-        """Of a name, as ``longest`` counts it."""
+        """Return the length of a name in the units of ``longest``."""
         return len(name)
 
     def as_text(self, kind: DataType) -> bool:
-        """Whether values can only be kept as text."""
+        """Return whether values can be stored only as text."""
         return False
 
     def type_of(self, kind: DataType, keys: int = 0) -> str | None:
-        """The type of a column; of one of so many ``keys`` columns of a key. None where there is none."""
+        """Return the type of a column, or None if there is none.
+
+        ``keys`` is the number of key columns if the column is one of them, else 0.
+        """
         if isinstance(kind, DecimalType):
             return f"decimal({kind.precision},{kind.scale})"
         if isinstance(kind, _NESTED):
@@ -91,54 +94,56 @@ class Dialect(ABC):
         return self.types[StringType] if isinstance(kind, _TEXTS) else self.types.get(type(kind))
 
     def staged(self, kind: DataType, keys: int = 0) -> str | None:
-        """The type of a column of a staging table."""
+        """Return the type of a staging table's column."""
         if isinstance(kind, (*_TIMES, *_NESTED)):
             return self.types[StringType]
         return self.type_of(DoubleType() if isinstance(kind, FloatType) else kind, keys)
 
     @abstractmethod
     def into(self, kind: DataType, staged: str) -> str:
-        """SQL for a value of a column, of the staged one."""
+        """Return SQL that converts a staged value to that of a column."""
 
     @abstractmethod
     def out(self, kind: DataType, column: str) -> str:
-        """SQL for the form in which Spark reads a column."""
+        """Return SQL that converts a column to the form that Spark reads."""
 
     @abstractmethod
     def options(self, query: Query) -> str:
-        """What CREATE TABLE ends with."""
+        """Return the end of a CREATE TABLE statement."""
 
     @abstractmethod
     def delete(self, table: str, staging: str, same: str) -> str:
-        """Delete the rows ``t`` of a table that are the ``same`` as those ``s`` of a staging table whose
-        ``what`` is d.
+        """Return SQL that deletes rows of a table.
+
+        These are the rows ``t`` that are the ``same`` as a row ``s`` of a staging table whose ``what`` is d.
         """
 
     @abstractmethod
     def update(self, table: str, staging: str, same: str, values: Mapping[str, str]) -> str:
-        """Give those rows ``values``, by column, whose ``what`` is u."""
+        """Return SQL that sets the rows whose ``what`` is u to ``values``, by column."""
 
     @abstractmethod
     def impossible(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
-        """Conditions on a value of one of so many ``keys`` columns of a key, under which the database cannot
-        hold it: with what is wrong then, as said of the column.
+        """Return the conditions under which the database cannot hold a value, each with what is then wrong.
+
+        The reason is phrased as a statement about the column. ``keys`` is as for `type_of`.
         """
 
     def unheld(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
-        """The same, said with the name of the database (`lakemirror.driver.tables.store.Impossible`)."""
+        """Return the same with the name of the database (`lakemirror.driver.tables.store.Impossible`)."""
         found = self.impossible(value, kind, keys)
         return [(wrong, f"{why}, which {self.title} cannot hold") for wrong, why in found]
 
     def refused(self, value: Column, kind: DataType, keys: int = 0) -> list[tuple[Column, str]]:
-        """Conditions as `impossible` has them, and those under which it may have refused it."""
+        """Return the conditions of `impossible`, and those under which the value may have been refused."""
         return self.impossible(value, kind, keys)
 
     @abstractmethod
     def retype(self, column: str, kind: str) -> str:
-        """What ALTER TABLE says to give a column another type; ``kind`` with what else the column is."""
+        """Return the ALTER TABLE clause that changes a column's type. ``kind`` includes its constraints."""
 
     def sent(self, value: Column, kind: DataType) -> Column:
-        """The form in which a value is staged."""
+        """Return a value in the form in which it is staged."""
         if isinstance(kind, TimestampType):
             seconds = (F.unix_micros(value).cast("decimal(20,0)") / 1_000_000).cast("decimal(18,6)")
             epoch = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
@@ -150,7 +155,7 @@ class Dialect(ABC):
         return value.cast("string") if isinstance(kind, _TIMES) or self.as_text(kind) else value
 
     def received(self, value: Column, kind: DataType) -> Column:
-        """The value, of the form in which it is read."""
+        """Return a value from the form in which it is read."""
         if isinstance(kind, TimestampType):
             value = F.concat(value, F.lit("Z"))
         if isinstance(kind, _NESTED):
@@ -159,7 +164,7 @@ class Dialect(ABC):
 
 
 class Postgres(jdbc.Postgres, Dialect):
-    """PostgreSQL, which keeps JSON as jsonb."""
+    """PostgreSQL. JSON is stored as jsonb."""
 
     title = "PostgreSQL"
     longest = 63
@@ -183,7 +188,7 @@ class Postgres(jdbc.Postgres, Dialect):
         StructType: "jsonb",
     }
     _indexed_bytes = 2600
-    """Of an entry of an index, which may be longer where it can be compressed."""
+    """Size of an index entry that always fits. Longer ones fit if they can be compressed."""
 
     def length(self, name: str) -> int:
         return len(name.encode())
@@ -196,7 +201,7 @@ class Postgres(jdbc.Postgres, Dialect):
     def out(self, kind: DataType, column: str) -> str:
         if isinstance(kind, TimestampType):
             return f"({column} AT TIME ZONE 'UTC')::text"
-        if isinstance(kind, _TEXTS):  # conditions that Spark hands down are then answered in Spark's order
+        if isinstance(kind, _TEXTS):  # filters that Spark pushes down then use Spark's order
             return f'{column} COLLATE "C"'
         return f"{column}::text" if isinstance(kind, (*_TIMES, *_NESTED)) else column
 
@@ -230,7 +235,7 @@ class Postgres(jdbc.Postgres, Dialect):
 
 
 class MySql(jdbc.MySql, Dialect):
-    """MySQL and MariaDB. Texts are compared by their bytes, as in Spark; instants are kept in UTC."""
+    """MySQL and MariaDB. Text is compared bytewise, as in Spark. Instants are stored in UTC."""
 
     title = "MySQL or MariaDB"
     longest = 64
@@ -312,7 +317,7 @@ DIALECTS: Final[Sequence[Postgres | MySql]] = (Postgres(), MySql())
 
 
 def dialect_of(url: str) -> Postgres | MySql:
-    """The one that a URL names."""
+    """Return the dialect for a URL. Raises LakemirrorError if the database is not supported."""
     found = next((each for each in DIALECTS if url.startswith(each.prefixes)), None)
     if found is None:
         raise LakemirrorError(f"spec.target.jdbc.url: {url.partition('//')[0]} is not a supported database")

@@ -1,21 +1,21 @@
-"""Keys and rows as text: exact, and for keys canonical.
+"""Keys and rows as text: exact, and canonical for keys.
 
-Tombstones and moved rows keep keys as text, so that a widened key column changes nothing in what is
-stored already. Two keys have the same text exactly when ``=`` holds between them in the mirror, before and
-after every widening of `lakemirror.driver.plan.drift`. The text is a JSON array with one text for each key
-column, in the order of their names:
+Tombstones and moved rows store keys as text, so widening a key column does not affect what is already stored.
+Two keys have the same text exactly if ``=`` holds between them in the mirror, before and after every widening
+of `lakemirror.driver.plan.drift`. The text is a JSON array with one text for each key column, in the order of
+their names:
 
 ==================  =====================================================================================
 type                text
 ==================  =====================================================================================
 integers            ``42``
-DECIMAL             ``1.1``, without zeros at the end of the fraction; ``42`` where there is none
+DECIMAL             ``1.1``, without trailing zeros in the fraction; ``42`` if there is no fraction
 FLOAT, DOUBLE       an integer as such (``-0.0`` is ``0``), else hexadecimal as C's ``%a``, ``NaN``,
                     ``Infinity``; a FLOAT as the DOUBLE that it equals
 STRING              itself
 BINARY              hexadecimal digits
 BOOLEAN             ``true`` or ``false``
-DATE, TIMESTAMP_NTZ ``2026-01-02 03:04:05.000006``, a DATE at midnight, no zeros at the end of the fraction
+DATE, TIMESTAMP_NTZ ``2026-01-02 03:04:05.000006``, a DATE at midnight, no trailing zeros in the fraction
 TIMESTAMP           microseconds since 1970-01-01 UTC
 ARRAY, STRUCT       JSON of the texts of their members
 ==================  =====================================================================================
@@ -71,7 +71,7 @@ Leaf = Callable[[Column, DataType], Column]
 
 
 def can_be_key(kind: DataType) -> bool:
-    """Whether values of a type can tell rows apart: those that ``=`` compares; not maps or variants."""
+    """Return whether values of a type can identify rows: types that ``=`` compares, not maps or variants."""
     if isinstance(kind, ArrayType):
         return can_be_key(kind.elementType)
     if isinstance(kind, StructType):
@@ -92,8 +92,9 @@ def encode(key: Column, kind: StructType) -> Column:
 
 
 def decode(text: Column, kind: StructType) -> Column:
-    """The struct of key columns that `encode` wrote, from a text that is not null; its types may have been
-    widened since.
+    """STRUCT: the key columns that `encode` wrote, from a text that is not null.
+
+    Their types may have been widened since.
     """
     parts = F.from_json(text, ArrayType(StringType()), _OPTIONS)
     found = {field.name: _of_part(parts[i], field.dataType) for i, field in enumerate(_in_order(kind))}
@@ -101,13 +102,13 @@ def decode(text: Column, kind: StructType) -> Column:
 
 
 def encode_row(row: Column, kind: StructType) -> Column:
-    """STRING: a row of any types as JSON, from which `decode_row` makes the same row."""
+    """STRING: a row of any types as JSON, from which `decode_row` restores the same row."""
     return F.to_json(F.struct(*_members(row, kind, _exact)))
 
 
 def decode_row(text: Column, kind: StructType) -> Column:
-    """The row that `encode_row` wrote, from a text that is not null; null is what it did not have."""
-    # A field with the name of the "corrupt record" would never be read.
+    """STRUCT: the row that `encode_row` wrote, from a text that is not null. Missing members are null."""
+    # A field with the same name as the "corrupt record" would never be read.
     corrupt = "_" + "".join(kind.fieldNames())
     wire = F.from_json(text, _wire(kind), {**_OPTIONS, "columnNameOfCorruptRecord": corrupt})  # type: ignore[arg-type]
     members = [_values(wire.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
@@ -115,9 +116,10 @@ def decode_row(text: Column, kind: StructType) -> Column:
 
 
 def canonical_row(values: Mapping[str, Column], kinds: Mapping[str, DataType]) -> Column:
-    """STRING: a row as one JSON object in canonical form: the members in the order of their names, those that
-    are null left out, and the others as in keys. So it stays the same when a column is widened, or added
-    without a value.
+    """STRING: a row as one JSON object in canonical form.
+
+    Members are in the order of their names, and formatted as in keys. Those that are null are left out. The
+    text therefore stays the same if a column is widened, or added without a value.
     """
     members = [_texts(values[name], kinds[name], _canonical).alias(name) for name in sorted(kinds)]
     return F.to_json(F.struct(*members))
@@ -142,7 +144,7 @@ def _of_part(text: Column, kind: DataType) -> Column:
 
 
 def _wire(kind: DataType) -> DataType:
-    """The type of what `_texts` makes of a value."""
+    """Return the type of what `_texts` makes of a value."""
     if isinstance(kind, ArrayType):
         return ArrayType(_wire(kind.elementType))
     if isinstance(kind, MapType):
@@ -190,7 +192,7 @@ def _values(wire: Column, kind: DataType) -> Column:
 
 
 def _canonical(value: Column, kind: DataType) -> Column:
-    """A value as the text that all values have which equal it, of this type and of those it is widened to."""
+    """STRING: the same text for all equal values, of this type and of those that it may be widened to."""
     if isinstance(kind, DecimalType) and kind.scale:
         return F.rtrim(F.rtrim(value.cast("string"), F.lit("0")), F.lit("."))
     if isinstance(kind, (FloatType, DoubleType)):

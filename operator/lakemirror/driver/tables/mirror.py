@@ -1,4 +1,4 @@
-"""One mirror: a Delta table that holds the current rows of one source table."""
+"""A mirror: a Delta table that holds the current rows of one source table."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ INITIAL_PROPERTY = "lakemirror.initialValidFrom"
 OWN_PROPERTY = "lakemirror.ownColumns"
 EXPRESSIONS_PROPERTY = "lakemirror.expressions"
 AGED_PROPERTY = "lakemirror.expressionsAged"
-"""Whether stored rows may have values that were computed of columns of another type: true or false."""
+"""Whether stored rows may have values that were computed from columns of another type: true or false."""
 SHARD_PROPERTY = "lakemirror.shard"
-"""Of a mirror of several shards: true. What is known of one has the shard's name in its property's."""
+"""In a mirror of several shards: true. Facts about one shard have its name in the name of their property."""
 ORDER_PROPERTY = "lakemirror.ordering"
 NULLS_PROPERTY = "lakemirror.nulls"
 GAPS_PROPERTY = "lakemirror.gaps"
@@ -66,20 +66,23 @@ WIDENING_PROPERTY = "delta.enableTypeWidening"
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 CHANGE_FEED_PROPERTY = "delta.enableChangeDataFeed"
 MAPPING, WIDENING, VECTORS = "columnMapping", "typeWidening", "deletionVectors"
-"""Reader features of Delta that a mirror may have (Delta's PROTOCOL.md)."""
+"""Delta reader features that a mirror may have (Delta's PROTOCOL.md)."""
 _LOG = {"delta.checkpointInterval": "30"}
-"""A checkpoint of the log takes as long as three commits; a reader replays 30 small files at most."""
+"""A checkpoint of the log takes as long as three commits. A reader replays at most 30 small files."""
 _ZONELESS = {"delta.feature.timestampNtz": "supported"}
-"""What a table needs for times without a zone; Delta switches it on by itself in new tables only."""
+"""What a table needs for times without a zone. Delta enables it automatically only in new tables."""
 _MAPPED = {MAPPING_PROPERTY: "name", **_ZONELESS}
-"""Column mapping, and a feature that every program reads: with it the protocol lists features, so that
-programs without column mapping refuse the table. Alone it is version 2, and delta-rs reads only nulls.
+"""Column mapping, and a feature that every program can read.
+
+With that feature, the protocol lists features, so programs without column mapping refuse the table. Column
+mapping alone is reader version 2, and delta-rs then reads only nulls.
 """
 
 
 class Mirror:
-    """The Delta table at a location (`lakemirror.driver.tables.store.Store`). Reads its schema and properties
-    once; a single driver writes it.
+    """The Delta table at a location (`lakemirror.driver.tables.store.Store`).
+
+    Reads its schema and properties once. Only one driver writes it.
     """
 
     keeps_events = True
@@ -91,7 +94,7 @@ class Mirror:
         location: Location,
         append_beside: Callable[[DataFrame, str], None] = append,
     ) -> None:
-        """``append_beside`` adds rows to a table that belongs to this one."""
+        """``append_beside`` appends rows to a table that belongs to this one."""
         self._spark = spark
         self._append_beside = append_beside
         self.location = location
@@ -102,7 +105,7 @@ class Mirror:
         self.writer_features: frozenset[str] = frozenset()
         self.partitioned = False
         self.numbered = False
-        """Whether a column has numbers that Delta gives."""
+        """Whether there is an identity column, which Delta fills with numbers."""
         self.refresh()
 
     @property
@@ -139,9 +142,10 @@ class Mirror:
         comment: str | None = None,
         identities: Collection[str] = (),
     ) -> None:
-        """Create the table, and its schema in the catalog, unless they are there; without the features that
-        are to be ``avoided``. ``comments`` are those of columns, ``comment`` is the table's;
-        ``identities`` are columns by which Delta numbers the rows.
+        """Create the table, and its schema in the catalog, unless they exist.
+
+        The table gets none of the features that are to be ``avoided``. ``comments`` are those of columns, and
+        ``comment`` is that of the table. ``identities`` are columns in which Delta numbers the rows.
         """
         self._create_schema()
         place = self.location.path or self._default_path()
@@ -179,11 +183,11 @@ class Mirror:
         avoided: Collection[str] = (),
         comments: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Add and widen columns and set properties; doing it again changes nothing. ``comments`` are those
-        of columns that are added.
+        """Add and widen columns and set properties. Repeating this changes nothing.
 
-        Features of Delta that not every reader knows are switched on when they are needed first. Without type
-        widening, if that is to be ``avoided``, the whole table is written anew.
+        ``comments`` are those of columns that are added. Delta features that not every reader knows are
+        enabled when they are first needed. If type widening is to be ``avoided``, the whole table is
+        rewritten instead.
         """
         present = self.columns or {}
         new = {name: kind for name, kind in add.items() if name not in present}
@@ -215,22 +219,22 @@ class Mirror:
             self.refresh()
 
     def update(self, when: Column, values: Mapping[str, Column]) -> None:
-        """Give stored rows other values; one commit."""
+        """Change values of stored rows, in one commit."""
         made: dict[str, str | Column] = {quoted(name): value for name, value in values.items()}
         self.delta().update(when, made)
 
     def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> str | None:
-        """Any column can be kept, for a name may have column mapping."""
+        """Return None: any column can be stored, because column mapping allows any name."""
         return None
 
     def needs(self, added: Mapping[str, DataType], *, wider: bool = False) -> str | None:
-        """The reader feature of Delta that the table needs once columns are added, or made ``wider``."""
+        """Return the Delta reader feature that the table needs once columns are added, or made ``wider``."""
         if wider:
             return WIDENING
         return MAPPING if needs_mapping(added) else None
 
     def _rewrite(self, kinds: Mapping[str, DataType]) -> None:
-        """Write all rows anew, with columns of other types; one commit."""
+        """Rewrite all rows with columns of other types, in one commit."""
         frame = self.frame()
         wider = [
             F.col(quoted(name)).cast(kinds[name]).alias(name) if name in kinds else F.col(quoted(name))
@@ -240,7 +244,7 @@ class Mirror:
         writer.save(self.required_path)
 
     def _set(self, properties: Mapping[str, str]) -> bool:
-        """Whether anything had to be set."""
+        """Set properties, and return whether anything had to be set."""
         changed = {key: value for key, value in properties.items() if self.properties.get(key) != value}
         if changed:
             listed = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in changed.items())
@@ -248,9 +252,9 @@ class Mirror:
         return bool(changed)
 
     def show_current(self) -> None:
-        """Make the view of the current rows of a mirror of versions beside it in the catalog, or anew.
+        """Create or replace the view in the catalog that shows the current rows of a mirror of versions.
 
-        Raises Spark's AnalysisException where the catalog has no views, or a table of that name.
+        Raises Spark's AnalysisException if the catalog has no views, or has a table of that name.
         """
         view = Location(name=f"{self.location.name}__current")
         shard = [SHARD] if SHARD_PROPERTY in self.properties else []
@@ -259,7 +263,7 @@ class Mirror:
         self._spark.sql(f"CREATE OR REPLACE VIEW {view.sql} AS {rows}")
 
     def drop(self) -> None:
-        """Delete the table with its files; one of the catalog is taken out of it besides."""
+        """Delete the table with its files, and remove it from the catalog if it is there."""
         if self.location.name is not None:
             self._spark.sql(f"DROP TABLE IF EXISTS {self.location.sql}")
         if self.path is not None:
@@ -269,7 +273,7 @@ class Mirror:
         return DeltaTable.forPath(spark or self._spark, self.required_path)
 
     def frame(self, version: int | None = None) -> DataFrame:
-        """The table's rows with metadata columns, now or at a version."""
+        """Return the table's rows with metadata columns, now or at a version."""
         reader = self._spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
@@ -277,24 +281,24 @@ class Mirror:
 
     @property
     def version(self) -> int | None:
-        """The newest version; None without a table."""
+        """The newest version, or None without a table."""
         return int(self._snapshot().version()) if self.exists else None
 
     def applied(self, app_id: str) -> int | None:
-        """The newest transaction version that the log holds for ``app_id``."""
+        """Return the newest transaction version in the log for ``app_id``."""
         return applied(self._spark, self.required_path, app_id)
 
     def side(self, name: str) -> str:
-        """Path of a table that belongs to this one; vacuum leaves folders with an underscore alone."""
+        """Return the path of a table that belongs to this one. Vacuum ignores folders with an underscore."""
         return f"{self.required_path}/_{name}"
 
     def facts(self, shard: str | None) -> DeltaFacts:
-        """What `lakemirror.driver.tables.tombstones` keeps beside the table."""
+        """Return what `lakemirror.driver.tables.tombstones` keeps beside the table."""
         return DeltaFacts(self._spark, self.side(folder_of(shard)), self._append_beside)
 
     @property
     def required_path(self) -> str:
-        """Where the table is; ValueError before it is there."""
+        """The path of the table. Raises ValueError if the table does not exist."""
         if self.path is None:
             raise ValueError(f"table {self.location} does not exist")
         return self.path
@@ -306,8 +310,9 @@ class Mirror:
         return self.location.name is not None and self._spark.catalog.tableExists(self.location.sql)
 
     def _create_schema(self) -> None:
-        """Create the schema that the table's name has in the catalog. Whoever may not create one may have one
-        created before.
+        """Create the table's schema in the catalog, unless it exists.
+
+        A user without the right to create a schema can have it created in advance.
         """
         schema = self.location.parts[:-1]
         if schema:
@@ -316,7 +321,7 @@ class Mirror:
                 self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {named}")
 
     def _default_path(self) -> str | None:
-        """Where the session's own catalog puts a new table; others keep such places to themselves."""
+        """Return where the session's own catalog puts a new table, or None for other catalogs."""
         state: Any = self._spark._jsparkSession.sessionState()
         identifier = state.sqlParser().parseTableIdentifier(self.location.sql)
         named = identifier.catalog()
@@ -328,29 +333,29 @@ class Mirror:
 
 
 def _has_zoneless(kinds: Mapping[str, DataType]) -> bool:
-    """Whether a type is TIMESTAMP_NTZ, or one within it."""
+    """Return whether a type is or contains TIMESTAMP_NTZ."""
     return any("timestamp_ntz" in kind.simpleString() for kind in kinds.values())
 
 
 def _reader_features(protocol: Any, properties: Mapping[str, str]) -> frozenset[str]:
-    """What a reader of the table has to know; reader version 2 stands for column mapping."""
+    """Return the features that a reader of the table needs. Reader version 2 stands for column mapping."""
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
     return frozenset([*_listed(protocol.readerFeatures()), *([MAPPING] if mapped else [])])
 
 
 def _listed(features: Any) -> list[str]:
-    """The names in an Option of Scala's Set."""
+    """Return the names in a Scala Option of a Set."""
     text = str(features.get().mkString(",")) if features.isDefined() else ""
     return text.split(",") if text else []
 
 
 def _column(name: str, kind: DataType, comment: str | None) -> str:
-    """A column as ADD COLUMNS wants it."""
+    """Return a column definition for ADD COLUMNS."""
     return f"{quoted(name)} {ddl(kind)}" + (f" COMMENT {sql_text(comment)}" if comment else "")
 
 
 def needs_mapping(columns: Mapping[str, DataType]) -> bool:
-    """Whether a name is one that Delta has only with column mapping: those that Parquet once refused."""
+    """Return whether a name requires column mapping in Delta. These are names that Parquet once refused."""
     return any(_NEEDS_MAPPING.search(name) or _nested(kind) for name, kind in columns.items())
 
 
@@ -365,7 +370,7 @@ def _nested(kind: DataType) -> bool:
 
 
 def _added(before: DataType, after: DataType, place: str) -> Iterator[tuple[str, DataType]]:
-    """The members that structs have besides, by their places below ``place``, with their types."""
+    """Return the members that were added to structs, as paths below ``place``, with their types."""
     if isinstance(before, ArrayType) and isinstance(after, ArrayType):
         yield from _added(before.elementType, after.elementType, f"{place}.element")
     elif isinstance(before, StructType) and isinstance(after, StructType):
@@ -379,10 +384,10 @@ def _added(before: DataType, after: DataType, place: str) -> Iterator[tuple[str,
 
 
 def _statistics(columns: Mapping[str, DataType], key: Sequence[str]) -> dict[str, str]:
-    """The property that says of which columns Delta keeps the least and greatest value in each file.
+    """Return the property that selects the columns with minimum and maximum values for each file.
 
-    Of the key, by which batches skip files, and of numbers and times, by which people do. Not of other texts
-    and of metadata: their statistics took a fifth of the time of writing.
+    These are the key, which batches use to skip files, and numbers and times, which people use to do so.
+    Other texts and metadata are left out, because their statistics took a fifth of the writing time.
     """
     texts = [name for name in key if isinstance(columns.get(name), StringType)]
     plain = [name for name, kind in columns.items() if isinstance(kind, _RANGED)]

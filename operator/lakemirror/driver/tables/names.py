@@ -1,4 +1,4 @@
-"""Source tables and their mirrors: names, owners and places."""
+"""Names, owners and locations of source tables and their mirrors."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lakemirror.api.tables import Target
 
 _NEEDS_QUOTES = re.compile(r'[."]')
 _TAKEN = (".", "..", "_delta_log", "_samples", "_tombstones")
-"""Folders that file systems, Delta (`DeltaTableUtils.findDeltaTableRoot`) or mirrors give a meaning."""
+"""Folder names with a meaning to file systems, Delta (`DeltaTableUtils.findDeltaTableRoot`) or mirrors."""
 
 
 @dataclass(frozen=True)
 class TableName:
-    """A source table as its envelope names it; ``schema`` is None where the source has none."""
+    """A source table as its envelope names it. ``schema`` is None if the source has none."""
 
     database: str | None
     schema: str | None
     table: str
 
     def __str__(self) -> str:
-        """Its parts with dots between them; a part that has a dot itself is in double quotes."""
+        """The parts, joined by dots. A part that contains a dot or a quote is in double quotes."""
         return ".".join(_shown(part) for part in (self.database, self.schema, self.table) if part)
 
 
@@ -36,7 +36,7 @@ def _shown(part: str) -> str:
 
 
 def name_of(database: Column, schema: Column, table: Column) -> Column:
-    """STRING: what `TableName` shows, of columns; null where nothing is known."""
+    """STRING: the same text as of a `TableName`, from columns; null if nothing is known."""
     parts = [
         F.when(
             each.rlike(_NEEDS_QUOTES.pattern),
@@ -48,13 +48,13 @@ def name_of(database: Column, schema: Column, table: Column) -> Column:
 
 
 def owner_of(pipeline: str, table: TableName | str) -> str:
-    """What a mirror's `SOURCE_PROPERTY` says: whose it is, and of which source table."""
+    """Return a mirror's `SOURCE_PROPERTY`: which pipeline owns it, and which source table it mirrors."""
     return f"{pipeline}/{table}"
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a mirror stands: a path, or the name of a table in the catalog."""
+    """The location of a mirror: a path, or the name of a table in the catalog."""
 
     path: str | None = None
     name: str | None = None
@@ -64,20 +64,21 @@ class Location:
 
     @property
     def sql(self) -> str:
-        """The table as SQL names it."""
+        """The table's name in SQL."""
         if self.path is not None:
             return f"delta.`{self.path.replace('`', '``')}`"
         return ".".join(f"`{part}`" for part in self.parts)
 
     @property
     def parts(self) -> list[str]:
-        """The parts of a name in the catalog; none of a path."""
+        """The parts of a name in the catalog. Empty for a path."""
         return self.name.split(".") if self.name is not None else []
 
 
 def locate(target: Target, table: TableName, groups: Mapping[str, str] = MappingProxyType({})) -> Location:
-    """Fill a target's placeholders, ``groups`` before the parts of the table's name; in a path, all of them
-    are percent-encoded.
+    """Fill a target's placeholders. ``groups`` take precedence over the parts of the table's name.
+
+    In a path, all values are percent-encoded.
     """
     parts = {
         "db": table.database or "default",
@@ -93,12 +94,12 @@ def locate(target: Target, table: TableName, groups: Mapping[str, str] = Mapping
 
 
 def _folder(part: str, names: Mapping[str, str]) -> str:
-    """One part of a target's path, filled with encoded ``names``, and no folder with a meaning of its own."""
+    """Fill one part of a target's path with encoded ``names``, and avoid folders with a special meaning."""
     filled = part
     for name, value in names.items():
         filled = filled.replace(f"{{{name}}}", value)
     if filled == part:
         return part
     if not filled:
-        return "%"  # stands for no other name: encoded names have two digits after it
+        return "%"  # unambiguous: encoded names have two digits after it
     return f"%{ord(filled[0]):02X}{filled[1:]}" if filled in _TAKEN else filled

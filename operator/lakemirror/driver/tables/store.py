@@ -1,4 +1,4 @@
-"""What the stages ask of a mirror, and of the facts beside it, wherever its rows are kept."""
+"""The interface of a mirror, and of the facts beside it, independent of where its rows are stored."""
 
 from __future__ import annotations
 
@@ -17,41 +17,44 @@ class Facts(Protocol):
 
     @property
     def exist(self) -> bool:
-        """Whether there is a place for them yet."""
+        """Whether the place that holds them exists yet."""
         ...
 
     def frame(self) -> DataFrame:
-        """All of them."""
+        """Return all facts."""
         ...
 
     def add(self, rows: DataFrame) -> None:
-        """Add some: before the rows of the batch are committed, or with that very commit."""
+        """Add facts, either before the rows of the batch are committed or in the same commit."""
         ...
 
     def collect(self, before: datetime, below: bytes | None, record: DataFrame | None) -> None:
-        """Forget deletes that were recorded before a time and lie below a sequence, and add the ``record``
-        of that.
+        """Forget deletes that were recorded before a time and are below a sequence.
+
+        Also adds the ``record`` of that.
         """
         ...
 
 
 Impossible = Callable[[Column, DataType, int], list[tuple[Column, str]]]
-"""Gives conditions on a value of a type, of one of so many key columns (0: of none), under which a place of
-mirrors cannot hold it: with what is wrong then, as said of the column.
+"""Returns the conditions under which a mirror cannot hold a value, each with what is then wrong.
+
+The arguments are the value, its type, and the number of key columns if it is one of them (otherwise 0). The
+reason is phrased as a statement about the column.
 """
 
 
 class Store(Protocol):
-    """One mirror. Its schema and properties are read once; a single driver writes it."""
+    """A mirror. Its schema and properties are read once. Only one driver writes it."""
 
     location: Location
     columns: dict[str, DataType] | None
-    """Those without metadata; None where there is no mirror."""
+    """The columns without metadata, or None if there is no mirror."""
     properties: dict[str, str]
 
     @property
     def features(self) -> frozenset[str]:
-        """What a reader has to know beyond the plain format."""
+        """The features that a reader needs beyond the plain format."""
         ...
 
     @property
@@ -59,25 +62,25 @@ class Store(Protocol):
 
     @property
     def version(self) -> int | None:
-        """How many commits it has had; None without a mirror."""
+        """The number of commits so far, or None without a mirror."""
         ...
 
     @property
     def keeps_events(self) -> bool:
-        """Whether it can be a list of events, for tables that have no key."""
+        """Whether it can store a list of events, for tables without a key."""
         ...
 
     @property
     def impossible(self) -> Impossible | None:
-        """Values that cannot be kept there; None where there are none."""
+        """The values that cannot be stored, or None if all can."""
         ...
 
     def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> str | None:
-        """Why columns cannot be kept there, for people; None where they can."""
+        """Return why columns cannot be stored, for people, or None if they can."""
         ...
 
     def needs(self, added: Mapping[str, DataType], *, wider: bool = False) -> str | None:
-        """The feature that readers need once columns are added, or made ``wider``."""
+        """Return the feature that readers need once columns are added, or made ``wider``."""
         ...
 
     def refresh(self) -> None:
@@ -95,7 +98,7 @@ class Store(Protocol):
         comment: str | None = None,
         identities: Collection[str] = ...,
     ) -> None:
-        """Make it, unless it is there."""
+        """Create the mirror, unless it exists."""
         ...
 
     def alter(
@@ -107,37 +110,39 @@ class Store(Protocol):
         avoided: Collection[str] = ...,
         comments: Mapping[str, str] = ...,
     ) -> None:
-        """Add and widen columns and set properties; doing it again changes nothing."""
+        """Add and widen columns and set properties. Repeating this changes nothing."""
         ...
 
     def update(self, when: Column, values: Mapping[str, Column]) -> None:
-        """Give stored rows other values, outside of any batch."""
+        """Change values of stored rows, outside of any batch."""
         ...
 
     def show_current(self) -> None:
-        """Make the view of the current rows of a mirror of versions."""
+        """Create the view of the current rows of a mirror of versions."""
         ...
 
     def drop(self) -> None:
-        """Delete it, with all that belongs to it. Interrupted, it can be done again."""
+        """Delete the mirror and everything that belongs to it. This can be repeated if it is interrupted."""
         ...
 
     def frame(self, version: int | None = None) -> DataFrame:
-        """The rows with metadata columns: now; or at the ``version`` before a batch, at least those that the
-        batch has a state for.
+        """Return the rows with metadata columns.
+
+        These are the current rows, or those at the ``version`` before a batch. The latter include at least
+        the rows that the batch has a state for.
         """
         ...
 
     def applied(self, app_id: str) -> int | None:
-        """The newest batch that was committed under ``app_id``."""
+        """Return the newest batch that was committed under ``app_id``."""
         ...
 
     def facts(self, shard: str | None) -> Facts:
-        """What is beside it, of one ``shard`` where it has several. Only of a mirror that exists."""
+        """Return the facts beside the mirror, of one ``shard`` if it has several. The mirror must exist."""
         ...
 
     def side(self, name: str) -> str:
-        """The path of a Delta table that belongs to it; raises where it is in no file system."""
+        """Return the path of a Delta table that belongs to it. Raises if it is not in a file system."""
         ...
 
 

@@ -1,20 +1,20 @@
 """What remains of keys that are gone: tombstones, floors and the images of moved rows.
 
-They stand in a table of their own beside the mirror (Delta: `_tombstones`), one row a fact, only appended:
+They are stored in a separate, append-only table beside the mirror (Delta: `_tombstones`), one row per fact:
 
 =========  =========================================================================================
 kind       meaning
 =========  =========================================================================================
 deleted    ``key`` was deleted at ``seq``: older events do not write it again
 truncated  all keys were, at ``seq`` (no key)
-moved      ``key`` became ``new_key`` at ``seq``; ``image`` are the values that the row had under its
+moved      ``key`` became ``new_key`` at ``seq``; ``image`` has the values that the row had under its
            former key, and ``seqs`` their sequences: the create half may need them
-merged     a change of ``key`` at ``seq`` that begins no version (``trackedColumns``), for events that come
-           later and before it; ``image`` is what it was
-collected  deletes up to ``seq`` were collected: an older event that comes now is late
+merged     a change of ``key`` at ``seq`` that starts no version (``trackedColumns``), for events that
+           arrive later but precede it; ``image`` is its content
+collected  deletes up to ``seq`` were collected: an older event that arrives now is late
 =========  =========================================================================================
 
-Keys and images are texts (`lakemirror.driver.tables.keys`): a widened key column changes nothing here.
+Keys and images are texts (`lakemirror.driver.tables.keys`), so a widened key column changes nothing here.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of a mirror's tombstones without reading them. ``newest`` is the highest sequence of a
-    tombstone, ``oldest`` when the first one was recorded; ``merged`` tells whether there are merged changes.
+    """What is known about a mirror's tombstones without reading them.
+
+    ``newest`` is the highest sequence of a tombstone, and ``oldest`` is when the first one was recorded.
+    ``merged`` says whether there are merged changes.
     """
 
     retained: int = 0
@@ -66,7 +68,7 @@ class Summary:
 
 
 class DeltaFacts:
-    """Facts in a Delta table; ``append`` adds rows to the one at a path."""
+    """Facts in a Delta table. ``append`` appends rows to the table at a path."""
 
     def __init__(self, spark: SparkSession, path: str, append: Callable[[DataFrame, str], None]) -> None:
         self._spark, self._path, self._append = spark, path, append
@@ -88,7 +90,7 @@ class DeltaFacts:
 
 
 def collected(before: datetime, below: bytes | None) -> Column:
-    """BOOLEAN: a fact was recorded before a time and lies below a sequence (None: any)."""
+    """BOOLEAN: whether a fact was recorded before a time and is below a sequence (None: any)."""
     old = F.col("kind").isin(*COLLECTED) & (F.col("at") < F.lit(before))
     return old if below is None else old & (F.col("seq") < F.lit(below))
 
@@ -105,16 +107,19 @@ class Tombstones:
         self.summary = self._summarise()
 
     def frame(self) -> DataFrame:
-        """All facts, with the columns of `TYPES`."""
+        """Return all facts, with the columns of `TYPES`."""
         return self._facts.frame()
 
     def add(self, rows: DataFrame, summary: Summary) -> None:
-        """Add facts, with which the ``summary`` is this."""
+        """Add facts. ``summary`` is the summary that includes them."""
         self._facts.add(rows)
         self.summary = summary
 
     def deleted(self) -> DataFrame | None:
-        """The newest tombstone a key: key STRING, seq, topic, partition, offset; None when there are none."""
+        """Return the newest tombstone per key, or None if there are none.
+
+        Columns: key STRING, seq, topic, partition, offset.
+        """
         if not self.summary.retained:
             return None
         newest = F.max_by(F.struct("seq", "topic", "partition", "offset"), "seq")
@@ -122,7 +127,10 @@ class Tombstones:
         return found.select("key", "t.*")
 
     def moved(self) -> DataFrame | None:
-        """The newest image of each move: key, seq, new_key, image, seqs; None when there are none."""
+        """Return the newest image of each move, or None if there are none.
+
+        Columns: key, seq, new_key, image, seqs.
+        """
         if not self.summary.moved:
             return None
         newest = F.max_by(F.struct("new_key", "image", "seqs"), "batch")
@@ -130,8 +138,9 @@ class Tombstones:
         return found.select("key", "seq", "t.*")
 
     def collect(self, before: datetime, below: bytes | None) -> int:
-        """Forget deletes that were recorded before a time and lie below a sequence (None: any); returns how
-        many.
+        """Forget deletes that were recorded before a time and are below a sequence (None: any).
+
+        Returns their number.
         """
         if self.summary.oldest is None or self.summary.oldest >= before:
             return 0
@@ -172,19 +181,19 @@ class Tombstones:
 
 
 def folder_of(shard: str | None) -> str:
-    """Which table beside a mirror has the tombstones of a shard, or of all rows."""
+    """Return the name of the table beside a mirror with the tombstones of a shard, or of all rows."""
     return "tombstones" if shard is None else f"tombstones-{hashlib.sha256(shard.encode()).hexdigest()[:16]}"
 
 
 def encoded_key(rows: DataFrame, column: str = "key") -> Column:
-    """A frame's struct of key columns as the text that tombstones have."""
+    """STRING: a frame's struct of key columns as the text that tombstones have."""
     kind = rows.schema[column].dataType
     assert isinstance(kind, StructType)
     return keys.encode(F.col(column), kind)
 
 
 def fact(rows: DataFrame, kind: str, *, batch: int, **columns: Column) -> DataFrame:
-    """Rows of `TYPES`; columns that are not given are null."""
+    """Return rows of `TYPES`. Columns that are not given are null."""
     given = {"kind": F.lit(kind), "at": F.current_timestamp(), "batch": F.lit(batch), **columns}
     return rows.select([given.get(name, F.lit(None)).cast(ddl).alias(name) for name, ddl in TYPES.items()])
 
@@ -198,7 +207,7 @@ def raised(
     floor: bytes | None = None,
     merged: bool = False,
 ) -> Summary:
-    """The summary after more facts."""
+    """Return the summary after more facts."""
     return replace(
         summary,
         retained=summary.retained + deletes,

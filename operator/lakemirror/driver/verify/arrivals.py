@@ -1,4 +1,4 @@
-"""When a mirror has passed a position of its source."""
+"""Determines when a mirror has passed a position of its source."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _LOOK_SECONDS = 5.0
 
 
 class Arrivals:
-    """Tells when a mirror has passed a position of its source.
+    """Determines when a mirror has passed a position of its source.
 
-    Either the mirror itself shows a later change from each partition, where positions and sequences are
-    ordered alike: ``newest`` gives what it shows (`shown`), and ``partitions`` those that each topic has, as
-    far as that is known. Or the change had ``settle`` seconds to reach the pipeline, or the source says that
-    it has been sent, and since then the driver has said that nothing is left to apply. ``caught_up`` gives
-    when it said so last, in UTC; None where it does not. ``alive`` tells whether anything is going to arrive
-    at all. ``settled``: nothing moves on either side.
+    There are two ways to find out. First, if positions and sequences are ordered in the same way, the mirror
+    itself may show a later change from each partition. ``newest`` returns what it shows (`shown`), and
+    ``partitions`` the partitions of each topic, as far as they are known. Second, the change has reached the
+    pipeline, and since then the driver has reported that nothing is left to apply. A change has reached the
+    pipeline after ``settle`` seconds, or when the source reports that it has been sent.
+
+    ``caught_up`` returns when the driver last reported this, in UTC, or None if it does not. ``alive`` says
+    whether anything will arrive at all. ``settled`` says that nothing changes on either side.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class Arrivals:
         self._until = time.monotonic() + wait
 
     def over(self) -> bool:
-        """Whether there is no time left."""
+        """Return whether there is no time left."""
         return self._stopping() or time.monotonic() >= self._until
 
     def wait_for(self, reading: Reading) -> bool:
-        """Wait for the position after a reading, and for what was not committed at the reading and will have
-        an earlier position; whether all that was passed in time.
+        """Wait until the mirror has passed the position after a reading.
+
+        Also waits for changes that were not committed at the time of the reading and will have an earlier
+        position. Returns whether all this was passed in time.
         """
         if self._settled or reading.after is None:
             return True
@@ -68,7 +72,7 @@ class Arrivals:
                 started = time.monotonic()
                 if passed(self._newest(), reading.after, self._partitions()):
                     return True
-                took = time.monotonic() - started  # a scan of two columns, which may be long
+                took = time.monotonic() - started  # a scan of two columns, which may take long
                 look = started + max(_LOOK_SECONDS, 5 * took)
             now = datetime.now(UTC)
             if sent_since is None and self._has_ended(reading.unfinished):
@@ -92,8 +96,10 @@ class Arrivals:
 def passed(
     newest: Mapping[Place, bytes | None], position: bytes, partitions: Mapping[str, Collection[int]]
 ) -> bool:
-    """Whether a mirror has a later change from each partition of the topics that it has rows of. One that it
-    has none of, or only rows of a snapshot, may be the one whose change is on its way.
+    """Return whether a mirror has a later change from each partition of the topics that it has rows of.
+
+    A partition from which it has no rows, or only rows of a snapshot, may be the one whose change is still to
+    come.
     """
     topics = {topic for topic, _ in newest}
     wanted = {(topic, each) for topic in topics if topic is not None for each in partitions.get(topic, ())}
@@ -102,8 +108,9 @@ def passed(
 
 
 def shown(table: MirroredTable) -> dict[Place, bytes | None]:
-    """The sequence of the newest change that a mirror shows from each partition; None where it shows only
-    rows of a snapshot.
+    """Return the sequence of the newest change from each partition that a mirror shows.
+
+    It is None if the mirror shows only rows of a snapshot.
     """
     table.mirror.refresh()
     origin, seq = F.col("__origin"), F.col("__seq")
@@ -112,7 +119,7 @@ def shown(table: MirroredTable) -> dict[Place, bytes | None]:
         origin["partition"].alias("partition"),
         F.when(~is_snapshot(seq), seq).alias("seq"),
     )
-    # Rows that a repair or a reload wrote come from no partition.
+    # Rows written by a repair or a reload come from no partition.
     changes = rows.where(~F.coalesce(F.col("topic").startswith(OWN_TOPICS), F.lit(False)))
     found = changes.groupBy("topic", "partition").agg(F.max("seq")).collect()
     return {(row[0], row[1]): as_bytes(row[2]) for row in found}

@@ -1,4 +1,4 @@
-"""Rows of either side as a key, a digest and nothing else, by one engine."""
+"""Reduces rows of either side to a key and a digest, computed by a single engine."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from lakemirror.driver.verify.ranges import KeyRange
 from lakemirror.driver.verify.sources import UNFIT, Compared
 
 _RANGED = (IntegralType, DecimalType, StringType, DateType)
-"""Types of a first key column by which rows are cut into ranges: those whose order Python and Spark share."""
+"""Types of a first key column that rows can be split into ranges by: Python and Spark order them alike."""
 
 
 def has_ranges(compared: Compared) -> bool:
-    """Whether the rows of a table can be cut into ranges of keys."""
+    """Return whether the rows of a table can be split into ranges of keys."""
     return bool(compared.key) and is_ranged(compared.columns[compared.key[0]])
 
 
 def is_ranged(kind: DataType) -> bool:
-    """Whether Python and Spark order values of a type alike, and Python has them all."""
+    """Return whether Python and Spark order values of a type alike, and Python can represent all of them."""
     return isinstance(kind, _RANGED)
 
 
 def canonical(rows: DataFrame, compared: Compared, *kept: str) -> DataFrame:
-    """``key`` STRING, ``first`` (the first key column) and ``digest`` BIGINT of each row; and columns that
-    are ``kept``. The key of a table without one is "".
+    """Return ``key`` STRING, ``first`` (the first key column) and ``digest`` BIGINT of each row.
+
+    Columns that are ``kept`` follow. The key of a table without one is "".
     """
     values, members = [], []
     for index, (name, kind) in enumerate(compared.columns.items()):
@@ -58,20 +59,21 @@ def canonical(rows: DataFrame, compared: Compared, *kept: str) -> DataFrame:
 
 
 def key_type(compared: Compared) -> StructType:
-    """The type of a key."""
+    """Return the type of a key."""
     return StructType([StructField(name, compared.columns[name]) for name in compared.key])
 
 
 def key_text(compared: Compared) -> Column:
-    """STRING: the key of a row, as tombstones have it."""
+    """STRING: the key of a row, in the format of tombstones."""
     if not compared.key:
         return F.lit("")
     return keys.encode(F.struct(*[F.col(quoted(name)) for name in compared.key]), key_type(compared))
 
 
 def by_key(rows: DataFrame, *kept: str) -> DataFrame:
-    """Canonical rows with one digest a key, also where rows share it; and of columns that are ``kept`` the
-    value of one of them.
+    """Return canonical rows with one digest per key, even if several rows share it.
+
+    Columns that are ``kept`` have the value of one of these rows.
     """
     found = rows.groupBy("key").agg(
         F.count("*").alias("rows"),
@@ -84,7 +86,7 @@ def by_key(rows: DataFrame, *kept: str) -> DataFrame:
 
 
 def digest_columns() -> list[Column]:
-    """The aggregates that are a `ranges.Digest`."""
+    """Return the aggregates that form a `ranges.Digest`."""
     mixed = F.coalesce(F.bit_xor("digest"), F.lit(0))
     return [F.count("*").alias("rows"), F.coalesce(_sum(), F.lit(0)).alias("total"), mixed.alias("mixed")]
 
@@ -94,12 +96,12 @@ def _sum() -> Column:
 
 
 def literal(value: Any) -> Column:
-    """A value of a first key column; py4j cannot hand over dates before the year 1000."""
+    """Return a literal of a first key column. py4j cannot transfer dates before the year 1000."""
     return F.lit(value.isoformat()).cast("date") if isinstance(value, date) else F.lit(value)
 
 
 def index_of(ranges: Sequence[KeyRange]) -> Column:
-    """INT: in which of these ranges, which are in order and do not meet, ``first`` lies; -1 in none."""
+    """INT: the index of the range that contains ``first``, or -1. Ranges are in order and do not overlap."""
     return _between(list(enumerate(ranges)))
 
 

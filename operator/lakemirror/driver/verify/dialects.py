@@ -1,4 +1,4 @@
-"""What differs between databases: their catalogues, how they write values as text, and their positions."""
+"""What differs between databases: their catalogs, how they write values as text, and their positions."""
 
 from __future__ import annotations
 
@@ -19,95 +19,98 @@ from lakemirror.driver.verify.sources import SourceUnfit
 from lakemirror.driver.verify.values import Family, SourceType
 
 BLOCKS_A_PART: Final = 8192
-"""How many blocks of a table of PostgreSQL are read in one part, at least: 64 MiB."""
+"""The minimum number of blocks of a PostgreSQL table that are read in one part: 64 MiB."""
 _MOST_PARTS: Final = 32
 _LOOK_SECONDS: Final = 0.2
 _WRITING: Final = "('Query', 'Execute', 'Connect', 'Slave_SQL', 'Slave_worker')"
-"""What threads of MySQL and MariaDB do that may write; those that apply another server's changes, too."""
+"""Commands of MySQL and MariaDB threads that may write. Some apply another server's changes."""
 _LOCK_SECONDS: Final = 5
-"""How long a lock on all tables of MySQL is waited for, for nobody writes meanwhile."""
+"""How long to wait for a lock on all tables of MySQL. Nobody can write in the meantime."""
 
 Query = Callable[[str], list[tuple[Any, ...]]]
-"""Runs SQL and gives its rows, all values as text."""
+"""Runs SQL and returns its rows, with all values as text."""
 
 
 def place(major: int, minor: int) -> bytes:
-    """A position as the sequence of a snapshot row there, in the epoch 0 (`lakemirror.driver.sequence`)."""
+    """Return the sequence of a snapshot row at a position, in epoch 0 (`lakemirror.driver.sequence`)."""
     found = bytes(2) + major.to_bytes(10, "big") + minor.to_bytes(10, "big") + bytes(4)
     assert len(found) == WIDTH
     return found
 
 
 class Dialect(ABC):
-    """One kind of database."""
+    """A kind of database."""
 
     @abstractmethod
     def relation(self, name: TableName) -> str:
-        """A table in SQL."""
+        """Return a table's name in SQL."""
 
     @abstractmethod
     def columns(self, query: Query, name: TableName) -> dict[str, SourceType]:
-        """The columns of a table, in order; none where there is no such table."""
+        """Return the columns of a table, in order. Empty if there is no such table."""
 
     @abstractmethod
     def text(self, column: str, kind: SourceType) -> str:
-        """SQL for a column's value as text."""
+        """Return SQL for a column's value as text."""
 
     @abstractmethod
     def ordered(self, column: str, kind: SourceType, mirror: DataType) -> str | None:
-        """SQL for a column by which rows are ordered as Spark orders the mirror's; None where nothing is."""
+        """Return SQL for a column that orders rows as Spark orders the mirror's, or None if there is none."""
 
     @abstractmethod
     def value(self, value: Any, mirror: DataType) -> str | None:
-        """SQL for a value in the order of `ordered`."""
+        """Return SQL for a value that compares with those of `ordered`."""
 
     @abstractmethod
     def position(self, query: Query) -> bytes:
-        """The position now. Raises SourceUnfit where there is none, or no right to ask for it."""
+        """Return the current position. Raises SourceUnfit if there is none, or no right to read it."""
 
     @abstractmethod
     def source_block(self, major: int, minor: int) -> dict[str, Any]:
-        """A position as Debezium's connector writes it."""
+        """Return a position as Debezium's connector writes it."""
 
     @abstractmethod
     def clock(self, query: Query) -> bytes:
-        """The time now, as the position of a change that is ordered by time."""
+        """Return the current time as the position of a change that is ordered by time."""
 
     def clock_below(self, query: Query) -> bytes:
-        """A time as such a position, above which each change lies that is not committed yet (`unfinished`
-        aside). Raises SourceUnfit where it cannot be told.
+        """Return a time like that of `clock`, but below every change that is not committed yet.
+
+        Changes covered by `unfinished` are an exception. Raises SourceUnfit if the time cannot be determined.
         """
         return self.clock(query)
 
     def unfinished(self, query: Query) -> int | None:
-        """A mark of the transactions that are open; None where a change gets its position at its commit."""
+        """Return a mark of the open transactions, or None if changes get their position at the commit."""
         return None
 
     def finished(self, query: Query, unfinished: int) -> bool:
-        """Whether the transactions of a mark have ended."""
+        """Return whether the transactions of a mark have ended."""
         return True
 
     def sent(self, query: Query, slot: str | None) -> bytes | None:
-        """Up to which position changes have left the source for certain; None where it does not know."""
+        """Return the position up to which changes have certainly left the source, or None if unknown."""
         return None
 
     @abstractmethod
     def full_name(self, query: Query, parts: Sequence[str]) -> TableName:
-        """A table of which the manifest has the last parts of its name, as its connector calls it."""
+        """Return a table's name as its connector writes it, given the last parts of the name."""
 
     @abstractmethod
     def key(self, query: Query, name: TableName) -> list[str]:
-        """The columns of a table's primary key, in order."""
+        """Return the columns of a table's primary key, in order."""
 
     @abstractmethod
     def snapshot(self, query: Query, holding: Query, wait: float) -> tuple[bytes, str | None]:
-        """A position, so that who reads from now on sees all changes up to it, and each change that he does
-        not see comes after it; and what other connections begin with so that they read the very snapshot that
-        the connection ``holding`` holds, where they can. Waits at most so many seconds. Raises SourceUnfit.
+        """Start a snapshot on the connection ``holding``, and return its position.
+
+        Whoever reads from now on sees all changes up to the position. Every change that they do not see comes
+        after it. The second value is the SQL with which other connections must begin to read the same
+        snapshot, or None if they cannot. Waits at most ``wait`` seconds. Raises SourceUnfit.
         """
 
     def parts(self, query: Query, name: TableName) -> tuple[str | None, list[str]]:
-        """By which column rows of one snapshot are read side by side, and a condition on it for each part."""
+        """Return a column for reading one snapshot in parallel, and a condition on it for each part."""
         return None, ["1 = 1"]
 
 
@@ -151,7 +154,7 @@ class Postgres(jdbc.Postgres, Dialect):
         if kind.name == "money":
             return f"{column}::numeric::text"
         if kind.family == "interval":
-            # Months of 30.4375 days, as Debezium's io.debezium.time.MicroDuration has them.
+            # Months of 30.4375 days, as in Debezium's io.debezium.time.MicroDuration.
             micros = {
                 "year": 12 * 2_629_800_000_000,
                 "month": 2_629_800_000_000,
@@ -163,7 +166,7 @@ class Postgres(jdbc.Postgres, Dialect):
             parts = [f"extract({name} FROM {column})::numeric * {size}" for name, size in micros.items()]
             return f"trunc({' + '.join(parts)})::bigint::text"
         if kind.family in ("text", "json") and kind.name not in ("text", "character varying"):
-            # As the type itself writes it: a cast to text takes blanks from a character(n).
+            # In the type's own format: a cast to text removes blanks from a character(n).
             return f"CASE WHEN {column} IS NOT NULL THEN format('%s', {column}) END"
         return f"{column}::text"
 
@@ -191,8 +194,10 @@ class Postgres(jdbc.Postgres, Dialect):
         return place(int(micros), 0)
 
     def unfinished(self, query: Query) -> int:
-        """The next transaction id. The end of a snapshot is none: it follows the newest transaction that has
-        ended, and one that began later may be open and have written.
+        """Return the next transaction ID.
+
+        The end of a snapshot is not sufficient. It follows the newest transaction that has ended, but one
+        that started later may be open and may have written.
         """
         [(number,)] = query(
             "SELECT (s.xmax + age((s.xmax % 4294967296)::text::xid))::text "
@@ -234,8 +239,10 @@ class Postgres(jdbc.Postgres, Dialect):
         return [column for (column,) in rows]
 
     def snapshot(self, query: Query, holding: Query, wait: float) -> tuple[bytes, str | None]:
-        """Changes are written to the log before they are committed. So a position counts once all
-        transactions have ended that were open there: whatever is not seen then was written after it.
+        """See the base class.
+
+        Changes are written to the log before they are committed. A position therefore counts once all
+        transactions that were open there have ended. Whatever is not visible then was written after it.
         """
         taken: list[tuple[bytes, int]] = []
         until = time.monotonic() + wait
@@ -268,7 +275,7 @@ class Postgres(jdbc.Postgres, Dialect):
             f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(name.schema or 'public')} "
             f"AND c.relname = {literal(name.table)} AND c.relkind = 'r'"
         )
-        if not rows or int(rows[0][1]) < 140_000:  # older ones read the whole table for each range
+        if not rows or int(rows[0][1]) < 140_000:  # older versions read the whole table for each range
             return None, ["1 = 1"]
         step = max(BLOCKS_A_PART, math.ceil(int(rows[0][0]) / _MOST_PARTS))
         ends = [f"'({block},0)'::tid" for block in range(step, int(rows[0][0]), step)]
@@ -281,7 +288,7 @@ class Postgres(jdbc.Postgres, Dialect):
 
 
 def _oldest(query: Query) -> int:
-    """The oldest open transaction of PostgreSQL; where none is open, one above all that have ended."""
+    """Return PostgreSQL's oldest open transaction, or if none is open, an ID above all that have ended."""
     [(number,)] = query("SELECT txid_snapshot_xmin(txid_current_snapshot())::text")
     return int(number)
 
@@ -315,7 +322,7 @@ _POSTGRES_TEXTS: Final = (
 
 
 def _postgres(name: str, form: str) -> SourceType:
-    """A type as format_type writes it, of the kind (pg_type.typtype) ``form``."""
+    """Return a type from format_type's text, of the kind (pg_type.typtype) ``form``."""
     arguments = [int(number) for number in re.findall(r"-?\d+", "".join(re.findall(r"\(([^)]*)\)", name)))]
     plain = re.sub(r"\([^)]*\)", "", name)
     family: Family | None = _POSTGRES.get(plain)
@@ -352,7 +359,7 @@ class MySql(jdbc.MySql, Dialect):
             return f"CAST({column} + 0 AS CHAR)"
         if kind.family == "bits":
             return f"LPAD(BIN({column} + 0), {kind.digits}, '0')"
-        if kind.name == "float":  # as text it would have six digits only
+        if kind.name == "float":  # as text, it would have only six digits
             return f"CAST({column} + 0e0 AS CHAR)"
         return f"CAST({column} AS CHAR CHARACTER SET utf8mb4)"
 
@@ -390,11 +397,13 @@ class MySql(jdbc.MySql, Dialect):
         return place(int(micros), 0)
 
     def clock_below(self, query: Query) -> bytes:
-        """A change has the second in which its statement began, which may be long before its commit; on a
-        replica it has the source's time. So the position is that of the oldest statement or transaction.
+        """Return the time of the oldest open statement or transaction.
+
+        A change has the second in which its statement began, which may be long before its commit. On a
+        replica, it has the source's time.
         """
         now = "UNIX_TIMESTAMP(SYSDATE(6))"
-        # Not in the session's time zone, but in that of the server's machine; a moment after the statement.
+        # In the time zone of the server's machine, not of the session, and a moment after the statement.
         began = "TIMESTAMPDIFF(SECOND, '1970-01-01', CONVERT_TZ(trx_started, 'SYSTEM', '+00:00')) - 1"
         try:
             [(micros,)] = query(
@@ -426,8 +435,10 @@ class MySql(jdbc.MySql, Dialect):
         return [column for (column,) in rows]
 
     def snapshot(self, query: Query, holding: Query, wait: float) -> tuple[bytes, str | None]:
-        """A transaction is in the binary log before it can be seen. MariaDB knows where its own snapshot
-        stands there; MySQL does where no transaction is being committed.
+        """See the base class.
+
+        A transaction is in the binary log before it becomes visible. MariaDB knows the position of its own
+        snapshot in the log. MySQL knows it only while no transaction is being committed.
         """
         holding("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         known = {name.lower(): value for name, value in holding("SHOW STATUS LIKE 'binlog_snapshot_%'")}
@@ -488,7 +499,7 @@ def _mysql(name: str, full: str, digits: str | None) -> SourceType:
     if name == "bit":
         length = int((re.search(r"\((\d+)\)", full) or ["", "1"])[1])
         return SourceType(full, "bit" if length == 1 else "bits", length)
-    # Debezium sends each TIME in microseconds.
+    # Debezium sends every TIME in microseconds.
     size = tuple(int(number) for number in re.findall(r"\d+", full)) if name == "decimal" else ()
     return SourceType(
         name,
@@ -504,7 +515,7 @@ DIALECTS: Final[Sequence[Postgres | MySql]] = (Postgres(), MySql())
 
 
 def dialect_of(url: str) -> Postgres | MySql:
-    """The one that a URL names; raises SourceUnfit."""
+    """Return the dialect for a URL. Raises SourceUnfit."""
     found = next((each for each in DIALECTS if url.startswith(each.prefixes)), None)
     if found is None:
         known = ", ".join(prefix for each in DIALECTS for prefix in each.prefixes)

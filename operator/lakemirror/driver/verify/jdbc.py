@@ -28,9 +28,11 @@ _FETCHED = "2000"
 
 
 class Database:
-    """The tables of a database. ``by`` says what orders the pipeline's changes: the ``log`` of the database,
-    its clock (``time``), or something ``else``; ``epoch`` is the newest that the manifest declares; ``slot``
-    names the replication slot that tells what has left PostgreSQL.
+    """The tables of a database.
+
+    ``by`` says what orders the pipeline's changes: the ``log`` of the database, its clock (``time``), or
+    something ``else``. ``epoch`` is the newest epoch that the manifest declares. ``slot`` names the
+    replication slot that shows what has left PostgreSQL.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Database:
         self._shared: str | None = None
 
     def table(self, name: TableName, wanted: Compared) -> DatabaseTable:
-        """A table of the database. Raises SourceUnfit."""
+        """Return a table of the database. Raises SourceUnfit."""
         self._check_database(name)
         columns = self.dialect.columns(self.query, name)
         if not columns:
@@ -78,7 +80,7 @@ class Database:
                 )
 
     def frame(self, sql: str, predicates: Sequence[str]) -> DataFrame:
-        """The rows of a query, for each predicate in a partition of its own."""
+        """Return the rows of a query, with one partition for each predicate."""
         properties = {
             **self._login.options(),
             "driver": self.dialect.driver,
@@ -89,8 +91,9 @@ class Database:
         return self._spark.read.jdbc(url, f"({sql}) q", predicates=list(predicates), properties=properties)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a query, all values as text. Raises SourceUnfit where the server refuses it, and
-        NotAnswered where it cannot be reached.
+        """Return the rows of a query, with all values as text.
+
+        Raises SourceUnfit if the server refuses the query, and NotAnswered if it is unreachable.
         """
         with self._lock:
             if self._connection is None:
@@ -105,21 +108,23 @@ class Database:
                 raise kind(f"the source answers: {cause_of(error)}") from None
 
     def position(self) -> bytes:
-        """Where the source is now."""
+        """Return the current position of the source."""
         dialect = self.dialect
         found = dialect.clock(self.query) if self.by == "time" else dialect.position(self.query)
         return self._epoch.to_bytes(2, "big") + found[2:]
 
     def position_below(self) -> bytes:
-        """A position above which each change lies that is not committed yet; see `sources.SourceTable`."""
+        """Return a position below every change that is not committed yet; see `sources.SourceTable`."""
         if self.by != "time":
             return self.position()
         return self._epoch.to_bytes(2, "big") + self.dialect.clock_below(self.query)[2:]
 
     @contextmanager
     def snapshot(self, wait: float) -> Iterator[bytes]:
-        """While this is entered, tables are read as they were at one moment (of MySQL and MariaDB: each at a
-        moment of its own); gives the position that they have (`dialects.Dialect.snapshot`).
+        """Make all tables be read as of one moment inside the context, and return their position.
+
+        In MySQL and MariaDB, each table is read at a moment of its own. See `dialects.Dialect.snapshot` for
+        the position.
         """
         connection = self._connect()
 
@@ -137,11 +142,11 @@ class Database:
             connection.close()
 
     def full_name(self, parts: Sequence[str]) -> TableName:
-        """A table of which the manifest has the last parts of its name, as its connector calls it."""
+        """Return a table's name as its connector writes it, given the last parts of the name."""
         return self.dialect.full_name(self.query, parts)
 
     def described(self, name: TableName) -> Described:
-        """What a mirror of the table would have. Raises SourceUnfit where there is no such table."""
+        """Return what a mirror of the table would have. Raises SourceUnfit if there is no such table."""
         self._check_database(name)
         columns = self.dialect.columns(self.query, name)
         if not columns:
@@ -150,7 +155,7 @@ class Database:
         return Described(kinds, self.dialect.key(self.query, name))
 
     def parts(self, name: TableName) -> tuple[str | None, list[str]]:
-        """How the rows of a snapshot are read side by side; see `dialects.Dialect.parts`."""
+        """Return how to read the rows of a snapshot in parallel; see `dialects.Dialect.parts`."""
         return self.dialect.parts(self.query, name) if self._shared is not None else (None, ["1 = 1"])
 
     def _no_table(self, name: TableName) -> str:
@@ -160,20 +165,20 @@ class Database:
         )
 
     def source_block(self, position: bytes) -> dict[str, Any]:
-        """A position as the fields of Debezium's source block."""
+        """Return a position as the fields of Debezium's source block."""
         major, minor = int.from_bytes(position[2:12], "big"), int.from_bytes(position[12:22], "big")
         return {"ts_us": major} if self.by == "time" else self.dialect.source_block(major, minor)
 
     def unfinished(self) -> int | None:
-        """A mark of open transactions; see `sources.SourceTable.unfinished`."""
+        """Return a mark of open transactions; see `sources.SourceTable.unfinished`."""
         return self.dialect.unfinished(self.query) if self.by != "else" else None
 
     def finished(self, unfinished: int) -> bool:
-        """Whether the transactions of a mark have ended."""
+        """Return whether the transactions of a mark have ended."""
         return self.dialect.finished(self.query, unfinished)
 
     def sent(self, position: bytes) -> bool:
-        """Whether the replication slot is past a position."""
+        """Return whether the replication slot has passed a position."""
         at = self.dialect.sent(self.query, self._slot) if self.by != "time" else None
         return at is not None and at[2:] >= position[2:]
 
@@ -186,7 +191,7 @@ class Database:
         if connection is not None:
             try:
                 connection.close()
-            except Py4JJavaError:  # it is broken: nothing is left to be closed
+            except Py4JJavaError:  # it is broken: there is nothing to close
                 return
 
     def _connect(self) -> Any:
@@ -217,7 +222,7 @@ class DatabaseTable:
         self._dialect = database.dialect
 
     def rows(self, wanted: Wanted = ALL) -> DataFrame:
-        """Its rows as they are now."""
+        """Return its current rows."""
         dialect, compared = self._dialect, self.compared
         texts = [f"{self._text(name)} AS c{index}" for index, name in enumerate(compared.columns)]
         orders = [
@@ -243,15 +248,15 @@ class DatabaseTable:
         return read.select(*values, F.nullif(F.concat_ws(", ", *unfit), F.lit("")).alias(UNFIT))
 
     def position(self) -> bytes:
-        """The database's position."""
+        """Return the database's position."""
         return self._database.position()
 
     def position_below(self) -> bytes:
-        """A position of the database for a repair."""
+        """Return a position of the database for a repair."""
         return self._database.position_below()
 
     def unfinished(self) -> int | None:
-        """A mark of the database's open transactions."""
+        """Return a mark of the database's open transactions."""
         return self._database.unfinished()
 
     # -- which rows -------------------------------------------------------------------------------
@@ -267,7 +272,7 @@ class DatabaseTable:
         return self._dialect.ordered(*self._column(name), self.compared.columns[name])
 
     def _predicates(self, wanted: Wanted) -> list[str]:
-        """Conditions on the query, at least one: that all rows that are wanted meet, and few others."""
+        """Return conditions on the query, at least one, that select all wanted rows and few others."""
         if wanted.keys is not None:
             return self._of_keys(wanted.keys)
         key = self.compared.key
@@ -275,7 +280,7 @@ class DatabaseTable:
             return ["1 = 1"]
         numbers = not isinstance(self._sample(wanted.ranges), str)
         found = [self._of_range(each) for each in wanted.ranges]
-        # An index finds numbers. Texts are compared by their bytes, which costs a scan for each query.
+        # An index finds numbers. Texts are compared bytewise, which costs a scan for each query.
         return found if numbers else [" OR ".join(found)]
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""From what a person asks for to the source of a comparison."""
+"""Opens the source of a comparison from what a person asks for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakemirror.driver.verify.sources import SourceTables
 
 @dataclass(frozen=True)
 class SnapshotWanted:
-    """Snapshots at a template of a path."""
+    """Snapshots at paths given by a template."""
 
     path: str
     format: Literal["delta", "parquet"] = "delta"
@@ -27,7 +27,7 @@ class SnapshotWanted:
 
 @dataclass(frozen=True)
 class DatabaseWanted:
-    """A database; ``slot`` is the replication slot of its connector (PostgreSQL)."""
+    """A database. ``slot`` is the replication slot of its connector (PostgreSQL)."""
 
     login: Login
     slot: str | None = None
@@ -39,7 +39,7 @@ SourceWanted = SnapshotWanted | DatabaseWanted
 
 
 def source_of(asked: Verify, secrets: Secrets) -> SourceWanted:
-    """What a manifest asks to compare with. Raises LoginIncomplete."""
+    """Return the source that a manifest specifies for comparisons. Raises LoginIncomplete."""
     if asked.snapshot is not None:
         return SnapshotWanted(asked.snapshot.path, asked.snapshot.format)
     jdbc = asked.jdbc
@@ -49,7 +49,7 @@ def source_of(asked: Verify, secrets: Secrets) -> SourceWanted:
 
 @contextmanager
 def open_source(spark: SparkSession, wanted: SourceWanted, spec: PipelineSpec) -> Iterator[SourceTables]:
-    """The source, for as long as it is entered."""
+    """Open the source for the duration of the context."""
     source: SourceTables
     if isinstance(wanted, SnapshotWanted):
         source = Snapshots(spark, wanted.format, wanted.path)
@@ -63,8 +63,9 @@ def open_source(spark: SparkSession, wanted: SourceWanted, spec: PipelineSpec) -
 
 
 def ordered_by(spec: PipelineSpec) -> By:
-    """What orders a pipeline's changes. Records of debezium-flat have positions only if someone has them
-    added, and with auto nothing says so.
+    """Return what orders a pipeline's changes.
+
+    Records of debezium-flat have positions only if someone has them added, and with ``auto`` nothing says so.
     """
     by, form = spec.order.by, spec.envelope.format
     if by in ("lsn", "binlog") or (by == "auto" and form in ("debezium", "maxwell")):

@@ -1,7 +1,7 @@
-"""Narrowing down: which ranges of keys differ, and then which keys. Plain functions over plain values.
+"""Narrows down which ranges of keys differ, and then which keys, with pure functions on plain values.
 
-Both sides are cut into the same ranges, of each of which only a digest is asked for. A range whose digests
-differ is cut again until it is small; its rows alone are compared key by key.
+Both sides are split into the same ranges, and only a digest of each range is requested. A range whose digests
+differ is split again until it is small. Only then are its rows compared key by key.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Rows whose first key column is at least ``low`` and below ``high``; None is open. A null is in the one
-    that is open below.
+    """Rows whose first key column is at least ``low`` and below ``high``, where None means no limit.
+
+    A null is in the range without a lower limit.
     """
 
     low: Any = None
     high: Any = None
 
     def cut(self, bounds: Sequence[Any]) -> list[KeyRange]:
-        """The same rows as ranges that meet at ``bounds``, which lie inside of it, in their order."""
+        """Split the range at ``bounds``, which are inside it and in order."""
         ends = [self.low, *bounds, self.high]
         return [KeyRange(low, high) for low, high in itertools.pairwise(ends)]
 
@@ -33,7 +34,7 @@ WHOLE = KeyRange()
 
 @dataclass(frozen=True)
 class Digest:
-    """Of a multiset of rows: how many there are, the sum of their hashes, and their exclusive or."""
+    """The digest of a multiset of rows: their number, and the sum and the exclusive or of their hashes."""
 
     rows: int = 0
     total: int = 0
@@ -42,8 +43,10 @@ class Digest:
 
 @dataclass(frozen=True)
 class Found:
-    """What narrowing found: keys that differ at this moment; how many rows the mirror and the source had;
-    how many range digests were read of each side; whether these are all keys that differ.
+    """The result of narrowing down.
+
+    It has the keys that differ at this moment, how many rows the mirror and the source had, how many range
+    digests were read from each side, and whether these are all keys that differ.
     """
 
     keys: tuple[str, ...]
@@ -54,23 +57,26 @@ class Found:
 
 
 class Comparison(Protocol):
-    """Two sides of a table, as they are at the moment they are asked. Ranges are given in their order."""
+    """The two sides of a table, as of the moment of each request. Ranges are given in order."""
 
     def digests(self, ranges: Sequence[KeyRange]) -> list[tuple[Digest, Digest]]:
-        """The digest of each range in the source, and in the mirror."""
+        """Return the digest of each range in the source and in the mirror."""
 
     def bounds(self, range_: KeyRange, parts: int) -> list[Any]:
-        """At most ``parts - 1`` values inside of a range, growing, that cut it into similar parts; none
-        where it cannot be cut.
+        """Return at most ``parts - 1`` ascending values that split a range into similar parts.
+
+        Empty if it cannot be split.
         """
 
     def unequal(self, ranges: Sequence[KeyRange], most: int) -> list[str]:
-        """Keys in these ranges whose rows differ or are on one side only, at most so many."""
+        """Return at most ``most`` keys in these ranges whose rows differ or exist on one side only."""
 
 
 def narrow(sides: Comparison, *, parts: int, small: int, most: int) -> Found:
-    """Find the keys that differ. A range is cut into ``parts`` until it has no more than ``small`` rows; no
-    more than ``most`` keys are listed.
+    """Find the keys that differ.
+
+    A range is split into ``parts`` until it has no more than ``small`` rows. At most ``most`` keys are
+    listed.
     """
     level = WHOLE.cut(sides.bounds(WHOLE, parts))
     leaves: list[KeyRange] = []

@@ -1,4 +1,4 @@
-"""Wrong rows as change events in Debezium's form, with the schema of the mirror's columns."""
+"""Turns wrong rows into change events in Debezium's form, with the schema of the mirror's columns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.verdict import Difference
 
 REPAIR_TOPIC = "__lakemirror.repair"
-"""Where rows that a repair wrote say they come from."""
+"""The topic in the origin of rows that a repair wrote."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A change event as a record: key and value, JSON with schemas."""
+    """A change event as a record: key and value as JSON with schemas."""
 
     key: str
     value: str
@@ -35,11 +35,12 @@ def events(
     gone: Mapping[str, str],
     source: Mapping[str, Any],
 ) -> list[Event]:
-    """The events that make wrong rows right: a read of each that the source has, a delete of each other.
+    """Return the events that correct wrong rows.
 
-    ``fields`` are the columns of a row by their names in the source, ``key`` those of its key. ``gone`` has
-    the key of each row that the source does not have, as a change event has it; ``source`` fields of the
-    source block that say where the change stands, by the difference's position.
+    This is a read of each row that the source has, and a delete of each other row. ``fields`` are the columns
+    of a row by their names in the source, and ``key`` those of its key. ``gone`` has the key of each row that
+    the source lacks, in the form of a change event. ``source`` has, by the key of the difference, the fields
+    of the source block with the position of the change.
     """
     row = wire.schema_of(fields)
     images = [{**row, "field": "before"}, {**row, "field": "after"}]

@@ -1,4 +1,4 @@
-"""The two sides of one table, asked with Spark: range digests, keys that differ, and single keys."""
+"""Queries the two sides of a table with Spark: range digests, keys that differ, and single keys."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _LARGEST_SAMPLE = 20_000
 
 
 class Sides:
-    """A mirror and its source's table. What is asked is always the newest of both.
+    """A mirror and its source's table. Every request reads the newest state of both.
 
-    ``images`` has the source's rows read as change events have them, for a repair.
+    With ``images``, the source's rows are read in the form of change events, for a repair.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Sides:
     # -- ranges -----------------------------------------------------------------------------------
 
     def digests(self, ranges: Sequence[KeyRange]) -> list[tuple[Digest, Digest]]:
-        """The digest of each range in the source, and in the mirror."""
+        """Return the digest of each range in the source and in the mirror."""
         sides = [self._digests(rows, ranges) for rows in (self._source_rows(ranges), self._live(ranges))]
         return list(zip(*sides, strict=True))
 
@@ -71,7 +71,7 @@ class Sides:
         return [found.get(index, Digest()) for index in range(len(ranges))]
 
     def bounds(self, range_: KeyRange, parts: int) -> list[Any]:
-        """Values of the mirror's first key column that cut a range into similar parts."""
+        """Return values of the mirror's first key column that split a range into similar parts."""
         if not has_ranges(self.compared):
             return []
         first = F.col(quoted(self.compared.key[0]))
@@ -89,7 +89,7 @@ class Sides:
         return found
 
     def unequal(self, ranges: Sequence[KeyRange], most: int) -> list[str]:
-        """Keys whose rows differ or are on one side only, at most so many."""
+        """Return at most ``most`` keys whose rows differ or exist on one side only."""
         inside = index_of(ranges) >= 0
         source = by_key(canonical(self._source_rows(ranges), self.compared).where(inside))
         mirror = by_key(canonical(self._live(ranges), self.compared).where(inside))
@@ -101,7 +101,7 @@ class Sides:
     # -- single keys --------------------------------------------------------------------------------
 
     def mirror(self, keys: Collection[str]) -> Mapping[str, Stored]:
-        """What the mirror has of these keys; of a table without key, what it has in all."""
+        """Return what the mirror has for these keys, or for a table without key, what it has in total."""
         self._mirror.mirror.refresh()
         if not self.compared.key:
             row = self._stored_rows().select("__seq").agg(F.max("__seq")).first()
@@ -119,7 +119,7 @@ class Sides:
         return {row[0]: Stored(row[1], as_bytes(row[2])) for row in rows}
 
     def source(self, keys: Collection[str]) -> Reading:
-        """What the source has of these keys, and its positions before and after that."""
+        """Return what the source has for these keys, and its positions before and after reading."""
         before = self._source.position_below() if self._images else self._source.position()
         unfinished = self._source.unfinished() if self._images else None
         if not self.compared.key:
@@ -136,18 +136,21 @@ class Sides:
         return Reading(digests, before, self._source.position(), images, unfinished)
 
     def wait_for(self, reading: Reading) -> bool:
-        """Wait until the mirror has passed the position after a reading."""
+        """Wait until the mirror has passed the position after a reading.
+
+        Returns whether it did so in time.
+        """
         return self._wait(reading)
 
     # -- rows ---------------------------------------------------------------------------------------
 
     def fields(self, some: Sequence[str] | None = None) -> list[StructField]:
-        """Columns of the mirror, all or ``some``, as change events have them: by the names in the source."""
+        """Return the mirror's columns, all or ``some``, by their names in the source, as in change events."""
         names, columns = self.compared.names, self.compared.columns
         return [StructField(names[name], columns[name]) for name in (columns if some is None else some)]
 
     def key_images(self, keys: Sequence[str]) -> dict[str, str]:
-        """Keys as the payload of a change event has them, by their texts."""
+        """Return keys in the form of a change event's payload, by their texts."""
         if not keys:
             return {}
         kind = key_type(self.compared)
@@ -157,9 +160,7 @@ class Sides:
         return {row[0]: row[1] for row in parts.select("__text", "__key.*").select("__text", image).collect()}
 
     def _image(self) -> Column:
-        """STRING: a row as the payload of a change event has it; null where the mirror's types cannot hold
-        it.
-        """
+        """STRING: a row as the payload of a change event; null if the mirror's types cannot hold it."""
         columns = [StructField(name, kind) for name, kind in self.compared.columns.items()]
         image = wire.wire(columns, called=self.compared.names)
         return F.when(F.col(UNFIT).isNull(), F.to_json(image, {"ignoreNullFields": "false"}))
@@ -168,7 +169,7 @@ class Sides:
         return self._meeting(self._source.rows(Wanted(ranges=ranges)))
 
     def _meeting(self, rows: DataFrame) -> DataFrame:
-        """Those that the manifest's filter lets through."""
+        """Return the rows that the manifest's filter accepts."""
         return rows if self._condition is None else rows.where(F.expr(self._condition))
 
     def _stored_rows(self) -> DataFrame:
@@ -187,7 +188,7 @@ class Sides:
         return rows
 
     def _near(self, rows: DataFrame, keys: Collection[str]) -> DataFrame:
-        """Rows between the least and greatest of some keys, so that Delta skips files."""
+        """Return the rows between the least and greatest of some keys, so that Delta skips files."""
         if not has_ranges(self.compared):
             return rows
         found = (each[self.compared.key[0]] for each in self._values(keys))
@@ -202,7 +203,7 @@ class Sides:
         return rows.join(F.broadcast(wanted), "key", "left_semi")
 
     def _values(self, keys: Collection[str]) -> list[dict[str, Any]]:
-        """The values of some keys, by the mirror's names, as far as rows are looked for by them."""
+        """Return the values of some keys, by the mirror's names of the columns that rows are selected by."""
         texts = self._spark.createDataFrame([(key,) for key in keys], "key STRING")
         rows = texts.select(key_texts.decode(F.col("key"), key_type(self.compared)).alias("k"))
         kinds = self.compared.columns
@@ -211,17 +212,17 @@ class Sides:
 
 
 def is_live(mirror: MirroredTable, *, keyed: bool) -> Column:
-    """BOOLEAN: a stored row is one that the source should have."""
+    """BOOLEAN: whether the source should have a stored row."""
     if mirror.mode == "scd2" and keyed:
         return F.col("__is_current")
     return F.col("__op") != Op.DELETE
 
 
 def _single(digest: Digest) -> int:
-    """A digest as one number."""
+    """Return a digest as a single number."""
     return hash((digest.rows, digest.total, digest.mixed))
 
 
 def _order(value: Any) -> Any:
-    """As Spark orders values: texts by their bytes."""
+    """Return a sort key that orders values as Spark does: texts by their bytes."""
     return value.encode() if isinstance(value, str) else value

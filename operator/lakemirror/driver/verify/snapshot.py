@@ -1,4 +1,4 @@
-"""Sources that are tables on a file system: Delta and Parquet, at a place that has the names of the table."""
+"""Sources that are Delta or Parquet tables on a file system, at a path made from the table's name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakemirror.driver.verify.sources import ALL, UNFIT, Compared, Described, So
 
 
 class Snapshots:
-    """Tables at ``path``, a template like that of a target, each of the ``format`` delta or parquet."""
+    """Tables at ``path``, a template like that of a target. Their ``format`` is delta or parquet."""
 
     ordered = False
 
@@ -27,14 +27,14 @@ class Snapshots:
         self._spark, self._format, self._target = spark, format_, Target(path=path)
 
     def table(self, name: TableName, wanted: Compared) -> SnapshotTable:
-        """The snapshot of a table. Raises SourceUnfit."""
+        """Return the snapshot of a table. Raises SourceUnfit."""
         place, stored = self._stored(name)
         known = {field.name: "" for field in stored.fields if not field.name.startswith("__")}
         compared = with_known(wanted, known, {}, place)
         return SnapshotTable(self._spark, self._format, place, stored, compared)
 
     def described(self, name: TableName) -> Described:
-        """What a mirror of the table would have. Raises SourceUnfit where there is no snapshot of it."""
+        """Return what a mirror of the table would have. Raises SourceUnfit if there is no snapshot of it."""
         _, stored = self._stored(name)
         fields = [field for field in stored.fields if not field.name.startswith("__")]
         return Described({each.name: (_readable(each), each.dataType.simpleString()) for each in fields})
@@ -51,27 +51,27 @@ class Snapshots:
         return place, stored
 
     def source_block(self, position: bytes) -> dict[str, Any]:
-        """A snapshot has no positions."""
+        """Raise SourceUnfit: a snapshot has no positions."""
         raise SourceUnfit("a snapshot has no positions")
 
     def position(self) -> None:
-        """A snapshot has no positions."""
+        """Return None: a snapshot has no positions."""
         return
 
     def finished(self, unfinished: int) -> bool:
-        """A snapshot stands still."""
+        """Return true: a snapshot does not change."""
         return True
 
     def sent(self, position: bytes) -> bool:
-        """A snapshot has no positions."""
+        """Return true: a snapshot has no positions."""
         return True
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources to release."""
 
 
 class SnapshotTable:
-    """One snapshot. It has no positions: what differs from it is wrong."""
+    """One snapshot. It has no positions, so any difference from it is wrong."""
 
     def __init__(
         self, spark: SparkSession, format_: str, place: str, stored: StructType, compared: Compared
@@ -80,7 +80,7 @@ class SnapshotTable:
         self._stored, self.compared = stored, replace(compared)
 
     def rows(self, wanted: Wanted = ALL) -> DataFrame:
-        """All rows, as the mirror's types."""
+        """Return all rows, with the mirror's types."""
         rows = self._spark.read.format(self._format).load(self._place)
         values, unfit = [], []
         for name, kind in self.compared.columns.items():
@@ -97,20 +97,20 @@ class SnapshotTable:
         return rows.select(*values, text.alias(UNFIT))
 
     def position(self) -> None:
-        """None: a snapshot stands still."""
+        """Return None: a snapshot does not change."""
         return
 
     def position_below(self) -> None:
-        """None: a snapshot stands still."""
+        """Return None: a snapshot does not change."""
         return
 
     def unfinished(self) -> None:
-        """None: a snapshot stands still."""
+        """Return None: a snapshot does not change."""
         return
 
 
 def _readable(field: StructField) -> DataType | None:
-    """The field's type; None where no change event can carry it."""
+    """Return the field's type, or None if no change event can carry it."""
     try:
         wire.schema_of([field])
     except wire.UnreadableType:
@@ -119,7 +119,7 @@ def _readable(field: StructField) -> DataType | None:
 
 
 def as_type(value: Column, stored: DataType, kind: DataType) -> Column:
-    """A value as the mirror's type; null where it does not fit."""
+    """Return a value as the mirror's type, or null if it does not fit."""
     if stored == kind:
         return value
     if isinstance(kind, StringType):

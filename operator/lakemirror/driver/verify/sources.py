@@ -1,4 +1,4 @@
-"""What a mirror is compared with: a source's rows, brought to the columns and types of the mirror."""
+"""The source that a mirror is compared with: its rows, converted to the columns and types of the mirror."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.ranges import KeyRange
 
 UNFIT = "__lakemirror_unfit"
-"""STRING: values of the source that the mirror's types cannot hold, as text; null where there are none."""
+"""STRING: values of the source that the mirror's types cannot hold, as text; null if there are none."""
 
 Same = Callable[[Column], Column]
-"""Brings a value of either side to the text (STRING) by which it is compared."""
+"""Converts a value of either side to the text (STRING) that is compared."""
 
 
 class SourceUnfit(LakemirrorError):
-    """A table cannot be compared with the source that was named; says what to do."""
+    """A table cannot be compared with the given source. The message says what to do."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows are wanted: of some ranges of keys, or of some ``keys`` (the values of their columns, by the
-    mirror's names); all where both are None. A source may give more than that. ``strict``: values that Spark
-    has none for count as unfit, too.
+    """The rows that are wanted.
+
+    These are the rows in some ranges of keys, or those with some ``keys`` (the values of their columns, by
+    the mirror's names), or all rows if both are None. A source may return more rows. With ``strict``, values
+    that Spark cannot represent count as unfit, too.
     """
 
     ranges: Sequence[KeyRange] | None = None
@@ -41,10 +43,10 @@ ALL = Wanted()
 
 @dataclass(frozen=True)
 class Compared:
-    """What is compared of a table: the mirror's ``columns``, with the names of the source, and its ``key``.
+    """What is compared of a table: the mirror's ``columns``, with the names in the source, and its ``key``.
 
-    ``same`` has columns whose values are not compared as they are; ``left_out`` says why a column is not
-    compared, by the name in the source.
+    ``same`` has columns whose values are not compared directly. ``left_out`` says why a column is not
+    compared, by its name in the source.
     """
 
     columns: Mapping[str, DataType]
@@ -54,15 +56,17 @@ class Compared:
     same: Mapping[str, Same] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     excluded: Callable[[str], bool] = lambda source: False
-    """Whether the manifest keeps a source column out of the mirror."""
+    """Returns whether the manifest keeps a source column out of the mirror."""
     unread: tuple[str, ...] = ()
-    """Columns of the source that the mirror has, and that cannot be read exactly as the mirror has them."""
+    """Source columns that the mirror has, but that cannot be read exactly as the mirror stores them."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """The columns of a table of the source: the type that a mirror has of each, None where it cannot be read
-    exactly, with the source's name of it; and its primary key, as far as the source knows.
+    """The columns of a source table, and its primary key as far as the source knows it.
+
+    Each column has the type that a mirror would use, or None if the column cannot be read exactly, and the
+    source's name of the type.
     """
 
     columns: Mapping[str, tuple[DataType | None, str]]
@@ -75,54 +79,61 @@ class SourceTable(Protocol):
     compared: Compared
 
     def rows(self, wanted: Wanted = ALL) -> DataFrame:
-        """Its rows as they are now, with the mirror's columns that are compared and `UNFIT`."""
+        """Return its current rows, with the mirror's compared columns and `UNFIT`."""
 
     def position(self) -> bytes | None:
-        """The source's position now, as a sequence below which every committed change lies; None where there
-        are no positions.
+        """Return the source's current position as a sequence, or None if there are no positions.
+
+        Every committed change is below it.
         """
 
     def position_below(self) -> bytes | None:
-        """A position for rows that are read from now on: each change that they do not show lies above it, but
-        for changes of transactions that `unfinished` marks.
+        """Return a position for rows that are read from now on.
+
+        Every change that they do not show is above it, except changes of transactions that `unfinished`
+        marks.
         """
 
     def unfinished(self) -> int | None:
-        """A mark of the transactions that are open now and may have changes with earlier positions, for
-        `SourceTables.finished`; None where a change's position is that of its commit.
+        """Return a mark of the open transactions that may have changes with earlier positions.
+
+        The mark is for `SourceTables.finished`. It is None if a change gets its position when it is
+        committed.
         """
 
 
 class SourceTables(Protocol):
-    """All tables of the source. ``ordered``: its positions compare with the sequences of the mirrors."""
+    """All tables of the source. ``ordered`` says that its positions compare with the sequences of mirrors."""
 
     ordered: bool
 
     def source_block(self, position: bytes) -> dict[str, Any]:
-        """A position as the fields of Debezium's source block; not of sources without positions."""
+        """Return a position as the fields of Debezium's source block. Not for sources without positions."""
 
     def table(self, name: TableName, wanted: Compared) -> SourceTable:
-        """A table, with what of ``wanted`` it has. Raises SourceUnfit."""
+        """Return a table with those of the ``wanted`` columns that it has. Raises SourceUnfit."""
 
     def position(self) -> bytes | None:
-        """The source's position now; see `SourceTable.position`."""
+        """Return the source's current position; see `SourceTable.position`."""
 
     def finished(self, unfinished: int) -> bool:
-        """Whether the transactions of a mark have ended."""
+        """Return whether the transactions of a mark have ended."""
 
     def described(self, name: TableName) -> Described:
-        """What a mirror of a table would have. Raises SourceUnfit where there is no such table."""
+        """Return what a mirror of a table would have. Raises SourceUnfit if there is no such table."""
 
     def sent(self, position: bytes) -> bool:
-        """Whether the source knows that all changes up to a position have left it."""
+        """Return whether the source knows that all changes up to a position have left it."""
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
 
 
 def with_known(wanted: Compared, known: Mapping[str, str], same: Mapping[str, Same], where: str) -> Compared:
-    """What of ``wanted`` can be compared. ``known`` says of source columns why one cannot be ("": it can);
-    columns that are not in it are not in the source. Raises SourceUnfit where a key column cannot be.
+    """Return which of the ``wanted`` columns can be compared.
+
+    ``known`` says for each source column why it cannot be compared ("" if it can). Columns that are missing
+    there do not exist in the source. Raises SourceUnfit if a key column cannot be compared.
     """
     columns, left_out, unread = {}, dict(wanted.left_out), []
     for name, kind in wanted.columns.items():

@@ -1,4 +1,4 @@
-"""One table: compared, judged, and told as a value."""
+"""Compares one table, and returns the verdict as a value."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from lakemirror.driver.verify.sources import Compared, SourceTables, SourceUnfit
 from lakemirror.driver.verify.verdict import Settled, settle
 
 PARTS, SMALL = 32, 10_000
-"""Into how many ranges rows are cut at a time, and how many rows are compared key by key."""
+"""The number of ranges that rows are split into at a time, and the number of rows compared key by key."""
 ROUNDS = 10
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one table. ``error`` says why it could not be compared."""
+    """The result for one table. ``error`` says why it could not be compared."""
 
     source: str
     target: str = ""
@@ -54,8 +54,10 @@ class Checked:
 
 
 def session_for(spark: SparkSession) -> SparkSession:
-    """A session for comparisons. Without constraint propagation, which takes minutes to find out what wide
-    rows of converted values have in common, and is of no use here.
+    """Return a session for comparisons, without constraint propagation.
+
+    Constraint propagation takes minutes to find out what wide rows of converted values have in common, and is
+    useless here.
     """
     session = spark.newSession()
     session.conf.set("spark.sql.constraintPropagation.enabled", "false")
@@ -65,8 +67,9 @@ def session_for(spark: SparkSession) -> SparkSession:
 def opened(
     spark: SparkSession, pipeline: CdcPipeline, source: str, open_store: OpenStore = Mirror
 ) -> MirroredTable:
-    """The mirror of a source table, which ``open_store`` opens. Raises SourceUnfit for one that is not
-    compared, and says why.
+    """Return the mirror of a source table, opened by ``open_store``.
+
+    Raises SourceUnfit with the reason if the table is not compared.
     """
     mirrored = table_of(spark, pipeline, named(source), open_store)
     if not mirrored.mirror.exists:
@@ -75,7 +78,7 @@ def opened(
 
 
 def named(source: str) -> TableName:
-    """The table that `TableName` shows as ``source``."""
+    """Return the table that `TableName` displays as ``source``."""
     *database, name = parts_of(source)
     return TableName(database[0] if database else None, database[1] if len(database) > 1 else None, name)
 
@@ -83,8 +86,9 @@ def named(source: str) -> TableName:
 def table_of(
     spark: SparkSession, pipeline: CdcPipeline, table: TableName, open_store: OpenStore = Mirror
 ) -> MirroredTable:
-    """A source table, whose mirror need not be there. Raises SourceUnfit for one that is left out, and where
-    another table's mirror stands.
+    """Return a source table, whose mirror need not exist.
+
+    Raises SourceUnfit if the table is left out, or if another table's mirror is at its location.
     """
     source = str(table)
     settings = pipeline.spec.table_settings(source)
@@ -100,7 +104,7 @@ def table_of(
 
 
 def wanted_of(table: MirroredTable) -> Compared:
-    """What there is to be compared of a mirror. Raises SourceUnfit."""
+    """Return what can be compared of a mirror. Raises SourceUnfit."""
     fed = table.fed or {}
     names = {table.rename.get(source, source): source for source in fed}
     columns: dict[str, DataType] = {name: fed[source] for name, source in names.items()}
@@ -117,7 +121,7 @@ def wanted_of(table: MirroredTable) -> Compared:
 
 
 def _only_rows(table: MirroredTable) -> None:
-    """Appended events are the source's rows only while each of them is a row of its own."""
+    """Raise SourceUnfit unless each appended event is a row of its own, as in the source."""
     other = table.rows().where(~F.col("__op").isin(Op.CREATE, Op.READ)).select("__op").first()
     if other is not None:
         raise SourceUnfit(
@@ -159,7 +163,7 @@ def check(
 
 
 def repairing(checked: Checked, table: MirroredTable, sources: SourceTables) -> list[Event]:
-    """The change events that make a table's wrong rows right. Raises SourceUnfit where that is impossible."""
+    """Return the change events that correct a table's wrong rows. Raises SourceUnfit if it cannot be done."""
     sides, wrong = checked.sides, checked.settled.wrong
     assert sides is not None
     compared = sides.compared
@@ -173,7 +177,7 @@ def repairing(checked: Checked, table: MirroredTable, sources: SourceTables) -> 
 
 
 def _unrepairable(checked: Checked, table: MirroredTable, compared: Compared, *, ordered: bool) -> str | None:
-    """Why wrong rows cannot be replaced one by one; None where they can."""
+    """Return why wrong rows cannot be replaced one by one, or None if they can."""
     if not compared.key:
         return "it has no key, so that nothing tells which rows are wrong"
     if compared.unread:

@@ -1,9 +1,9 @@
-"""How values of a database are read so that they are the mirror's: as text, then as the mirror's type.
+"""How values of a database are converted to those of the mirror: as text, and then to the mirror's type.
 
-The database writes each value as text, in one exact way for each of its types, and Spark makes of it what
-the mirror has: so both sides are hashed by one engine. The forms that a mirror may have of a type are those
-of Debezium's documentation ("Data type mappings"), with and without schemas. A pair of types that is not
-here cannot be compared exactly, and is left out by name.
+The database writes each value as text, in one exact format for each of its types. Spark converts this to what
+the mirror has, so a single engine hashes both sides. The forms that a mirror may have for a type are those of
+Debezium's documentation ("Data type mappings"), with and without schemas. A pair of types that is not listed
+here cannot be compared exactly, and the column is reported and left out.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ _MOMENT: Final = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?$"
 
 @dataclass(frozen=True)
 class SourceType:
-    """A type of the source: its ``family``, and its ``name`` as the source writes it. ``digits`` are those of
-    a fraction of a second, and ``scale`` those of a decimal after its point; ``variable``: of bits and
-    decimals, that their number of digits is not fixed; ``size`` is what stands in the type's brackets;
-    ``element`` is the type of an array's elements.
+    """A type of the source: its ``family``, and its ``name`` as the source writes it.
+
+    ``digits`` is the number of digits in a fraction of a second, and ``scale`` that of a decimal after its
+    point. ``variable`` says of bits and decimals that their number of digits is not fixed. ``size`` is what
+    the type has in parentheses. ``element`` is the type of an array's elements.
     """
 
     name: str
@@ -81,9 +82,11 @@ class SourceType:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a source's text becomes the mirror's value; ``lost``: it is one that Spark has no value for, and is
-    null there; ``same``: by which text both sides are compared, where the value itself is not; ``written``:
-    the mirror would have written it so, too, and not in another form of the same value.
+    """How to convert a source's text to the mirror's value.
+
+    ``lost`` says that Spark cannot represent the value, so it is null in the mirror. ``same`` is the text
+    that is compared on both sides, if the value itself is not. ``written`` says that the mirror would have
+    written the value in the same form, and not in another form of the same value.
     """
 
     parse: Parse
@@ -93,7 +96,7 @@ class Rule:
 
 
 def rule_of(source: SourceType, kind: DataType) -> Rule | None:
-    """How a column of the source is compared with one of the mirror; None where that is not exact."""
+    """Return how to compare a source column with a mirror column, or None if that is not exact."""
     if source.element is not None:
         return _array(source.element, kind)
     if source.family is None:
@@ -102,8 +105,9 @@ def rule_of(source: SourceType, kind: DataType) -> Rule | None:
 
 
 def natural_of(source: SourceType) -> DataType | None:
-    """The type that a mirror has of a column of the source, if its connector sends schemas and nothing else
-    is set; None where it cannot be read exactly.
+    """Return the type that a mirror has for a source column by default, or None if it cannot be read exactly.
+
+    This holds if the connector sends schemas and nothing else is set.
     """
     if source.element is not None:
         element = natural_of(source.element)
@@ -152,15 +156,16 @@ def _number(source: SourceType, kind: DataType) -> Rule | None:
         return None
     if source.family == "integer" or source.variable:
         return Rule(_plain)
-    # Without schemas a decimal is base64 of its bytes, or text with a point. Without digits after the point,
-    # base64 may look like a number.
+    # Without schemas, a decimal is base64 of its bytes, or text with a point. If there are no digits after
+    # the point, base64 may look like a number.
     same = partial(_decimal_text, scale=source.scale)
     return Rule(_plain, same=same, written=False) if source.scale > 0 else None
 
 
 def _decimal_text(text: Column, scale: int) -> Column:
-    """A decimal with digits after its point, which is base64 of its bytes or text, as plain text; null where
-    it is no number.
+    """STRING: a decimal with digits after its point as plain text, from base64 of its bytes or text.
+
+    It is null if the value is not a number.
     """
     is_text = text.contains(".") | text.contains("-")
     plain = text.try_cast(DecimalType(MAX_DIGITS, min(scale, MAX_DIGITS))).cast("string")
@@ -170,7 +175,7 @@ def _decimal_text(text: Column, scale: int) -> Column:
 
 
 def _float(source: SourceType, kind: DataType) -> Rule | None:
-    if isinstance(kind, FloatType):  # the text may have the digits of the double that equals it
+    if isinstance(kind, FloatType):  # the text may have the digits of the double that it equals
         return Rule(lambda text: text.try_cast("double").cast("float"))
     return Rule(_cast(kind)) if isinstance(kind, DoubleType) else None
 
@@ -186,7 +191,7 @@ def _boolean(source: SourceType, kind: DataType) -> Rule | None:
 def _bits(source: SourceType, kind: DataType) -> Rule | None:
     if not isinstance(kind, StringType):
         return None
-    # The connector does not send how long a varying one is.
+    # The connector does not send the length of a varying one.
     return Rule(_plain, same=(lambda text: F.ltrim(text, F.lit("0"))) if source.variable else None)
 
 
@@ -195,7 +200,7 @@ def _text(source: SourceType, kind: DataType) -> Rule | None:
 
 
 def _json(source: SourceType, kind: DataType) -> Rule | None:
-    """Equal as values: each program that writes JSON has its own spaces and its own order."""
+    """Compare JSON as values, because each program that writes it has its own spaces and order."""
     if not isinstance(kind, StringType):
         return None
     return Rule(_plain, same=lambda text: F.coalesce(F.to_json(F.try_parse_json(text)), text))
@@ -218,7 +223,7 @@ def _date(source: SourceType, kind: DataType) -> Rule | None:
         return Rule(day, lost)
     if isinstance(kind, TimestampNTZType):
         return Rule(lambda text: day(text).cast("timestamp_ntz"), lost)
-    if isinstance(kind, IntegralType):  # days, as the connector sends them where records have no schema
+    if isinstance(kind, IntegralType):  # days, as the connector sends them if records have no schema
         return Rule(lambda text: F.unix_date(day(text)).cast(kind), lost)
     return None
 
@@ -232,7 +237,7 @@ def _timestamp(source: SourceType, kind: DataType) -> Rule | None:
 
     if isinstance(kind, TimestampNTZType):
         return Rule(moment, lost)
-    if isinstance(kind, LongType):  # as the connector sends it where records have no schema
+    if isinstance(kind, LongType):  # as the connector sends it if records have no schema
         unit = 1000 if source.digits <= 3 else 1
 
         def number(text: Column) -> Column:
@@ -255,7 +260,7 @@ def _timestamptz(source: SourceType, kind: DataType) -> Rule | None:
 
     if isinstance(kind, TimestampType):
         return Rule(instant, lost)
-    if isinstance(kind, StringType):  # ISO text, as the connector sends it where records have no schema
+    if isinstance(kind, StringType):  # ISO text, as the connector sends it if records have no schema
         return Rule(
             lambda text: F.when(~lost(text), F.concat(F.translate(text, " ", "T"), F.lit("Z"))),
             lost,
@@ -295,7 +300,7 @@ def _interval(source: SourceType, kind: DataType) -> Rule | None:
 
 
 def _array(element: SourceType, kind: DataType) -> Rule | None:
-    """The text is a JSON array of the texts of the elements."""
+    """Return the rule for a text that is a JSON array of the texts of the elements."""
     if not isinstance(kind, ArrayType):
         return None
     inner = rule_of(element, kind.elementType)
@@ -342,4 +347,4 @@ _NATURAL: Final[dict[str, DataType]] = {
     "timestamptz": TimestampType(),
     "interval": LongType(),
 }
-"""By family, what `lakemirror.driver.parse.values` makes of the values that Debezium sends of it."""
+"""The type that `lakemirror.driver.parse.values` produces from Debezium's values, by family."""

@@ -1,14 +1,14 @@
-"""What a difference means while both sides change: wrong, or only not yet arrived.
+"""Decides what a difference means while both sides change: wrong, or only not arrived yet.
 
-A key is looked at in this order: the mirror's row, the source's row, the source's position; then the mirror
-has to pass that position; then the mirror's row once more. All changes that the source's row shows lie
-before the position. So a mirror's row that did not move meanwhile, and differs, lacks one of them or is
-something that the source never was: it is wrong. One that moved is looked at again. That needs no snapshot
-of both sides and stops neither.
+A key is examined in this order: the mirror's row, the source's row, and the source's position; then the
+mirror has to pass that position; then the mirror's row again. All changes that the source's row shows are
+before the position. If the mirror's row differs and did not change in the meantime, it lacks one of them or
+is something that the source never was: it is wrong. If it did change, the key is examined again. This
+requires no snapshot of both sides, and stops neither.
 
 A change may be in the log, and in the mirror, a moment before the source's rows show it (PostgreSQL and MySQL
-may wait for a standby in between). So a row that seems to be wrong is read once more from the source, and
-counts as one that moved where it is another one by then.
+may wait for a standby in between). A row that seems to be wrong is therefore read from the source once more.
+If it is a different row by then, it counts as one that changed.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from typing import Protocol
 
 
 class Verdict(Enum):
-    """What came of a key that differed."""
+    """The verdict on a key that differed."""
 
     EQUAL = "equal"
     WRONG = "wrong"
     ARRIVING = "arriving"
-    """It differs, and the mirror was not seen to pass the source's position in time."""
+    """The rows differ, and the mirror was not seen to pass the source's position in time."""
     MOVING = "moving"
-    """It changed each time it was looked at."""
+    """The row changed each time it was examined."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A key in the mirror: the digest of its row (None: no row), and the sequence of its last change, of a
-    deleted one that of its tombstone (None: nothing is known of it).
+    """A key in the mirror: the digest of its row (None: no row), and the sequence of its last change.
+
+    For a deleted key, the sequence is that of its tombstone (None: nothing is known about it).
     """
 
     digest: int | None = None
@@ -45,10 +46,12 @@ NOTHING = Stored()
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows of the source: the digest of each key that has one; and its positions, taken ``before`` the rows
-    were read and ``after`` that (None: the source has none, and changes count as arrived at once).
-    ``images`` are the rows as change events have them, where they were asked for, and ``unfinished`` tells
-    then which changes were not committed yet whose positions may lie before these (None: none).
+    """Rows of the source: the digest of each key that has one, and the source's positions.
+
+    The positions were taken ``before`` and ``after`` the rows were read (None: the source has none, and
+    changes count as arrived at once). If requested, ``images`` are the rows in the form of change events. In
+    that case, ``unfinished`` marks the changes that were not committed yet and whose positions may be before
+    these (None: none).
     """
 
     digests: Mapping[str, int]
@@ -60,8 +63,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Difference:
-    """A key that is wrong: which side has a row of it, the source's position before its row was read there,
-    and that row as change events have it (None: deleted, or not asked for).
+    """A key that is wrong, and which side has a row for it.
+
+    ``position`` is the source's position before its row was read there, and ``image`` is that row in the form
+    of a change event (None: deleted, or not requested).
     """
 
     key: str
@@ -72,7 +77,7 @@ class Difference:
 
     @property
     def what(self) -> str:
-        """In one word: missing in the mirror, extra there, or differs."""
+        """The difference in one word: missing in the mirror, extra there, or differs."""
         if not self.in_mirror:
             return "missing"
         return "differs" if self.in_source else "extra"
@@ -80,7 +85,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Settled:
-    """The keys that are wrong, those that are still arriving, and those that kept moving."""
+    """The keys that are wrong, those that are still arriving, and those that kept changing."""
 
     wrong: tuple[Difference, ...] = ()
     arriving: tuple[str, ...] = ()
@@ -88,20 +93,23 @@ class Settled:
 
 
 class Look(Protocol):
-    """How the sides are looked at."""
+    """How to examine the sides."""
 
     def mirror(self, keys: Collection[str]) -> Mapping[str, Stored]:
-        """What the mirror has of these keys."""
+        """Return what the mirror has for these keys."""
 
     def source(self, keys: Collection[str]) -> Reading:
-        """What the source has of these keys."""
+        """Return what the source has for these keys."""
 
     def wait_for(self, reading: Reading) -> bool:
-        """Wait until the mirror has passed the position after a reading; whether it did in time."""
+        """Wait until the mirror has passed the position after a reading.
+
+        Returns whether it did so in time.
+        """
 
 
 def judge(before: Stored, source: int | None, after: Stored, *, passed: bool) -> Verdict:
-    """What a key is, by what the mirror had before the source was read, and after it ``passed`` that."""
+    """Judge a key by what the mirror had before the source was read, and after it ``passed`` that reading."""
     if after.digest == source:
         return Verdict.EQUAL
     if before != after:
@@ -110,8 +118,9 @@ def judge(before: Stored, source: int | None, after: Stored, *, passed: bool) ->
 
 
 def settle(look: Look, keys: Collection[str], *, over: Callable[[], bool], rounds: int) -> Settled:
-    """Look at keys that differed until each is judged, ``over()`` says that there is no time left, or so many
-    rounds are done.
+    """Examine keys that differed until each is judged.
+
+    Stops earlier if ``over()`` says that no time is left, or after so many ``rounds``.
     """
     before = look.mirror(keys) if keys else {}
     wrong: list[Difference] = []

@@ -1,7 +1,7 @@
-"""What all envelopes share: the interface, the columns of a classified event, and what is wrong with records.
+"""What all envelopes share: the interface, the columns of a classified event, and the problems of records.
 
-An envelope is a module with a subclass of `Classifier`; `chooser` knows them by the manifest's
-``envelope.format``. docs/envelopes.md says how to add one.
+An envelope is a module with a subclass of `Classifier`; `chooser` selects it by the manifest's
+``envelope.format``. docs/envelopes.md describes how to add one.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ EVENT_COLUMNS: Final = (
 """Columns of a classified event.
 
 ``kind`` is ``change`` (op c, u, d, r), ``truncate``, ``tombstone`` (Kafka's null payload), ``other``
-(heartbeat, transaction metadata, schema change, logical message), or with ``reason`` ``bad`` or ``no place``
-(`lakemirror.driver.parse.order`). The texts are
-JSON objects; ``schema_text`` is the embedded schema document, null without one or when its ``schema_id`` is
-among the known. An update with ``old_key_text`` changes its row's key by itself; a create with one is half of
-such a change, and the delete with the ``new_key_text`` the other. ``gaps`` says that a value may be the
-placeholder of one that the source did not send, ``full_before`` that a before image has all columns whatever
-the table's replica identity.
-``stream``, ``server`` and ``source_time`` (microseconds) tell where positions start again
-(`lakemirror.driver.profile.rewinds`); without ``stream`` the event says nothing of that.
+(heartbeat, transaction metadata, schema change, logical message), or, with a ``reason``, ``bad`` or
+``no place`` (`lakemirror.driver.parse.order`).
+The texts are JSON objects. ``schema_text`` is the embedded schema document; it is null if there is none or if
+its ``schema_id`` is among the known ones.
+An update with ``old_key_text`` changes its row's key on its own. A create with ``old_key_text`` is one half
+of such a change, and the delete with ``new_key_text`` is the other half.
+``gaps`` says that a value may be the placeholder of one that the source did not send, ``full_before`` that a
+before image has all columns regardless of the table's replica identity.
+``stream``, ``server`` and ``source_time`` (microseconds) show where positions start again
+(`lakemirror.driver.profile.rewinds`); an event without ``stream`` says nothing about that.
 ``raw_*`` are set for bad records only.
 """
 
@@ -50,7 +51,7 @@ PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Debezium's default for ``unavailable.value.placeholder``."""
 
 PLACE: Final = ("topic", "partition", "offset", "timestamp", "file", "row")
-"""Where a record stood."""
+"""The columns that locate a record in its source."""
 
 LEVELS: Final = 100
 CHARACTERS: Final = 20_000_000
@@ -66,7 +67,7 @@ KEY: Final = "schema STRING, payload STRING"
 """A key that may be wrapped with its schema."""
 
 _MANY_DIGITS: Final = r"(?=[\d.]{17})\d+\.\d"
-"""In a text with a number of more digits than a double has."""
+"""Matches a text that contains a number with more digits than a double holds."""
 
 _VALUES = "map<string,variant>"
 _TYPES: Final = {
@@ -81,9 +82,9 @@ _TYPES: Final = {
 class Classifier(ABC):
     """Raw records -> classified change events, for one envelope.
 
-    Its expressions are two thousand calls to the JVM: they are made again only when more schemas are known.
-    ``keep_before`` keeps every before image; else only those of deletes and of records without key.
-    ``encoding`` is how records are written, JSON unless given.
+    Building its expressions takes two thousand JVM calls, so they are rebuilt only when more schemas become
+    known. ``keep_before`` keeps every before image; otherwise only those of deletes and of records without a
+    key are kept. ``encoding`` is the encoding of records (default: JSON).
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Classifier(ABC):
         self._made: list[list[Column]] = []
 
     def classify(self, raw: DataFrame, known: Mapping[int, str] = MappingProxyType({})) -> DataFrame:
-        """RAW records -> events with the columns of `EVENT_COLUMNS`.
+        """Classify RAW records into events with the columns of `EVENT_COLUMNS`.
 
         ``known`` are the schema documents that the caller has, by id.
         """
@@ -111,8 +112,9 @@ class Classifier(ABC):
         return reduce(lambda frame, columns: frame.select(*columns), self._made, raw)
 
     def learn(self, unknown: Collection[str]) -> dict[int, str]:
-        """Ask for schemas that records name (see `Encoding.learn`); the documents that events have by then,
-        by id.
+        """Fetch schemas that records name (see `Encoding.learn`).
+
+        Returns the schema documents that events then have, by id.
         """
         found = self._encoding.learn(unknown)
         documents = dict(found.keys)
@@ -121,7 +123,7 @@ class Classifier(ABC):
         return documents
 
     def _of_value(self, identity: int, text: str) -> dict[int, str]:
-        """The documents that events have of the schema of a value."""
+        """Return the documents, by id, that events have for the schema of a value."""
         return {identity: text}
 
     def _order(self, known: Mapping[int, str]) -> list[list[Column]]:
@@ -129,13 +131,15 @@ class Classifier(ABC):
 
     @abstractmethod
     def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
-        """What is selected from RAW records, one list after the other; the last is `EVENT_COLUMNS`, and of
-        custom records that are ordered by columns `lakemirror.driver.parse.order.GIVEN`.
+        """Return the columns to select from RAW records, one list after the other.
+
+        The last list is `EVENT_COLUMNS`, plus `lakemirror.driver.parse.order.GIVEN` for custom records that
+        are ordered by columns.
         """
 
     @classmethod
     def is_metadata(cls, envelope: Envelope, name: str) -> bool:
-        """Whether a member of a row's JSON object belongs to the envelope and is no column of the row."""
+        """Return whether a member of a row's JSON object belongs to the envelope and is not a column."""
         return False
 
 
@@ -143,20 +147,25 @@ class Classifier(ABC):
 
 
 def document(text: Column, form: str) -> Column:
-    """The only object of a text, as ``it``; wrapped in another, so that text after it is an error too."""
+    """Parse a text that consists of a single object, as ``it``.
+
+    The text is wrapped in another object, so that anything after its object is an error, too.
+    """
     return F.from_json(
         F.concat(F.lit('{"it":'), text, F.lit("}")), f"it STRUCT<{form}>, _corrupt STRING", _OPTIONS
     )
 
 
 def plain_document(text: Column) -> Column:
-    """The only value of a text, as the text ``it``."""
+    """Parse a text that consists of a single value, as the text ``it``."""
     return F.from_json(F.concat(F.lit('{"it":'), text, F.lit("}")), "it STRING, _corrupt STRING", _OPTIONS)
 
 
 def exact(text: Column, path: Sequence[str], read: Column) -> Column:
-    """STRING: what stands at a path in a JSON text, ``read`` from it by `document`, with all digits of its
-    numbers: those with a fraction are doubles to ``from_json``, in texts that it takes out of others, too.
+    """Return the value at a path in a JSON text, with all digits of its numbers (STRING).
+
+    ``read`` is that value as read by `document`. There, ``from_json`` treats numbers with a fraction as
+    doubles, even in values that it extracts as text.
     """
     form = _VALUES
     for name in reversed(path):
@@ -168,25 +177,26 @@ def exact(text: Column, path: Sequence[str], read: Column) -> Column:
 
 
 def is_object(text: Column) -> Column:
-    """BOOLEAN: JSON, as Spark prints it again, is an object; null where there is none."""
+    """Return whether JSON, as printed by Spark, is an object (BOOLEAN); null if there is no JSON."""
     return text.startswith("{")
 
 
 def values_of(text: Column) -> Column:
-    """MAP<STRING, VARIANT>: the members of a JSON object."""
+    """Return the members of a JSON object (MAP<STRING, VARIANT>)."""
     return F.from_json(text, _VALUES)
 
 
 def overlaid(values: Column, changed: Column) -> Column:
-    """MAP: ``values``, those that are among the ``changed`` taken from there."""
+    """Return ``values`` with those that are in ``changed`` replaced by the value there (MAP)."""
     return F.transform_values(
         values, lambda name, value: F.when(F.map_contains_key(changed, name), changed[name]).otherwise(value)
     )
 
 
 def former_key(key_text: Column, before_text: Column) -> Column:
-    """The key that an update's row had, from a before image of all columns or of those that changed; null
-    where the key is the same.
+    """Return the key that an update's row had before; null if the key is the same.
+
+    The before image has either all columns or those that changed.
     """
     values = values_of(key_text)
     names = F.json_object_keys(before_text)
@@ -196,29 +206,35 @@ def former_key(key_text: Column, before_text: Column) -> Column:
 
 
 def has_schema(wrapped: Column) -> Column:
-    """BOOLEAN: a document is wrapped as ``{"schema": {"type": "struct", ...}, "payload": ...}``."""
+    """Return whether a document is wrapped (BOOLEAN).
+
+    The wrapped form is ``{"schema": {"type": "struct", ...}, "payload": ...}``.
+    """
     return F.coalesce(wrapped["schema"].contains('"fields"') & wrapped["payload"].isNotNull(), F.lit(False))
 
 
 def unsplit(name: str, form: str) -> Column:
-    """A document that `embedded.split` could not split, read whole."""
+    """Read a document as a whole if `embedded.split` could not split it."""
     return F.when(F.col(f"{name}_payload").isNull(), document(F.col(name).cast("string"), form))
 
 
 def key_text() -> Column:
-    """The payload of a key that was split, or else read as `KEY` into ``k``; one without is its own."""
+    """Return the payload of a key that was split, or else read as `KEY` into ``k``.
+
+    A key that is not wrapped is its own payload.
+    """
     wrapped = F.when(has_schema(F.col("k.it")), F.col("k.it.payload"))
     return F.coalesce("key_payload", wrapped, F.col("key").cast("string"))
 
 
 def key_fails() -> Column:
-    """BOOLEAN: such a key is not a JSON object."""
+    """Return whether a key that was split or read as for `key_text` is not a JSON object (BOOLEAN)."""
     split = F.when(F.col("key_payload").isNotNull(), F.json_object_keys("key_payload").isNull())
     return split.otherwise(F.col("k._corrupt").isNotNull())
 
 
 def schema(name: str, whole: Column, known: Mapping[int, str]) -> tuple[Column, Column]:
-    """Text and id of the schema of a split document, or of one read ``whole``."""
+    """Return the text and id of the schema of a split document, or of one read ``whole``."""
     prefix = "" if name == "value" else "key_"
     read = F.when(whole.isNotNull(), schema_id(whole))
     return (
@@ -228,7 +244,7 @@ def schema(name: str, whole: Column, known: Mapping[int, str]) -> tuple[Column, 
 
 
 def header(name: str) -> Column:
-    """The key in a header of a key change; it is wrapped with its schema when record keys are."""
+    """Return the unwrapped key in a header of a key change; it comes with its schema if record keys do."""
     first = F.get(F.filter("headers", lambda each: each["key"] == name), 0)["value"].cast("string")
     payload = F.get_json_object(first, "$.payload")
     return F.when(
@@ -238,8 +254,9 @@ def header(name: str) -> Column:
 
 
 def may_have_gaps(text: Column) -> Column:
-    """The placeholder as text, as base64 of its bytes, as their hexadecimal form, or as an array of its
-    codes.
+    """Return whether a text contains the placeholder in any of its forms (BOOLEAN).
+
+    It may be text, base64 of its bytes, their hexadecimal form, or an array of its codes.
     """
     raw = PLACEHOLDER.encode()
     codes = ",".join(str(code) for code in raw)
@@ -254,10 +271,10 @@ def may_have_gaps(text: Column) -> Column:
 
 
 def unreadable(*, split: bool = False, key: bool = True) -> Column:
-    """The reason why a record cannot be read whatever its envelope; the first branch of others.
+    """Return why a record of any envelope cannot be read, as the first branches of a longer condition.
 
-    A record without value has no reason. ``split``: payloads are split off where that is possible. ``key``:
-    it matters whether the key is text.
+    A record without a value has no reason. ``split`` says that payloads are split off if possible, ``key``
+    that the key must be text.
     """
     texts = {name: F.col(name).cast("string") for name in ("value", "key")}
     if split:
@@ -271,12 +288,12 @@ def unreadable(*, split: bool = False, key: bool = True) -> Column:
 
 
 def quoted(text: Column) -> Column:
-    """A record's word for a message, cut after 50 characters."""
+    """Quote a word from a record for a message, cut after 50 characters."""
     return F.concat(F.lit("'"), F.substring(text, 1, 50), F.lit("'"))
 
 
 def kind_of(reason: Column, other: Column, op: Column) -> Column:
-    """``kind`` of a record with a value or an op."""
+    """Return the ``kind`` of a record; without an op, it is a tombstone."""
     return (
         F.when(reason.isNotNull(), "bad")
         .when(F.coalesce(other, F.lit(False)), "other")
@@ -290,7 +307,7 @@ def kind_of(reason: Column, other: Column, op: Column) -> Column:
 
 
 def source_block(**fields: Column) -> Column:
-    """A struct of type `lakemirror.driver.sequence.SOURCE`; what is not given is null."""
+    """Return a struct of type `lakemirror.driver.sequence.SOURCE`; fields that are not given are null."""
     declared = dict(part.split(": ") for part in SOURCE.removeprefix("STRUCT<").removesuffix(">").split(", "))
     return F.struct(
         *[fields.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in declared.items()]
@@ -298,8 +315,10 @@ def source_block(**fields: Column) -> Column:
 
 
 def event(**given: Column) -> list[Column]:
-    """The columns of `EVENT_COLUMNS`, from columns ``kind`` and ``reason``, the record's place and what is
-    ``given``; what is not, is null.
+    """Return the columns of `EVENT_COLUMNS`.
+
+    They come from the columns ``kind`` and ``reason``, the record's place and what is ``given``. The rest is
+    null, except for the flags, which have defaults.
     """
     bad = F.col("kind") == "bad"
     columns = {
@@ -319,8 +338,10 @@ def event(**given: Column) -> list[Column]:
 
 
 def named(dotted: Column) -> dict[str, Column]:
-    """Database, schema and table of a dotted name, like a topic's: the table is its last part, the schema
-    the one before, and the database all that is left; null where there is none.
+    """Split a dotted name, such as a topic's, into database, schema and table.
+
+    The table is the last part, the schema the part before it, and the database the rest; missing parts are
+    null.
     """
     parts = F.split(dotted, r"\.")
     size = F.size(parts)

@@ -1,4 +1,4 @@
-"""Which envelope a manifest's records are in."""
+"""Selects the envelope of a pipeline's records, as configured in the manifest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENVELOPES: Final[Mapping[str, type[Classifier]]] = {
 
 
 def classifier(spec: PipelineSpec, encoding: Encoding | None = None) -> Classifier:
-    """What classifies a pipeline's records; they are JSON unless ``encoding`` is given."""
+    """Return the classifier of a pipeline's records; they are JSON unless ``encoding`` is given."""
     keep_before = any(table.primary_key for table in spec.tables)
     return _ENVELOPES[spec.envelope.format](
         spec.envelope, spec.order, keep_before=keep_before, encoding=encoding
@@ -32,5 +32,5 @@ def classifier(spec: PipelineSpec, encoding: Encoding | None = None) -> Classifi
 
 
 def metadata(envelope: Envelope) -> Callable[[str], bool]:
-    """Tells which members of a row belong to its envelope and are no columns."""
+    """Return a function that says whether a member of a row belongs to its envelope and is not a column."""
     return partial(_ENVELOPES[envelope.format].is_metadata, envelope)

@@ -1,10 +1,11 @@
-"""Custom JSON records: the manifest says where their parts stand (``envelope.fields``, ``envelope.opMap``).
+"""Custom JSON records: the manifest says where their parts are (``envelope.fields``, ``envelope.opMap``).
 
-What is not named is not there: without ``op`` each record is the newest state of its row, without ``after``
-the record itself is the row, without ``key`` the key is Kafka's, without ``table`` the topic names the table.
+A part that is not configured does not exist: without ``op``, each record is the newest state of its row;
+without ``after``, the record itself is the row; without ``key``, the key is Kafka's; without ``table``, the
+topic names the table.
 
-A record may embed its schema as JsonConverter does (``{"schema": ..., "payload": ...}``). Then paths lead
-into the payload, and row and key have the types that the schema says.
+A record may embed its schema as JsonConverter does (``{"schema": ..., "payload": ...}``). Paths then lead
+into the payload, and the row and the key have the types that the schema declares.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ OPS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("r", "read", "load"), Op.READ),
     **dict.fromkeys(("t", "truncate"), Op.TRUNCATE),
 }
-"""The words for ops where the manifest has no ``opMap``, in any case."""
+"""The words for ops if the manifest has no ``opMap``; case is ignored."""
 
 _IGNORED: Final = "ignore"
 
 _OF_KEY: Final = 0x6B6579
-"""Tells the schema of a record's key from that of its row, which is embedded with it."""
+"""Distinguishes the schema of a record's key from that of its row, which is embedded with it."""
 _KEY_SCHEMA: Final = ("key_schema_text", "key_schema_id")
 _RECORD: Final = '"record":'
 
@@ -68,7 +69,7 @@ _MICROS: Final[Mapping[str, str]] = {
     "io.debezium.time.MicroTimestamp": "1",
     "io.debezium.time.NanoTimestamp": "0.001",
 }
-"""How many microseconds one is of a time, by the semantic name of its schema."""
+"""Microseconds per unit of a time, by the semantic name of its schema."""
 
 _Tree = dict[str, Any]
 
@@ -83,8 +84,9 @@ _NULL: Final = (
 class Custom(Classifier):
     """Custom records: raw records -> classified change events.
 
-    The order is that of ``timestamp``, and of the offset at one time; without one that of the offset. A
-    before image may have all columns or those that changed: what it lacks is as after the change.
+    The order is that of ``timestamp``, and of the offset at equal times; without ``timestamp``, it is that of
+    the offset. A before image may have all columns or only those that changed; the others are as after the
+    change.
     """
 
     @property
@@ -94,8 +96,9 @@ class Custom(Classifier):
 
     @classmethod
     def is_metadata(cls, envelope: Envelope, name: str) -> bool:
-        """Where the record is the row: what is named as op, before image or table. Key and time are the row's
-        as well.
+        """Return whether a member is the op, before image or table of a record that is itself the row.
+
+        The key and the time are also columns of the row.
         """
         fields = envelope.fields
         if fields is None or fields.after is not None:
@@ -135,7 +138,7 @@ class Custom(Classifier):
         ]
 
     def _embedded(self, known: Mapping[int, str]) -> dict[int, str]:
-        """The documents as records have them: whole, not of a row or of a key inside of a record."""
+        """Return the documents as records have them: whole, not of a row or a key inside a record."""
         found = {}
         for identity, text in known.items():
             if text.startswith(self._image[0]):
@@ -145,8 +148,10 @@ class Custom(Classifier):
         return found
 
     def _paths(self) -> dict[str, str]:
-        """The paths by part: those of the fields, and those of the values that order changes, ``order_0`` and
-        so on; a value of the row stands in its before image, too (``former_0``).
+        """Return the paths by part.
+
+        These are the paths of the fields, and those of the values that order changes (``order_0`` and so on).
+        A value of the row is also in its before image (``former_0``).
         """
         fields, paths = self._fields, self._fields.model_dump(exclude_none=True)
         for i, path in enumerate(self._ordering.columns or ()):
@@ -156,7 +161,7 @@ class Custom(Classifier):
         return paths
 
     def _ordered_by(self) -> list[Column]:
-        """The values that order a change; a delete has those of the row before it where it has no other."""
+        """Return the values that order a change; a delete without them has those of its before image."""
         names, paths = self._ordering.columns or (), self._paths()
         values = [
             F.coalesce(F.col(f"f_order_{i}"), F.when(F.col("op") == Op.DELETE, F.col(f"f_former_{i}")))
@@ -169,12 +174,13 @@ class Custom(Classifier):
 
     @cached_property
     def _image(self) -> tuple[str, str]:
-        """What makes a record's schema that of its row."""
+        """Prefix and suffix that turn a record's schema into that of its row."""
         return at_path(self._fields.after.split(".") if self._fields.after else ())
 
     def _body(self, known: Mapping[int, str]) -> list[Column]:
-        """``body``, the record without its schema, ``record_key``, Kafka's key without its own, and the
-        schemas of row and key.
+        """Return ``body``, ``record_key``, and the schemas of row and key.
+
+        ``body`` is the record without its schema, ``record_key`` is Kafka's key without its schema.
         """
         into_wrapper = any(path.split(".")[0] in ("schema", "payload") for path in self._paths().values())
         wrapped = F.lit(False) if into_wrapper else has_schema(F.col("w.it"))
@@ -204,12 +210,12 @@ class Custom(Classifier):
         return None if getattr(self._fields, name) is None else F.col(f"f_{name}")
 
     def _exact(self, name: str) -> Column | None:
-        """An image with all digits of its numbers."""
+        """Return an image with all digits of its numbers."""
         path, read = getattr(self._fields, name), self._part(name)
         return None if read is None else exact(F.col("body"), path.split("."), read)
 
     def _read(self) -> list[Column]:
-        """``op``, the images, the table's name and the time."""
+        """Return ``op``, the images, the table's name and the time."""
         null, word = F.col("value").isNull(), self._part("op")
         if word is None:
             said = F.lit(Op.UPDATE)
@@ -231,8 +237,10 @@ class Custom(Classifier):
         ]
 
     def _micros(self) -> Column:
-        """BIGINT: the time in microseconds, from ISO text (without a zone it is UTC) or a number: what its
-        schema says, or else seconds, milli-, micro- or nanoseconds, told by its size.
+        """Return the time in microseconds, from ISO text or a number (BIGINT).
+
+        Text without a zone is UTC. The unit of a number is the one that its schema declares, or else seconds,
+        milli-, micro- or nanoseconds, depending on its size.
         """
         text = self._part("timestamp")
         if text is None:
@@ -252,8 +260,10 @@ class Custom(Classifier):
         return F.when(number.isNotNull(), whole).otherwise(moment)
 
     def _keys(self) -> list[Column]:
-        """``key_text``: the key as an object of its columns, with ``old_key_text`` of an update that changed
-        it; ``key_kind``: what the named key is, where it is no object.
+        """Return ``key_text``, ``old_key_text`` and ``key_kind``.
+
+        ``key_text`` is the key as an object of its columns, ``old_key_text`` the key before an update that
+        changed it, and ``key_kind`` the type of the key that the manifest names.
         """
         named_key, null = self._part("key"), F.col("value").isNull()
         record = F.col("record_key")
@@ -384,13 +394,15 @@ class Custom(Classifier):
 
 
 def _whole() -> Column:
-    """A record without schema."""
+    """Return a record without a schema."""
     return exact(F.col("value").cast("string"), (), F.col("v.it"))
 
 
 def _time_name(path: Sequence[str], text: Column, identity: Column, known: Mapping[int, str]) -> Column:
-    """``time_name`` STRING: the semantic name of the schema of the value at ``path``; null where it has none.
-    It is in the ``text`` of the record's schema, or the schema is ``known`` by its id.
+    """Return ``time_name``, the semantic name of the schema of the value at ``path`` (STRING).
+
+    It comes from the ``text`` of the record's schema, or from the schema that is ``known`` by its id. Null if
+    the schema has no name.
     """
     documents = {each: json.loads(whole) for each, whole in known.items()}
     names = {each: _semantic_name(found.get("record", found), path) for each, found in documents.items()}
@@ -409,7 +421,7 @@ def _is_field(name: str, field: Column) -> Column:
 
 
 def _semantic_name(schema: Mapping[str, Any], path: Sequence[str]) -> str | None:
-    """That of the value at ``path``, in a schema of Connect that may lack it."""
+    """Return the semantic name of the value at ``path`` in a Connect schema, which may lack the value."""
     found: Mapping[str, Any] = schema
     for part in path:
         inner = [each for each in found.get("fields") or () if each.get("field") == part]
@@ -419,7 +431,7 @@ def _semantic_name(schema: Mapping[str, Any], path: Sequence[str]) -> str | None
 
 
 def _of_record(text: str) -> str:
-    """A record's schema, from the document of its row."""
+    """Return a record's schema, extracted from the document of its row."""
     return text[text.index(_RECORD) + len(_RECORD) : -1]
 
 
@@ -432,9 +444,10 @@ def _word(word: Column, ops: Mapping[str, str]) -> Column:
 
 
 def _parsed(paths: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The forms in which the value is read, by name, and the column in which each part is then found.
+    """Return the forms in which to read the value, by name, and the column that then holds each part.
 
-    A path that leads into another one's value is read in a form of its own: there, that is text.
+    A path that leads into the value at another path needs a form of its own, because that value is read as
+    text.
     """
     trees: list[_Tree] = []
     found = {}
@@ -476,7 +489,7 @@ def _form(tree: _Tree) -> str:
 
 
 def _fit(forms: Mapping[str, str]) -> Column:
-    """BOOLEAN: the value could be read in all forms."""
+    """Return whether the value could be read in all forms (BOOLEAN)."""
     fits = F.lit(True)
     for name in forms:
         fits = fits & F.col(f"{name}._corrupt").isNull()

@@ -65,7 +65,7 @@ class Debezium(Classifier):
 
 
 def _steps(ordering: Ordering, known: Mapping[int, str], *, keep_before: bool) -> list[list[Column]]:
-    """What is selected of records whose payloads are split off, one list after the other."""
+    """Return the columns to select from records whose payloads are split off, one list after the other."""
     return [
         [
             F.col("*"),
@@ -84,7 +84,7 @@ def _steps(ordering: Ordering, known: Mapping[int, str], *, keep_before: bool) -
 
 
 def _parsed(known: Mapping[int, str]) -> list[Column]:
-    """The envelope ``b``, however it was read, and the parts of the record."""
+    """Return the envelope ``b``, however it was read, and the parts of the record."""
     return [
         *map(F.col, (*PLACE, "problem", "key", "value", "headers", "key_payload", "value_payload")),
         _value_fails().alias("value_fails"),
@@ -99,7 +99,7 @@ def _parsed(known: Mapping[int, str]) -> list[Column]:
 
 
 def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
-    """The columns of `EVENT_COLUMNS`."""
+    """Return the columns of `EVENT_COLUMNS`."""
     change, bad = F.col("kind").isin("change", "truncate"), F.col("kind") == "bad"
     wanted = F.lit(True) if keep_before else (F.col("b.op") == Op.DELETE) | F.col("key").isNull()
     source, snapshot = F.col("b.source"), F.col("snapshot")
@@ -136,13 +136,13 @@ def _body(parsed: str) -> Column:
 
 
 def _value_fails() -> Column:
-    """BOOLEAN: the value is not a JSON object."""
+    """Return whether the value is not a JSON object (BOOLEAN)."""
     split = F.when(F.col("value_payload").isNotNull(), F.col("p._corrupt").isNotNull())
     return split.otherwise(F.col("v.it").isNull() | F.col("v._corrupt").isNotNull())
 
 
 def _kind(by: str) -> tuple[Column, Column]:
-    """``kind`` and, for a bad record, ``reason``."""
+    """Return ``kind`` and, for a bad record, ``reason``."""
     op, after, before = F.col("b.op"), F.col("b.after"), F.col("b.before")
     table = F.col("b.source.table")
     other = (
@@ -185,7 +185,7 @@ def _kind(by: str) -> tuple[Column, Column]:
 
 
 def _unreadable() -> Column:
-    """Why the envelope could not be read, or not all of it."""
+    """Return why the envelope could not be read, or not completely."""
     return F.when(
         F.coalesce("b.op", "b.source.table", "b.after", "b.before").isNotNull(),
         "a field of the envelope or of its source block has another type than Debezium gives it",

@@ -1,9 +1,9 @@
 """Debezium's flat records: raw record -> classified change event.
 
-Format: https://debezium.io/documentation/reference/stable/transformations/event-flattening.html, what the
-transformation ExtractNewRecordState leaves of a change event: the row, with what ``add.fields`` and
-``delete.tombstone.handling.mode`` add to it under names that begin with ``__`` (and ``add.headers`` to the
-headers), with or without the schema that Kafka's JsonConverter embeds.
+Format: https://debezium.io/documentation/reference/stable/transformations/event-flattening.html. A record is
+what the transformation ExtractNewRecordState leaves of a change event: the row, with the fields that
+``add.fields`` and ``delete.tombstone.handling.mode`` add to it under names that begin with ``__`` (and that
+``add.headers`` adds to the headers), with or without the schema that Kafka's JsonConverter embeds.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from lakemirror.driver.sequence import (
 _PREFIX: Final = "__"
 _NESTED: Final = ("__source_", "__transaction_")
 _OF_ENVELOPE: Final = ("deleted", "op", "ts_ms", "ts_us", "ts_ns")
-"""Not of the source block: the ``ts_`` are the connector's clock."""
+"""Fields outside the source block; those with ``ts_`` are times of the connector's clock."""
 _OTHERS: Final = (
     *("version", "ts_ns", "txId", "xmin", "gtid", "thread", "query", "rs_id", "ssn", "redo_thread"),
     *("lcr_position", "user_name", "origin", "origin_lsn", "id", "total_order", "data_collection_order"),
 )
-"""What else ``add.fields`` may take from the blocks ``source`` and ``transaction``."""
+"""Other fields that ``add.fields`` may take from the blocks ``source`` and ``transaction``."""
 
 _SOURCE: Final = dict(
     part.split(": ") for part in SOURCE.removeprefix("STRUCT<").removesuffix(">").split(", ")
@@ -75,7 +75,7 @@ _FORM: Final = ", ".join(f"{name} {kind}" for name, kind in _META.items())
 _NAMES: Final = frozenset((*_META, *(f"__{name}" for name in (*_OF_ENVELOPE, *_OTHERS))))
 
 _CALLED: Final = {name: f"__{name}" if name in _PLAIN else f"__source_{name}" for name in _SOURCE}
-"""What records call the fields of the source block."""
+"""The names of the source block's fields in records."""
 
 _POSITIONS: Final = {
     "postgresql": ("lsn",),
@@ -83,10 +83,10 @@ _POSITIONS: Final = {
     "sqlserver": ("commit_lsn", "change_lsn"),
     "oracle": ("scn",),
 }
-"""By kind of connector, the fields that a record of it has if its position was added."""
+"""The fields that a record has if its position was added, by kind of connector."""
 
 _WRAPPED: Final = '{"type":"struct","fields":[{"field":"after",', "]}"
-"""Makes a row's schema document that of an envelope."""
+"""Prefix and suffix that turn a row's schema document into that of an envelope."""
 
 _NULL: Final = (
     "a null value deletes its key's row, but nothing says when: if other records are the deletes "
@@ -98,9 +98,9 @@ _NULL: Final = (
 class DebeziumFlat(Classifier):
     """Debezium's flat records: raw records -> classified change events.
 
-    A record without ``__op`` and ``__deleted`` is the newest state of its row, so an update. A null value is
-    the delete that ``delete.tombstone.handling.mode`` makes of a delete unless it is ``rewrite``; it needs a
-    place in the order, from headers or (``ordering.by: offset``) its offset.
+    A record without ``__op`` and ``__deleted`` is the newest state of its row, and therefore an update. A
+    null value is what ``delete.tombstone.handling.mode`` turns a delete into, unless the mode is ``rewrite``.
+    It needs a place in the order, from headers or (``ordering.by: offset``) from its offset.
     """
 
     @classmethod
@@ -138,7 +138,7 @@ class DebeziumFlat(Classifier):
         ]
 
     def _read(self, known: Mapping[int, str]) -> list[Column]:
-        """The row's text ``body``, the key's, and the schemas of both."""
+        """Return the row's text ``body``, the key's text, and the schemas of both."""
         wrapped = has_schema(F.col("v.it"))
         both = F.array_sort(F.json_object_keys("whole.it")) == F.array(F.lit("payload"), F.lit("schema"))
         bare = both & F.col("v.it.schema").isNull() & is_object(F.col("v.it.payload"))
@@ -159,7 +159,11 @@ class DebeziumFlat(Classifier):
         ]
 
     def _deletes(self) -> list[Column]:
-        """``null_delete``: BOOLEAN, a null value stands for a delete; ``op``, null for what is no change."""
+        """Return ``null_delete`` and ``op``.
+
+        ``null_delete`` says that a null value stands for a delete (BOOLEAN). ``op`` is null if there is no
+        change.
+        """
         null = F.col("value").isNull()
         deletes = null & F.col("key").isNotNull() & F.lit(self._envelope.null_value != "ignore")
         said, gone = F.col("said"), F.col("gone")
@@ -230,7 +234,7 @@ class DebeziumFlat(Classifier):
         snapshot = F.col("snapshot")
         origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
         seq = sequence(source, snapshot=snapshot, by=by, epochs=ordering.epochs, **origin)
-        # Without the last commit's LSN beside it, an LSN may fall back where nothing was restored.
+        # Without the last commit's LSN beside it, an LSN may go back even though nothing was restored.
         alone = source["lsn"].isNotNull() & source["sequence"].isNull()
         row = F.when(op != Op.DELETE, body)
         return event(
@@ -238,7 +242,7 @@ class DebeziumFlat(Classifier):
             op=op,
             key_text=F.col("key_text"),
             row_text=row,
-            # No flat record tells of its row's former key: without a key of its own, it changes none.
+            # A flat record does not show its row's former key: without a key of its own, it changes none.
             before_text=F.when((op == Op.DELETE) | ((op == Op.UPDATE) & F.col("key").isNull()), body),
             new_key_text=header("__debezium.newkey"),
             old_key_text=F.when(op == Op.CREATE, header("__debezium.oldkey")),
@@ -257,13 +261,13 @@ class DebeziumFlat(Classifier):
 
 
 def _unwrapped_schema(text: str) -> str:
-    """A row's schema document as records have it; one of a key is left as it is."""
+    """Return a row's schema document as records have it; that of a key is returned unchanged."""
     begin, end = _WRAPPED
     return "{" + text.removeprefix(begin).removesuffix(end) if text.startswith(begin) else text
 
 
 def _headers() -> Column:
-    """STRING: what ``add.headers`` added, as the JSON object that ``add.fields`` would have made of it."""
+    """Return what ``add.headers`` added, as the JSON object that ``add.fields`` would create (STRING)."""
     ours = F.filter(
         "headers", lambda each: each["key"].rlike(r"^__[A-Za-z0-9_]+$") & each["value"].isNotNull()
     )
@@ -277,13 +281,13 @@ def _headers() -> Column:
 
 
 def _unwrapped(text: Column) -> Column:
-    """A header that JsonConverter wrote with its schema."""
+    """Return a header's text, without the schema if JsonConverter wrote it with one."""
     payload = F.get_json_object(text, "$.payload")
     return F.when(is_object(text) & text.contains('"schema"') & payload.isNotNull(), payload).otherwise(text)
 
 
 def _json(text: Column) -> Column:
-    """A header's text as JSON: a number, truth value or quoted text as it is, other text quoted."""
+    """Return a header's text as JSON: numbers, booleans, null and quoted text as is, other text quoted."""
     encoded = F.to_json(F.array(text))
     plain = text.rlike(r'^(-?\d{1,18}|true|false|null|"([^"\\]|\\.){0,1000}")$')
     return F.when(plain, text).otherwise(F.substr(encoded, F.lit(2), F.length(encoded) - 2))
@@ -294,13 +298,13 @@ def _of(name: str) -> Column:
 
 
 def _field(name: str) -> Column:
-    """A field of the source block, however it was added."""
+    """Return a field of the source block, however it was added."""
     plain = [_of(f"__{name}")] if name in _PLAIN else []
     return F.coalesce(*plain, _of(f"__source_{name}"))
 
 
 def _meta() -> list[Column]:
-    """``s``: the fields of the source block; ``said``: the op; ``clock``: the connector's."""
+    """Return ``s`` (the source block's fields), ``said`` (the op), ``gone`` and the connector's ``clock``."""
     return [
         F.struct(*[_field(name).alias(name) for name in _SOURCE]).alias("s"),
         _of("__op").alias("said"),
@@ -310,12 +314,12 @@ def _meta() -> list[Column]:
 
 
 def _has(*names: str) -> Column:
-    """BOOLEAN: the record's value has these members."""
+    """Return whether the record's value has these members (BOOLEAN)."""
     return F.size(F.array_intersect(F.col("members"), F.array(*map(F.lit, names)))) == len(names)
 
 
 def _parts() -> list[Column]:
-    """What is no row change, whether a snapshot read it, and the table's name."""
+    """Return whether a record is no row change, whether a snapshot read it, and the table's name."""
     value = F.col("value").isNotNull()
     heartbeat = F.col("topic").startswith("__debezium-heartbeat") | (
         (F.json_object_keys("key_text") == F.array(F.lit("serverName")))
@@ -334,7 +338,10 @@ def _parts() -> list[Column]:
 
 
 def _name() -> Column:
-    """The table's name, of its fields; what they leave out is the topic's if that ends with the table."""
+    """Return the table's name from the record's fields.
+
+    Parts that they leave out come from the topic if it ends with the table.
+    """
     by_topic = named(F.col("topic"))
     given = {"database": F.col("s.db"), "schema": F.col("s.schema"), "table": F.col("s.table")}
     none = given["database"].isNull() & given["schema"].isNull()
@@ -347,8 +354,10 @@ def _name() -> Column:
 
 
 def _source() -> Column:
-    """The source block as far as it was added. Its connector is told by the names of positions, which tell,
-    too, that a record without position is not to be ordered by its time.
+    """Return the source block as far as it was added.
+
+    The names of position fields identify the connector. They also show that a record without a position must
+    not be ordered by its time.
     """
     connector = F.col("s.connector")
     for kind, fields in _POSITIONS.items():

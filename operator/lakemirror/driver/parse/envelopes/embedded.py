@@ -1,8 +1,8 @@
-"""A JSON document that embeds its schema, cut in two without parsing the schema.
+"""Splits a JSON document that embeds its schema, without parsing the schema.
 
 Kafka Connect's JsonConverter (``schemas.enable``) writes ``{"schema":{...},"payload":{...}}``. The schema is
-most of the document and the same in all records of a table. So once it is known, it is told by its length and
-its hash.
+most of the document and the same in all records of a table. Once it is known, it is therefore recognized by
+its length and its hash.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _AFTER: Final = b"}"
 
 
 def schema_id(schema: Column) -> Column:
-    """BIGINT: what tells a schema document from others, from its text or its bytes."""
+    """Return the hash that identifies a schema document, from its text or its bytes (BIGINT)."""
     return F.xxhash64(schema)
 
 
 def split(names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
-    """Columns to select, one list after the other, that add for each name ``<name>_payload``, the text of a
-    document's payload, and ``<name>_schema_id``.
+    """Return the columns to select, one list after the other, to split the documents in ``names``.
 
-    The names are columns with the bytes of a document; ``known`` are schema documents by id. What is added is
-    null unless the document has exactly the form that the converter writes, with a known schema and a payload
-    that is an object: any other has to be parsed whole.
+    The named columns hold the bytes of a document; ``known`` are schema documents by id. For each name, the
+    columns ``<name>_payload``, the text of the document's payload, and ``<name>_schema_id`` are added. These
+    are null unless the document has exactly the form that the converter writes, with a known schema and a
+    payload that is an object. Any other document has to be parsed as a whole.
     """
     sizes = sorted({len(text.encode()) for text in known.values()})
     if not sizes:
@@ -48,7 +48,7 @@ def split(names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
 
 
 def _size(document: Column, sizes: Sequence[int]) -> Column:
-    """INT: bytes of the document's schema, if it is as long as one of those that are known."""
+    """Return the length of the document's schema in bytes, if a known schema has that length (INT)."""
     marker, first = _BETWEEN + b"{", len(_BEFORE) + 1
 
     def ends_there(size: Column) -> Column:
@@ -66,5 +66,5 @@ def _payload(document: Column, size: Column) -> Column:
 
 
 def unless_known(schema: Column, identity: Column, known: Mapping[int, str]) -> Column:
-    """The schema, null when its id is among the ``known``."""
+    """Return the schema, or null if its id is in ``known``."""
     return F.when(~identity.isin(list(known)), schema) if known else schema

@@ -1,8 +1,8 @@
 """Maxwell's JSON records: raw record -> classified change event.
 
-Format: https://maxwells-daemon.io/dataformat/ and https://maxwells-daemon.io/bootstrapping/; what a record
-has besides the row depends on Maxwell's ``output_*`` options. A key is Kafka's, in either form of
-``kafka_key_format``, or ``primary_key_columns``.
+Format: https://maxwells-daemon.io/dataformat/ and https://maxwells-daemon.io/bootstrapping/. What a record
+has besides the row depends on Maxwell's ``output_*`` options. The key is Kafka's, in either form of
+``kafka_key_format``, or comes from ``primary_key_columns``.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _OTHER: Final = (
     *("bootstrap-start", "bootstrap-complete"),
     *(f"{what}-{done}" for what in ("table", "database") for done in ("create", "alter", "drop")),
 )
-"""Types that change no row."""
+"""Types of records that do not change a row."""
 
 _POSITION: Final = r"^.*\.\d{1,10}:\d{1,18}$"
 _GTID: Final = r"^(?:(.*):|(\d+-\d+)-)(\d{1,10})$"
-"""MySQL's ``uuid:number``, MariaDB's ``domain-server-number``."""
+"""MySQL's ``uuid:number`` or MariaDB's ``domain-server-number``."""
 _LAST_OF_TRANSACTION: Final = 2**31 - 2
 
 _CALLED: Final = {
@@ -67,9 +67,9 @@ class Maxwell(Classifier):
     """Maxwell's records: raw records -> classified change events.
 
     The order is that of the binlog: ``position``, with ``xoffset`` for the rows of one event, or else
-    ``gtid``. Rows of a bootstrap have neither: they fill only what is missing. Where Maxwell outputs no
-    position, ``ts`` orders, and in one second the offset; ``xid`` does not, for transactions get it before
-    they are committed.
+    ``gtid``. Bootstrap rows have neither, so they fill only what is missing. If Maxwell outputs no position,
+    changes are ordered by ``ts``, and within one second by offset. They are not ordered by ``xid``, which
+    transactions get before they are committed.
     """
 
     def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
@@ -110,15 +110,16 @@ class Maxwell(Classifier):
 
 
 def _body() -> Column:
-    """The record, with all digits of the row's decimals, which are numbers of JSON."""
+    """Return the record with all digits of the row's decimals, which are JSON numbers."""
     value, it = F.col("value").cast("string"), F.col("v.it")
     images = {name: exact(value, (name,), it[name]) for name in ("data", "old")}
     return F.when(it.isNotNull(), F.struct(*[images.get(name, it[name]).alias(name) for name in _NAMES]))
 
 
 def _key_columns() -> Column:
-    """ARRAY<STRING>: columns of the primary key in lower case, as Kafka's key has them (`RowIdentity` in
-    Maxwell); null where the record does not tell, empty where the table has none.
+    """Return the primary key columns in lower case, as in Kafka's key (ARRAY<STRING>).
+
+    See `RowIdentity` in Maxwell. Null if the record does not name them, empty if the table has none.
     """
     lower = F.transform(F.col("v.it.primary_key_columns"), F.lower)
     key = F.col("key").cast("string")
@@ -131,7 +132,7 @@ def _key_columns() -> Column:
 
 
 def _parts() -> list[Column]:
-    """The op, whether it is a bootstrap's, and the names of the row's key columns as the row has them."""
+    """Return the op, whether it is a bootstrap's, and the row's key columns as spelled in the row."""
     kind = F.col("b.type")
     op = F.coalesce(*[F.when(kind == name, op) for name, op in _OPS.items()])
     names = F.filter(
@@ -145,10 +146,10 @@ def _parts() -> list[Column]:
 
 
 def _position() -> Column:
-    """Where the change stands in the binlog, as Debezium's source block says it.
+    """Return the change's position in the binlog, in the form of Debezium's source block.
 
-    The last row of a transaction has ``commit`` instead of its ``xoffset``. A GTID counts transactions as
-    the numbers of binlog files do files.
+    The last row of a transaction has ``commit`` instead of ``xoffset``. A GTID counts transactions in the way
+    that the numbers of binlog files count files.
     """
     position, gtid = F.col("b.position"), F.col("b.gtid")
     number = F.nullif(F.regexp_extract(gtid, _GTID, 3), F.lit(""))
@@ -156,7 +157,8 @@ def _position() -> Column:
     last = F.coalesce("b.commit", F.lit(False)) & F.col("b.xoffset").isNull()
     file = F.when(position.isNotNull(), F.regexp_replace(position, r":\d+$", ""))
     return source_block(
-        # With a position all changes have one; a bootstrap's row, which has none, is not ordered by its time.
+        # If Maxwell outputs positions, all changes have one; bootstrap rows do not.
+        # They must not be ordered by their time.
         connector=F.when(
             position.isNotNull() | gtid.isNotNull() | (F.col("b.type") == "bootstrap-insert"), "mysql"
         ),
@@ -175,8 +177,9 @@ def _position() -> Column:
 
 
 def _keys() -> list[Column]:
-    """``key_text`` and ``old_key_text``: the key columns of the row, and what they were before an update that
-    changed one.
+    """Return ``key_text`` and ``old_key_text``.
+
+    These are the key columns of the row, now and before an update that changed one of them.
     """
     names = F.col("key_names")
     row = F.when(is_object(F.col("b.data")) & (F.size(names) > 0), values_of(F.col("b.data")))

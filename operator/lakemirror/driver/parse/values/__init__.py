@@ -1,4 +1,4 @@
-"""Types and values: what a column of the source is in Spark, and how its wire values get there."""
+"""Types and values: maps the source's columns to Spark types, and decodes their wire values."""
 
 from lakemirror.driver.parse.values.connect import Field, parse_envelope, parse_key, schemaless
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder, decode, spark_type, wire_type

@@ -1,10 +1,10 @@
-"""Schemas of Avro, told as the schemas of Kafka Connect that they were made of.
+"""Converts Avro schemas to the Kafka Connect schemas that they were made from.
 
 Connect's Avro converters (Confluent's ``AvroData``, which Apicurio's follows) write a Connect schema as an
-Avro one and keep what Avro cannot say in properties: ``connect.name``, ``connect.parameters``,
-``connect.type`` and ``connect.default``. So a record in Avro can be brought to what JsonConverter would have
-written of it, and is then read as any other. Producers other than Connect say ``logicalType`` alone (Avro
-specification, "Logical Types").
+Avro schema, and keep what Avro cannot express in properties: ``connect.name``, ``connect.parameters``,
+``connect.type`` and ``connect.default``. An Avro record can therefore be converted to what JsonConverter
+would have written, and is then read like any other. Producers other than Connect only use ``logicalType``
+(Avro specification, "Logical Types").
 """
 
 from __future__ import annotations
@@ -39,20 +39,22 @@ _LOGICAL: Final = {
     "decimal": "org.apache.kafka.connect.data.Decimal",
     "uuid": "io.debezium.data.Uuid",
 }
-"""Connect's name of a logical type, where the schema does not give one itself."""
+"""Connect's name for a logical type, if the schema itself gives none."""
 
 _TEXT: Final = {"type": "string", "optional": False}
 _PLAIN: Final = "value"
-"""The only field of the record that a plain value is read as: it has the same bytes."""
+"""The only field of the record that a plain value is read as; such a record has the same bytes."""
 _STRUCTURE: Final = ("type", "name", "namespace", "items", "values", "symbols", "size")
-"""What of an Avro schema says how bytes are read."""
+"""The parts of an Avro schema that determine how bytes are read."""
 
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """A writer's schema: ``reader``, with which Spark reads its bytes as plain values, the names of its
-    ``fields``, and ``document``, the schema of Connect as JsonConverter writes it. ``plain`` is the field of
-    a value that is no record; None for a record.
+    """A writer's schema.
+
+    ``reader`` is the schema with which Spark reads the bytes as plain values, ``fields`` are the names of the
+    fields, and ``document`` is the Connect schema as JsonConverter writes it. ``plain`` is the field of a
+    value that is not a record; None for a record.
     """
 
     reader: str
@@ -62,10 +64,10 @@ class AvroSchema:
 
 
 def parse(text: str, referenced: Sequence[str] = ()) -> AvroSchema:
-    """The schema of a record or of a plain value, from its text; ``referenced`` are the texts of schemas that
-    it refers to.
+    """Parse the schema of a record or of a plain value.
 
-    Raises SchemaError where it is not a schema of Avro, or of a record that Connect could not have written.
+    ``text`` is the schema, ``referenced`` are the texts of schemas that it refers to. Raises SchemaError if
+    it is not an Avro schema, or if Connect could not have written a record with it.
     """
     try:
         whole, *others = (json.loads(each) for each in (text, *referenced))
@@ -85,7 +87,7 @@ def parse(text: str, referenced: Sequence[str] = ()) -> AvroSchema:
 
 
 def _collect(schema: Any, namespace: str, names: dict[str, Any]) -> None:
-    """Add the named types that are defined in a schema, by their full names."""
+    """Add the named types that a schema defines to ``names``, by their full names."""
     if isinstance(schema, list):
         for each in schema:
             _collect(each, namespace, names)
@@ -113,7 +115,7 @@ def _full_name(name: str, namespace: str) -> str:
 
 @dataclass
 class _Named:
-    """Finds types by their names; one that is inside of itself is refused."""
+    """Finds types by name; refuses a type that contains itself."""
 
     names: Mapping[str, Any]
     _open: list[str] = field(default_factory=list)
@@ -137,8 +139,10 @@ class _Named:
 
 
 class _Reader(_Named):
-    """A schema without logical types, for those would change what is read: a decimal of more than 38 digits
-    has Spark refuse the whole schema. Each use of a named type gets a definition of its own.
+    """Builds a schema without logical types, which would change what is read.
+
+    A decimal of more than 38 digits, for example, makes Spark refuse the whole schema. Each use of a named
+    type gets a definition of its own.
     """
 
     _uses = 0
@@ -169,7 +173,7 @@ class _Reader(_Named):
 
 
 class _Connect(_Named):
-    """A schema as JsonConverter writes it."""
+    """Builds a schema as JsonConverter writes it."""
 
     def of(self, schema: Any, namespace: str) -> dict[str, Any]:
         if isinstance(schema, str):
@@ -226,7 +230,7 @@ class _Connect(_Named):
 
 
 def _of_decimal(schema: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters of Connect's Decimal, from a logical type."""
+    """Return the parameters of Connect's Decimal, from a logical type."""
     if schema.get("logicalType") != "decimal":
         return {}
     precision = {"connect.decimal.precision": str(schema["precision"])} if "precision" in schema else {}
@@ -235,7 +239,7 @@ def _of_decimal(schema: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _on_the_wire(default: Any, kind: str) -> Any:
-    """A default as it stands in JSON. Avro writes bytes as text, a character each ("Records")."""
+    """Return a default as it appears in JSON. Avro writes bytes as text, one character each ("Records")."""
     if kind == "bytes" and isinstance(default, str):
         return base64.b64encode(default.encode("latin-1", "replace")).decode()
     return default

@@ -1,4 +1,4 @@
-"""A codec a kind of column: how ``from_json`` reads it, its Spark type, and the way from one to the other."""
+"""A codec for each kind of column: how ``from_json`` reads it, its Spark type, and the conversion."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from lakemirror.driver.parse.values.temporal import Unit
 class Codec:
     """Base of all codecs.
 
-    ``wire`` is the type that ``from_json`` reads, ``natural`` the Spark type nearest to the source's.
+    ``wire`` is the type that ``from_json`` reads, ``natural`` the Spark type closest to the source's.
     """
 
     wire: DataType
     natural: DataType
 
     def parts(self, value: Column) -> Parts:
-        """The wire value as ``natural``."""
+        """Convert the wire value to ``natural``."""
         return Parts(value)
 
     def text(self, value: Column) -> Column:
-        """Any wire value as text, the way that the source spells it."""
+        """Return any wire value as text, spelled as in the source."""
         return value.cast("string")
 
     def decode(self, value: Column, target: DataType) -> Parts:
-        """The wire value as ``target``, which need not be ``natural``."""
+        """Convert the wire value to ``target``, which need not be ``natural``."""
         if target == self.natural:
             return self.parts(value)
         if isinstance(target, StringType):
@@ -66,13 +66,13 @@ class Codec:
         return Parts(fitted.value, lost, text, either(parts.misfit, fitted.misfit))
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
-        """Whether the value is the placeholder; None where the column cannot hold it."""
+        """Return whether the value is the placeholder; None if the column cannot hold it."""
         return None
 
 
 @dataclass(frozen=True)
 class Plain(Codec):
-    """The wire value is the Spark value: integers, floats, booleans, bytes, formatted texts."""
+    """A wire value that is the Spark value: integers, floats, booleans, bytes, formatted texts."""
 
     natural: DataType
 
@@ -85,7 +85,7 @@ class Plain(Codec):
 
 
 class Text(Codec):
-    """Text of any length, so it may be TOASTed."""
+    """Text of any length, which may therefore be TOASTed."""
 
     wire, natural = StringType(), StringType()
 
@@ -94,7 +94,7 @@ class Text(Codec):
 
 
 class Byte(Codec):
-    """int8; read as a SMALLINT, since the JSON parser takes 200 for a byte and makes it -56."""
+    """int8, read as a SMALLINT because the JSON parser accepts 200 as a byte and turns it into -56."""
 
     wire, natural = ShortType(), ByteType()
 
@@ -106,9 +106,9 @@ class Byte(Codec):
 class DecimalBytes(Codec):
     """Connect's Decimal of up to 38 digits.
 
-    ``bounded``: the schema says that the source's values have no more digits than ``precision``, so that one
-    that has is none of them. Otherwise ``precision`` is only what Spark can hold. ``padded``: values have a
-    fixed length, as Avro's type fixed has.
+    ``bounded`` means that the schema limits the source's values to ``precision`` digits, so that a value with
+    more digits is not one of the source's. Otherwise, ``precision`` is only what Spark can hold. ``padded``
+    means that values have a fixed length, as with Avro's type fixed.
     """
 
     precision: int
@@ -135,7 +135,7 @@ class DecimalBytes(Codec):
 
 @dataclass(frozen=True)
 class DecimalText(Codec):
-    """Connect's Decimal with a scale that no DECIMAL has (negative, or above 38): its plain text."""
+    """Connect's Decimal with a scale that no DECIMAL has (negative, or above 38), as plain text."""
 
     scale: int
     wire = BinaryType()
@@ -150,7 +150,7 @@ class DecimalText(Codec):
 
 
 class VariableScale(Codec):
-    """``io.debezium.data.VariableScaleDecimal``: its plain text, exact to the last digit."""
+    """``io.debezium.data.VariableScaleDecimal``, as plain text that is exact to the last digit."""
 
     wire = StructType([StructField("scale", IntegerType()), StructField("value", BinaryType())])
     natural = StringType()
@@ -187,7 +187,7 @@ class Days(Codec):
 
 
 class IsoDate(Codec):
-    """A date as ``2026-02-28Z``."""
+    """A date in the form ``2026-02-28Z``."""
 
     wire, natural = StringType(), DateType()
 
@@ -202,7 +202,7 @@ class IsoDate(Codec):
 
 @dataclass(frozen=True)
 class Clock(Codec):
-    """A time as a number since midnight, kept as text: MySQL's may be negative or beyond 24 h."""
+    """A time as a number since midnight, kept as text because MySQL's may be negative or beyond 24 h."""
 
     unit: Unit
     wire: DataType
@@ -216,7 +216,7 @@ class Clock(Codec):
 
 
 class IsoTime(Codec):
-    """A time as ``13:14:15.123Z``."""
+    """A time in the form ``13:14:15.123Z``."""
 
     wire, natural = StringType(), StringType()
 
@@ -229,7 +229,7 @@ class IsoTime(Codec):
 
 @dataclass(frozen=True)
 class Timestamp(Codec):
-    """A timestamp without zone, as a number since the epoch."""
+    """A timestamp without a time zone, as a number since the epoch."""
 
     unit: Unit
     wire = LongType()
@@ -307,7 +307,7 @@ class NanoDuration(Codec):
 
 @dataclass(frozen=True)
 class Bits(Codec):
-    """Bits as little-endian bytes, kept as text of 0 and 1, as long as the column (None: whole bytes)."""
+    """Bits as little-endian bytes, kept as text of 0 and 1 of the column's length (None: whole bytes)."""
 
     length: int | None
     wire = BinaryType()
@@ -333,7 +333,7 @@ class Bits(Codec):
 
 @dataclass(frozen=True)
 class Array(Codec):
-    """An array; an unrepresentable element is null in it, and makes the whole value one."""
+    """An array; an unrepresentable element is null in it and makes the whole value unrepresentable."""
 
     item: Codec
     uuids: bool = False
@@ -388,7 +388,7 @@ class Array(Codec):
 
 @dataclass(frozen=True)
 class Struct(Codec):
-    """A struct (points, geometries, vectors); a field's loss is the whole value's."""
+    """A struct (points, geometries, vectors); if a field is unrepresentable, the whole value is."""
 
     members: tuple[tuple[str, Codec], ...]
 
@@ -431,7 +431,7 @@ class Struct(Codec):
 
 @dataclass(frozen=True)
 class Map(Codec):
-    """A map; JSON has one with keys of text as an object, any other as an array of pairs."""
+    """A map; in JSON it is an object if its keys are text, otherwise an array of pairs."""
 
     key: Codec
     item: Codec
@@ -477,7 +477,7 @@ BOOLEAN, INT16, INT32, INT64 = (
 )
 FLOAT, DOUBLE, BYTES = Plain(FloatType()), Plain(DoubleType()), Plain(BinaryType())
 FORMATTED = Plain(StringType())
-"""Text of bounded length and a format of its own (uuid, enum, interval), never TOASTed."""
+"""Text of bounded length with a format of its own (uuid, enum, interval), never TOASTed."""
 
 
 def _or_false(condition: Column | None) -> Column:

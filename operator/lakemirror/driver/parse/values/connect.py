@@ -1,4 +1,4 @@
-"""Schemas of Kafka Connect as JsonConverter writes them (``schemas.enable=true``).
+"""Kafka Connect schemas as JsonConverter writes them (``schemas.enable=true``).
 
 A schema document is JSON: ``{"type", "optional", "name", "parameters", "default", "field", "fields",
 "items", "keys", "values"}``. ``type`` is the physical type, ``name`` the semantic one (Debezium's
@@ -18,15 +18,16 @@ SCHEMALESS = "json"
 """``connect_type`` of a field without a schema: its value is whatever JSON says it is."""
 
 PADDED = "lakemirror.padded"
-"""The parameter of a decimal whose bytes have a fixed length; Connect itself has none of that kind."""
+"""The parameter of a decimal whose bytes have a fixed length; Connect itself has no such decimals."""
 
 _NUMBERS = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
 PHYSICAL = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
 
 
 PATH = "path"
-"""Begins a schema document that is not one of Connect alone: names that lead from the schema of a whole
-``record`` to the one of the row or key in it.
+"""First member of a schema document that is not purely Connect's.
+
+It holds the names that lead from the schema of a whole ``record`` to that of the row or key in it.
 """
 
 
@@ -41,8 +42,8 @@ class Field:
     ``connect_type`` is the physical type (int8 to int64, float, double, boolean, string, bytes,
     array, map, struct, or ``SCHEMALESS``), ``semantic_name`` the name that gives it a meaning.
     ``items`` is the element of an array or the value of a map, ``keys`` the key of a map.
-    ``default`` is the default as it stands on the wire, ``doc`` the comment that the column has in its
-    database (Debezium's ``include.schema.comments``).
+    ``default`` is the default in its wire form, ``doc`` the column's comment in its database (Debezium's
+    ``include.schema.comments``).
     """
 
     name: str
@@ -58,8 +59,10 @@ class Field:
 
 
 def parse_envelope(schema_json_text: str) -> list[Field]:
-    """The columns of a row, from the schema document of a Debezium envelope (its ``after`` or ``before``), or
-    of a custom record (see `PATH`).
+    """Return the columns of a row, from the schema document of a Debezium envelope or a custom record.
+
+    For an envelope, they are those of its ``after`` or ``before``; for a custom record, see `PATH`. Raises
+    SchemaError.
     """
     if _path(schema_json_text) is not None:
         return _columns_at(schema_json_text, "the row image")
@@ -73,20 +76,24 @@ def parse_envelope(schema_json_text: str) -> list[Field]:
 
 
 def parse_key(schema_json_text: str) -> list[Field]:
-    """The key columns, from the schema document of a record's key, or of a custom record (see `PATH`)."""
+    """Return the key columns, from the schema document of a record's key or a custom record (see `PATH`).
+
+    Raises SchemaError.
+    """
     if _path(schema_json_text) is not None:
         return _columns_at(schema_json_text, "the key")
     return [_field(f) for f in _struct(_document(schema_json_text), "the key")]
 
 
 def at_path(path: Sequence[str]) -> tuple[str, str]:
-    """What stands before and after a record's schema in a document that says where in it a row or key is."""
+    """Return the prefix and suffix that turn a record's schema into that of the row or key at ``path``."""
     return f'{{"{PATH}":{json.dumps(list(path), separators=(",", ":"))},"record":', "}"
 
 
 def field_at(schema_json_text: str, path: Sequence[str]) -> Field | None:
-    """The value at a path in a custom record (see `PATH`), under the path as its name; None where the schema
-    has none there. Raises SchemaError.
+    """Return the value at a path in a custom record (see `PATH`), with the path as its name.
+
+    Returns None if the schema has no value there. Raises SchemaError.
     """
     found: Mapping[str, Any] | None = _document(schema_json_text)["record"]
     for name in path:
@@ -96,7 +103,7 @@ def field_at(schema_json_text: str, path: Sequence[str]) -> Field | None:
 
 
 def is_at_path(text: str) -> bool:
-    """Whether a document says where in a record's schema a row or key is."""
+    """Return whether a document says where in a record's schema a row or key is."""
     return text.startswith(f'{{"{PATH}":')
 
 
@@ -105,7 +112,7 @@ def _path(text: str) -> list[str] | None:
 
 
 def _columns_at(text: str, what: str) -> list[Field]:
-    """The columns at a document's `PATH`: those of a struct, or the one of a plain value."""
+    """Return the columns at a document's `PATH`: those of a struct, or the single one of a plain value."""
     document = _document(text)
     found: Mapping[str, Any] = document["record"]
     for name in document[PATH]:
@@ -119,7 +126,7 @@ def _columns_at(text: str, what: str) -> list[Field]:
 
 
 def schemaless(name: str) -> Field:
-    """A column whose records carry no schema."""
+    """Return a column whose records carry no schema."""
     return Field(name, SCHEMALESS)
 
 

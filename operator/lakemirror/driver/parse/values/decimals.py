@@ -1,9 +1,9 @@
-"""Decimals of any precision, by Spark's expressions alone.
+"""Decimals of any precision, with Spark expressions alone.
 
-Connect's Decimal is the unscaled value as big-endian two's complement bytes; the scale stands in the
-schema, or beside it (``VariableScaleDecimal``). Bytes that fit DECIMAL(38) are framed as an Avro value
-and read by ``from_avro``, which measured faster than arithmetic on their hex text, and as fast as
-calling BigInteger from generated code. Larger ones are converted limb by limb; that is slow and exact.
+Connect's Decimal is the unscaled value as big-endian two's complement bytes. The scale is in the schema, or
+next to the value (``VariableScaleDecimal``). Bytes that fit DECIMAL(38) are framed as an Avro value and read
+by ``from_avro``, which measured faster than arithmetic on their hex text, and as fast as calling BigInteger
+from generated code. Larger values are converted limb by limb, which is slow but exact.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lakemirror.driver.parse.values.expressions import div, let
 
 MAX_DIGITS = 38
 MAX_SCALE = 20_000
-"""Largest scale (of either sign) that is spelled out; PostgreSQL's own limit is 16,383."""
+"""The largest scale (of either sign) that is spelled out; PostgreSQL's own limit is 16,383."""
 MAX_BYTES = 4096
-"""Largest unscaled value that is spelled out: 9,864 digits."""
+"""The size of the largest unscaled value that is spelled out: 9,864 digits."""
 SPECIAL = r"^(NaN|[-+]?Infinity|(POSITIVE|NEGATIVE)_INFINITY|NOT_A_NUMBER)$"
 NUMBER = r"^[-+]?(\d+(\.\d*)?|\.\d+)$"
 
@@ -29,12 +29,12 @@ _LENGTHS = bytes(range(0, 34, 2))  # Avro's zigzag lengths of 0 to 16 bytes
 
 
 def twos_complement(value: int) -> bytes:
-    """The shortest big-endian two's complement, as BigInteger.toByteArray writes it."""
+    """Return the shortest big-endian two's complement, as BigInteger.toByteArray writes it."""
     return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def fits(unscaled: Column, precision: int) -> Column:
-    """Whether the unscaled bytes have at most ``precision`` digits (at most 38), without decoding them."""
+    """Return whether unscaled bytes have at most ``precision`` digits (at most 38), without decoding them."""
     highest, lowest = twos_complement(10**precision - 1), twos_complement(1 - 10**precision)
     size = F.length(unscaled)
     negative = unscaled >= F.lit(b"\x80")  # bytes compare unsigned
@@ -43,13 +43,13 @@ def fits(unscaled: Column, precision: int) -> Column:
 
 
 def shortest(unscaled: Column) -> Column:
-    """Two's complement bytes without those that only fill up a fixed length."""
+    """Return two's complement bytes without those that only pad them to a fixed length."""
     digits = F.regexp_replace(F.hex(unscaled), "^(?:(?:00)+(?=[0-7])|(?:FF)+(?=[89A-F]))", "")
     return F.unhex(digits)
 
 
 def decimal(unscaled: Column, precision: int, scale: int) -> Column:
-    """DECIMAL(precision, scale) of unscaled bytes; null where they do not fit."""
+    """Convert unscaled bytes to DECIMAL(precision, scale); null if they do not fit."""
     size = F.length(unscaled)
     framed = F.concat(F.lit(_LENGTHS).substr(size + 1, F.lit(1)), unscaled)
     schema = {"type": "bytes", "logicalType": "decimal", "precision": MAX_DIGITS, "scale": scale}
@@ -60,24 +60,24 @@ def decimal(unscaled: Column, precision: int, scale: int) -> Column:
 
 
 def plain_text(unscaled: Column, scale: Column) -> Column:
-    """Plain decimal text, exact, with as many fraction digits as ``scale`` says; null beyond the limits."""
+    """Convert unscaled bytes to exact plain text with ``scale`` fraction digits; null beyond the limits."""
     small = decimal(unscaled, MAX_DIGITS, 0).cast("string")
     text = F.when(fits(unscaled, MAX_DIGITS), small).otherwise(_integer_text(unscaled))
     return _pointed(text, scale)
 
 
 def small_text(unscaled: Column, scale: Column) -> Column:
-    """The same for at most 38 digits, null beyond: the shortest expression."""
+    """Like `plain_text`, for at most 38 digits (null beyond); the shortest expression."""
     return _pointed(decimal(unscaled, MAX_DIGITS, 0).cast("string"), scale)
 
 
 def large_text(unscaled: Column, scale: Column) -> Column:
-    """The same for values that are rare: slower, and a shorter expression, so that plans stay small."""
+    """Like `plain_text`, for rare values: slower, but a shorter expression, so that plans stay small."""
     return _pointed(_integer_text(unscaled), scale)
 
 
 def _pointed(integer: Column, scale: Column) -> Column:
-    """Integer text with the decimal point ``scale`` digits from the right."""
+    """Put the decimal point into integer text, ``scale`` digits from the right."""
 
     def point(text: Column) -> Column:
         digits = F.ltrim(text, F.lit("-"))
@@ -91,7 +91,7 @@ def _pointed(integer: Column, scale: Column) -> Column:
 
 
 def _integer_text(unscaled: Column) -> Column:
-    """Decimal text of two's complement bytes of any length: base 2^28 -> base 10^9 -> text."""
+    """Convert two's complement bytes of any length to decimal text: base 2^28 -> base 10^9 -> text."""
 
     def convert(hexes: Column) -> Column:
         negative = hexes.rlike("^[89A-F]")
@@ -110,7 +110,7 @@ def _limbs(hexes: Column) -> Column:
 
 
 def _times_2_28_plus(digits: Column, limb: Column) -> Column:
-    """``digits`` (base 10^9, least first) * 2^28 + ``limb``; the last carry is below 2^28."""
+    """Return ``digits`` (base 10^9, least first) * 2^28 + ``limb``; the last carry is below 2^28."""
     start = F.struct(F.array().cast("array<bigint>").alias("out"), limb.alias("carry"))
 
     def step(state: Column, digit: Column) -> Column:
@@ -122,7 +122,7 @@ def _times_2_28_plus(digits: Column, limb: Column) -> Column:
 
 
 def _negated(hexes: Column) -> Column:
-    """Two's complement negation on hex text: complement all digits above the last one that is not 0."""
+    """Negate two's complement hex text: complement all digits above the last one that is not 0."""
     zeros = F.regexp_extract(hexes, "0*$", 0)
     size = F.length(hexes) - F.length(zeros)
     above = F.translate(hexes.substr(F.lit(1), size - 1), "0123456789ABCDEF", "FEDCBA9876543210")

@@ -1,4 +1,4 @@
-"""Rows: from the JSON text of an image to Spark values, by Column expressions alone."""
+"""Decodes rows from the JSON text of an image to Spark values, with Column expressions alone."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from lakemirror.driver.parse.values.untyped import codec_of_type, has_others
 
 @dataclass(frozen=True)
 class Decoded:
-    """One column of a decoded row. A condition that cannot occur is None; one that can is never null.
+    """One column of a decoded row. A condition that cannot occur is None; one that can occur is never null.
 
-    - ``value``: of the target type; null where one of the conditions below holds (in an array: the
+    - ``value``: the value in the target type; null if one of the conditions below is true (in an array: the
       element that is unrepresentable).
     - ``gap``: the source did not send the value (Debezium's placeholder).
-    - ``unrepresentable``: the source has a value for which the type has none: infinity, a date before
-      year 1, NaN in a decimal, too many digits. ``text`` is then its spelling, and null elsewhere.
-    - ``misfit``: the value is none of the type: the record is bad.
+    - ``unrepresentable``: the type has no equivalent for the source's value: infinity, a date before
+      year 1, NaN in a decimal, too many digits. ``text`` is then its spelling, and otherwise null.
+    - ``misfit``: the value is not of the type, so that the record is bad.
     """
 
     value: Column
@@ -39,26 +39,26 @@ class Decoded:
     misfit: Column | None = None
 
 
-# Building expressions takes a call into the JVM for each of their nodes: seconds for a wide table, which
-# a stream would spend in each batch. They depend on nothing but the key.
+# Building expressions takes a JVM call for each of their nodes: seconds for a wide table, which a stream
+# would spend on every batch. They depend only on the key.
 _PROJECTED: dict[tuple[object, ...], dict[str, Decoded]] = {}
 _PROJECTED_AT_MOST = 1000
 
 
 def spark_type(field: Field) -> DataType:
-    """The Spark type nearest to the column's; of a field without schema STRING."""
+    """Return the Spark type closest to the column's; STRING for a field without a schema."""
     return _codec(field, None).natural
 
 
 def wire_type(field: Field, target: DataType | None = None) -> DataType:
-    """The type that ``from_json`` has to read the column as."""
+    """Return the type that ``from_json`` has to read the column as."""
     return _codec(field, target).wire
 
 
 def decode(
     column: Column, field: Field, target: DataType | None = None, *, placeholder: str = placeholders.DEFAULT
 ) -> Decoded:
-    """The wire value (of ``wire_type``) as ``target``, by default as ``spark_type``."""
+    """Decode a wire value (of ``wire_type``) to ``target``, by default to ``spark_type``."""
     codec = _codec(field, target)
     parts = codec.decode(column, target or codec.natural)
     gap = _sure(codec.gap(column, Placeholder(placeholder)))
@@ -71,14 +71,14 @@ def decode(
 
 
 class RowDecoder:
-    """Decodes the rows of one table that share one schema.
+    """Decodes the rows of one table that share a schema.
 
     ``fields``: the columns, from ``connect.parse_envelope``, ``parse_key`` or ``connect.schemaless``.
-    ``columns``: target types by name, where they are not the natural ones.
+    ``columns``: target types by name, if they are not the natural ones.
     ``placeholder``: the connector's ``unavailable.value.placeholder``.
 
-    ``types`` are the resulting types by name, ``unknown`` the semantic names that were not known (such a
-    column has its physical type), ``wire_schema`` what ``parse`` reads.
+    ``types`` are the resulting types by name, ``unknown`` the unknown semantic names (such a column has its
+    physical type), and ``wire_schema`` is what ``parse`` reads.
     """
 
     def __init__(
@@ -104,7 +104,10 @@ class RowDecoder:
         return StructType([*wires, StructField(self.corrupt, StringType())])
 
     def parse(self, text: Column) -> Column:
-        """The image's JSON text as a wire struct; ``corrupt`` in it is null unless something did not fit."""
+        """Parse an image's JSON text to a wire struct.
+
+        Its field ``corrupt`` is null unless something did not fit.
+        """
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt}
         wire = F.from_json(text, self.wire_schema, options)
         if all(name == wire_name for name, wire_name in self._wire_names.items()):
@@ -113,7 +116,7 @@ class RowDecoder:
         return wire.cast(StructType(fields))
 
     def project(self, wire: Column) -> dict[str, Decoded]:
-        """Each column's parts, from the wire struct."""
+        """Decode each column from the wire struct."""
         targets = [self._targets.get(f.name) for f in self._fields]
         key = (id(SparkContext._gateway), str(wire), repr(self._fields), repr(targets), self._placeholder)
         if key not in _PROJECTED:
@@ -128,7 +131,7 @@ class RowDecoder:
         return dict(_PROJECTED[key])
 
     def problem(self, text: Column, wire: Column) -> Column:
-        """Why the row cannot be decoded, naming the columns; null where it can."""
+        """Return why the row cannot be decoded, naming the columns; null if it can."""
         tokens = F.from_json(text, "map<string,string>")
         decoded = self.project(wire)
         strange = {f.name: self._strange(f, tokens) for f in self._fields}
@@ -148,7 +151,7 @@ class RowDecoder:
         return F.when(text.isNotNull() & (corrupt if misfit is None else corrupt | misfit), reason)
 
     def default(self, name: str) -> Column:
-        """The column's default, from its schema, as a constant of its target type; null where it has none."""
+        """Return the default in the column's schema, as a constant of its target type, or null."""
         field = next(f for f in self._fields if f.name == name)
         if field.default is None:
             return null(self.types[name])
@@ -160,7 +163,7 @@ class RowDecoder:
         return wire.getField(self._wire_names[field.name]).isNull() & tokens.getItem(field.name).isNotNull()
 
     def _strange(self, field: Field, tokens: Column) -> Column | None:
-        """Whether a value without schema has members that its column has no place for."""
+        """Return whether a value without a schema has members that its column has no place for."""
         if field.connect_type != SCHEMALESS:
             return None
         return _sure(has_others(tokens.getItem(field.name), self.types[field.name]))
@@ -184,7 +187,7 @@ def _or_false(condition: Column | None) -> Column:
 
 
 def _unambiguous(names: Sequence[str]) -> dict[str, str]:
-    """Names under which fields can be told apart by Spark, for which case makes no difference."""
+    """Return names by which Spark, which ignores case, can tell the fields apart."""
     lowered = [name.lower() for name in names]
     if len(set(lowered)) == len(names):
         return {name: name for name in names}

@@ -1,4 +1,4 @@
-"""Small Column helpers that the rest of this room shares."""
+"""Small Column helpers shared by this package."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 
 def either(*conditions: Column | None) -> Column | None:
-    """The disjunction of those conditions that there are; None when there is none."""
+    """Return the disjunction of the conditions that are not None; None if there are none."""
     present = [c for c in conditions if c is not None]
     return reduce(or_, present) if present else None
 
 
 def unless(condition: Column | None, value: Column) -> Column:
-    """``value``, but null where ``condition`` holds."""
+    """Return ``value``, or null if ``condition`` is true."""
     return value if condition is None else F.when(~condition, value)
 
 
@@ -27,27 +27,30 @@ def null(type: DataType) -> Column:
 
 
 def div(value: Column, by: int) -> Column:
-    """Whole-number division, towards zero."""
+    """Divide whole numbers, rounding toward zero."""
     return F.call_function("div", value, F.lit(by))
 
 
 def floor_div(value: Column, by: int) -> Column:
-    """Whole-number division, downwards; exact over the whole of BIGINT."""
+    """Divide whole numbers, rounding down; exact over the whole range of BIGINT."""
     return div(value, by) - F.when(value % by < 0, 1).otherwise(0)
 
 
 def at_least(width: int, digits: Column) -> Column:
-    """``digits`` with zeros in front of it up to ``width`` characters; never cut."""
+    """Pad ``digits`` with leading zeros to ``width`` characters, without ever truncating it."""
     return F.when(F.length(digits) < width, F.lpad(digits, width, "0")).otherwise(digits)
 
 
 def let(value: Column, body: Callable[[Column], Column]) -> Column:
-    """``body(value)`` with ``value`` computed once, even where lambdas in ``body`` use it many times."""
+    """Return ``body(value)`` with ``value`` computed once, even if lambdas in ``body`` use it many times."""
     return F.transform(F.array(value), body).getItem(0)
 
 
 def same_value(one: Column, other: Column, kind: DataType) -> Column:
-    """BOOLEAN: both are the same value of type ``kind``, or both null. Spark itself compares no maps."""
+    """Return whether both are the same value of type ``kind``, or both null (BOOLEAN).
+
+    Spark itself does not compare maps.
+    """
     if _has_map(kind):
         one, other = F.to_json(F.struct(one)), F.to_json(F.struct(other))
     return one.eqNullSafe(other)

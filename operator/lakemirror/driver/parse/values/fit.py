@@ -1,4 +1,4 @@
-"""A Spark value of one type, as a value of another: exactly, or not at all."""
+"""Converts a Spark value of one type to another type, exactly or not at all."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lakemirror.driver.parse.values.expressions import null
 
 @dataclass(frozen=True)
 class Parts:
-    """What becomes of one value.
+    """The outcome of converting one value.
 
-    ``value`` is null where the value has none in Spark. ``unrepresentable`` holds where the source has a
-    valid value for which the type has none, ``misfit`` where the value is none of the type at all; both
-    are None when that cannot happen. ``text`` is the source's spelling of an unrepresentable value.
+    ``value`` is null if Spark cannot hold the value. ``unrepresentable`` is true if the source's value is
+    valid but the type has no equivalent, ``misfit`` if the value is not of the type at all. Both are None if
+    that cannot happen. ``text`` is the source's spelling of an unrepresentable value.
     """
 
     value: Column
@@ -41,10 +41,10 @@ class Parts:
 
 
 def fit(value: Column, source: DataType, target: DataType) -> Parts:
-    """``value`` of type ``source`` as ``target``.
+    """Convert ``value`` from type ``source`` to type ``target``.
 
-    Numbers must keep their value: one that does not is unrepresentable in a DECIMAL, else a misfit.
-    Types that have nothing in common make every value a misfit.
+    Numbers must keep their value: one that does not is unrepresentable in a DECIMAL, otherwise a misfit.
+    If the types have nothing in common, every value is a misfit.
     """
     if source == target or _holds(source, target):
         return Parts(value if source == target else value.cast(target))
@@ -62,14 +62,14 @@ def fit(value: Column, source: DataType, target: DataType) -> Parts:
 
 
 def _digits(type: DataType) -> tuple[int, int]:
-    """Digits before and after the point of an exact numeric type."""
+    """Return the number of digits before and after the point of an exact numeric type."""
     if isinstance(type, DecimalType):
         return type.precision - type.scale, type.scale
     return {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}[type.simpleString()], 0
 
 
 def _holds(source: DataType, target: DataType) -> bool:
-    """Whether every value of ``source`` has its equal in ``target``, by a plain cast."""
+    """Return whether a plain cast maps every value of ``source`` to an equal value of ``target``."""
     if isinstance(source, (IntegralType, DecimalType)) and isinstance(target, (IntegralType, DecimalType)):
         if isinstance(source, DecimalType) and isinstance(target, IntegralType):
             return False

@@ -1,9 +1,9 @@
 """Types of columns whose records carry no schema: from the table, the manifest, or the values.
 
-Inference runs in Spark, one aggregation for all tables of a batch. A whole number is BIGINT (DECIMAL(38,0)
-where it does not go into one), a number with a fraction DOUBLE, text STRING; arrays and objects likewise,
-element by element; an object without a known shape, and values of several kinds, are STRING (as JSON).
-A column in which nothing but null was seen has no type yet.
+Inference runs in Spark, with one aggregation for all tables of a batch. A whole number is BIGINT
+(DECIMAL(38,0) if it does not fit), a number with a fraction is DOUBLE, and text is STRING. Arrays and objects
+are inferred element by element. An object without a known shape, and values of several kinds, are STRING (as
+JSON). A column in which only nulls were seen has no type yet.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from pyspark.sql.types import (
     StructType,
 )
 
-# How JSON spells the floats that it has no numbers for; as text they would turn a DOUBLE into a STRING.
+# JSON has no numbers for these floats and spells them as text, which would turn a DOUBLE into a STRING.
 _NO_NUMBER = r'(?<!\\)"(NaN|-?Infinity)"(?=\s*[,}\]])'
 
 Types = dict[str, DataType | None]
-"""Types by column name, in the source's order; None where it is not known yet."""
+"""Types by column name, in the source's order; None if not known yet."""
 
 
 def infer(images: DataFrame) -> dict[str, Types]:
-    """Types by table, from ``images``: columns ``table`` and ``text`` (the JSON of a row image, or null)."""
+    """Infer the types of each table's columns.
+
+    ``images`` has the columns ``table`` and ``text`` (the JSON of a row image, or null).
+    """
     schemas = images.where("text IS NOT NULL").groupBy("table").agg(*shape(F.col("text")))
     return {row["table"]: columns(row["schema"], row["order"]) for row in schemas.collect()}
 
 
 def shape(text: Column) -> tuple[Column, Column]:
-    """Aggregates over the JSON of row images: what `columns` takes."""
+    """Return aggregates over the JSON of row images; their results are the arguments of `columns`."""
     keys = F.json_object_keys(text)
     numbers = F.regexp_replace(text, _NO_NUMBER, "null")
     return (
@@ -52,13 +55,13 @@ def shape(text: Column) -> tuple[Column, Column]:
 def resolve(
     inferred: Types, existing: Mapping[str, DataType], declared: Mapping[str, DataType]
 ) -> dict[str, DataType]:
-    """The type of each column that has one: the table's, else the declared, else the inferred."""
+    """Return the type of each column that has one: the table's, else the declared, else the inferred type."""
     known = {name: existing.get(name) or declared.get(name) or type for name, type in inferred.items()}
     return {name: type for name, type in known.items() if type is not None}
 
 
 def columns(schema: str | None, order: list[str] | None) -> Types:
-    """The types that `shape` found."""
+    """Return the types that the aggregates of `shape` found."""
     parsed = _Parser(schema).type() if schema else None
     found = parsed if isinstance(parsed, dict) else {}
     order = order or []
@@ -84,7 +87,7 @@ def _spark(shape: _Shape) -> DataType | None:
 
 def _struct(shape: dict[str, _Shape]) -> DataType:
     if set(shape) == {"scale", "value"} and shape["scale"] == "BIGINT" and shape["value"] == "STRING":
-        return StringType()  # Debezium's VariableScaleDecimal: its text
+        return StringType()  # Debezium's VariableScaleDecimal, as text
     members = {name: _spark(inner) for name, inner in shape.items()}
     known = [StructField(name, type) for name, type in members.items() if type is not None]
     return StructType(known) if known and "VARIANT" not in shape.values() else StringType()
@@ -102,13 +105,13 @@ _ATOMIC: dict[str, DataType | None] = {
 
 
 class _Mark(NamedTuple):
-    """A mark of the notation; a column may have the same name."""
+    """A punctuation mark of the notation; a column may have the same name."""
 
     character: str
 
 
 class _Parser:
-    """Reads ``schema_of_variant``'s notation: ``OBJECT<a: BIGINT, `b c`: ARRAY<DECIMAL(3,2)>>``."""
+    """Parses the notation of ``schema_of_variant``: ``OBJECT<a: BIGINT, `b c`: ARRAY<DECIMAL(3,2)>>``."""
 
     _TOKEN = re.compile(r"`((?:[^`]|``)*)`|([A-Za-z_0-9]+(?:\(\d+,\s*\d+\))?)|([<>:,])|\s+")
 

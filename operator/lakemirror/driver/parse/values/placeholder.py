@@ -24,7 +24,7 @@ class Placeholder:
 
     @cached_property
     def spellings(self) -> tuple[str, ...]:
-        """As text: itself, its bytes in each ``binary.handling.mode``, and a JSON hstore of it."""
+        """The placeholder as text: itself, its bytes in each ``binary.handling.mode``, and a JSON hstore."""
         shapes = (
             self.text,
             base64.b64encode(self.octets).decode(),
@@ -36,10 +36,10 @@ class Placeholder:
 
     @cached_property
     def codes(self) -> list[int]:
-        """As an array of integers (or of days): one code a byte, signed."""
+        """The placeholder as an array of integers (or of days): one signed code per byte."""
         return [b - 256 if b > 127 else b for b in self.octets]
 
     @cached_property
     def uuid(self) -> str:
-        """As the one element of an array of uuids: java.util.UUID.nameUUIDFromBytes."""
+        """The placeholder as the only element of a UUID array (java.util.UUID.nameUUIDFromBytes)."""
         return str(uuid.UUID(bytes=hashlib.md5(self.octets, usedforsecurity=False).digest(), version=3))

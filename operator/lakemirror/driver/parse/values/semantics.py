@@ -1,7 +1,7 @@
-"""Which codec a column has, by its semantic name and its physical type.
+"""Selects the codec of a column by its semantic name and its physical type.
 
-Names: Debezium's documentation ("Data type mappings" of each connector) and Kafka Connect's
-``org.apache.kafka.connect.data``. A name that is not known falls back to the physical type.
+The names are from Debezium's documentation ("Data type mappings" of each connector) and Kafka Connect's
+``org.apache.kafka.connect.data``. An unknown name falls back to the physical type.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from lakemirror.driver.parse.values.connect import PADDED, Field, SchemaError
 from lakemirror.driver.parse.values.decimals import MAX_DIGITS
 from lakemirror.driver.parse.values.temporal import MICROS, MILLIS, NANOS
 
-_UNBOUNDED_BITS = 2**31 - 1  # the length that Debezium gives to PostgreSQL's bit varying
+_UNBOUNDED_BITS = 2**31 - 1  # the length that Debezium gives PostgreSQL's bit varying
 
 
 def codec_of(field: Field) -> Codec:
-    """The codec of a column that has a schema."""
+    """Return the codec of a column that has a schema."""
     make = _SEMANTIC.get((field.connect_type, field.semantic_name or ""))
     return make(field) if make else _PHYSICAL[field.connect_type](field)
 
 
 def is_known(field: Field) -> bool:
-    """Whether the semantic name (if any) is one that this version knows."""
+    """Return whether this version knows the field's semantic name, if it has one."""
     name = field.semantic_name
     return (
         not name

@@ -1,9 +1,9 @@
 """Dates, times and timestamps in all of Debezium's precision modes.
 
 Everything is proleptic Gregorian, like PostgreSQL and java.time, and independent of Spark's session
-time zone. Spark's DATE, TIMESTAMP and TIMESTAMP_NTZ span the years 0001 to 9999; values outside of them
+time zone. Spark's DATE, TIMESTAMP and TIMESTAMP_NTZ span the years 0001 to 9999. Values outside these years
 are unrepresentable, and so are PostgreSQL's infinities, which Debezium sends as extreme numbers or years:
-whatever lies beyond the range of PostgreSQL's own type is an infinity. Nanoseconds become microseconds
+anything beyond the range of PostgreSQL's own type is an infinity. Nanoseconds become microseconds
 (rounded down), except in times, which are text.
 """
 
@@ -19,15 +19,15 @@ from lakemirror.driver.parse.values.expressions import at_least, div, floor_div,
 FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01, 9999-12-31
 _PG_FIRST_DAY, _PG_LAST_DATE = -2440588, 2145031948  # 4714-11-24 BC, 5874897-12-31
 _PG_FIRST_YEAR, _PG_LAST_DATE_YEAR, _PG_LAST_TIMESTAMP_YEAR = -4713, 5874897, 294276
-# The last of PostgreSQL's timestamps that BIGINT microseconds can hold; PGStatement.DATE_POSITIVE_INFINITY.
+# The last PostgreSQL timestamp that BIGINT microseconds can hold; PGStatement.DATE_POSITIVE_INFINITY.
 _POSITIVE_INFINITY = 9223372036825200000
-_PG_LAST_DAY = 106762940  # 294277-01-01, the first beyond
+_PG_LAST_DAY = 106762940  # 294277-01-01, the first day beyond the range
 _DAY = 86400
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of a number that counts since the epoch or since midnight."""
+    """The unit of a number that counts from the epoch or from midnight."""
 
     per_second: int
 
@@ -37,13 +37,13 @@ class Unit:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """First and last value within the years 0001 to 9999 (nanoseconds never leave them)."""
+        """The first and last value within the years 0001 to 9999 (nanoseconds never leave them)."""
         first = FIRST_DAY * _DAY * self.per_second
         last = (LAST_DAY + 1) * _DAY * self.per_second - 1
         return max(first, -(2**63) + 1), min(last, 2**63 - 2)
 
     def micros(self, value: Column) -> Column:
-        """Microseconds; of a value within ``bounds``."""
+        """Convert a value within ``bounds`` to microseconds."""
         if self.per_second <= 1_000_000:
             return value * (1_000_000 // self.per_second)
         return floor_div(value, self.per_second // 1_000_000)
@@ -53,7 +53,7 @@ MILLIS, MICROS, NANOS = Unit(1_000), Unit(1_000_000), Unit(1_000_000_000)
 
 
 def ntz(micros: Column) -> Column:
-    """TIMESTAMP_NTZ of microseconds since 1970-01-01 00:00."""
+    """Convert microseconds since 1970-01-01 00:00 to TIMESTAMP_NTZ."""
     return F.lit("1970-01-01").cast("timestamp_ntz") + F.expr("INTERVAL '0.000001' SECOND") * micros
 
 
@@ -62,7 +62,7 @@ def outside(value: Column, first: int, last: int) -> Column:
 
 
 def clock(value: Column, unit: Unit) -> Column:
-    """``HH:MM:SS[.f]`` of a number since midnight; of any length and sign (MySQL's TIME reaches 838 h)."""
+    """Spell a number since midnight as ``HH:MM:SS[.f]``; any size and sign (MySQL's TIME reaches 838 h)."""
     value = value.cast("bigint")
     size = F.abs(value)
     seconds = div(size, unit.per_second)
@@ -79,12 +79,12 @@ def clock(value: Column, unit: Unit) -> Column:
 
 
 def clock_of_iso(text: Column) -> Column:
-    """``HH:MM:SS[.f]`` of an ISO time: without the ``Z`` and without zeros at the fraction's end."""
+    """Spell an ISO time as ``HH:MM:SS[.f]``, without the ``Z`` and without trailing zeros of the fraction."""
     return F.regexp_replace(text, r"(\.\d*[1-9])0*Z?$|(\.0+)?Z$|\.0+$", "$1")
 
 
 def days_spelled(days: Column) -> Column:
-    """PostgreSQL's spelling of days since the epoch (``0044-03-15 BC``), infinities included."""
+    """Spell days since the epoch as PostgreSQL does (``0044-03-15 BC``), including infinities."""
     return (
         F.when(days > _PG_LAST_DATE, "infinity")
         .when(days < _PG_FIRST_DAY, "-infinity")
@@ -93,7 +93,7 @@ def days_spelled(days: Column) -> Column:
 
 
 def timestamp_spelled(value: Column, unit: Unit) -> Column:
-    """PostgreSQL's spelling of a number since the epoch, infinities included."""
+    """Spell a number since the epoch as PostgreSQL does, including infinities."""
     if unit == NANOS:
         first, last = -(2**63) + 1, 2**63 - 2
     else:
@@ -107,17 +107,17 @@ def timestamp_spelled(value: Column, unit: Unit) -> Column:
 
 
 def iso_outside(text: Column) -> Column:
-    """Whether an ISO date or timestamp lies outside the years 0001 to 9999, or is ``infinity``."""
+    """Return whether an ISO date or timestamp is outside the years 0001 to 9999, or is ``infinity``."""
     return F.substring(text, 1, 1).isin("+", "-", "i") | text.startswith("0000")
 
 
 def iso_date_spelled(text: Column) -> Column:
-    """PostgreSQL's spelling of an ISO date, infinities included."""
+    """Spell an ISO date as PostgreSQL does, including infinities."""
     return _iso_spelled(text, F.rtrim(text, F.lit("Z")), _PG_LAST_DATE_YEAR)
 
 
 def iso_timestamp_spelled(text: Column, *, zoned: bool) -> Column:
-    """PostgreSQL's spelling of an ISO timestamp in UTC, infinities included."""
+    """Spell an ISO timestamp in UTC as PostgreSQL does, including infinities."""
     local = clock_of_iso(F.translate(text, "T", " "))
     return _iso_spelled(text, local, _PG_LAST_TIMESTAMP_YEAR, "+00" if zoned else "")
 
@@ -136,7 +136,7 @@ def _iso_spelled(text: Column, local: Column, last_year: int, zone: str = "") ->
 
 
 def _with_era(iso: Column, zone: str = "") -> Column:
-    """An ISO date (and time) with a signed year -> without sign, `` BC`` at the end before the year 1."""
+    """Drop the sign of an ISO date's (and time's) year, and append `` BC`` before the year 1."""
 
     def spell(text: Column) -> Column:
         year = F.regexp_extract(text, r"^-?\d+", 0).cast("int")

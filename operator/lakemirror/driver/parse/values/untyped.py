@@ -1,10 +1,10 @@
-"""Values of records without a schema (``schemas.enable=false``): the target type says what they mean.
+"""Values of records without a schema (``schemas.enable=false``): the target type determines their meaning.
 
-| target | what is understood |
+| target | accepted values |
 |---|---|
-| integers, FLOAT, DOUBLE | a JSON number (``"NaN"`` and ``"Infinity"`` for the latter) |
+| integers, FLOAT, DOUBLE | a JSON number (FLOAT and DOUBLE also accept ``"NaN"`` and ``"Infinity"``) |
 | BOOLEAN | true, false, 1, 0 |
-| DECIMAL(p,s) | a number; decimal text; base64 of the unscaled value, its scale being ``s``; the pair |
+| DECIMAL(p,s) | a number; decimal text; base64 of the unscaled value with scale ``s``; the pair |
 | DATE | days since 1970, ISO text |
 | TIMESTAMP, TIMESTAMP_NTZ | ISO text (UTC unless it says otherwise); a whole number since 1970, see below |
 | BINARY | base64 |
@@ -15,9 +15,9 @@
 one stays as it is.
 
 The unit of a timestamp's number is the coarsest of milliseconds, microseconds and nanoseconds that puts it
-into the years 0001 to 9999 (nanoseconds: only after 1970). So microseconds between 1968-01-12 and
-1978-01-12 are taken for milliseconds, and nanoseconds before 1978 for one of the others: where such values
-matter, switch schemas on. Text of digits alone is both a decimal and base64 when its length is a multiple of
+into the years 0001 to 9999 (nanoseconds: only after 1970). Microseconds between 1968-01-12 and 1978-01-12 are
+therefore taken for milliseconds, and nanoseconds before 1978 for one of the others. If such values matter,
+enable schemas. Text that consists only of digits is both a decimal and base64 if its length is a multiple of
 4: with a scale above 0 it is base64 (a decimal text would show its fraction); with scale 0 it is refused.
 """
 
@@ -60,7 +60,10 @@ _NEGATIVE_INFINITY, _POSITIVE_INFINITY = -9223372036832400000, 92233720368252000
 
 
 def codec_of_type(target: DataType) -> Codec:
-    """The codec of a JSON value without schema whose column is of type ``target``."""
+    """Return the codec of a JSON value without a schema, for a column of type ``target``.
+
+    Raises LakemirrorError if no JSON value can have that type.
+    """
     if isinstance(target, StringType):
         return JsonText()
     if isinstance(target, IntegralType):
@@ -84,8 +87,9 @@ def codec_of_type(target: DataType) -> Codec:
 
 
 def has_others(text: Column, kind: DataType) -> Column | None:
-    """BOOLEAN: objects in a JSON text have members, other than nulls, that the type has no place for. None
-    for a type without structs.
+    """Return whether objects in a JSON text have non-null members that the type has no place for (BOOLEAN).
+
+    Returns None for a type without structs.
     """
     if isinstance(kind, StructType):
         members = F.map_filter(F.from_json(text, "map<string,string>"), lambda _, value: value.isNotNull())
@@ -190,7 +194,7 @@ class JsonTimestamp(Codec):
 
 @dataclass(frozen=True)
 class JsonDecimal(Codec):
-    """Text and bytes are exact; a number of JSON is exact as a double."""
+    """A decimal; text and bytes are exact, and a JSON number is as exact as a double."""
 
     natural: DecimalType
     wire = VariantType()
@@ -215,7 +219,10 @@ class JsonDecimal(Codec):
         return Parts(number, none & readable, shown, none & ~readable)
 
     def _is_base64(self, digits: Column) -> Column:
-        """Of digits that are base64 too: a decimal text would show its fraction; without one, who knows."""
+        """Return whether text can be taken for base64, given whether it is all ``digits``.
+
+        With a scale, a decimal text would show its fraction; without one, the two cannot be told apart.
+        """
         return F.lit(True) if self.natural.scale > 0 else ~digits
 
     def _of_octets(self, octets: Column) -> Column:
@@ -246,7 +253,7 @@ class JsonDecimal(Codec):
 
 
 def _first_of(given: Column, *readings: Parts) -> Parts:
-    """The one reading that has the value; a misfit where it was given and none has."""
+    """Return the one reading that has the value; a given value that no reading has is a misfit."""
     value = F.coalesce(*(r.value for r in readings))
     lost = either(
         *(F.coalesce(r.unrepresentable, F.lit(False)) for r in readings if r.unrepresentable is not None)

@@ -1,13 +1,13 @@
 """Files in the order of their names or times, each applied once.
 
-A file that is still being copied is not read: a ``.gz`` before it is a whole gzip stream, another text
-whose last line has no end before it has not changed for a while, and Parquet and Avro before they are whole.
-What was taken too early all the same is noticed, for the former content then stands at the beginning of the
-new one: the file is read again whole, which changes no row that is right.
+A file that is still being copied is not read. A ``.gz`` file is read once it is a complete gzip stream,
+another text file whose last line has no end once it has not changed for a while, and Parquet and Avro files
+once they are complete. If a file is read too early nevertheless, this is detected, because the new content
+then begins with the former content. The whole file is read again, which changes no row that is right.
 
-Files of rows have no positions. Each row gets an offset when its file is recorded: those of a file follow
-those of the files before it. Offsets begin with the time, so that they go on growing when the checkpoint is
-deleted and made anew.
+Files of rows have no positions. Each row gets an offset when its file is recorded: the offsets of a file
+follow those of the files before it. Offsets start from the current time, so they keep increasing even if the
+checkpoint is deleted and created again.
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.waiting import LOOK_SECONDS, pause
 
 _FIRST_SECOND: Final = 1_577_836_800
-"""The year 2020: offsets of rows begin then, and last until 2091."""
+"""The beginning of the year 2020. Offsets of rows start there, and last until 2091."""
 _PER_MICROSECOND: Final = 4096
-"""Offsets of rows: four billion in a second, which is faster than rows are read."""
+"""Offsets of rows: four billion per second, which is faster than rows are read."""
 _LEAST_ROOM: Final = 2**24
 _GROWTH: Final = 4
-"""Offsets that a file of rows has at least, and how many times those that it needs, so that it may grow."""
+"""The minimum number of offsets for a file of rows, and the factor by which it gets more than it needs.
+
+The extra offsets leave room for the file to grow.
+"""
 _log = logging.getLogger(__name__)
 
 
 class FilesFeed:
     """A directory, a pattern (``dir/*.jsonl``) or a single file as a source; see ``base.Feed``.
 
-    ``base64`` tells that keys and values are stored as base64 of their bytes, ``optional`` which column rows
-    of CSV without header may lack. ``warn`` is told of files that are not applied: a known name with new
-    content, or known content under a new name. ``watch`` takes in whether the files can be listed.
-    ``rereads`` is the feed that has read these files before: their rows keep their offsets, and are
-    applied though tables may have them.
+    ``base64`` says that keys and values are stored as base64 of their bytes, and ``optional`` names the
+    column that rows of CSV without header may lack. ``warn`` is called for files that are not applied: a
+    known name with new content, or known content under a new name. ``watch`` records whether the files can be
+    listed. ``rereads`` is the feed that has read these files before. Their rows keep their offsets, and are
+    applied even though tables may have them.
     """
 
     def __init__(
@@ -121,12 +124,13 @@ class FilesFeed:
         return Ledger.load(self._storage, self._table_of)
 
     def _table_of(self, name: str) -> str:
-        """The table of rows that do not name it; none of records."""
+        """Return the table of rows that do not name one, or "" for records."""
         return (self._source.table or self._inputs.table_of(name)) if self._of_rows else ""
 
     def _list(self, *, once: bool) -> list[Entry]:
-        """The files that are there, in their order. A place that is not there is waited for, but not by a run
-        ``once``.
+        """Return the existing files, in their order.
+
+        If the place does not exist, it is waited for, except in a run with ``once``.
         """
         try:
             with self._watch.asking():
@@ -145,7 +149,7 @@ class FilesFeed:
         return Lag(0 if self._caught_up else None, self._caught_up)
 
     def from_its_beginning(self) -> Source:
-        """The source, as a new checkpoint would read it."""
+        """Return the source as a new checkpoint would read it."""
         return Source(files=self._source)
 
     def committed(self) -> Committed | None:
@@ -155,7 +159,7 @@ class FilesFeed:
         return (self._batch(batch_id, files) for batch_id, files in self._ledger.pending())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the feed holds no resources."""
 
     def _apply(
         self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
@@ -172,14 +176,15 @@ class FilesFeed:
         self._ledger.commit(batch_id, self._grown(batch_id, files, applied=True))
 
     def _damaged(self, files: Iterable[InputFile]) -> dict[str, str]:
-        """Those of the files that cannot be read to their ends, and why. Nothing of their batch is written,
-        for it is read first.
+        """Return the files that cannot be read to the end, and why.
+
+        Nothing of their batch has been written, because a batch is read first.
         """
         found = {file.name: self._reader.damage(file) for file in files}
         return {name: why for name, why in found.items() if why is not None}
 
     def _set_aside(self, batch_id: int, damaged: Mapping[str, str]) -> None:
-        """Give up a batch for the sake of its other files, which come in the next one."""
+        """Abandon a batch because of its damaged files. Its other files come in the next batch."""
         for name, why in damaged.items():
             entry = self._inputs.storage().stat(name)
             self._waiting.put(Entry(name, entry.size, entry.mtime), why)
@@ -193,8 +198,9 @@ class FilesFeed:
         return Batch(self.query_id, batch_id, extent, self._marked(files))
 
     def _marked(self, files: Iterable[InputFile]) -> tuple[SourceFile, ...]:
-        """The files of which tables remember that they have them: those whose rows nothing else tells from
-        new ones.
+        """Return the files that tables remember having.
+
+        These are files whose rows cannot otherwise be distinguished from new ones.
         """
         if not self._of_rows:
             return ()
@@ -205,7 +211,7 @@ class FilesFeed:
     # -- which files come next ----------------------------------------------------------------------
 
     def _record_next(self, listing: list[Entry]) -> list[InputFile]:
-        """The files of the next batch, recorded; empty when nothing new is there."""
+        """Record the next batch and return its files. Empty if there is nothing new."""
         fresh: list[InputFile] = []
         skipped: list[InputFile] = []
         self._waiting.keep({entry.name for entry in listing})
@@ -220,7 +226,10 @@ class FilesFeed:
         return fresh
 
     def _look_at(self, entry: Entry, fresh: list[InputFile]) -> InputFile | None:
-        """The file if it is to be read; None for one that is known, changed, empty or not whole yet."""
+        """Return the file if it should be read.
+
+        Returns None if it is known, changed, empty or not complete yet.
+        """
         stamp = (entry.size, entry.mtime)
         known = self._ledger.files.get(entry.name)
         seen = self._looked_at.get(entry.name) or (known and (known.size, known.mtime))
@@ -234,7 +243,7 @@ class FilesFeed:
                 return None
             sha256 = self._inputs.sha256(entry.name, entry.size)
             room = self._reader.room(entry)
-        except FileNotFoundError:  # it was there when the folder was listed
+        except FileNotFoundError:  # it existed when the folder was listed
             return None
         if known is not None:
             self._warn(_grown_text(entry.name))
@@ -254,7 +263,10 @@ class FilesFeed:
         return self._placed(file, room, fresh)
 
     def _placed(self, file: InputFile, room: int, fresh: list[InputFile]) -> InputFile:
-        """The file with offsets for its rows: those that it had, or others after those of all files."""
+        """Return the file with offsets for its rows.
+
+        These are the offsets that it had, or new ones after those of all files.
+        """
         earlier = self._ledger.former(file.name)
         if earlier is None and self._rereads is not None:
             earlier = self._rereads._ledger.files.get(file.name)
@@ -279,7 +291,7 @@ class FilesFeed:
             )
 
     def _has_grown(self, known: InputFile, entry: Entry) -> bool:
-        """Whether a file that was applied has its former content at its beginning, and more."""
+        """Return whether an applied file begins with its former content and has more."""
         if entry.size >= known.size and self._inputs.sha256(entry.name, known.size) == known.sha256:
             if entry.size == known.size:
                 return False
@@ -295,10 +307,10 @@ class FilesFeed:
         return False
 
     def _grown(self, batch_id: int, files: list[InputFile], *, applied: bool = False) -> list[str]:
-        """Files of a batch that have grown since it was recorded.
+        """Return the files of a batch that have grown since it was recorded.
 
-        Raises BatchMismatch for files with other content, and InputMissing for those that are gone before
-        they were ``applied``.
+        Raises BatchMismatch if a file has other content, and InputMissing if one has gone before it was
+        ``applied``.
         """
         grown = []
         for file in files:

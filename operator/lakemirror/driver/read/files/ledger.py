@@ -1,11 +1,11 @@
-"""What the checkpoint says of the files: which batch each belongs to, and which batches are done.
+"""The checkpoint's records about files: which batch each belongs to, and which batches are done.
 
-The checkpoint holds, beside the query id (``metadata.json``)::
+Besides the query ID (``metadata.json``), the checkpoint holds::
 
     files/offsets/<N>.json   written before batch N is applied: its files with size, mtime and sha256
     files/commits/<N>.json   written after batch N was applied
-    files/grown/<N>.json     names of files of batch N that have grown since it was recorded: not applied
-    files/state/<N>.json     all files of the batches up to N, in place of the older ones of these
+    files/grown/<N>.json     names of files of batch N that grew since it was recorded: not applied
+    files/state/<N>.json     all files of the batches up to N, in place of the older files of these kinds
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ COMPACT_EVERY: Final = 50
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file of a batch; ``same_as`` names the applied file that has the same content, if it is skipped.
+    """A file of a batch. If it is skipped, ``same_as`` names the applied file with the same content.
 
-    ``start`` is the offset of the first of its rows, and ``room`` how many offsets are kept for them; None
-    for files of records, which have offsets of their own.
+    ``start`` is the offset of its first row, and ``room`` the number of offsets reserved for its rows. Both
+    are None for files of records, which have offsets of their own.
     """
 
     name: str
@@ -47,8 +47,10 @@ class InputFile:
 
 
 class Ledger:
-    """The files of the batches. ``table_of`` tells which table the rows of a file belong to as far as its
-    place says: the same content may be meant for two of them.
+    """The files of the batches.
+
+    ``table_of`` returns the table that the rows of a file belong to, as far as its path determines it. The
+    same content may be meant for two tables.
     """
 
     def __init__(self, storage: Storage, table_of: Callable[[str], str]) -> None:
@@ -59,7 +61,7 @@ class Ledger:
         self._former: dict[str, InputFile] = {}
         self.files: dict[str, InputFile] = {}
         self.last: dict[str, InputFile] = {}
-        """By table, the file that was recorded last."""
+        """The file that was recorded last, by table."""
         self.end = 0
         """The first offset after those of all files."""
         self.next_id = 0
@@ -87,7 +89,7 @@ class Ledger:
         return ledger
 
     def committed(self) -> Committed | None:
-        """The last batch that is done."""
+        """Return the last batch that is done."""
         done = numbered(self._storage, "files/commits") | numbered(self._storage, "files/state")
         if not done:
             return None
@@ -97,25 +99,25 @@ class Ledger:
         return Committed(last, from_millis(self._storage.stat(name).mtime))
 
     def pending(self) -> list[tuple[int, list[InputFile]]]:
-        """The batches that were recorded and are not done, with their files."""
+        """Return the batches that are recorded but not done, with their files."""
         return sorted(self._pending.items())
 
     def with_content(self, sha256: str, table: str) -> str | None:
-        """The name of a file of this content, whose rows belong to the same table."""
+        """Return the name of a file with this content whose rows belong to the same table."""
         return self._by_content.get((sha256, table))
 
     def former(self, name: str) -> InputFile | None:
-        """The file as it was recorded last, be it that it has grown since then."""
+        """Return the file as it was last recorded, even if it has grown since."""
         return self.files.get(name) or self._former.get(name)
 
     def room_of(self, file: InputFile) -> int | None:
-        """How many offsets the rows of a file may have, up to those of the next one; None: any number."""
+        """Return how many offsets a file may have, up to those of the next file, or None for any number."""
         assert file.start is not None
         later = [each.start for each in self.files.values() if each.start and each.start > file.start]
         return min(later) - file.start if later else None
 
     def record(self, fresh: list[InputFile], skipped: list[InputFile]) -> None:
-        """Write down the next batch."""
+        """Record the next batch."""
         batch_id = self.next_id
         document = {"recordedAt": _now(), "files": [_document(file) for file in [*fresh, *skipped]]}
         if not self._storage.write_text_new(f"files/offsets/{batch_id}.json", json.dumps(document) + "\n"):
@@ -128,11 +130,11 @@ class Ledger:
         self.next_id = batch_id + 1
 
     def abandon(self, batch_id: int) -> None:
-        """Take the batch for done, and its files for files that were not read."""
+        """Mark the batch as done, and treat its files as not read."""
         self.commit(batch_id, [file.name for file in self._pending[batch_id]])
 
     def commit(self, batch_id: int, grown: Sequence[str] = ()) -> None:
-        """Note that the batch was applied, but for files that are to be read again."""
+        """Mark the batch as applied, except for files that have to be read again."""
         if grown:
             text = json.dumps({"files": list(grown)}) + "\n"
             self._storage.write_text(f"files/grown/{batch_id}.json", text)

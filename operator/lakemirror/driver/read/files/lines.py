@@ -13,15 +13,15 @@ from pyspark.sql.readwriter import DataFrameReader
 from lakemirror.driver.read.files.listing import literal
 
 BLOCK: Final = 16 * 2**20
-"""What a task reads of a file: little enough that one file keeps several cores busy."""
+"""The number of bytes of a file that a task reads: small enough that one file keeps several cores busy."""
 _IN_BLOCK: Final = 2**33 - 1
 
 
 def lines(spark: SparkSession, uris: Sequence[str], block: int = BLOCK) -> DataFrame:
-    """line, file, row of text files: all lines, without their line feed.
+    """Return (line, file, row) of text files: all lines, without their line feed.
 
-    ``row`` counts lines from 0. (Of a file that is read in several blocks, it is the block's first
-    byte plus the line in the block: it grows along the file, but counts lines in the first block only.)
+    ``row`` counts lines from 0. (If a file is read in several blocks, it is the block's first byte plus the
+    line number in the block. It increases through the file, but counts lines only in the first block.)
     """
     return in_blocks(
         spark,
@@ -41,7 +41,7 @@ def block_start() -> Column:
 
 
 def in_block() -> Column:
-    """BIGINT: counts the rows of a block from 0, where each task reads one block."""
+    """BIGINT: counts the rows of a block from 0, if each task reads one block."""
     return F.monotonically_increasing_id().bitwiseAND(F.lit(_IN_BLOCK))
 
 
@@ -51,15 +51,15 @@ def in_blocks(
     columns: Mapping[str, Column],
     block: int,
 ) -> DataFrame:
-    """``columns`` of what is loaded, where each task reads one block of one file.
+    """Return ``columns`` of what ``load`` returns, read with one task per block of one file.
 
-    The settings that keep Spark from packing files together belong to the session that reads, so
-    it gets a session of its own; the plan is then taken over into the caller's.
+    The settings that keep Spark from packing files together belong to the session that reads, so a separate
+    session reads the files. The plan is then transferred to the caller's session.
     """
     reader = spark.newSession()
     reader.conf.set("spark.sql.files.openCostInBytes", str(2**40))
     reader.conf.set("spark.sql.files.maxPartitionBytes", block)
-    # Many files are listed by a job: with a task a core, not with one a file.
+    # Many files are listed by a job: use one task per core, not one per file.
     tasks = str(spark.sparkContext.defaultParallelism)
     reader.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", tasks)
     loaded = load(reader.read).select(*[column.alias(name) for name, column in columns.items()])

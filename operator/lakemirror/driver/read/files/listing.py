@@ -16,13 +16,13 @@ _PATTERN: Final = re.compile(r"[*?\[]")
 
 
 class InputMissing(LakemirrorError):
-    """The files to read are not there."""
+    """The files to read do not exist."""
 
 
 class Inputs:
-    """Files by name: relative to the last folder of the path that is no pattern.
+    """Files by name, relative to the last folder of the path that is not a pattern.
 
-    ``suffixes`` are those of the files that are meant in a folder; a pattern says itself what is meant.
+    ``suffixes`` select files in a folder. A pattern makes its own selection.
     """
 
     def __init__(self, path: str, spark: SparkSession, suffixes: tuple[str, ...]) -> None:
@@ -35,7 +35,10 @@ class Inputs:
         self._folder = open_storage(self._path, spark) if not _is_pattern(self._path) else None
 
     def files(self) -> list[Entry]:
-        """The files by name. InputMissing where there is no such place; a pattern may match nothing."""
+        """Return the files, sorted by name.
+
+        Raises InputMissing if the place does not exist. A pattern may match nothing.
+        """
         folder = self._as_folder()
         if folder is not None:
             return [e for e in folder.list() if e.name.endswith(self._suffixes) and e.name[0] not in "_."]
@@ -58,7 +61,7 @@ class Inputs:
         return sorted(found, key=lambda entry: entry.name)
 
     def _folders(self) -> Sequence[str]:
-        """The folders that match, relative to where the files' names begin."""
+        """Return the matching folders, relative to the root of the file names."""
         files, pattern = file_system(self._spark, self._parent_path)
         _, root = file_system(self._spark, self._parent.uri)
         base = f"{files.makeQualified(root).toUri().getPath().rstrip('/')}/"
@@ -68,32 +71,34 @@ class Inputs:
         return [name for name in names if not any(part[0] in "_." for part in name.split("/"))]
 
     def sha256(self, name: str, first: int) -> str:
-        """The hash of a file's ``first`` bytes."""
+        """Return the SHA-256 of a file's ``first`` bytes."""
         return self.storage().sha256(name, first)
 
     def uri(self, name: str) -> str:
-        """Where a file is."""
+        """Return the URI of a file."""
         return f"{self.storage().uri}/{name}"
 
     def storage(self) -> Storage:
-        """Where the files are."""
+        """Return the storage of the files."""
         return self._as_folder() or self._parent
 
     def table_of(self, name: str) -> str:
-        """The name of the table that a file's place stands for: the folders that match patterns of the path,
-        with dots between; without such, its folder.
+        """Return the name of the table that a file's place implies.
+
+        This is the folders that match patterns of the path, joined by dots, or without patterns, the file's
+        folder.
         """
         if self._many:
             return name.rpartition("/")[0].replace("/", ".")
         return self.storage().uri.rstrip("/").rpartition("/")[2]
 
     def _as_folder(self) -> Storage | None:
-        # Asked anew each time: a folder may appear while the pipeline waits for it.
+        # Checked each time: a folder may appear while the pipeline waits for it.
         return self._folder if self._folder is not None and self._folder.is_folder("") else None
 
 
 def literal(uri: str) -> str:
-    """``uri`` with the characters escaped that Hadoop would take for a pattern."""
+    """Return ``uri`` with the characters escaped that Hadoop would interpret as a pattern."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
 
 
@@ -102,7 +107,7 @@ def _is_pattern(text: str) -> bool:
 
 
 def _without_patterns(folder: str) -> str:
-    """The folders before the first that is a pattern."""
+    """Return the part of the path before the first folder that is a pattern."""
     parts = folder.split("/")
     first = next(number for number, part in enumerate(parts) if _is_pattern(part))
     return "/".join(parts[:first]) or ("/" if folder.startswith("/") else ".")

@@ -1,4 +1,4 @@
-"""Kafka records saved as JSON Lines: one record a line."""
+"""Kafka records saved as JSON Lines, one record per line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lakemirror.driver.read.files.lines import BLOCK, lines
 from lakemirror.driver.read.registry import SCHEMA_HEADERS
 
 _LEAST_BLOCK: Final = 2 * 2**20
-"""What a task reads of a file at most, in a small batch."""
+"""The maximum number of bytes of a file that a task reads in a small batch."""
 _LAST_MILLIS: Final = 253_370_764_799_999
-"""The end of the year 9998; a timestamp after it is none."""
+"""The end of the year 9998. Later timestamps are treated as missing."""
 _RECORD: Final = (
     "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, "
     "key STRING, value STRING, headers ARRAY<ARRAY<STRING>>"
@@ -24,11 +24,12 @@ _RECORD: Final = (
 
 
 def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64: bool = False) -> DataFrame:
-    """The records of JSON Lines files, of so many bytes in all, as a frame of schema RAW; blank lines are
-    left out.
+    """Return the records of JSON Lines files as a frame of schema RAW. Blank lines are left out.
 
-    ``row`` counts lines from 0. (Of a file that Spark reads in several blocks, it is the block's first
-    byte plus the line in the block: it grows along the file, but counts lines in the first block only.)
+    ``size`` is the total size of the files in bytes.
+
+    ``row`` counts lines from 0. (If Spark reads a file in several blocks, it is the block's first byte plus
+    the line number in the block. It increases through the file, but counts lines only in the first block.)
     """
     steps = _steps(base64)
     return reduce(lambda frame, columns: frame.select(*columns), steps, _lines(spark, uris, size))
@@ -36,14 +37,14 @@ def read_records(spark: SparkSession, uris: list[str], *, size: int = 0, base64:
 
 @kept
 def _steps(base64: bool) -> list[list[Column]]:
-    """What is selected of lines, one list after the other."""
+    """Return the columns to select from lines, one list for each step."""
     fine = F.col("problem").isNull()
 
     def payload(name: str) -> Column:
         text = F.col(f"r.{name}")
         return F.try_to_binary(text, F.lit("base64")) if base64 else text.cast("binary")
 
-    # What names a schema in a header is bytes, which no text can be.
+    # A header that names a schema contains bytes, which text cannot represent.
     text = "CAST(get(h, 1) AS BINARY)"
     raw = f"IF(get(h, 0) RLIKE '{SCHEMA_HEADERS}', try_to_binary(get(h, 1), 'base64'), {text})"
     header = f"struct(get(h, 0) AS key, {raw if base64 else text} AS value)"
@@ -64,15 +65,15 @@ def _steps(base64: bool) -> list[list[Column]]:
 
 
 def _lines(spark: SparkSession, uris: list[str], size: int) -> DataFrame:
-    """line, file, row of all lines that are not blank."""
-    # By the batch alone, so that a replay numbers its lines alike.
+    """Return (line, file, row) of all lines that are not blank."""
+    # Depends only on the batch, so that a replay numbers its lines the same way.
     block = min(max(size // 2 + 1, _LEAST_BLOCK), BLOCK)
     line = F.col("line")
     return lines(spark, uris, block).where(line.startswith("{") | line.rlike(r"\S"))
 
 
 def _parsed(line: Column) -> Column:
-    # In an object of its own, so that text after the record (two records on one line) is an error too.
+    # Wrapped in an object, so that text after the record (two records on one line) is an error, too.
     schema = f"r STRUCT<{_struct_fields(_RECORD)}>, bad STRING"
     return F.from_json(
         F.concat(F.lit('{"r":'), line, F.lit("}")), schema, {"columnNameOfCorruptRecord": "bad"}
@@ -80,7 +81,7 @@ def _parsed(line: Column) -> Column:
 
 
 def _problem(line: Column, record: Column, base64: bool) -> Column:
-    """Why a line is not a record; null when it is one."""
+    """STRING: why a line is not a record; null if it is one."""
     checks = [
         (~F.is_valid_utf8(line), "the line is not valid UTF-8"),
         (

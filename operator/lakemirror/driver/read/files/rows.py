@@ -1,4 +1,4 @@
-"""Files of rows as a source of records: which table, place and offset each row has."""
+"""Files of rows as a source of records: the table, place and offset of each row."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ SUFFIXES: Final = {
     "parquet": (".parquet",),
     "avro": (".avro",),
 }
-"""By format, the names of files that are taken from a folder."""
+"""The suffixes of files that are taken from a folder, by format."""
 
 
 class Reader(Protocol):
-    """How the files of one format are read."""
+    """Reads the files of one format."""
 
     def why_not(self, name: str) -> str | None:
-        """Why a file cannot be read now; None if it can. Raises FileNotFoundError and PermissionError."""
+        """Return why a file cannot be read now, or None if it can.
+
+        Raises FileNotFoundError and PermissionError.
+        """
 
     def room(self, entry: Entry) -> int | None:
-        """How many offsets the rows of a file take at most; None where records have offsets."""
+        """Return the maximum number of offsets that a file's rows need, or None if records have offsets."""
 
     def read(self, files: Sequence[InputFile]) -> DataFrame:
-        """The records of files, as RAW."""
+        """Return the records of files, as RAW."""
 
     def damage(self, file: InputFile) -> str | None:
-        """What keeps a file from being read to its end; None where nothing does."""
+        """Return what prevents a file from being read to its end, or None if nothing does."""
 
 
 def reader_of(
@@ -57,8 +60,9 @@ def reader_of(
     optional: str | None,
     table_of: Callable[[str], str],
 ) -> Reader:
-    """The reader of the source's format. ``optional`` is the column that a row of CSV without header may
-    lack.
+    """Return the reader for the source's format.
+
+    ``optional`` is the column that a row of CSV without header may lack.
     """
     if source.format == "records":
         return _Records(spark, inputs, base64=base64)
@@ -97,7 +101,7 @@ class _Records:
 
 
 class _Texts:
-    """Rows of text, read by ``rows_of`` places."""
+    """Rows of text. ``rows_of`` reads files by URI."""
 
     def __init__(
         self,
@@ -109,7 +113,7 @@ class _Texts:
         self._spark, self._inputs, self._table_of = spark, inputs, table_of
         self._rows_of = rows_of
         self._sizes: dict[str, int] = {}
-        """Bytes of compressed files that were looked at, uncompressed."""
+        """The uncompressed sizes, in bytes, of compressed files that were examined."""
 
     def why_not(self, name: str) -> str | None:
         if not name.endswith(".gz"):
@@ -160,7 +164,7 @@ class _Typed:
         except NotReadable as error:
             return f"it cannot be read: {error}"
         except (PySparkException, Py4JJavaError) as error:
-            # Its bytes can be had, and so it is not the place where it stands that fails.
+            # Its bytes can be read, so the failure is not that of its storage.
             if "FAILED_READ_FILE" in str(error) and self._is_there(file):
                 return f"it is damaged: {cause_of(error)}"
         return None
@@ -176,8 +180,9 @@ def _as_records(
     files: Sequence[InputFile],
     found: DataFrame,
 ) -> DataFrame:
-    """RAW records of rows (file, row, value, problem): the topic is the table that the file's place names,
-    and the offset grows with each row and file.
+    """Return RAW records of rows (file, row, value, problem).
+
+    The topic is the table that the file's place names. The offset increases with each row and file.
     """
     places = [place_of(spark, inputs.uri(each.name)) for each in files]
     listed = [
@@ -185,7 +190,7 @@ def _as_records(
     ]
     columns = "file STRING, topic STRING, start BIGINT, mtime BIGINT, sha256 STRING"
     of_file = spark.createDataFrame(listed, columns)
-    # Hadoop writes local places with one slash or with three.
+    # Hadoop writes local URIs with one slash or with three.
     file = F.regexp_replace("file", "^file:/+", "file:///")
     known = found.withColumn("file", file).join(F.broadcast(of_file), "file", "left")
     unknown = F.raise_error(F.concat(F.lit("no such file in the batch: "), "file"))
@@ -206,6 +211,6 @@ def _as_records(
 
 
 def place_of(spark: SparkSession, uri: str) -> str:
-    """The place of a file, as the column ``file`` of its rows tells it."""
+    """Return the place of a file, as it appears in the column ``file`` of its rows."""
     files, path = file_system(spark, uri)
     return re.sub("^file:/+", "file:///", str(files.makeQualified(path).toUri().toString()))

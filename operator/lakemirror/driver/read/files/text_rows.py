@@ -1,6 +1,6 @@
-"""Rows of text files: JSON Lines, and CSV.
+"""Rows of text files: JSON Lines and CSV.
 
-A row becomes a document of JSON, and what is wrong with a line its ``problem``, beside its bytes.
+A row becomes a JSON document. If a line is wrong, the reason is in ``problem``, beside its bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lakemirror.driver.read import rows
 from lakemirror.driver.read.files.lines import lines
 
 _LONGEST: Final = 20_000_000
-"""Characters of a record of CSV. With more, a quote was opened by mistake."""
+"""The maximum number of characters in a CSV record. If there are more, a quote was opened by mistake."""
 _NOT_UTF8: Final = "the line is not valid UTF-8: convert the file"
 _QUOTE: Final = "a quote is not closed, or stands within a field that does not begin with one"
 
 
 def json_rows(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
-    """file, row, value (BINARY) and problem of files of JSON Lines; blank lines are left out.
+    """Return (file, row, value (BINARY), problem) of JSON Lines files. Blank lines are left out.
 
-    Whether a line is the JSON that it should be, its envelope says.
+    The envelope decides whether a line is the expected JSON.
     """
     line = _without_mark(F.col("line"))
     found = lines(spark, uris).withColumn("line", line).where(F.col("line").rlike(r"\S"))
@@ -41,10 +41,11 @@ def json_rows(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
 def csv_rows(
     spark: SparkSession, uris: Sequence[str], form: CsvFormat, optional: str | None = None
 ) -> DataFrame:
-    """file, row, value (BINARY: a document with its schema, all texts) and problem of files of CSV.
+    """Return (file, row, value, problem) of CSV files.
 
-    ``row`` is the number of a record's first line. Blank lines and headers are left out. Without header,
-    a record may lack the column ``optional``.
+    ``value`` (BINARY) is a document with its schema, in which every value is text. ``row`` is the number of a
+    record's first line. Blank lines and headers are left out. Without header, a record may lack the column
+    ``optional``.
     """
     read = lines(spark, uris).withColumn("line", _without_mark(F.col("line")))
     known = read.agg(
@@ -67,21 +68,21 @@ def csv_rows(
 
 
 def _without_mark(line: Column) -> Column:
-    """The line without the byte order mark that may begin a file."""
+    """STRING: the line without a byte order mark at the start of the file."""
     marked = (F.col("row") == 0) & line.startswith("\ufeff")
     return F.when(marked, F.substr(line, F.lit(2))).otherwise(line)
 
 
 def _is_odd(line: Column) -> Column:
-    """BOOLEAN: the line has an odd number of quotes, so that its record does not end with it."""
+    """BOOLEAN: whether the line has an odd number of quotes, so that its record does not end with it."""
     return (F.length(line) - F.length(F.replace(line, F.lit('"')))) % 2 == 1
 
 
 def _joined(read: DataFrame) -> DataFrame:
-    """Lines that a line break within quotes parts, as one; ``row`` is that of the first.
+    """Join lines that are separated by a line break within quotes. ``row`` is that of the first.
 
-    What would not end, or only after a very long text, is left as it is: then one quote is wrong, and the
-    lines after it are not.
+    A record that would not end, or only after a very long text, is left as it is: then one quote is wrong,
+    but the lines after it are not.
     """
     before = Window.partitionBy("file").orderBy("row").rowsBetween(Window.unboundedPreceding, -1)
     so_far = Window.partitionBy("file").orderBy("row").rowsBetween(Window.unboundedPreceding, 0)
@@ -104,7 +105,7 @@ def _joined(read: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The columns of a file, of which a record may lack one; or what is wrong with its header."""
+    """The columns of a file, one of which a record may lack, or the problem with its header."""
 
     columns: tuple[str, ...]
     optional: str | None = None
@@ -112,7 +113,7 @@ class _Layout:
 
     @property
     def variants(self) -> list[tuple[str, ...]]:
-        """The columns of a record, by their number."""
+        """The possible columns of a record, which differ in their number."""
         if self.optional not in self.columns:
             return [self.columns]
         return [self.columns, tuple(name for name in self.columns if name != self.optional)]
@@ -121,7 +122,7 @@ class _Layout:
 def _with_headers(
     spark: SparkSession, read: DataFrame, form: CsvFormat, headers: Mapping[str, str]
 ) -> DataFrame:
-    """Each record with the columns of its file's header."""
+    """Return each record with the columns of its file's header."""
     texts = sorted(set(headers.values()))
     numbers = {text: number for number, text in enumerate(texts)}
     layouts = [_layout_of(text, form.delimiter) for text in texts]
@@ -145,7 +146,7 @@ def _layout_of(header: str, delimiter: str) -> _Layout:
 
 
 def _parsed(read: DataFrame, form: CsvFormat, layouts: Sequence[_Layout], chosen: Column) -> DataFrame:
-    """The documents of records, each by the layout whose number is ``chosen``."""
+    """Return the documents of records, each with the layout whose number is ``chosen``."""
     values = F.transform("fields", lambda field: _value(field, form.null_value))
     size, many = F.size("fields"), len(layouts) > 1
     problem, value = _nothing(), _nothing()
@@ -171,7 +172,7 @@ def _parsed(read: DataFrame, form: CsvFormat, layouts: Sequence[_Layout], chosen
 
 
 def _by_layout(layout: _Layout, size: Column) -> tuple[Column, Column]:
-    """What is wrong with a record of this layout, and its document."""
+    """Return what is wrong with a record of this layout, and its document."""
     if layout.problem is not None:
         return F.lit(layout.problem), _nothing()
     document = _nothing()
@@ -188,7 +189,7 @@ def _by_layout(layout: _Layout, size: Column) -> tuple[Column, Column]:
 
 
 def _fields(record: Column, delimiter: str) -> Column:
-    """ARRAY: the fields as they are written. Of what is not CSV, something is missing."""
+    """ARRAY: the fields as they are written. If the record is not valid CSV, parts of it are missing."""
     d = f"\\x{{{ord(delimiter):x}}}"
     quoted, plain = r'"[^"]*+(?:""[^"]*+)*+"', rf'(?!")[^{d}]*+'
     pattern = rf"{d}({quoted}(?={d}|\z)|{plain})"
@@ -196,7 +197,7 @@ def _fields(record: Column, delimiter: str) -> Column:
 
 
 def _value(field: Column, null_value: str) -> Column:
-    """A field without its quotes; null where it stands for that."""
+    """STRING: a field without its quotes, or null if it represents null."""
     inner = F.substr(field, F.lit(2), F.length(field) - 2)
     text = F.replace(inner, F.lit('""'), F.lit('"'))
     return F.when(field.startswith('"'), text).when(field != null_value, field)

@@ -1,4 +1,4 @@
-"""Rows of Parquet and Avro: each becomes a document with its schema (`lakemirror.driver.read.rows`)."""
+"""Rows of Parquet and Avro files. Each becomes a document with its schema (`lakemirror.driver.read.rows`)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ _ROW_METADATA: Final = "org.apache.spark.sql.parquet.row.metadata"
 
 
 class NotReadable(Exception):
-    """A file is not of its format, or has a type that cannot be mirrored; the message says which."""
+    """A file is not of its format, or has a type that cannot be mirrored. The message says which."""
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """The types of a file, and how its rows are numbered: below ``room``, and those of a block of bytes of an
-    Avro file from ``per_byte`` times its first byte on.
+    """The types of a file, and how its rows are numbered.
+
+    Row numbers are below ``room``. In an Avro file, those of a block of bytes start at ``per_byte`` times its
+    first byte.
     """
 
     schema: StructType
@@ -43,7 +45,10 @@ class Inspected:
 
 
 class TypedFiles:
-    """Files of one format. Reads their footers and headers; a schema that many have is told from one."""
+    """Files of one format.
+
+    Reads their footers and headers, and determines a schema that many files share from only one of them.
+    """
 
     def __init__(self, spark: SparkSession, form: Format) -> None:
         self._spark, self._form = spark, form
@@ -52,7 +57,7 @@ class TypedFiles:
         self._inspected: dict[str, tuple[tuple[int, int], Inspected]] = {}
 
     def inspect(self, uri: str) -> Inspected:
-        """What a file holds. Raises NotReadable, FileNotFoundError and PermissionError."""
+        """Return what a file contains. Raises NotReadable, FileNotFoundError and PermissionError."""
         files, path = file_system(self._spark, uri)
         try:
             if not files.exists(path):
@@ -81,7 +86,7 @@ class TypedFiles:
         return Inspected(schema, size * per_byte + count + 1, per_byte)
 
     def read(self, uris: Sequence[str]) -> DataFrame:
-        """file, row, value (BINARY) and problem of files."""
+        """Return (file, row, value (BINARY), problem) of files."""
         groups: dict[tuple[str, int], tuple[Inspected, list[str]]] = {}
         for uri in uris:
             told = self.inspect(uri)
@@ -113,7 +118,7 @@ class TypedFiles:
         return (chosen if schema is None else chosen.schema(schema)).load([literal(uri) for uri in uris])
 
     def _parquet(self, files: Any, path: Any) -> tuple[str, int]:
-        """What tells the schema of a file from others, and how many rows it has."""
+        """Return a text that identifies a file's schema, and the number of its rows."""
         hadoop = "org.apache.parquet.hadoop"
         source = self._java(f"{hadoop}.util.HadoopInputFile").fromPath(path, files.getConf())
         reader = self._java(f"{hadoop}.ParquetFileReader").open(source)
@@ -125,7 +130,7 @@ class TypedFiles:
             reader.close()
 
     def _avro(self, files: Any, path: Any) -> tuple[str, int]:
-        """The same. All blocks are read, so that one that is cut off or damaged is noticed."""
+        """Return the same as `_parquet`. Reads all blocks, so that a truncated or damaged one is noticed."""
         source = self._java("org.apache.avro.mapred.FsInput")(path, files.getConf())
         any_schema = self._java("org.apache.avro.generic.GenericDatumReader")()
         reader = self._java("org.apache.avro.file.DataFileReader")(source, any_schema)

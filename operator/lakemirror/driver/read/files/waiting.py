@@ -1,4 +1,4 @@
-"""Files that cannot be read now, and why: still being copied, cut off, of another format, not allowed."""
+"""Files that cannot be read now, and why: being copied, truncated, of another format, or not permitted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ CUT_OFF = "it is not a complete gzip stream"
 NO_END = "its last line has no end"
 UNREADABLE = "this user may not read it"
 SETTLE_SECONDS = 5.0
-"""For how long a file whose last line has no end has to stay as it is until it is taken."""
+"""How long a file whose last line has no end must stay unchanged before it is read, in seconds."""
 PATIENCE_SECONDS, PATIENCE_ONCE_SECONDS = 60.0, 10.0
-"""For how long a file that cannot be read has to stay as it is until it is reported, and a run once fails."""
+"""How long an unreadable file must stay unchanged before it is reported, in seconds.
+
+The second value applies to a run with ``once``, which then fails.
+"""
 
 
 class InputIncomplete(LakemirrorError):
-    """Files are cut off, or cannot be read; all others are applied."""
+    """Files are truncated or cannot be read. All others are applied."""
 
 
 @dataclass
 class _Unready:
-    """A file that is not taken yet, and why; ``since`` when it is as it is (monotonic seconds)."""
+    """A file that is not read yet, and why.
+
+    ``since`` is when it was first seen in its current state (monotonic seconds).
+    """
 
     stamp: tuple[int, int]
     reason: str
@@ -33,15 +39,17 @@ class _Unready:
 
 
 class Waiting:
-    """The files that wait. ``why_not`` says why a file cannot be read, None if it can; ``warn`` is told of
-    those that stay as they are.
+    """The files that have to wait.
+
+    ``why_not`` returns why a file cannot be read, or None if it can. ``warn`` is called for those that stay
+    unchanged.
     """
 
     def __init__(self, why_not: Callable[[str], str | None], warn: Callable[[str], None]) -> None:
         self._why_not, self._warn = why_not, warn
         self._files: dict[str, _Unready] = {}
         self.once = False
-        """Whether this is a run once, which does not wait for long."""
+        """Whether this is a run with ``once``, which does not wait for long."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -52,11 +60,11 @@ class Waiting:
         return all(each.told for each in self._files.values())
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget the files that are not there any more."""
+        """Forget the files that no longer exist."""
         self._files = {name: each for name, each in self._files.items() if name in names}
 
     def is_ready(self, entry: Entry) -> bool:
-        """Whether a file can be read; one that cannot waits."""
+        """Return whether a file can be read. One that cannot has to wait."""
         stamp, now = (entry.size, entry.mtime), time.monotonic()
         waiting = self._files.get(entry.name)
         if waiting is None or waiting.stamp != stamp:
@@ -74,11 +82,11 @@ class Waiting:
         return True
 
     def put(self, entry: Entry, reason: str) -> None:
-        """Have a file wait that turned out to be damaged."""
+        """Make a file wait that turned out to be damaged."""
         self._files[entry.name] = _Unready((entry.size, entry.mtime), reason, time.monotonic())
 
     def require_none(self) -> None:
-        """At the end of a run once: raises InputIncomplete if there is a file that could not be read."""
+        """Raise InputIncomplete at the end of a run with ``once`` if a file could not be read."""
         if self._files:
             raise InputIncomplete(
                 "; ".join(_text(name, each.reason) for name, each in sorted(self._files.items()))
