@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
 from lakemirror.driver.record import quarantine
+from lakemirror.driver.write import writers
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, table
@@ -92,3 +93,25 @@ def test_a_batch_that_is_done_again_does_not_conflict_with_itself(
     found = spark.read.format("delta").load(mirroring.path("demo", "public", "items"))
     current = found.where("__is_current") if mode == "scd2" else found
     assert sorted((row["id"], row["v"]) for row in current.collect()) == [(1, 3), (2, 2)]
+
+
+def test_a_batch_that_is_done_again_is_found_behind_the_commits_of_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards, housekeeping and changed columns commit to a mirror, too."""
+    monkeypatch.setattr(writers, "_FIRST_LOOK", 2)
+    monkeypatch.setattr(writers, "_FURTHER", 2)
+    shop, items = Shop(), table("items", V)
+    mirroring = Mirroring(tmp_path).deliver(
+        [[*shop.create(items, id=1, v=1), *shop.create(items, id=2, v=2)]]
+    )
+    faults.arm("before-checkpoint-commit")
+    with pytest.raises(faults.InjectedCrash):
+        mirroring.run(spark)
+    mirror = mirroring.path("demo", "public", "items")
+    for number in range(5):
+        spark.sql(f"ALTER TABLE delta.`{mirror}` SET TBLPROPERTIES (number = '{number}')")
+    versions = mirroring.versions()
+    summary = mirroring.run(spark)
+    assert (summary.counts.records, summary.counts.applied) == (2, 2)
+    assert mirroring.versions() == versions

@@ -88,7 +88,7 @@ def clean() -> None:
 def _explain(message: str) -> None:
     """Tell Kubernetes, and through it the status, why this ended. Kubernetes keeps 4096 bytes."""
     with contextlib.suppress(OSError):
-        TERMINATION_LOG.write_text(message[:4000], "utf-8")
+        TERMINATION_LOG.write_bytes(message.encode()[:4096].decode(errors="ignore").encode())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from lakemirror.driver.errors import cause_of
+from lakemirror.driver.errors import CheckpointInUse, cause_of
 from lakemirror.driver.runtime.backoff import Backoff
 from lakemirror.driver.runtime.held import HeldRecords
 from lakemirror.driver.runtime.replay_requests import ReplayRequests
@@ -17,7 +17,8 @@ _LONGEST_DELAY_SECONDS = 300.0
 class BetweenBatches:
     """Serves requests for replays, repairs and reloads, retries held records, and then does ``more``.
 
-    ``warn`` receives a message if one of these fails as a whole.
+    ``warn`` receives a message if one of these fails as a whole. If another driver has taken the checkpoint,
+    they raise CheckpointInUse, which ends the run.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class BetweenBatches:
         try:
             serve()
             self._delays.forget(what)
+        except CheckpointInUse:
+            raise
         except Exception as error:
             self._delays.failed(what)
             self._warn(f"{what} could not be served: {cause_of(error)}")

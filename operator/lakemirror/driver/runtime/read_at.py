@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from lakemirror.api import AmbiguousTable, CdcPipeline
 from lakemirror.api.report import Report
 from lakemirror.api.tables import matches
-from lakemirror.driver.checkpoint.storage import Storage, open_storage
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.codes import OWN_TOPICS, Op
 from lakemirror.driver.consistent import text
 from lakemirror.driver.consistent.answer import (
@@ -39,7 +39,7 @@ from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.record.histories import histories
 from lakemirror.driver.runtime.paths import with_absolute_paths
-from lakemirror.driver.runtime.reporter import REPORT_FILE
+from lakemirror.driver.runtime.reporter import stored_report
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.verifier import chosen
 from lakemirror.driver.sequence import as_bytes
@@ -61,7 +61,7 @@ class _Known:
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> _Known:
         # In this order: what batches do in between is above the position that the report calls complete.
-        report = _report(open_storage(checkpoint, spark))
+        report = stored_report(open_storage(checkpoint, spark))
         return cls(report, quarantine.open_counts(spark, checkpoint), *histories(spark, checkpoint))
 
     def below(self, log: str | None) -> str:
@@ -202,10 +202,3 @@ def _last_read(table: MirroredTable) -> str:
     row = table.rows().where((F.col("__op") == Op.READ) | own).agg(F.max("__seq")).first()
     found = None if row is None else as_bytes(row[0])
     return BEGIN if found is None else found.hex()
-
-
-def _report(storage: Storage) -> Report | None:
-    try:
-        return Report.read(json.loads(storage.read_text(REPORT_FILE)))
-    except (FileNotFoundError, ValueError):
-        return None

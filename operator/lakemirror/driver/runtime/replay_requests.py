@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.document import iso
-from lakemirror.driver.errors import LakemirrorError, cause_of
+from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, cause_of
 from lakemirror.driver.runtime.backoff import Backoff
 
 FOLDER = "replay"
@@ -201,6 +201,8 @@ class Requests(Generic[Asked]):
             self._storage.delete(where)
             self._delays.forget(name)
             return outcome
+        except CheckpointInUse:  # the outcome is the other driver's to tell
+            raise
         except Exception as error:
             delay = self._delays.failed(name)
             message = cause_of(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Protocol
 from lakemirror.api.report import DriverPhase, Report
 from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.document import to_json
-from lakemirror.driver.errors import cause_of
+from lakemirror.driver.errors import LakemirrorError, cause_of
 
 REPORT_FILE = "progress.json"
 _log = logging.getLogger(__name__)
@@ -32,6 +33,14 @@ class FileSink:
 
     def publish(self, report: Report) -> None:
         self._storage.write_text(self._name, to_json(report.document()))
+
+
+def stored_report(storage: Storage) -> Report | None:
+    """Return the newest report beside the checkpoint, or None if none can be read."""
+    try:
+        return Report.read(json.loads(storage.read_text(REPORT_FILE)))
+    except (FileNotFoundError, ValueError, LakemirrorError):
+        return None
 
 
 class Reporter:

@@ -71,8 +71,10 @@ class Turns:
     def shared_with(self, applier: Applier) -> Iterator[None]:
         """Let another applier take turns while the context is active."""
         self._appliers.append(applier)
-        yield
-        self._appliers.remove(applier)
+        try:
+            yield
+        finally:
+            self._appliers.remove(applier)
 
     def _forget_all_but(self, applier: Applier | None) -> None:
         for each in self._appliers:

@@ -6,7 +6,6 @@ repair, which is handed to the driver that owns the checkpoint (`runtime.repair`
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from lakemirror.api import AmbiguousTable, CdcPipeline
-from lakemirror.api.report import Report
 from lakemirror.api.tables import matches
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.errors import LakemirrorError, NotAnswered, PipelineStopped, cause_of
@@ -29,7 +27,7 @@ from lakemirror.driver.runtime.paths import absolute, with_absolute_paths
 from lakemirror.driver.runtime.repair import RepairRequest
 from lakemirror.driver.runtime.repair import repair as carry_out
 from lakemirror.driver.runtime.replay_requests import ReplayOutcome
-from lakemirror.driver.runtime.reporter import REPORT_FILE
+from lakemirror.driver.runtime.reporter import stored_report
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.tables.mirror import Mirror
@@ -291,20 +289,14 @@ class Standing:
 
     def caught_up(self) -> datetime | None:
         """Return when the driver last reported that nothing is left to apply, or None if it does not."""
-        report = self._report()
+        report = stored_report(self._storage)
         return _moment(report.observed_at) if report is not None and report.caught_up else None
 
     def alive(self) -> bool:
         """Return whether a driver is running."""
-        report = self._report()
+        report = stored_report(self._storage)
         said = _moment(report.observed_at) if report is not None and report.phase not in _ENDED else None
         return said is not None and datetime.now(UTC) - said < _OLD_AFTER
-
-    def _report(self) -> Report | None:
-        try:
-            return Report.read(json.loads(self._storage.read_text(REPORT_FILE)))
-        except (FileNotFoundError, ValueError, LakemirrorError):
-            return None
 
 
 def _moment(text: str | None) -> datetime | None:

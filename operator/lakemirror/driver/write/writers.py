@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, cast
 
@@ -23,6 +23,10 @@ from lakemirror.driver.write.writer import Done, Transaction, Writer, Written
 
 SETTING: Final = "spark.lakemirror.writer"
 """A Spark setting: with the value ``merge``, every table is written with MERGE."""
+_FIRST_LOOK, _FURTHER = 50, 20
+"""How many commits are searched for a batch at first, and how many times more each time after that. Other
+shards of a mirror, housekeeping and changed columns commit, too, so nothing bounds the number.
+"""
 
 
 class DeltaWriters:
@@ -56,15 +60,26 @@ class DeltaWriters:
     def done(self, transaction: Transaction) -> Done | None:
         """Return the commit of a batch, found in the table's history."""
         batch = transaction.batch
-        commits = self._mirror.delta().history(50).where("userMetadata IS NOT NULL")
-        for row in commits.select("version", "userMetadata", "operationMetrics").collect():
-            note = json.loads(row["userMetadata"])
+        for version, note, metrics in self._notes():
             if note.get("query") != batch.query_id or note.get("batch") != batch.batch_id:
                 continue
             if self._table.shard is not None and note.get("source") != self._table.shard:
                 continue
-            return Done(int(row["version"]), note, _said(note, row["operationMetrics"] or {}))
+            return Done(version, note, _said(note, metrics))
         return None
+
+    def _notes(self) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, str]]]:
+        """Return the commits that have a note, the newest first: version, note and Delta's metrics."""
+        limit, seen = _FIRST_LOOK, 0
+        while True:
+            commits = self._mirror.delta().history(limit)
+            rows = commits.select("version", "userMetadata", "operationMetrics").collect()
+            for row in rows[seen:]:
+                if row["userMetadata"] is not None:
+                    yield int(row["version"]), json.loads(row["userMetadata"]), row["operationMetrics"] or {}
+            if len(rows) < limit:
+                return
+            limit, seen = limit * _FURTHER, len(rows)
 
 
 def _said(note: Mapping[str, Any], metrics: Mapping[str, str]) -> Written:
