@@ -29,7 +29,7 @@ class Chain:
 
     def __init__(self, spark: SparkSession, folder: Path, **settings: Any) -> None:
         self.spark, self.source, self.mirror = spark, f"{folder}/shop/orders", f"{folder}/mirror"
-        self.folder, self.settings = folder, settings
+        self.folder, self.settings, self.reset = folder, settings, ""
 
     def sql(self, *statements: str) -> Chain:
         """Run statements, in which ``t`` is the table."""
@@ -49,6 +49,7 @@ class Chain:
             "tables": [self.settings.get("table", {"source": "orders", "primaryKey": ["id"]})],
             "checkpoint": f"{self.folder}/checkpoint",
             "trigger": {"availableNow": True},
+            "spark": {"resetToken": self.reset},
         }
         head = {"apiVersion": "lakemirror.io/v1alpha1", "kind": "CdcPipeline", "metadata": {"name": "chain"}}
         return CdcPipeline.from_dict({**head, "spec": spec})
@@ -204,6 +205,34 @@ def test_a_table_that_was_made_again_is_told(spark: SparkSession, tmp_path: Path
     chain.made().sql("INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
     with pytest.raises(FeedLost, match="was deleted and made again since version 1 was read"):
         chain.run()
+
+
+def test_a_reset_reads_the_whole_table_again(spark: SparkSession, tmp_path: Path) -> None:
+    """As the error of a table that was made again, or whose changes are gone, tells its reader to do."""
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    chain.run()
+    spark.sql(f"DELETE FROM delta.`{chain.mirror}` WHERE id = 2")  # by nobody that Lakemirror knows of
+    assert chain.run().batches == 0
+    chain.reset = "again"
+    assert chain.run().counts.records == 2
+    assert [row[:2] for row in chain.rows()] == [(1, "a"), (2, "b")]
+    assert chain.run().batches == 0
+
+
+def test_a_table_that_was_made_again_is_read_after_a_reset(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path).made()
+    chain.sql("INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
+    chain.run()
+    shutil.rmtree(chain.source)
+    chain.made().sql("INSERT INTO t VALUES (1, 'z'), (3, 'c')")
+    with pytest.raises(FeedLost):
+        chain.run()
+    chain.reset = "again"
+    chain.run()
+    assert {row[:2] for row in chain.rows()} >= {(1, "z"), (3, "c")}
+    chain.sql("UPDATE t SET v = 'y' WHERE id = 1")
+    chain.run()
+    assert {row[:2] for row in chain.rows()} >= {(1, "y"), (3, "c")}
 
 
 @pytest.mark.parametrize("properties", [FEED, TRACKED], ids=["feed", "computed"])

@@ -342,6 +342,25 @@ def test_a_broken_file_does_not_keep_a_running_feed_from_others(
     assert len(setup.warnings) == 1
 
 
+@pytest.mark.parametrize("pattern", ["", "*", "*.jsonl*", "_*", "[_a]*"])
+def test_files_that_spark_takes_for_hidden_are_not_taken_for_applied(setup: Setup, pattern: str) -> None:
+    """They are names of files that are still being written, and are read under their final ones."""
+    for name in ("_a.jsonl", ".a.jsonl", "a.jsonl._COPYING_"):
+        write(setup.input / name, record(0))
+    setup.once(f"{setup.input}/{pattern}")
+    assert setup.taken.offsets == []
+    (setup.input / "_a.jsonl").rename(setup.input / "a.jsonl")
+    setup.once(f"{setup.input}/{pattern}")
+    assert setup.taken.offsets == ([] if pattern == "_*" else [[0]])
+
+
+@pytest.mark.parametrize("name", ["_a.jsonl", ".a.jsonl", "a.jsonl._COPYING_"])
+def test_a_path_to_a_hidden_file_is_refused(setup: Setup, name: str) -> None:
+    write(setup.input / name, record(0))
+    with pytest.raises(InputMissing, match=f"{name} is a hidden file, which Spark does not read"):
+        setup.once(setup.input / name)
+
+
 def test_a_touched_file_is_the_same_file(setup: Setup) -> None:
     write(setup.input / "a.jsonl", record(0))
     setup.once()

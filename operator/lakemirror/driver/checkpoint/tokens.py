@@ -18,7 +18,7 @@ from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.errors import LakemirrorError
 
 _HANDLED = "tokens.json"
-_FEEDS = ("files", "spark", "kafka", "resync")
+_FEEDS = ("files", "spark", "kafka", "changes", "resync")
 """Folders that record how far the sources have been read."""
 
 

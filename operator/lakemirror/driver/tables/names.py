@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from lakemirror.api.tables import Target
 
 _NEEDS_QUOTES = re.compile(r'[."]')
-_TAKEN = (".", "..", "_delta_log", "_samples", "_tombstones")
+_TAKEN = (".", "..", "_delta_log", "_files", "_tombstones")
 """Folder names with a meaning to file systems, Delta (`DeltaTableUtils.findDeltaTableRoot`) or mirrors."""
 
 

@@ -16,7 +16,6 @@ from lakemirror.driver.read import rows as wire
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys as key_texts
 from lakemirror.driver.tables.delta import quoted
-from lakemirror.driver.tables.tombstones import Tombstones
 from lakemirror.driver.verify.canonical import (
     by_key,
     canonical,
@@ -111,7 +110,7 @@ class Sides:
         told = self._of(canonical(self._near(stored, keys), self.compared, "__seq", "__live"), keys)
         live = by_key(told.where("__live"))
         newest = told.groupBy("key").agg(F.max("__seq").alias("seq"))
-        gone = Tombstones(self._spark, self._mirror.mirror.facts(None)).deleted()
+        gone = self._mirror.tombstones.deleted()
         if gone is not None:
             newest = newest.unionByName(self._of(gone.select("key", "seq"), keys))
         newest = newest.groupBy("key").agg(F.max("seq").alias("seq"))

@@ -56,7 +56,7 @@ from lakemirror.driver.parse.values.temporal import MICROS, MILLIS
 
 _WHOLE = r"^-?\d+$"
 _PAIR = r'^\{"scale":(-?\d{1,9}),"value":"([A-Za-z0-9+/=]*)"\}$'
-_NEGATIVE_INFINITY, _POSITIVE_INFINITY = -9223372036832400000, 9223372036825200000  # PGStatement's
+_POSITIVE_INFINITY = 9223372036825200000  # PGStatement.DATE_POSITIVE_INFINITY
 
 
 def codec_of_type(target: DataType) -> Codec:

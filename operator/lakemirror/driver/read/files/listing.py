@@ -41,13 +41,21 @@ class Inputs:
         """
         folder = self._as_folder()
         if folder is not None:
-            return [e for e in folder.list() if e.name.endswith(self._suffixes) and e.name[0] not in "_."]
+            return [e for e in folder.list() if e.name.endswith(self._suffixes) and not _is_hidden(e.name)]
         if self._many:
             return self._in_folders()
-        found = [entry for entry in self._parent.list() if fnmatch.fnmatchcase(entry.name, self._last)]
+        if _is_hidden(self._last) and not _is_pattern(self._last):
+            raise InputMissing(
+                f"spec.source.files.path: {self._path} is a hidden file, which Spark does not read: give it a "
+                "name that does not begin with _ or . nor end with ._COPYING_"
+            )
+        found = [entry for entry in self._parent.list() if self._matches(entry)]
         if not found and not (_is_pattern(self._last) and self._parent.is_folder("")):
             raise InputMissing(f"spec.source.files.path: there is no file or directory {self._path}")
         return found
+
+    def _matches(self, entry: Entry) -> bool:
+        return fnmatch.fnmatchcase(entry.name, self._last) and not _is_hidden(entry.name)
 
     def _in_folders(self) -> list[Entry]:
         if not self._parent.is_folder(""):
@@ -56,7 +64,7 @@ class Inputs:
             Entry(f"{folder}/{entry.name}", entry.size, entry.mtime)
             for folder in self._folders()
             for entry in self._parent.list(folder)
-            if fnmatch.fnmatchcase(entry.name, self._last) and entry.name[0] not in "_."
+            if self._matches(entry)
         ]
         return sorted(found, key=lambda entry: entry.name)
 
@@ -100,6 +108,14 @@ class Inputs:
 def literal(uri: str) -> str:
     """Return ``uri`` with the characters escaped that Hadoop would interpret as a pattern."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether Spark skips files of this name (HadoopFSUtils.shouldFilterOutPathName).
+
+    It would read nothing, and the file would count as applied.
+    """
+    return name[:1] in ("_", ".") or name.endswith("._COPYING_")
 
 
 def _is_pattern(text: str) -> bool:

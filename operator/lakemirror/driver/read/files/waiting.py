@@ -67,19 +67,23 @@ class Waiting:
         """Return whether a file can be read. One that cannot has to wait."""
         stamp, now = (entry.size, entry.mtime), time.monotonic()
         waiting = self._files.get(entry.name)
-        if waiting is None or waiting.stamp != stamp:
+        # A file shows no sign of a permission that is granted.
+        if waiting is None or waiting.stamp != stamp or waiting.reason == UNREADABLE:
             reason = self._reason(entry.name)
-            if reason is not None:
+            if reason is None:
+                self._files.pop(entry.name, None)
+                return True
+            if waiting is None or (waiting.stamp, waiting.reason) != (stamp, reason):
                 self._files[entry.name] = _Unready(stamp, reason, now)
                 return False
-        elif waiting.reason != NO_END or now - waiting.since < SETTLE_SECONDS:
-            patience = PATIENCE_ONCE_SECONDS if self.once else PATIENCE_SECONDS
-            if now - waiting.since >= patience and not waiting.told:
-                waiting.told = True
-                self._warn(_text(entry.name, waiting.reason))
-            return False
-        self._files.pop(entry.name, None)
-        return True
+        elif waiting.reason == NO_END and now - waiting.since >= SETTLE_SECONDS:
+            self._files.pop(entry.name, None)
+            return True
+        patience = PATIENCE_ONCE_SECONDS if self.once else PATIENCE_SECONDS
+        if now - waiting.since >= patience and not waiting.told:
+            waiting.told = True
+            self._warn(_text(entry.name, waiting.reason))
+        return False
 
     def put(self, entry: Entry, reason: str) -> None:
         """Make a file wait that turned out to be damaged."""
