@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures all parts, each in a process of its own, or those that are named."""
+"""`python -m benchmarks`: measures all parts, or those that are named, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS: dict[str, ModuleType] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Gives 1 if a part failed, whose figures stay what they were."""
+    """Measure the parts and return 1 if one failed. The figures of a failed part stay as they were."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = parser(list(PARTS))
     said = command.parse_args(given)
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(name: str, options: Options) -> None:
-    """Measure one part, and write the report anew."""
+    """Measure one part and rewrite the report."""
     print(f"{name} ...", flush=True)
     began = time.monotonic()
     figures = PARTS[name].run(options)

@@ -1,4 +1,4 @@
-"""A Kubernetes API server, as what measures the operator uses it: plain requests, many at once."""
+"""A Kubernetes API server for the benchmark of the operator: plain requests, many at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = aiohttp.ClientTimeout(total=60)
 
 
 class Refused(Exception):
-    """The API server's answer was an error."""
+    """The API server answered with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"status {status}: {text[:500]}")
@@ -29,7 +29,7 @@ class Refused(Exception):
 
 
 class Cluster:
-    """The API server that KUBECONFIG names, a context manager."""
+    """The API server that KUBECONFIG names. A context manager."""
 
     async def __aenter__(self) -> Cluster:
         configuration = Configuration()
@@ -56,7 +56,10 @@ class Cluster:
         type: str = "application/json",
         query: Mapping[str, str] | None = None,
     ) -> Object:
-        """The answer to one request; Refused if it is an error. So many at once, and no more."""
+        """Send one request and return the answer. Raises Refused if it is an error.
+
+        Only a limited number of requests are sent at once.
+        """
         url, data = f"{self._address}{path}", None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": type} if body is not None else {}
         async with (
@@ -77,7 +80,7 @@ class Cluster:
             return found
 
     async def items(self, path: str, **query: str) -> list[Object]:
-        """All items of a list, page by page."""
+        """Return all items of a list, page by page."""
         found: list[Object] = []
         more: Mapping[str, str] = {}
         while True:
@@ -88,7 +91,7 @@ class Cluster:
             more = {"continue": page["metadata"]["continue"]}
 
     async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Object]]:
-        """What changes from now on, until it is given up."""
+        """Yield what changes from now on, until the caller stops."""
         listed = await self.ask("GET", path, query={"limit": "1", **query})
         version = listed["metadata"]["resourceVersion"]
         whole = aiohttp.ClientTimeout(total=None)

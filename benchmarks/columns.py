@@ -1,4 +1,4 @@
-"""The columns of the tables that are mirrored: four, or as many as a benchmark asks for, after `id`."""
+"""The columns of the mirrored tables: after `id`, four or as many as a benchmark asks for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ FEWEST = {"owner": "string", "balance": "bigint", "tier": "string", "updated_at"
 
 
 def types_of(columns: int) -> dict[str, str]:
-    """Spark's types of so many columns. The further ones follow from the balance: numbers, texts."""
+    """Return the Spark types of this many columns.
+
+    The additional ones follow from the balance and are numbers and texts.
+    """
     kinds = ("bigint", "string")
     more = {f"extra_{n:02d}": kinds[n % 2] for n in range(columns - len(FEWEST))}
     return {**FEWEST, **more}
 
 
 def names_of(columns: int) -> tuple[str, ...]:
-    """The names of all columns, `id` included."""
+    """Return the names of all columns, including `id`."""
     return ("id", *types_of(columns))

@@ -1,4 +1,4 @@
-"""What is measured on Spark: ours, the textbook's way, and the floor below any apply."""
+"""The contenders on Spark: ours, the textbook's way, and the floor below any apply."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class Contender(Protocol):
     """Keeps tables in its own folder."""
 
     right_when_late: bool
-    """Whether its tables are right although events come late or twice."""
+    """Whether its tables are right even if events come late or twice."""
 
     def load(self, snapshot: Sequence[Path]) -> None:
-        """Mirror the first rows; not measured."""
+        """Mirror the initial rows; not measured."""
 
     def apply(self, batch: Path) -> None:
         """Apply one batch; measured."""
 
     def table(self, spark: SparkSession) -> DataFrame | None:
-        """The rows as they are now; None if they are not meant to be the source's."""
+        """Return the current rows; None if they are not meant to be the source's."""
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Stop what is still running."""
 
 
 class Ours:
-    """Lakemirror, whole: `run` goes on in a thread and takes each file as it comes.
+    """The whole of Lakemirror: `run` keeps going in a thread and takes each file as it comes.
 
-    Checkpoint, ownership, quarantine and audit are part of what is measured. `settings` are Spark's, of a
+    Checkpoint, ownership, quarantine and audit are part of what is measured. `settings` are Spark's, for a
     session of its own.
     """
 
@@ -105,7 +105,7 @@ class Ours:
 
 
 def manifest(folder: Path, load: Load) -> str:
-    """The pipeline that mirrors a load's tables from the files in `folder`/input."""
+    """Return the manifest of a pipeline that mirrors a load's tables from the files in `folder`/input."""
     types = ", ".join(f"{name}: {kind}" for name, kind in {"id": "int", **types_of(load.columns)}.items())
     columns = f"columns: {{types: {{{types}}}}}"
     tables = "\n".join(f"    - {{source: public.{name}, {columns}}}" for name in load.names)
@@ -125,7 +125,7 @@ spec:
 
 
 class Textbook:
-    """What Delta's documentation shows for change data: parse, keep the newest event of a key, MERGE."""
+    """Follows Delta's documentation for change data: parse, keep the newest event of each key, MERGE."""
 
     right_when_late = False
 
@@ -165,7 +165,7 @@ class Textbook:
 
 
 class Floor:
-    """No apply at all: parse the events and append them. Nothing on Spark that stores them can be faster."""
+    """Applies nothing: parses the events and appends them. Nothing on Spark that stores them is faster."""
 
     right_when_late = False
 
@@ -190,7 +190,7 @@ class Floor:
 
 
 def _changes(spark: SparkSession, files: Sequence[Path], columns: int, schemas: bool = False) -> DataFrame:
-    """The change events of saved records, whose values embed their schema or don't."""
+    """Return the change events of saved records, whose values may embed their schema."""
     fields = ", ".join(f"{name}: {kind}" for name, kind in types_of(columns).items())
     image = f"struct<id: int, {fields}>"
     envelope = f"op string, before {image}, after {image}, source struct<lsn: bigint, snapshot: string>"

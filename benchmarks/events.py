@@ -1,8 +1,9 @@
-"""Makes a load: tables as they are at first, and a stream of changes to them, as files of Kafka records.
+"""Makes a load: initial tables and a stream of changes to them, as files of Kafka records.
 
-Debezium's events of PostgreSQL with replica identity DEFAULT: updates carry no image from before, a delete is
-followed by a tombstone. The lsn grows strictly, transactions have several changes, topics three partitions.
-All tables share one count of keys: table n has those that leave n when divided by the number of tables.
+The records are Debezium's events for PostgreSQL with replica identity DEFAULT: updates carry no before image,
+and a delete is followed by a tombstone. The lsn grows strictly, transactions have several changes, and topics
+have three partitions. All tables share one sequence of keys: table n has those with remainder n when divided
+by the number of tables.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.rows import Row
 
 ROWS_A_FILE = 100_000
 FILES_A_BATCH = 10
-"""Of the snapshot: a million rows."""
+"""Files of the snapshot per batch: a million rows."""
 _NEWEST = 0.05
 _HOT = 0.001
 _TRIES = 50
@@ -30,7 +31,7 @@ _TRIES = 50
 
 @dataclass(frozen=True)
 class Load:
-    """How much of what. Shares are of a batch's events.
+    """The sizes of a load. Shares are of a batch's events.
 
     Late events come up to 3 batches later than they should. `hot` is the share of updates that go to one key
     in a thousand; the first `recent` batches change only the newest twentieth of the keys.
@@ -53,13 +54,13 @@ class Load:
 
     @property
     def names(self) -> list[str]:
-        """The tables."""
+        """The names of the tables."""
         return ["accounts"] if self.tables == 1 else [f"accounts_{n:03d}" for n in range(self.tables)]
 
 
 @dataclass
 class Files:
-    """Where a load lies: the snapshot, one file a batch, and the source's rows at the end (Parquet)."""
+    """The files of a load: the snapshot, one file per batch, and the source's final rows (Parquet)."""
 
     snapshot: list[Path] = field(default_factory=list)
     batches: list[Path] = field(default_factory=list)
@@ -69,7 +70,7 @@ class Files:
 def make(load: Load, folder: Path, told: int | None = None) -> Files:
     """Write the load to `folder`.
 
-    With `told` only so many of the first rows are in the snapshot, and the truth has the changed rows alone.
+    With `told`, the snapshot has only that many of the initial rows, and the truth has only the changed rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files, end = Files(truth=folder / "truth.parquet"), load.rows if told is None else told
@@ -85,7 +86,7 @@ def make(load: Load, folder: Path, told: int | None = None) -> Files:
     return files
 
 
-# The snapshot: written by Polars from the line that Python writes for a row of placeholders
+# The snapshot: Polars writes it from the line that Python makes of a row of placeholders
 
 
 def _write_snapshot(path: Path, load: Load, keys: range) -> None:
@@ -101,7 +102,7 @@ def _write_snapshot(path: Path, load: Load, keys: range) -> None:
 
 
 def _pieces(load: Load, table: str) -> list[pl.Expr]:
-    """A snapshot record's text, in pieces: as they are, and from a row's columns."""
+    """Return a snapshot record's text in pieces: literal ones, and ones from a row's columns."""
     tiers = {n: f'\\"{name}\\"' if name else "null" for n, name in enumerate(rows.TIERS)}
     tier = pl.col("tier").replace_strict(tiers, return_dtype=pl.String)
     count = pl.col("id") // load.tables
@@ -126,7 +127,7 @@ _FIRST_LSN = 24_000_000
 
 
 class _Source:
-    """The database and its connector."""
+    """Simulates the database and its connector."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -143,7 +144,7 @@ class _Source:
         self._tx, self._left, self._us = 700, 0, rows.START
 
     def batch(self, number: int) -> Iterator[str]:
-        """One batch: late records of earlier ones first, then its own, of which some are held back."""
+        """Yield one batch: late records of earlier ones first, then its own, some of which are held back."""
         self._number = number
         load, last = self.load, number + 1 == self.load.batches
         yield from [line for due, line in self._held if due <= number or last]
@@ -174,7 +175,7 @@ class _Source:
             yield self._event("u", key, "null", self._image(key))
 
     def _pick(self, hot: bool) -> int | None:
-        """A key that has a row; None where they are too few."""
+        """Return a key that has a row; None if there are too few."""
         low, high = 0, self.next
         if self._number < self.load.recent:
             low = int(high * (1 - _NEWEST))
@@ -187,7 +188,7 @@ class _Source:
         return None
 
     def _again(self) -> int:
-        """A key that had a row once; it is no longer gone."""
+        """Return a key whose row was deleted. It no longer counts as gone."""
         place = self._rnd.randrange(len(self._gone))
         self._gone[place], self._gone[-1] = self._gone[-1], self._gone[place]
         key = self._gone.pop()
@@ -239,7 +240,7 @@ class _Source:
 
 
 def _write_truth(path: Path, source: _Source, first: int) -> None:
-    """The rows of all tables: so many of those that they began with, and all that were changed since."""
+    """Write the rows of all tables: the `first` initial ones and all that were changed since."""
     touched = pl.Series("id", [*source.changed, *source.gone], dtype=pl.Int64).to_frame()
     keys = pl.int_range(0, first, eager=True).alias("id").to_frame()
     parts = [rows.firsts(keys.join(touched, on="id", how="anti"))]

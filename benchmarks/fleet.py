@@ -1,5 +1,6 @@
-"""Many pipelines on a Kubernetes cluster, and stand-ins for their drivers: pods that nobody schedules, and
-reports as drivers write them. Nothing of it needs a node.
+"""Many pipelines on a Kubernetes cluster, and stand-ins for their drivers.
+
+The stand-ins are pods that nobody schedules and reports like those of drivers. None of this needs a node.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from lakemirror.controller import names
 
 MOST = 10_000
 A_NAMESPACE = 100
-"""So many pipelines share a namespace."""
+"""The number of pipelines per namespace."""
 TABLES = 10
-"""So many tables stand in each report."""
+"""The number of tables in each report."""
 PERIOD_SECONDS = 30.0
 """How often a driver reports when nothing happens."""
 _LABEL = f"{GROUP}/benchmark"
@@ -44,12 +45,12 @@ _MADE = (
     ("v1", "events"),
     ("coordination.k8s.io/v1", "leases"),
 )
-"""What is deleted at the end in each namespace, before it, where no controller does that."""
+"""What is deleted at the end in each namespace before the namespace, in case no controller does that."""
 
 
 @dataclass
 class Mirror:
-    """One pipeline, and what is told of it. Times are those of ``time.monotonic``."""
+    """One pipeline, and what is reported about it. Times are those of ``time.monotonic``."""
 
     namespace: str
     name: str
@@ -62,14 +63,14 @@ class Mirror:
     version: int = 0
     lateness: list[float] = field(default_factory=list)
     sent: dict[int, float] = field(default_factory=dict)
-    """When which batch was reported that is not in the status yet."""
+    """When each batch was reported that is not in the status yet."""
 
     def path(self, part: str = "") -> str:
         return f"{_of(self.namespace, f'{GROUP}/{VERSION}', 'cdcpipelines')}/{self.name}{part}"
 
 
 class Fleet:
-    """So many pipelines in namespaces of their own, a context manager: at the end all of it is gone."""
+    """Pipelines in namespaces of their own. A context manager: at the end, all of it is gone."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         if number > MOST:
@@ -102,7 +103,10 @@ class Fleet:
         return list(dict.fromkeys(mirror.namespace for mirror in self.mirrors))
 
     async def _require_an_empty_cluster(self) -> None:
-        """Pipelines that are there would be measured as well, and another operator would share the work."""
+        """Raise an error if the cluster has an active operator or any pipelines.
+
+        The pipelines would be measured as well, and the operator would share the work.
+        """
         leases = await self._cluster.items(
             "/apis/coordination.k8s.io/v1/leases", fieldSelector="metadata.name=lakemirror-operator"
         )
@@ -153,14 +157,14 @@ class Fleet:
     # What a person does
 
     async def create(self, mirror: Mirror) -> None:
-        """Make the pipeline."""
+        """Create the pipeline."""
         where = mirror.path().rpartition("/")[0]
         mirror.created = time.monotonic()
         made = await self._cluster.ask("POST", where, manifest(mirror))
         mirror.generation = made["metadata"]["generation"]
 
     async def edit(self, mirror: Mirror, **spec: Any) -> float:
-        """Seconds from an edit to the status that speaks of it."""
+        """Edit the pipeline. Returns the seconds until its status reflects the edit."""
         began = time.monotonic()
         mirror.seen = None
         edited = await self._cluster.ask("PATCH", mirror.path(), {"spec": spec}, MERGE)
@@ -172,7 +176,7 @@ class Fleet:
     # What is seen
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> None:
-        """Return once it holds, which may change with each status that is written."""
+        """Wait until the condition holds. It is checked whenever a status was written."""
         async with asyncio.timeout(seconds):
             while not holds():
                 self._news.clear()
@@ -198,7 +202,7 @@ class Fleet:
     # What controllers, the kubelet and drivers do
 
     async def start(self, namespace: str) -> None:
-        """Give each pipeline of a namespace a driver's pod that runs, and its first report."""
+        """Give each pipeline of a namespace a running driver pod and its first report."""
         sets = await self._cluster.items(_of(namespace, *_SET_OF_DRIVERS))
         owners = {each["metadata"]["labels"][names.PIPELINE]: each for each in sets}
         mirrors = [mirror for mirror in self.mirrors if mirror.namespace == namespace]
@@ -216,9 +220,9 @@ class Fleet:
         await self.report(mirror)
 
     async def report(self, mirror: Mirror, *, news: bool = True) -> None:
-        """What a driver writes: of another batch, or of none, which only says that it is well.
+        """Write a driver's report: on a new batch, or on none, which only says that the driver is well.
 
-        One that has not started yet says nothing.
+        A driver that has not started yet reports nothing.
         """
         if not news and not mirror.batch:
             return
@@ -231,7 +235,7 @@ class Fleet:
 
 
 async def each(many: Sequence[Any], do: Callable[[Any], Awaitable[None]]) -> None:
-    """Do it for all, side by side; the first failure ends it."""
+    """Run `do` for all of them concurrently; the first failure ends it."""
     async with asyncio.TaskGroup() as tasks:
         for one in many:
             tasks.create_task(_awaited(do(one)))
@@ -242,7 +246,7 @@ async def _awaited(done: Awaitable[None]) -> None:
 
 
 async def paced(turns: Iterable[Callable[[], Awaitable[None]]], a_second: float) -> None:
-    """Begin so many a second, whether those before have ended or not; return when all have."""
+    """Start this many a second, whether earlier ones have ended or not; return when all have ended."""
     began = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
         for number, turn in enumerate(turns):
@@ -251,13 +255,13 @@ async def paced(turns: Iterable[Callable[[], Awaitable[None]]], a_second: float)
 
 
 def rounds(fleet: Fleet, number: int, *, news: bool) -> Iterator[Callable[[], Awaitable[None]]]:
-    """So many reports, of each pipeline in its turn."""
+    """Yield this many reports, of each pipeline in turn."""
     for index in range(number):
         yield partial(fleet.report, fleet.mirrors[index % len(fleet.mirrors)], news=news)
 
 
 def manifest(mirror: Mirror) -> Object:
-    """A pipeline of its own source, target and checkpoint, whose driver no scheduler looks at."""
+    """Return a pipeline with its own source, target and checkpoint, whose driver no scheduler looks at."""
     where = f"s3a://lake/{mirror.namespace}"
     return {
         "apiVersion": API_VERSION,
@@ -273,7 +277,7 @@ def manifest(mirror: Mirror) -> Object:
 
 
 def driver(owner: Object) -> Object:
-    """The pod that the controller of StatefulSets makes."""
+    """Return the pod that the StatefulSet controller makes."""
     template, metadata = owner["spec"]["template"], owner["metadata"]
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
     reference |= {name: metadata[name] for name in ("name", "uid")}
@@ -282,7 +286,7 @@ def driver(owner: Object) -> Object:
 
 
 def running() -> Object:
-    """What the kubelet says of a driver that runs."""
+    """Return what the kubelet says about a running driver."""
     now = _now()
     container = {
         "name": "driver",
@@ -301,7 +305,7 @@ def running() -> Object:
 
 
 def progress(mirror: Mirror) -> Object:
-    """A driver's report, of all that is applied."""
+    """Return a driver's report that all is applied."""
     batch, now = mirror.batch, mirror.committed
     counts = {"records": 1000 * batch, "applied": 1000 * batch, "inserted": 1000 * batch}
     tables = [

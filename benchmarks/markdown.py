@@ -1,4 +1,4 @@
-"""Tables of Markdown."""
+"""Markdown tables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _EQUAL = {True: "yes", False: "no", None: "-"}
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text and whose others are numbers."""
+    """Return a table whose first column is text and whose others are numbers."""
     marks = ["---", *("---:" for _ in header[1:])]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, marks, *rows))
 
 
 def lane_table(lanes: Sequence[Mapping[str, Any]], reference: str = OURS) -> str:
-    """Lanes of one race, beside one of them."""
+    """Return a table of the lanes of one race, compared with one of them."""
     header = ("", "s a batch", "quartiles", "events/s", "CPU s", f"{reference} by this", "equal")
     beside = next(lane for lane in lanes if lane["name"] == reference)
     return table(header, [_lane_row(lane, beside) for lane in lanes])

@@ -1,4 +1,4 @@
-"""What the command line says, and what all parts do with it."""
+"""The options of the command line, and what all parts do with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakemirror.driver.runtime.session import create_session as create_session
 _QUICK_ROWS, _QUICK_BATCH, _QUICK_WARM, _QUICK_COLD = 2_000, 200, 2, 1
 _COLD = 3
 JAVA_OF_SHORT_RUNS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-"""As scripts/demo has them: such runs gain nothing from code that is compiled well."""
+"""As in scripts/demo: short runs gain nothing from well-compiled code."""
 _SPARK_OF_SHORT_RUNS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -31,7 +31,7 @@ _PACKAGES = ("lakemirror", "pyspark", "delta-spark", "pyarrow", "deltalake", "po
 
 @dataclass(frozen=True)
 class Options:
-    """`rows`, `batch`, `warm` and `cold` are what was asked for in place of a part's own sizes."""
+    """`rows`, `batch`, `warm` and `cold`, if given, replace a part's own sizes."""
 
     quick: bool
     rows: int | None
@@ -50,25 +50,25 @@ class Options:
     pipelines: list[int] | None
 
     def rows_or(self, full: int) -> int:
-        """How many rows a table has at first."""
+        """Return how many rows a table has initially."""
         return self.rows or (min(full, _QUICK_ROWS) if self.quick else full)
 
     def batch_or(self, full: int) -> int:
-        """How many events a batch has."""
+        """Return how many events a batch has."""
         return self.batch or (min(full, _QUICK_BATCH) if self.quick else full)
 
     def batches_or(self, full: int = 15, cold: int = _COLD) -> int:
-        """How many batches there are: so many that count, and the cold ones before."""
+        """Return how many batches there are: those that count, and the cold ones before them."""
         warm = self.warm or (min(full, _QUICK_WARM) if self.quick else full)
         return self.cold_or(cold) + warm
 
     def cold_or(self, full: int = _COLD) -> int:
-        """How many batches come before those that count."""
+        """Return how many batches come before those that count."""
         return self.cold if self.cold is not None else min(full, _QUICK_COLD) if self.quick else full
 
     @contextmanager
     def folder(self, name: str) -> Iterator[Path]:
-        """An empty folder, removed at the end."""
+        """Create an empty folder, and remove it at the end unless it is to be kept."""
         folder = (self.work / name).absolute()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -80,12 +80,12 @@ class Options:
 
     @property
     def spark_settings(self) -> dict[str, str]:
-        """Spark's settings, beside those that the driver makes itself."""
+        """Spark settings in addition to those that the driver makes itself."""
         return {"spark.driver.memory": self.memory, **(_SPARK_OF_SHORT_RUNS if self.quick else {})}
 
     @contextmanager
     def session(self, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
-        """A session as `lakemirror run` makes it, with further settings of Spark."""
+        """Create a session like that of `lakemirror run`, with further Spark settings."""
         spark = create_session("lakemirror-benchmark", {**self.spark_settings, **settings})
         try:
             yield spark
@@ -94,7 +94,10 @@ class Options:
 
 
 def parser(parts: Sequence[str]) -> argparse.ArgumentParser:
-    """The command line. Its result has, beside the options, `part`: the names of the parts."""
+    """Return the parser of the command line.
+
+    Its result has, besides the options, `part`: the names of the parts.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measures, and writes RESULTS.md, RESULTS.json and plots. Without a part: all of them.",
@@ -120,7 +123,7 @@ def parser(parts: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def options_of(said: argparse.Namespace) -> Options:
-    """The options that a command line has. Quick ones have Java compile quickly instead of well."""
+    """Return the options of a parsed command line. Quick ones make Java compile quickly instead of well."""
     if said.quick:
         os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OF_SHORT_RUNS)
     values = {name: value for name, value in vars(said).items() if name != "part"}
@@ -130,7 +133,7 @@ def options_of(said: argparse.Namespace) -> Options:
 
 
 def environment(memory: str) -> dict[str, str]:
-    """What the figures depend on."""
+    """Return what the figures depend on."""
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     about = {
         "machine": f"{len(os.sched_getaffinity(0))} cores ({_processor()}), {pages / 2**30:.0f} GiB",

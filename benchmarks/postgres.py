@@ -1,4 +1,4 @@
-"""A table in PostgreSQL that Debezium watches: by way of psql and of Connect's REST API."""
+"""A PostgreSQL table that Debezium captures, through psql and Connect's REST API."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class SourceMissing(Exception):
-    """Something that a source consists of is not there."""
+    """A component of the source is missing."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where PostgreSQL, Kafka and Kafka Connect are: host:port each. The database's user is `cdc`."""
+    """Where PostgreSQL, Kafka and Kafka Connect are, as host:port. The database user is `cdc`."""
 
     postgres: str
     kafka: str
     connect: str
     prefix: str = field(default_factory=lambda: f"{NAME}_{int(time.time())}")
-    """Of the topics: no run reads what is left of another."""
+    """The prefix of the topics. It is new for each run, so that no run reads what another one left."""
 
     @property
     def topic(self) -> str:
-        """Where the changes of the table come."""
+        """The topic of the table's changes."""
         return f"{self.prefix}.public.orders"
 
     def require(self) -> None:
-        """Raise SourceMissing unless all of it can be reached."""
+        """Raise SourceMissing unless all components can be reached."""
         for name, place in (("PostgreSQL", self.postgres), ("Kafka", self.kafka), ("Connect", self.connect)):
             host, _, port = place.rpartition(":")
             try:
@@ -52,7 +52,7 @@ class Source:
 
     @contextmanager
     def table(self) -> Iterator[None]:
-        """A database with an empty table `orders`, streamed to one partition; dropped at the end."""
+        """Create a database with an empty table `orders`, streamed to one partition; drop it at the end."""
         self._drop()
         self._sql(f"CREATE DATABASE {NAME}", "postgres")
         try:
@@ -65,7 +65,7 @@ class Source:
             self._delete_topic()
 
     def client(self) -> subprocess.Popen[str]:
-        """A psql that takes statements, each a transaction, and prints what they return."""
+        """Start a psql that takes statements, each a transaction, and prints what they return."""
         return subprocess.Popen(
             self._psql(NAME), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -96,7 +96,7 @@ class Source:
         }
 
     def _drop(self) -> None:
-        """Remove connector, slot and database, where they are there."""
+        """Remove the connector, slot and database, if they exist."""
         if self._call("GET", f"/connectors/{NAME}") is not None:
             self._call("PUT", f"/connectors/{NAME}/stop")
             self._until(self._is_stopped, "the connector does not stop")
@@ -135,7 +135,7 @@ class Source:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def _call(self, method: str, path: str, body: object = None) -> dict[str, dict[str, str]] | None:
-        """What Connect answers; None for nothing, and for what is not there."""
+        """Send a request to Connect and return the answer, or None if it is empty or nothing is found."""
         data = None if body is None else json.dumps(body).encode()
         head = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"http://{self.connect}{path}", data, head, method=method)

@@ -1,4 +1,4 @@
-"""What processes use, as Linux tells, and Spark's JVM as it tells itself."""
+"""What processes use, according to Linux and to Spark's JVM."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pyspark.sql import SparkSession
 
 
 def jvm(spark: SparkSession) -> int:
-    """The id of the session's JVM."""
+    """Return the process ID of the session's JVM."""
     assert spark._jvm is not None
     return int(spark._jvm.java.lang.ProcessHandle.current().pid())
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds that cores have worked for a process."""
+    """Return the CPU seconds that a process has used."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mib(pid: int) -> float:
-    """A process's resident memory."""
+    """Return a process's resident memory in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
 def collect_garbage(spark: SparkSession) -> None:
-    """Have the JVM collect all of its garbage."""
+    """Make the JVM collect all of its garbage."""
     assert spark._jvm is not None
     spark._jvm.java.lang.System.gc()
 
 
 def heap_mib(spark: SparkSession) -> float:
-    """What the JVM's heap has in use."""
+    """Return how much of the JVM's heap is in use, in MiB."""
     assert spark._jvm is not None
     memory = spark._jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
     return float(memory.getHeapMemoryUsage().getUsed()) / 2**20

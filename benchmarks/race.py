@@ -1,6 +1,7 @@
-"""Several contenders side by side: each batch in turn by all of them, in an order that rotates.
+"""Runs several contenders side by side: all of them take each batch, in an order that rotates.
 
-So what else the machine does hits them alike. At the end their tables are compared with the source's rows.
+So whatever else the machine does affects them alike. At the end, their tables are compared with the source's
+rows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MERGE = {"spark.lakemirror.writer": "merge"}
 
 
 def ours(settings: Mapping[str, str]) -> Make:
-    """Lakemirror with Spark's settings."""
+    """Return a factory of Lakemirror contenders with these Spark settings."""
     return lambda spark, folder, load: Ours(spark, folder, load, settings)
 
 
@@ -44,12 +45,12 @@ CONTENDERS: dict[str, Make] = {
 
 
 class WrongResult(Exception):
-    """A contender's table is not the source's: its speed means nothing."""
+    """A contender's table is not the source's, so its speed means nothing."""
 
 
 @dataclass
 class Lane:
-    """A contender, the load it gets, and its seconds and CPU seconds by batch, the first of them cold."""
+    """A contender, its load, and its seconds and CPU seconds per batch; the first `cold` do not count."""
 
     name: str
     load: Load
@@ -61,7 +62,7 @@ class Lane:
     equal: bool | None = None
 
     def figures(self) -> dict[str, Any]:
-        """What the report needs."""
+        """Return what the report needs."""
         return {
             "name": self.name,
             "load": asdict(self.load),
@@ -73,7 +74,7 @@ class Lane:
 
 
 def lanes(spark: SparkSession, folder: Path, load: Load, made: Mapping[str, Make], cold: int) -> list[Lane]:
-    """A lane for each contender, all with the same load, which is made here and not loaded yet."""
+    """Return a lane for each contender, all with the same load, which is made here but not loaded yet."""
     files = make_load(load, folder / "load")
     folders = [folder / f"contender-{number}" for number in range(len(made))]
     return [
@@ -83,7 +84,7 @@ def lanes(spark: SparkSession, folder: Path, load: Load, made: Mapping[str, Make
 
 
 def race(spark: SparkSession, starters: Sequence[Lane]) -> list[dict[str, Any]]:
-    """Load all, apply all batches, check and close. Gives the lanes' figures. Raises WrongResult."""
+    """Load all, apply all batches, check and close. Returns the lanes' figures. Raises WrongResult."""
     try:
         for lane in starters:
             lane.contender.load(lane.files.snapshot)
@@ -100,7 +101,7 @@ def race(spark: SparkSession, starters: Sequence[Lane]) -> list[dict[str, Any]]:
 
 def _take_turn(spark: SparkSession, lane: Lane, number: int) -> None:
     batch = lane.files.batches[number]
-    processes.collect_garbage(spark)  # nobody pays for what others left
+    processes.collect_garbage(spark)  # so that nobody pays for what others left
     cpu, began = _cpu_seconds(spark), time.perf_counter()
     lane.contender.apply(batch)
     done = time.perf_counter()
@@ -109,9 +110,9 @@ def _take_turn(spark: SparkSession, lane: Lane, number: int) -> None:
 
 
 def work_afterwards(spark: SparkSession, done: float) -> float:
-    """Waits until Spark has had no job for a while; seconds for which it still had some.
+    """Wait until Spark has had no job for a while. Returns the seconds for which it still had some.
 
-    What a contender does between batches belongs to its time.
+    What a contender does between batches counts as its time.
     """
     busy, tracker = done, spark.sparkContext.statusTracker()
     while time.perf_counter() - busy < _QUIET_SECONDS:
@@ -122,7 +123,7 @@ def work_afterwards(spark: SparkSession, done: float) -> float:
 
 
 def _cpu_seconds(spark: SparkSession) -> float:
-    """Seconds that cores have worked so far, for this process and its JVM."""
+    """Return the CPU seconds that this process and its JVM have used so far."""
     return time.process_time() + processes.cpu_seconds(processes.jvm(spark))
 
 
@@ -136,13 +137,13 @@ def _check(spark: SparkSession, lane: Lane) -> None:
 
 
 def is_source(spark: SparkSession, table: DataFrame, load: Load, truth: Path) -> bool:
-    """Whether a table has the source's rows at the end, by count and checksum."""
+    """Return whether a table has the source's final rows, by count and checksum."""
     columns = names_of(load.columns)
     return checksum(table, columns) == checksum(spark.read.parquet(str(truth)), columns)
 
 
 def checksum(table: DataFrame, columns: Sequence[str]) -> tuple[int, int]:
-    """Count of rows, and the sum of their hashes, whatever their order."""
+    """Return the number of rows and the sum of their hashes, independent of their order."""
     hashed = table.select(F.xxhash64(*columns).cast("decimal(38,0)").alias("hash"))
     row = hashed.agg(F.count("*"), F.sum("hash")).first()
     assert row is not None
@@ -150,10 +151,10 @@ def checksum(table: DataFrame, columns: Sequence[str]) -> tuple[int, int]:
 
 
 def warm(lane: Mapping[str, Any], what: str = "seconds") -> list[float]:
-    """What a lane's figures say of the batches that count."""
+    """Return a lane's figures for the batches that count."""
     return list(lane[what][lane["cold"] :])
 
 
 def median(lane: Mapping[str, Any], what: str = "seconds") -> float:
-    """The median of the batches that count."""
+    """Return the median of the batches that count."""
     return statistics.median(warm(lane, what))

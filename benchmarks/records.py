@@ -1,6 +1,7 @@
 """Kafka records as Debezium's PostgreSQL connector makes them, as lines of text.
 
-Pieces are put together as text, for speed: what a function takes is JSON already where it says so.
+They are put together as text, for speed. Where a docstring says that an argument is JSON, it already is JSON
+text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PARTITIONS = 3
 
 @dataclass(frozen=True)
 class Change:
-    """What an event says beside its row. `at` is in microseconds; `sequence` is the text Debezium gives."""
+    """What an event says besides its row. `at` is in microseconds; `sequence` is Debezium's text."""
 
     table: str
     op: str
@@ -33,13 +34,16 @@ def topic_of(table: str) -> str:
 
 
 def image(key: object, values: Sequence[str]) -> str:
-    """A row as JSON, from the JSON of its values after the key, in the order of the columns."""
+    """Return a row as JSON, from the JSON of its values after the key, in column order."""
     named = zip(types_of(len(values)), values, strict=True)
     return f'{{"id":{key},' + ",".join(f'"{name}":{value}' for name, value in named) + "}"
 
 
 def value(change: Change, before: str, after: str, columns: int | None) -> str:
-    """An event as JSON, from the JSON of its images. With `columns` (how many) their schema is embedded."""
+    """Return an event as JSON, from the JSON of its images.
+
+    With `columns` (how many), their schema is embedded.
+    """
     us, ms, later = change.at, change.at // 1000, change.at + 90_123
     payload = (
         f'{{"before":{before},"after":{after},"source":{{"version":"3.7.0.Final","connector":"postgresql",'
@@ -53,13 +57,13 @@ def value(change: Change, before: str, after: str, columns: int | None) -> str:
 
 
 def key_text(table: str, key: object, schemas: bool) -> str:
-    """A record's key as JSON."""
+    """Return a record's key as JSON."""
     text = f'{{"id":{key}}}'
     return _with_schema(key_schema(table), text) if schemas else text
 
 
 def line(table: str, place: tuple[object, object], at: int, key: str, value: str | None) -> str:
-    """A record as a line of a file; `place` is its partition and offset."""
+    """Return a record as a line of a file; `place` is its partition and offset."""
     partition, offset = place
     written = "null" if value is None else json.dumps(value, ensure_ascii=False)
     return (
@@ -69,7 +73,7 @@ def line(table: str, place: tuple[object, object], at: int, key: str, value: str
 
 
 def iso(us: int) -> str:
-    """A time of so many microseconds, as Debezium's ZonedTimestamp."""
+    """Format a time in microseconds as Debezium's ZonedTimestamp."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(us // 1_000_000)) + f".{us % 1_000_000:06d}Z"
 
 
@@ -81,14 +85,14 @@ _cache: dict[tuple[str, int], str] = {}
 
 
 def envelope_schema(table: str, columns: int) -> str:
-    """The schema of a table's events as JSON; made once."""
+    """Return the schema of a table's events as JSON. It is built once."""
     if (table, columns) not in _cache:
         _cache[table, columns] = json.dumps(_envelope(topic_of(table), columns), separators=(",", ":"))
     return _cache[table, columns]
 
 
 def key_schema(table: str) -> str:
-    """The schema of a table's keys as JSON."""
+    """Return the schema of a table's keys as JSON."""
     if (table, 0) not in _cache:
         struct = _struct(f"{topic_of(table)}.Key", [_field("id", "int32", False)], optional=False)
         _cache[table, 0] = json.dumps(struct, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""RESULTS.md, from the figures of all parts that were measured."""
+"""Writes RESULTS.md from the figures of all measured parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOT_RUN = "Not run beside them, because they were not set up: Spark's AutoCDC, 
 
 
 def store(folder: Path, part: str, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a part's figures beside those of the others in RESULTS.json, and give all."""
+    """Store a part's figures next to those of the others in RESULTS.json, and return all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "RESULTS.json"
     parts: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
@@ -33,7 +33,7 @@ def write(folder: Path, modules: Mapping[str, ModuleType], parts: Mapping[str, A
 
 
 def document(modules: Mapping[str, ModuleType], parts: Mapping[str, Any]) -> str:
-    """The whole text: what the figures depend on, then a section for each part that was measured."""
+    """Return the whole text: what the figures depend on, then a section for each measured part."""
     sections = [
         "# Results",
         f"`python -m benchmarks` measures and writes this; raw figures are in RESULTS.json. {_NOT_RUN}",
@@ -58,7 +58,7 @@ def _section(module: ModuleType, part: Mapping[str, Any]) -> str:
 
 
 def environments(parts: Mapping[str, Any]) -> str:
-    """What the figures depend on, once for all parts that share it."""
+    """Return what the figures depend on, once for all parts that share it."""
     found: dict[str, list[str]] = {}
     for name, part in parts.items():
         about = "; ".join(f"{key}: {value}" for key, value in part["environment"].items())

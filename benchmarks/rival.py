@@ -1,4 +1,4 @@
-"""A rival without Spark: Polars parses in this process, delta-rs merges."""
+"""A rival without Spark: Polars parses in this process, and delta-rs merges."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
 
 
 class Polars:
-    """Parse with Polars, keep the newest event of a key, merge with delta-rs.
+    """Parses with Polars, keeps the newest event of each key, and merges with delta-rs.
 
-    The table stays open between batches, and the merge may leave out files by the statistics of the batch.
+    The table stays open between batches, and the merge may skip files by the statistics of the batch.
     """
 
     right_when_late = False
@@ -50,7 +50,7 @@ class Polars:
         """Nothing runs between batches."""
 
     def _latest(self, files: Sequence[Path], schemas: bool = False) -> pl.DataFrame:
-        """The newest event of each key: `op`, and the row's columns."""
+        """Return the newest event of each key: `op`, and the row's columns."""
         lines = pl.scan_ndjson([str(path) for path in files], schema={"value": pl.String})
         events = lines.filter(pl.col("value").is_not_null()).select(self._event(schemas).alias("event"))
         row, op = pl.col("after").struct, pl.col("op")

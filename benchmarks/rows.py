@@ -1,4 +1,4 @@
-"""The rows of the source: those of the beginning follow from their keys, by Python and by Polars alike."""
+"""The rows of the source. The initial ones follow from their keys, in Python and in Polars alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.columns import FEWEST, types_of
 from benchmarks.records import iso
 
 Row = tuple[int, int, int, int]
-"""Number of the owner, balance, number of the tier, time of the change in microseconds."""
+"""The owner's number, the balance, the tier's number, and the time of the change in microseconds."""
 
 START = 1_790_000_000_000_000
 TIERS = (None, "basic", "gold")
@@ -17,13 +17,13 @@ _MULTIPLIER = 2_654_435_761
 
 
 def first(key: int) -> Row:
-    """The row with which a key begins."""
+    """Return the initial row of a key."""
     mixed = key * _MULTIPLIER % 2**32
     return mixed % _OWNERS, mixed * 200 - 10**9, mixed % 3, START
 
 
 def as_json(row: Row, columns: int) -> list[str]:
-    """The row's values as JSON."""
+    """Return the row's values as JSON."""
     owner, balance, tier, at = row
     tier_text = "null" if TIERS[tier] is None else f'"{TIERS[tier]}"'
     values = [f'"owner {owner} ż"', str(balance), tier_text, f'"{iso(at)}"']
@@ -32,7 +32,7 @@ def as_json(row: Row, columns: int) -> list[str]:
 
 
 def firsts(keys: pl.DataFrame) -> pl.DataFrame:
-    """The rows with which the keys of a column `id` begin, as `Row` has them."""
+    """Return the initial rows of the keys in a column `id`, as in `Row`."""
     mixed = pl.col("id").cast(pl.UInt64) * _MULTIPLIER % 2**32
     return keys.select(
         "id",
@@ -44,7 +44,7 @@ def firsts(keys: pl.DataFrame) -> pl.DataFrame:
 
 
 def as_table(rows: pl.DataFrame, columns: int) -> pl.DataFrame:
-    """The table's columns, from rows as `Row` has them."""
+    """Return the table's columns, from rows as in `Row`."""
     tier = pl.col("tier").replace_strict(dict(enumerate(TIERS)), return_dtype=pl.String)
     return rows.select(
         pl.col("id").cast(pl.Int32),

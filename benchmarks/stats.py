@@ -1,4 +1,4 @@
-"""Figures from figures."""
+"""Statistics of figures."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 
 def ratio(mine: Sequence[float], others: Sequence[float]) -> float:
-    """The median of what each of mine is of the other's in the same turn: below 1 mine is less."""
+    """Return the median ratio of mine to the other's in the same turn; below 1, mine is less."""
     return statistics.median(a / b for a, b in zip(mine, others, strict=True))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which a share of them lies, between two values by their distance."""
+    """Return the value below which a share of the values lies, interpolated between two of them."""
     ordered = sorted(values)
     at = share * (len(ordered) - 1)
     low = int(at)
@@ -21,5 +21,5 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The slope of the line that is nearest to the points (least squares)."""
+    """Return the slope of the line that is closest to the points (least squares)."""
     return statistics.linear_regression(xs, ys).slope

@@ -10,7 +10,7 @@ _COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1")
 
 
 def bars(title: str, values: Mapping[str, float], unit: str) -> str:
-    """Horizontal bars, one a value, each with its figure."""
+    """Draw horizontal bars, one per value, each with its figure."""
     most = max(values.values()) or 1.0
     room = _WIDTH - _LABELS - 80
     parts = [_text(8, 18, title, bold=True)]
@@ -25,7 +25,7 @@ def bars(title: str, values: Mapping[str, float], unit: str) -> str:
 
 
 def lines(title: str, xs: Sequence[float], series: Mapping[str, Sequence[float]], about_x: str) -> str:
-    """A line for each series, from zero; its last value beside its name."""
+    """Draw a line for each series, from zero, with its last value next to its name."""
     height, left, right = 220, 48, _WIDTH - 150
     most = max(max(ys) for ys in series.values()) or 1.0
     bottom = height - 30

@@ -1,1 +1,1 @@
-"""What ``scripts/monitoring`` makes: the table of metrics, and Grafana's dashboards."""
+"""Generates what ``scripts/monitoring`` writes: the table of metrics and the Grafana dashboards."""

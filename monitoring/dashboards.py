@@ -1,4 +1,4 @@
-"""Grafana's dashboards, of the fleet and of one pipeline, as the chart has them."""
+"""The Grafana dashboards of the fleet and of one pipeline, as in the chart."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _WIDTH = 24
 
 Queries = dict[str, str]
-"""From legends to expressions."""
+"""Maps legends to expressions."""
 
 
 def fleet() -> Dashboard:
-    """All pipelines at a glance."""
+    """Return the dashboard of all pipelines at a glance."""
     of = 'namespace=~"$namespace"'
     up = f'lakemirror_pipeline_condition{{type="Ready", status="True", {of}}}'
     per, each = "by (namespace, pipeline)", "{{namespace}}/{{pipeline}}"
@@ -113,7 +113,7 @@ def fleet() -> Dashboard:
 
 
 def pipeline() -> Dashboard:
-    """One pipeline in depth."""
+    """Return the dashboard of one pipeline in depth."""
     of = 'namespace="$namespace", pipeline="$pipeline"'
     made = _dashboard("Lakemirror / Pipeline", PIPELINE, "One pipeline: its lag, its batches and its tables.")
     made = made.with_variable(_variable("namespace", "label_values(lakemirror_pipeline_phase, namespace)"))
@@ -209,7 +209,7 @@ def pipeline() -> Dashboard:
 
 
 def files() -> dict[Path, str]:
-    """What has to stand in the chart, by its place."""
+    """Return the files that the chart must contain, as a map from path to text."""
     return {
         FOLDER / f"{made.uid}.json": json.dumps(made, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
         for made in (fleet(), pipeline())
@@ -217,7 +217,7 @@ def files() -> dict[Path, str]:
 
 
 def expressions(made: Dashboard) -> Iterator[tuple[str, str]]:
-    """Each panel's title with each of its queries."""
+    """Yield each panel's title with each of its queries."""
     for panel in made.panels or []:
         for target in panel.targets or []:
             yield panel.title, target.expr
@@ -247,7 +247,7 @@ def _dashboard(title: str, uid: str, text: str) -> dashboard.Dashboard:
 
 
 def _with(made: dashboard.Dashboard, panels: Sequence[Any]) -> Dashboard:
-    """The dashboard with these panels' builders."""
+    """Add these panels to the dashboard and build it."""
     for number, panel in enumerate(panels, 1):
         made = made.with_panel(panel.id(number))
     return made.build()
@@ -269,7 +269,7 @@ def _query(expression: str, legend: str = "") -> prometheus.Dataquery:
 
 
 def _stat(title: str, expression: str, *, unit: str = "short", bad: float | None = None) -> Builder[Panel]:
-    """One number; red from ``bad`` on."""
+    """Return a panel with one number, which is red from ``bad`` on."""
     steps = [Threshold(value=None, color="green")]
     if bad is not None:
         steps.append(Threshold(value=bad, color="red"))
@@ -299,7 +299,7 @@ def _lines(title: str, queries: Queries, unit: str = "short", *, stacked: bool =
 
 
 def _pipelines(of: str) -> Builder[Panel]:
-    """A row for each pipeline, linked to its own dashboard."""
+    """Return a table with a row for each pipeline, linked to its own dashboard."""
     ready = f'lakemirror_pipeline_condition{{type="Ready", status="True", {of}}}'
     columns = {
         "Ready": f"max by (namespace, pipeline) ({ready})"
@@ -332,7 +332,7 @@ def _pipelines(of: str) -> Builder[Panel]:
 
 
 def _conditions(of: str) -> Builder[Panel]:
-    """What the operator says of the pipeline now."""
+    """Return a table of what the operator says about the pipeline now."""
     wanted = ("type", "status", "reason")
     query = _query(f"max by ({', '.join(wanted)}) (lakemirror_pipeline_condition{{{of}}})")
     hidden = {"excludeByName": {"Time": True, "Value": True}}

@@ -1,4 +1,4 @@
-"""Writes all that is generated for monitoring."""
+"""Writes everything that is generated for monitoring."""
 
 from __future__ import annotations
 

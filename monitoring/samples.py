@@ -1,4 +1,4 @@
-"""Exporters with the real metrics and plausible values: of a driver, and of an operator."""
+"""Exporters of a driver and of an operator, with the real metrics and plausible values."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ NAMESPACE, PIPELINE = "mirrors", "shop"
 
 
 def report(step: int = 0, pipeline: str = PIPELINE, error: str | None = None) -> Report:
-    """What a driver says of a pipeline that has some of everything; with each ``step`` more. ``error`` is why
-    its source is away.
+    """Return a driver's report on a pipeline that has some of everything, and more with each ``step``.
+
+    ``error`` is why its source is unreachable.
     """
     now = datetime.now(UTC)
     totals = {name: 100 * step + n for n, name in enumerate((*COUNTERS, *GAUGES), 1)}
@@ -69,7 +70,7 @@ def report(step: int = 0, pipeline: str = PIPELINE, error: str | None = None) ->
 
 
 def resource(**status: Any) -> dict[str, Any]:
-    """A pipeline as the operator knows it."""
+    """Return a pipeline as the operator knows it."""
     conditions = [
         {"type": "Ready", "status": "False", "reason": "SourceUnreachable"},
         {"type": "Stalled", "status": "True", "reason": "ResetNeeded"},
@@ -83,7 +84,7 @@ def resource(**status: Any) -> dict[str, Any]:
 
 
 def operator(*resources: dict[str, Any]) -> Vitals:
-    """An operator's vitals, fed as the operator feeds them."""
+    """Return an operator's vitals, filled as the operator fills them."""
     vitals = Vitals()
     vitals.leader.set(1)
     vitals.beat()
@@ -98,7 +99,7 @@ def operator(*resources: dict[str, Any]) -> Vitals:
 
 
 def work(vitals: Vitals) -> None:
-    """Some passes."""
+    """Record some passes."""
     for result, number in (("done", 2), ("failed", 5)):
         vitals.passes.labels(result).inc(number)
     vitals.pass_seconds.observe(0.2)

@@ -1,1 +1,1 @@
-"""What the site has beside docs/: pages of the project and a reference, both made when it is built."""
+"""Makes what the site has besides docs/ when it is built: pages of the project and a reference."""

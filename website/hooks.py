@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages that are not in docs/, and links that are right in both places."""
+"""Hooks of MkDocs: pages that are not in docs/, and links that are right both there and on the site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from website.links import PROJECT, translated  # noqa: E402
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Adds the pages of the project, and the reference."""
+    """Adds the pages of the project and the reference."""
     made = {page: (ROOT / source).read_text() for source, page in PROJECT.items()} | reference.pages()
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
@@ -24,5 +24,5 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Turns links that lead through the repository into links of the site."""
+    """Turns links within the repository into links of the site."""
     return translated(markdown, page.file.src_uri, config.repo_url)

@@ -1,4 +1,4 @@
-"""Links of pages: they are written for the repository, and the site has the same pages at other places."""
+"""Links of pages: they are written for the repository, and the site has the same pages in other places."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ PROJECT = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
 }
-"""Pages of the site that stand outside of docs/, by their path in the repository."""
+"""Pages of the site that are outside docs/, by their path in the repository."""
 
 GENERATED = {f"reference/{name}.md" for name in ("spec", "status", "columns", "audit", "commands")}
-"""Pages that are made when the site is built (`website.reference`)."""
+"""Pages that are generated when the site is built (`website.reference`)."""
 
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 _SOURCES = {page: source for source, page in PROJECT.items()}
 
 
 def translated(markdown: str, page: str, repository: str) -> str:
-    """The text of a page with links as the site needs them.
+    """Return the text of a page with the links that the site needs.
 
     Args:
         markdown: the page's text, with links as they are in the repository.
-        page: where the page is on the site, like ``runbooks/x.md``.
+        page: the page's path on the site, like ``runbooks/x.md``.
         repository: address of the source, for what the site does not have.
     """
     here = posixpath.dirname(_SOURCES.get(page, f"docs/{page}"))

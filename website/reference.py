@@ -1,4 +1,4 @@
-"""The reference: pages made from the models and the commands themselves, when the site is built."""
+"""The reference: pages generated from the models and the commands when the site is built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Schema = dict[str, Any]
 
 
 def pages() -> dict[str, str]:
-    """The text of each page, by its place on the site."""
+    """Return the text of each page, by its path on the site."""
     return {
         "reference/spec.md": spec_page(),
         "reference/status.md": status_page(),
@@ -31,7 +31,7 @@ def pages() -> dict[str, str]:
 
 
 def spec_page() -> str:
-    """All fields of the spec, with what a change of each does to a driver that runs."""
+    """Return the page of all spec fields, with what a change of each does to a running driver."""
     effects = "\n".join(f"- **{each.name.lower()}**: {each.value}." for each in Effect)
     lines = [_row("field", "type", "default", "a change", "meaning"), _row(*["---"] * 5)]
     for path, node, required in fields(crd.resource_schema()["properties"]["spec"]):
@@ -54,7 +54,7 @@ of `tables`, `target` and `defaults` together: a change that the checkpoint cann
 
 
 def status_page() -> str:
-    """All fields of the status."""
+    """Return the page of all status fields."""
     lines = [_row("field", "type", "meaning"), _row(*["---"] * 3)]
     for path, node, _ in fields(crd.resource_schema()["properties"]["status"]):
         lines.append(_row(f"`{path}`", _type(node), node.get("description", "")))
@@ -68,7 +68,7 @@ conditions have [pages of their own](../conditions/Ready.md).
 
 
 def columns_page() -> str:
-    """The columns that mirrors have beside those of the source."""
+    """Return the page of the columns that mirrors have besides those of the source."""
     found = literals(OPERATOR / "driver" / "tables" / "columns.py")
     told: dict[str, str] = found["COMMENTS"]
     parts = []
@@ -113,7 +113,7 @@ AUDIT = {
 
 
 def audit_page() -> str:
-    """The columns of the audit."""
+    """Return the page of the audit's columns."""
     counters = {name: Counts.model_fields[name].description or "" for name in COUNTERS}
     lines = [_row("column", "type", "meaning"), _row(*["---"] * 3)]
     for column in audit_columns().split(", "):
@@ -130,7 +130,7 @@ the batch as a whole. A batch comes in within half a minute; until then it stand
 
 
 def audit_columns() -> str:
-    """The schema of the audit, from its module, which needs Spark to be imported."""
+    """Return the schema of the audit from its module's text, because importing the module needs Spark."""
     module = OPERATOR / "driver" / "record" / "audit.py"
     for node in ast.parse(module.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COLUMNS":
@@ -139,7 +139,7 @@ def audit_columns() -> str:
 
 
 def commands_page() -> str:
-    """Each command with its options, and the exit codes."""
+    """Return the page of the commands, each with its options, and the exit codes."""
     parts = [f"# Commands\n\n{_paragraphs(main.help or '')}"]
     for name in sorted(main.commands):
         command = main.commands[name]
@@ -149,7 +149,7 @@ def commands_page() -> str:
 
 
 def literals(module: Path) -> dict[str, Any]:
-    """The constants of a module, without importing it and what it needs."""
+    """Return the constants of a module without importing it and what it needs."""
     found: dict[str, Any] = {}
     for node in ast.parse(module.read_text()).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -161,7 +161,7 @@ def literals(module: Path) -> dict[str, Any]:
 
 
 def fields(node: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]:
-    """All fields below a node of the CRD's schema: path, schema and whether it has to be given."""
+    """Yield all fields below a node of the CRD's schema: path, schema and whether it is required."""
     required = node.get("required", ())
     for name, each in node.get("properties", {}).items():
         place = f"{path}.{name}" if path else name
@@ -187,7 +187,7 @@ def _type(node: Schema) -> str:
 
 def _default(node: Schema) -> str:
     if "default" not in node or (node.get("properties") and node["default"] != {}):
-        return ""  # those of what is inside stand there
+        return ""  # the fields inside have their own defaults
     return f"`{json.dumps(node['default'])}`"
 
 

@@ -1,3 +1,5 @@
-"""What is measured: a module each, with `run(options)`, which gives figures as JSON has them, `text(figures)`
-and `plots(figures)`, SVG by name.
+"""The parts of the benchmark, each a module.
+
+A part has `run(options)`, which returns figures that JSON can hold, `text(figures)`, and `plots(figures)`,
+which returns SVG by name.
 """

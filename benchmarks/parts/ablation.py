@@ -1,4 +1,4 @@
-"""What each lever brings: the same run with one of them off."""
+"""Measures what each lever brings: the same run with one of them off."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from benchmarks.race import MERGE, OURS, Make, lanes, ours, race
 
 TITLE = "Ablation"
 LEVERS: tuple[tuple[str, dict[str, str]], ...] = (("writer=merge", MERGE),)
-"""Name, and Spark's settings that switch a lever off."""
+"""The name of each lever, and the Spark settings that switch it off."""
 
 
 def run(options: Options) -> dict[str, Any]:
-    """The default and each lever, side by side."""
+    """Run the default and each lever side by side."""
     load = Load(options.rows_or(1_000_000), options.batch_or(10_000), options.batches_or())
     made: dict[str, Make] = {OURS: ours({})} | {name: ours(settings) for name, settings in LEVERS}
     with options.session() as spark, options.folder("ablation") as folder:
@@ -24,7 +24,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def text(figures: dict[str, Any]) -> str:
-    """The levers beside the default."""
+    """Return a table of the levers and the default."""
     load = figures["lanes"][0]["load"]
     settings = {
         name: f"{key}={value}" for name, kept in figures["settings"].items() for key, value in kept.items()
@@ -35,5 +35,5 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """None."""
+    """Return no plots."""
     return {}

@@ -1,4 +1,4 @@
-"""How fast changes are applied, beside other ways."""
+"""Measures how fast changes are applied, compared with other ways."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from benchmarks.svg import bars
 
 TITLE = "Apply"
 _COLD = {10_000: 30, 100_000: 5}
-"""Batches before those that count, by the size of a batch: Java compiles what a batch runs for minutes, and a
-driver runs for days. Small batches bring it less to do, so that it takes more of them.
+"""Batches before those that count, by batch size.
+
+Java takes minutes to compile what a batch runs, and a driver runs for days. Small batches give it less to do,
+so it takes more of them.
 """
 
 
 def run(options: Options) -> dict[str, Any]:
-    """All contenders side by side, for each size of batch."""
+    """Run all contenders side by side, for each batch size."""
     sizes = sorted({options.batch_or(10_000), options.batch_or(100_000)})
     groups = []
     with options.session() as spark:
@@ -32,7 +34,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def text(figures: dict[str, Any]) -> str:
-    """A table for each size of batch."""
+    """Return a table for each batch size."""
     parts = [
         "Medians of the batches that count. `floor` parses the events and appends them, no more; `textbook` "
         "keeps the newest event of a key by `row_number` and runs MERGE; `deltalake + polars` does the same "
@@ -51,7 +53,7 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """Seconds a batch."""
+    """Plot the seconds per batch."""
     return {
         f"apply-{group['batch']}": bars(
             f"{group['batch']:,} events on {group['rows']:,} rows",

@@ -1,4 +1,4 @@
-"""What a second executor brings."""
+"""Measures what a second executor brings."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TITLE = "Executors"
 _MIB = 1024
 """Memory of an executor."""
 _ORDER = (1, 2, 2, 1)
-"""Executors of each run: what else the machine does hits both alike."""
+"""The executors of each run. In this order, whatever else the machine does affects both alike."""
 _WARM_UP = 1
 
 
 def run(options: Options) -> dict[str, Any]:
-    """A million events, in a process of its own for each run and number of executors."""
+    """Apply a million events, in a process of its own for each run and number of executors."""
     load = Load(options.rows_or(1_000_000), options.batch_or(250_000), _WARM_UP + (1 if options.quick else 4))
     seconds: dict[str, list[float]] = {"1": [], "2": []}
     with options.folder("executors") as folder:
@@ -50,7 +50,7 @@ def _in_a_process(load: Load, files: Path, place: Path, executors: int, settings
 
 
 def measure(load: Load, files: Path, place: Path, executors: int, settings: dict[str, str]) -> float:
-    """Seconds for all batches but the first, with so many executors of a core each."""
+    """Return the seconds for all batches but the first, with this many executors of one core each."""
     master = f"local-cluster[{executors},1,{_MIB}]"
     cluster = {"spark.master": master, "spark.executor.memory": f"{_MIB}m"}
     spark = create_session("lakemirror-benchmark", settings | cluster)
@@ -71,13 +71,13 @@ def measure(load: Load, files: Path, place: Path, executors: int, settings: dict
         contender.close()
         application = spark.sparkContext.applicationId
         spark.stop()
-        # Workers of a local cluster copy the jars to where Spark is, and leave them there.
+        # Workers of a local cluster copy the jars to Spark's folder and leave them there.
         shutil.rmtree(Path(_find_spark_home(), "work", application), ignore_errors=True)
     return seconds
 
 
 def text(figures: dict[str, Any]) -> str:
-    """Seconds with one and with two."""
+    """Return a table of the seconds with one and with two executors."""
     load, seconds = figures["load"], figures["seconds"]
     middle = {count: statistics.median(values) for count, values in seconds.items()}
     rows = [
@@ -92,7 +92,7 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """None."""
+    """Return no plots."""
     return {}
 
 

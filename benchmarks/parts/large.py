@@ -1,4 +1,4 @@
-"""What a table of very many rows costs, whose rows no stream has to bring first."""
+"""Measures what a table with very many rows costs, without a stream that has to bring the rows first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEYS = ("recent", "random")
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Batches of recent keys, then of random ones, on a small and on a large table, one after the other."""
+    """Apply batches of recent keys, then of random ones, to a small table and then to a large one."""
     small = 200_000 if options.quick else 1_000_000
     large = options.rows or (400_000 if options.quick else 100_000_000)
     with options.session() as spark:
@@ -63,7 +63,7 @@ def _measure(options: Options, spark: SparkSession, rows: int) -> dict[str, Any]
 
 
 def _fill(spark: SparkSession, mirror: str, begin: int, end: int) -> None:
-    """Append the rows of the other keys as the driver writes those of a snapshot, in the order of keys."""
+    """Append the rows of the other keys as the driver writes those of a snapshot, in key order."""
     first = spark.read.format("delta").load(mirror).limit(1).collect()[0].asDict(recursive=True)
     schema = spark.read.format("delta").load(mirror).schema
     own = spark.createDataFrame([first], schema).select(*(n for n in first if n.startswith("__")))
@@ -96,7 +96,7 @@ def _batches(spark: SparkSession, ours: Ours, batches: Sequence[Path]) -> tuple[
 
 
 def _check(spark: SparkSession, mirror: DataFrame, truth: Path, first: int) -> None:
-    """All changed rows are the source's, and there are no others beside those of the beginning."""
+    """Check that all changed rows are the source's, and that there are no others besides the initial ones."""
     columns = names_of(len(mirror.columns) - 1)
     changed = spark.read.parquet(str(truth))
     same = mirror.join(F.broadcast(changed.select("id")), "id", "left_semi")
@@ -111,7 +111,7 @@ def _size(folder: Path) -> int:
 
 
 def text(figures: dict[str, Any]) -> str:
-    """A row for each table and choice of keys."""
+    """Return a table with a row for each table and choice of keys."""
     lines = []
     for each in figures["tables"]:
         rows, half = each["load"]["rows"], each["load"]["recent"]
@@ -133,5 +133,5 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """None: four figures need no picture."""
+    """Return no plots: four figures need no picture."""
     return {}

@@ -1,4 +1,4 @@
-"""How long a row takes from its commit in PostgreSQL to the mirror."""
+"""Measures how long a row takes from its commit in PostgreSQL to the mirror."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.stats import percentile
 TITLE = "Latency"
 _A_SECOND = 100
 _UPDATES = 3
-"""Each third commit changes a row that is there; the others insert one."""
+"""Every third commit changes an existing row; the others insert one."""
 _LOOK_SECONDS = 0.005
 _QUIET_SECONDS = 15.0
 _START_SECONDS = 300.0
@@ -29,7 +29,7 @@ _START_SECONDS = 300.0
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Commits at an even pace beside a run of ours; the warm-up does not count."""
+    """Commit at an even pace while ours runs; the warm-up does not count."""
     source = Source(options.postgres, options.kafka, options.connect)
     try:
         source.require()
@@ -53,7 +53,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 class Watch:
-    """Notes when each version of a Delta table becomes visible: when its file is in the log."""
+    """Notes when each version of a Delta table becomes visible, which is when its file is in the log."""
 
     def __init__(self, table: Path) -> None:
         self.table = table
@@ -90,7 +90,7 @@ class Watch:
 
 @contextmanager
 def _mirror(options: Options, source: Source, folder: Path) -> Iterator[None]:
-    """`lakemirror run` meanwhile."""
+    """Keep `lakemirror run` running in the meantime."""
     manifest = folder / "pipeline.json"
     manifest.write_text(json.dumps(_manifest(options, source, folder)))
     command = [sys.executable, "-m", "lakemirror.cli.main", "run", "-f", str(manifest)]
@@ -124,7 +124,7 @@ def _manifest(options: Options, source: Source, folder: Path) -> dict[str, Any]:
 
 
 def _commit(source: Source, numbers: range) -> list[float]:
-    """Commit changes with these numbers at an even pace; when each was known to be committed."""
+    """Commit changes with these numbers at an even pace. Returns when each was known to be committed."""
     times: list[float] = []
     with source.client() as client:
         assert client.stdin is not None
@@ -147,14 +147,14 @@ def _ask(client: subprocess.Popen[str], statement: str) -> None:
 
 
 def _statement(n: int) -> str:
-    """One change, which returns its number."""
+    """Return the statement of one change, which returns its number."""
     if n % _UPDATES == _UPDATES - 1:
         return f"UPDATE orders SET n = {n} WHERE id = {n - 1} RETURNING n;"
     return f"INSERT INTO orders VALUES ({n}, {n}, 'note {n}') RETURNING n;"
 
 
 def _seen(options: Options, watch: Watch) -> list[tuple[float, int]]:
-    """When each version came, and the highest number in it."""
+    """Return when each version came, and the highest number in it."""
     with options.session() as spark:
         reader = spark.read.format("delta")
         found = []
@@ -165,9 +165,10 @@ def _seen(options: Options, watch: Watch) -> list[tuple[float, int]]:
 
 
 def latencies(committed: Sequence[float], seen: Sequence[tuple[float, int]]) -> list[float]:
-    """Seconds from each commit until it is seen. `seen`: when a version came, and the highest number in it.
+    """Return the seconds from each commit until it is seen.
 
-    Numbers come in order, for there is one partition; a version with one has all before it.
+    `seen`: when a version came, and the highest number in it. Numbers come in order because there is one
+    partition, so a version with a number has all before it.
     """
     found: list[float] = []
     for at, highest in seen:
@@ -176,7 +177,7 @@ def latencies(committed: Sequence[float], seen: Sequence[tuple[float, int]]) -> 
 
 
 def text(figures: dict[str, Any]) -> str:
-    """Median and the slowest."""
+    """Return a table of the median and the slowest."""
     seconds = [float(each) for each, count in figures["counts"].items() for _ in range(count)]
     shares = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "longest": 1.0}
     row = [f"{percentile(seconds, share):.2f} s" for share in shares.values()]
@@ -190,5 +191,5 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """None."""
+    """Return no plots."""
     return {}

@@ -1,4 +1,4 @@
-"""Whether a run that goes on needs more memory."""
+"""Measures whether a long run needs more and more memory."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SAMPLES = 10
 _CLEANING_SECONDS = 3.0
 _KINDS = ("heap after GC", "JVM, resident", "Python, resident")
 _FLAT = 0.05
-"""By which share of its mean something may grow over the second half and still be called flat."""
+"""The share of its mean by which a value may grow over the second half and still be called flat."""
 
 
 def run(options: Options) -> dict[str, Any]:
-    """One run over many small batches; what it uses every tenth of the way."""
+    """Run many small batches, and note what the run uses after every tenth of them."""
     load = Load(options.rows_or(50_000), options.batch_or(1_000), 4 if options.quick else 500)
     every = max(1, load.batches // _SAMPLES)
     samples: list[list[float]] = []
-    # All of the heap is there from the beginning, so that only what lies beside it can grow.
+    # The whole heap is allocated from the beginning, so that only memory outside it can grow.
     whole_heap = {"spark.driver.extraJavaOptions": f"-Xms{options.memory} -XX:+AlwaysPreTouch"}
     with options.session(whole_heap) as spark, options.folder("memory") as folder:
         files, contender = make(load, folder / "load"), Ours(spark, folder / "ours", load)
@@ -47,16 +47,16 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def _used(spark: SparkSession) -> list[float]:
-    """MiB, in the order of `_KINDS`."""
+    """Return the MiB in use, in the order of `_KINDS`."""
     processes.collect_garbage(spark)
-    time.sleep(_CLEANING_SECONDS)  # Spark lets go of what a collection finds unused, in a thread of its own
+    time.sleep(_CLEANING_SECONDS)  # a thread of Spark releases what a collection finds unused
     processes.collect_garbage(spark)
     resident = (processes.resident_mib(processes.jvm(spark)), processes.resident_mib(os.getpid()))
     return [round(each, 1) for each in (processes.heap_mib(spark), *resident)]
 
 
 def text(figures: dict[str, Any]) -> str:
-    """What was used at the beginning and end, and if it grows."""
+    """Return a table of what was used at the beginning and end, and whether it grows."""
     rows = []
     for number, kind in enumerate(_KINDS, start=1):
         values = [sample[number] for sample in figures["samples"]]
@@ -74,7 +74,7 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def growth(batches: list[float], values: list[float]) -> tuple[float, bool]:
-    """What 100 batches add in the second half, and whether that is next to nothing."""
+    """Return what 100 batches add in the second half, and whether that is next to nothing."""
     half = len(values) // 2
     xs, ys = batches[half:], values[half:]
     rate = slope(xs, ys)
@@ -82,7 +82,7 @@ def growth(batches: list[float], values: list[float]) -> tuple[float, bool]:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """MiB over the batches."""
+    """Plot the MiB over the batches."""
     xs = [sample[0] for sample in figures["samples"]]
     series = {kind: [sample[n] for sample in figures["samples"]] for n, kind in enumerate(_KINDS, start=1)}
     return {"memory": lines("MiB in use", xs, series, "batches")}

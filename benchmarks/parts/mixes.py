@@ -1,4 +1,4 @@
-"""Other events: more of one kind, hot keys, late and repeated ones, wide rows, embedded schemas."""
+"""Measures other events: more of one kind, hot keys, late and repeated ones, wide rows, embedded schemas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.svg import bars
 TITLE = "Mixes"
 _NAMES = (OURS, "textbook", "floor")
 _WIDE = 59
-"""Columns beside the key."""
+"""Columns besides the key."""
 _PLAIN = Load()
 _WIDE_ROWS = 200_000
 MIXES: dict[str, Load] = {
@@ -33,7 +33,7 @@ MIXES: dict[str, Load] = {
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Three contenders side by side on each mix."""
+    """Run three contenders side by side on each mix."""
     mixes = []
     with options.session() as spark:
         for name, mix in MIXES.items():
@@ -51,7 +51,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def text(figures: dict[str, Any]) -> str:
-    """A row for each mix."""
+    """Return a table with a row for each mix."""
     header = ("", "rows", *(f"{name}, s" for name in _NAMES), *(f"{OURS} by {name}" for name in _NAMES[1:]))
     load = figures["mixes"][0]["lanes"][0]["load"]
     about = (
@@ -69,7 +69,7 @@ def _row(mix: dict[str, Any]) -> list[str]:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """Ours by the textbook's."""
+    """Plot our seconds as a ratio to the textbook's."""
     values = {}
     for mix in figures["mixes"]:
         mine, textbook = mix["lanes"][:2]

@@ -1,4 +1,4 @@
-"""What it takes the operator to look after many pipelines, on an API server that the command line names."""
+"""Measures what the operator needs to manage many pipelines, on an API server from the command line."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TITLE = "Operator"
 _REPORTS_A_MINUTE = 1000
 _EDITS = 20
 _SECONDS_A_PIPELINE = 1.0
-"""How long at most a phase may take for each pipeline, beside its first minute."""
+"""The most time that a phase may take for each pipeline, in addition to one minute."""
 _SHOWN = (0.5, 0.95, 1.0)
 _READS = ("get", "list", "watch")
 
 
 def run(options: Options) -> dict[str, Any]:
-    """All sizes, one after the other, each with an operator of its own and nothing else in the cluster."""
+    """Measure all sizes in turn, each with an operator of its own and nothing else in the cluster."""
     if options.kubeconfig is None:
         return {"skipped": "--kubeconfig names no cluster: a thousand pipelines are not made by accident"}
     os.environ["KUBECONFIG"] = str(options.kubeconfig.absolute())
@@ -70,7 +70,7 @@ async def _version(cluster: Cluster) -> str:
 
 
 async def _create(fleet: Fleet, _: float, patience: float) -> dict[str, Any]:
-    """From nothing to a first status of all, which says that their drivers are waited for."""
+    """Create all pipelines, and wait until each has a first status: waiting for its driver."""
     began = time.monotonic()
     await each(fleet.mirrors, fleet.create)
     made = time.monotonic() - began
@@ -80,7 +80,7 @@ async def _create(fleet: Fleet, _: float, patience: float) -> dict[str, Any]:
 
 
 async def _start(fleet: Fleet, _: float, patience: float) -> dict[str, Any]:
-    """All drivers start, and report their first batch, until that stands in each status."""
+    """Start all drivers, which report their first batch, and wait until that is in each status."""
     began = time.monotonic()
     async with _alive(fleet):
         await each(fleet.namespaces, fleet.start)
@@ -90,7 +90,7 @@ async def _start(fleet: Fleet, _: float, patience: float) -> dict[str, Any]:
 
 
 async def _idle(fleet: Fleet, seconds: float, _: float) -> dict[str, Any]:
-    """Drivers that have nothing to do say so, as often as drivers do."""
+    """Let drivers that have nothing to do report so, as often as real drivers do."""
     rate = len(fleet.mirrors) / PERIOD_SECONDS
     before = {mirror.name: mirror.version for mirror in fleet.mirrors}
     began = time.monotonic()
@@ -100,7 +100,7 @@ async def _idle(fleet: Fleet, seconds: float, _: float) -> dict[str, Any]:
 
 
 async def _report(fleet: Fleet, seconds: float, patience: float) -> dict[str, Any]:
-    """Beside that, so many reports a minute tell of a batch."""
+    """In addition, let this many reports a minute be about a new batch."""
     rate = _REPORTS_A_MINUTE / 60
     for mirror in fleet.mirrors:
         mirror.lateness.clear()
@@ -114,7 +114,7 @@ async def _report(fleet: Fleet, seconds: float, patience: float) -> dict[str, An
 
 
 async def _edit(fleet: Fleet, _: float, __: float) -> dict[str, Any]:
-    """Edits of one pipeline after the other."""
+    """Edit one pipeline after the other."""
     began = time.monotonic()
     async with _alive(fleet):
         edits = [
@@ -128,7 +128,7 @@ _PHASES = {"create": _create, "start": _start, "idle": _idle, "report": _report,
 
 
 class _alive:  # noqa: N801
-    """Drivers go on saying that they are well, meanwhile."""
+    """Keeps drivers reporting in the meantime that they are well."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -143,7 +143,10 @@ class _alive:  # noqa: N801
 
 
 async def _restart(operator: Operator, size: int, patience: float) -> dict[str, Any]:
-    """From the start of the process until it has seen all; and what it wrote, though nothing has changed."""
+    """Restart the process, and wait until it has seen all pipelines.
+
+    The figures include what it wrote even though nothing had changed.
+    """
     operator.stop()
     began = time.monotonic()
     operator.start()
@@ -170,7 +173,7 @@ async def _restart(operator: Operator, size: int, patience: float) -> dict[str, 
 
 
 def text(figures: dict[str, Any]) -> str:
-    """A table of what each size took, and one of the requests of an idle operator."""
+    """Return a table of what each size took, and one of the requests of an idle operator."""
     sizes = figures["sizes"]
     header = ("pipelines", *(f"{size['pipelines']:,}" for size in sizes))
     lines = [[name, *(show(size) for size in sizes)] for name, show in _LINES.items()]
@@ -223,7 +226,7 @@ def _a_minute(phase: Mapping[str, Any], name: str | None = None) -> float:
 
 
 def plots(_: dict[str, Any]) -> dict[str, str]:
-    """None."""
+    """Return no plots."""
     return {}
 
 
@@ -243,7 +246,7 @@ def _quantiles(seconds: list[float]) -> list[float]:
 
 
 class Operator:
-    """An operator in a process of its own, from this checkout, a context manager."""
+    """An operator from this checkout, in a process of its own. A context manager."""
 
     def __init__(self, log: Path, namespace: str) -> None:
         self._log, self._namespace, self._port = log, namespace, _free_port()
@@ -267,12 +270,12 @@ class Operator:
             )
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Ask the process to end, and wait until it has."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(timeout=60)
 
     async def until_it_acts(self) -> None:
-        """Return when it holds its Lease."""
+        """Wait until it holds its Lease."""
         async with asyncio.timeout(60):
             while True:
                 try:
@@ -284,7 +287,7 @@ class Operator:
                 await asyncio.sleep(0.2)
 
     async def state(self) -> dict[str, Any]:
-        """What it has used and done since its start."""
+        """Return what it has used and done since its start."""
         cpu, mib = cpu_seconds(self._process.pid), resident_mib(self._process.pid)
         figures = await self._figures()
         head = "lakemirror_operator_api_requests_total"
@@ -304,7 +307,7 @@ class Operator:
 
 
 def _samples(text: str) -> Iterator[tuple[str, float]]:
-    """The operator's own, by name and labels; those of pipelines are many."""
+    """Yield the operator's own samples, by name and labels. Those of pipelines are many, and are left out."""
     for line in text.splitlines():
         if line.startswith("lakemirror_operator_"):
             name, _, value = line.rpartition(" ")

@@ -1,4 +1,4 @@
-"""What ten times the rows cost."""
+"""Measures what ten times the rows cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _KEYS = ("recent", "random")
 
 
 def run(options: Options) -> dict[str, Any]:
-    """The same contenders on both tables, side by side: batches of recent keys first, then of random ones."""
+    """Run the same contenders on both tables, side by side.
+
+    Batches of recent keys come first, then those of random keys.
+    """
     rows = options.rows_or(1_000_000)
     with options.session() as spark, options.folder("scale") as folder:
         starters = [
@@ -38,7 +41,7 @@ def _lanes(options: Options, spark: SparkSession, folder: Path, rows: int) -> li
 
 
 def text(figures: dict[str, Any]) -> str:
-    """A row for each contender and choice of keys."""
+    """Return a table with a row for each contender and choice of keys."""
     rows = figures["rows"]
     header = ("", "keys", f"s at {rows:,} rows", f"s at {10 * rows:,} rows", "ratio")
     lines = []
@@ -55,7 +58,7 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def compared(figures: dict[str, Any]) -> list[tuple[str, str, list[float], list[float]]]:
-    """Name, keys, and the warm seconds on the small and on the large table."""
+    """Return name, keys, and the warm seconds on the small and on the large table."""
     found = []
     for name in dict.fromkeys(lane["name"] for lane in figures["lanes"]):
         small, large = (lane for lane in figures["lanes"] if lane["name"] == name)
@@ -67,5 +70,5 @@ def compared(figures: dict[str, Any]) -> list[tuple[str, str, list[float], list[
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """None: four figures need no picture."""
+    """Return no plots: four figures need no picture."""
     return {}

@@ -1,4 +1,4 @@
-"""How long `lakemirror run --once` takes from the command to the summary, beside Spark alone."""
+"""Measures how long `lakemirror run --once` takes from the command to the summary, and Spark alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ spark.stop()
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Both in turn, each time in a process of its own and with an empty folder."""
+    """Run both in turn, each time in a process of its own and with an empty folder."""
     seconds: dict[str, list[float]] = {f"{OURS} run --once": [], "Spark, one append": []}
     ends: dict[str, list[float]] = {name: [] for name in seconds}
     for number in range(1 if options.quick else 5):
@@ -51,7 +51,7 @@ def _ours(folder: Path) -> list[str]:
 
 
 def _timed(command: list[str]) -> tuple[float, float]:
-    """Seconds until the command's last line, and until its end."""
+    """Run the command. Returns the seconds until its last line and until its end."""
     environment = {"JDK_JAVA_OPTIONS": JAVA_OF_SHORT_RUNS, **os.environ, "PYTHONUNBUFFERED": "1"}
     began = last = time.perf_counter()
     with subprocess.Popen(
@@ -66,7 +66,7 @@ def _timed(command: list[str]) -> tuple[float, float]:
 
 
 def text(figures: dict[str, Any]) -> str:
-    """Medians of both."""
+    """Return a table of the medians of both."""
     rows = [
         [name, f"{statistics.median(values):.1f}", f"{statistics.median(figures['ends'][name]):.1f}"]
         for name, values in figures["seconds"].items()
@@ -80,5 +80,5 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """None."""
+    """Return no plots."""
     return {}

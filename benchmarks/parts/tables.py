@@ -1,4 +1,4 @@
-"""What it costs that a batch is of many tables."""
+"""Measures what it costs if a batch has changes to many tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TITLE = "Many tables"
 
 
 def run(options: Options) -> dict[str, Any]:
-    """As many events and rows, in many tables and in one, side by side."""
+    """Apply as many events to as many rows, in one table and in many, side by side."""
     many = options.tables or (4 if options.quick else 100)
     load = Load(options.rows_or(1_000_000), options.batch_or(100_000), options.batches_or(10))
     starters = []
@@ -27,7 +27,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def text(figures: dict[str, Any]) -> str:
-    """Both beside each other."""
+    """Return a table of both."""
     load = figures["lanes"][0]["load"]
     about = (
         f"{load['batch']:,} events a batch on {load['rows']:,} rows in all, in one table and spread evenly "
@@ -37,5 +37,5 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """None."""
+    """Return no plots."""
     return {}

@@ -156,6 +156,22 @@ def test_memory_is_the_heap_and_what_goes_beside_it() -> None:
     assert container["resources"]["limits"] == {"memory": "1536Mi"}
 
 
+@pytest.mark.parametrize(
+    ("conf", "memory"),
+    [
+        ({"spark.driver.memory": "8g"}, "11468Mi"),
+        ({"spark.driver.memory": "2048"}, "3072Mi"),
+        ({"spark.driver.memory": "2GB", "spark.driver.memoryOverhead": "512"}, "2560Mi"),
+        ({"spark.driver.memoryOverhead": "2g"}, "6144Mi"),
+        ({"spark.driver.memory": "much"}, "5734Mi"),
+    ],
+)
+def test_settings_of_spark_count_for_the_containers_memory(conf: dict[str, str], memory: str) -> None:
+    """They win over the field for the JVM; a smaller container would be killed."""
+    pod = build.driver_pod(app(spark={"driver": {"memory": "4g"}, "conf": conf}))
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"memory": memory}
+
+
 class TestExecutors:
     def conf(self, **executors: int) -> dict[str, str]:
         of = app(spark={"executors": executors})

@@ -181,8 +181,16 @@ class TestClaims:
         assert self.shared({}, {}) == {"checkpoint", "target"}
 
     def test_spelling_does_not_matter(self) -> None:
-        other = {"checkpoint": "s3://lake/_checkpoints/shop/", "target": {"path": "/other/{table}"}}
-        assert self.shared({}, other) == {"checkpoint"}
+        for scheme in ("s3", "s3n", "S3A"):
+            place = f"{scheme}://lake/_checkpoints/shop/"
+            assert self.shared({}, {"checkpoint": place, "target": {"path": "/other/{table}"}}) == {
+                "checkpoint"
+            }
+        one, other = (
+            {"checkpoint": f"{scheme}://c@a.net/c", "target": {"path": f"/{scheme}/{{table}}"}}
+            for scheme in ("abfs", "abfss")
+        )
+        assert self.shared(one, other) == {"checkpoint"}
 
     def test_local_paths_are_shared_inside_of_a_namespace_only(self) -> None:
         local = {"checkpoint": "/data/c", "target": {"path": "file:///data/{table}"}}

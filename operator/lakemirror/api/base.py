@@ -32,12 +32,12 @@ class Model(BaseModel):
 
 
 def wrong(message: str, *at: str | int) -> PydanticCustomError:
-    """The error of a rule of ours: what is wrong, ``at`` which field below the object checked."""
+    """Return the error of one of our rules: what is wrong, ``at`` which field below the checked object."""
     return PydanticCustomError("manifest", "{message}", {"message": message, "at": at})
 
 
 def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
-    """A model's rules as the API server checks them: pairs of a CEL expression and its message."""
+    """Return a model's rules for the API server, from pairs of a CEL expression and its message."""
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
 
 
@@ -90,7 +90,10 @@ PositiveDuration = Annotated[
 
 
 def duration_seconds(text: str) -> float:
-    """Seconds in a duration such as ``500ms``, ``10s``, ``5m``, ``6h``, ``7d``; ValueError if it is none."""
+    """Return the seconds in a duration such as ``500ms``, ``10s``, ``5m``, ``6h`` or ``7d``.
+
+    Raises ValueError if ``text`` is not a duration.
+    """
     found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text)
     if found is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Checks that no CRD can make: regular expressions, cron, moments in time, Spark's types."""
+"""Checks that no CRD can make: regular expressions, cron, points in time, Spark's types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakemirror.api.base import wrong
 
 
 def regular_expression(text: str) -> str:
-    """A Java regular expression, as far as Python can judge: the two differ in rarely used corners."""
+    """Check a Java regular expression, as far as Python can judge: the two differ in rarely used features."""
     python = re.sub(r"\\Q(.*?)(\\E|$)", lambda quoted: re.escape(quoted[1]), text)
     python = re.sub(r"\\[pP](\{\w+\}|[A-Z])", "x", python)
     python = python.replace("(?<", "(?P<").replace("(?P<=", "(?<=").replace("(?P<!", "(?<!")
@@ -24,7 +24,7 @@ def regular_expression(text: str) -> str:
 
 
 def cron(text: str) -> str:
-    """A schedule as Kubernetes' CronJob takes it: five fields, or one of the @ names."""
+    """Check a schedule of a Kubernetes CronJob: five fields, or one of the @ names."""
     five = len(text.split()) == 5 and not re.search(r"[lLrR#]|\bH\b", re.sub(r"[A-Za-z]{3}", "", text))
     if not (five and croniter.is_valid(text)) and text not in CRON_NAMES:
         raise wrong(f"{text!r} is not a valid cron schedule: write five fields, like '0 * * * *'")
@@ -35,7 +35,7 @@ CRON_NAMES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnigh
 
 
 def moment(text: str) -> str:
-    """A moment with its time zone, like 2026-03-01T00:00:00Z."""
+    """Check a time with its time zone, like 2026-03-01T00:00:00Z."""
     try:
         zoned = datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -50,14 +50,15 @@ QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|`(?:[^`]|``
 
 
 def sql_condition(text: str) -> str:
-    """A condition in Spark's SQL, as far as can be judged without Spark: quotes and brackets are closed, and
-    it is one expression without a subquery.
+    """Check a Spark SQL condition, as far as possible without Spark.
+
+    Quotes and brackets must be closed, and it must be one expression without a subquery.
     """
     return _sql(text, "condition", "status = 'active'")
 
 
 def sql_expression(text: str) -> str:
-    """The same of an expression of any type."""
+    """Check a Spark SQL expression of any type, in the same way."""
     return _sql(text, "expression", "price * quantity")
 
 
@@ -84,7 +85,7 @@ SIMPLE_TYPE = re.compile(
 
 
 def sql_type(text: str) -> str:
-    """A Spark SQL type such as ``decimal(10,2)`` or ``array<struct<a: int, b: string>>``."""
+    """Check a Spark SQL type such as ``decimal(10,2)`` or ``array<struct<a: int, b: string>>``."""
     rest = _after_type(text.strip().lower())
     if rest is None or rest.strip():
         raise wrong(
@@ -94,7 +95,7 @@ def sql_type(text: str) -> str:
 
 
 def _after_type(text: str) -> str | None:
-    """What follows the type that ``text`` begins with; None when it begins with none."""
+    """Return what follows the type at the start of ``text``; None if it does not start with one."""
     if (
         sized := re.match(r"\s*(decimal|numeric)\s*\(\s*(\d{1,2})\s*(?:,\s*(\d{1,2})\s*)?\)", text)
     ) is not None:
@@ -109,7 +110,7 @@ def _after_type(text: str) -> str | None:
 
 
 def _after_arguments(kind: str, text: str) -> str | None:
-    """What follows the arguments of array, map or struct, the closing ``>`` included."""
+    """Return what follows the arguments of array, map or struct and their closing ``>``; None if invalid."""
     rest: str | None = text
     count = 0
     while rest is not None:

@@ -1,15 +1,15 @@
 """The CustomResourceDefinition, generated from the models.
 
-What the models check and no CRD can: regular expressions (``topicPattern``), cron (``schedule``), moments,
-Spark SQL types, what is inside of ``startingOffsets`` (text or an object: no structural schema can say so),
-the names of partitions and other keys of maps, and rules that compare long lists of columns with each other
-(``columns``, ``primaryKey``), which would cost more than the API server allows a rule of CEL. The operator
-reports these.
+The models check some things that no CRD can check: regular expressions (``topicPattern``), cron
+(``schedule``), times, Spark SQL types, the content of ``startingOffsets`` (text or an object, which no
+structural schema can express), the names of partitions and other keys of maps, and rules that compare long
+lists of columns with each other (``columns``, ``primaryKey``), which would cost more than the API server
+allows for a CEL rule. The operator reports these.
 
-A change that the checkpoint cannot follow (``effects``) is refused by rules on the resource as a whole: its
-status tells if anything has been mirrored, and the API server keeps the status as it is where the spec is
-written. What becomes of single tables comes out of ``tables``, ``target`` and ``defaults`` together: that too
-is left to the operator.
+Rules on the whole resource refuse a change that the checkpoint cannot follow (``effects``). The status says
+whether anything has been mirrored, and the API server keeps the status as it is when the spec is written. The
+settings of a single table result from ``tables``, ``target`` and ``defaults`` together, so they are left to
+the operator, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Schema = dict[str, Any]
 
 
 class _WithDefaults(GenerateJsonSchema):
-    """Pydantic's schema, with the defaults that factories make."""
+    """Pydantic's schema generator, with the defaults that factories make."""
 
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
         factory: Any = schema.get("default_factory")
@@ -50,7 +50,7 @@ class _WithDefaults(GenerateJsonSchema):
 
 
 def definition() -> dict[str, Any]:
-    """The CustomResourceDefinition as a document."""
+    """Return the CustomResourceDefinition as a document."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -81,12 +81,12 @@ def definition() -> dict[str, Any]:
 
 
 def to_yaml() -> str:
-    """The CustomResourceDefinition as the text of ``crds/``."""
+    """Return the CustomResourceDefinition as the text of the file in ``crds/``."""
     return HEADER + yaml.dump(definition(), Dumper=_Plain, sort_keys=False, width=120)
 
 
 def resource_schema() -> Schema:
-    """The structural schema of the resource."""
+    """Return the structural schema of the resource."""
     root = CdcPipeline.model_json_schema(schema_generator=_WithDefaults)
     definitions = root.pop("$defs")
     properties: dict[str, Schema] = {
@@ -121,11 +121,11 @@ _FOLLOWED = (
     " || has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'Stalled')"
     " || !(self.spec.spark.resetToken in ['', oldSelf.spec.spark.resetToken])"
 )
-"""Where any change is possible, or the operator judges."""
+"""CEL for the cases in which any change is possible, or the operator judges."""
 
 
 def _transitions(spec: Schema) -> Iterator[dict[str, str]]:
-    """Rules on changes that the checkpoint cannot follow."""
+    """Yield the rules on changes that the checkpoint cannot follow."""
     kinds = [f"source.{kind}" for kind in spec["properties"]["source"]["properties"]]
     same_kind = " && ".join(f"has(self.spec.{kind}) == has(oldSelf.spec.{kind})" for kind in kinds)
     yield _transition("source", same_kind)
@@ -143,7 +143,10 @@ def _transition(path: str, same: str) -> dict[str, str]:
 
 
 def _same(path: str, spec: Schema) -> str:
-    """That a field is what it was, in CEL. Where a parent came or went, another rule speaks."""
+    """Return CEL that says that a field is unchanged.
+
+    If a parent was added or removed, another rule applies.
+    """
     parts, node, absent, own = path.split("."), spec, [], ""
     for depth, part in enumerate(parts, 1):
         at = ".".join(parts[:depth])
@@ -158,10 +161,10 @@ def _same(path: str, spec: Schema) -> str:
 
 
 def _lists_as_written(node: Schema, inside: bool = False) -> Schema:
-    """The schema without defaults inside of lists, which the models fill in all the same.
+    """Return the schema without defaults inside lists, which the models fill in anyway.
 
-    To whoever compares manifests by JSON merge patch, as Argo CD does by default, a list is one value: what
-    the API server filled in there would be a difference for good.
+    For tools that compare manifests by JSON merge patch, as Argo CD does by default, a list is one value.
+    Whatever the API server filled in there would be a permanent difference.
     """
     found = dict(node)
     if inside and "default" in found:
@@ -178,7 +181,10 @@ def _lists_as_written(node: Schema, inside: bool = False) -> Schema:
 
 
 def _without_defaults(node: Schema) -> Schema:
-    """The API server fills in nothing in a status: what is not there was not said."""
+    """Return the schema of a status without defaults.
+
+    The API server must not fill in a status: what is missing was not reported.
+    """
     kept = {key: value for key, value in node.items() if key != "default"}
     if "properties" in node:
         kept["properties"] = {name: _without_defaults(each) for name, each in node["properties"].items()}
@@ -188,7 +194,7 @@ def _without_defaults(node: Schema) -> Schema:
 
 
 def structural(node: Schema, definitions: dict[str, Schema]) -> Schema:
-    """A JSON schema as Kubernetes wants it: every reference resolved, every node with one type."""
+    """Convert a JSON schema to Kubernetes' form: every reference resolved, every node with one type."""
     node = _resolved(node, definitions)
     free = node.get("x-kubernetes-preserve-unknown-fields")
     found = {k: v for k, v in node.items() if k not in _DROPPED and not (k == "default" and v is None)}
@@ -213,7 +219,7 @@ _DROPPED = ("title", "const", "additionalProperties", "patternProperties", "prop
 
 
 def _resolved(node: Schema, definitions: dict[str, Schema]) -> Schema:
-    """The node itself, without reference and without the arm that says it may be null."""
+    """Return the node with its reference resolved and without the alternative that it may be null."""
     if "$ref" in node:
         beside = {k: v for k, v in node.items() if k != "$ref"}
         return _resolved({**definitions[node["$ref"].rsplit("/", 1)[1]], **beside}, definitions)
@@ -225,7 +231,7 @@ def _resolved(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _values(node: Schema) -> Schema:
-    """The schema of a map's values; pydantic puts it beside the pattern of the keys where there is one."""
+    """Return the schema of a map's values. Pydantic puts it next to the pattern of the keys, if any."""
     by_pattern = list(node.get("patternProperties", {}).values())
     values: Schema = by_pattern[0] if by_pattern else node["additionalProperties"]
     return values
@@ -263,7 +269,7 @@ def _columns() -> list[dict[str, Any]]:
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML without anchors: each place stands for itself."""
+    """A YAML dumper without anchors: a repeated value is written out each time."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""YAML as Kubernetes reads it: text stays text, keys are text, a key given twice is an error."""
+"""YAML as Kubernetes reads it: text stays text, keys are text, and a duplicate key is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakemirror.api.errors import ManifestError
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that reads plain words as Kubernetes does: there are no dates, and keys are text."""
+    """A safe loader that reads plain scalars as Kubernetes does: there are no dates, and keys are text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -80,7 +80,7 @@ _PLAIN = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """A safe dumper that quotes what any reader could take for something else than text."""
+    """A safe dumper that quotes whatever a reader could take for something other than text."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -98,7 +98,10 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 def load_documents(text: str) -> list[Any]:
-    """The documents of a YAML text that are not empty; ManifestError with line and column if it is none."""
+    """Return the documents of a YAML text that are not empty.
+
+    Raises ManifestError with line and column if the text is not valid YAML.
+    """
     try:
         return [document for document in yaml.load_all(text, _Loader) if document is not None]
     except yaml.MarkedYAMLError as e:
@@ -110,17 +113,17 @@ def load_documents(text: str) -> list[Any]:
 
 
 def dump_document(document: Any) -> str:
-    """A document as YAML, in the order it has."""
+    """Return a document as YAML, in its own order."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def with_overrides(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The document with single fields set, as in ``target.path=/data/{schema}/{table}``; the given one stays.
+    """Return a copy of the document with single fields set, as in ``target.path=/data/{schema}/{table}``.
 
-    A path is relative to ``spec``. In brackets stand names that have dots themselves: the source of a
-    table, or a key (``tables[public.customers].mode=scd2``, ``spark.conf[spark.ui.enabled]=false``). A
-    value is read as a YAML scalar or list; anything else is taken as the text it is, and an empty one
-    removes the field. ManifestError names the setting that cannot be made.
+    A path is relative to ``spec``. Names that contain dots are in brackets: the source of a table, or a key
+    (``tables[public.customers].mode=scd2``, ``spark.conf[spark.ui.enabled]=false``). A value is read as a
+    YAML scalar or list; anything else is taken as text, and an empty value removes the field. Raises
+    ManifestError with the setting that cannot be applied.
     """
     changed = copy.deepcopy(document)
     for setting in settings:

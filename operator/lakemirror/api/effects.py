@@ -1,7 +1,7 @@
-"""Which fields of the spec mean what to a driver that runs: the one table by which changes are judged.
+"""What each field of the spec means for a running driver: the one table by which changes are judged.
 
-The operator judges by it (``controller.fields``), and from it come the CRD's rules on changes that the
-checkpoint cannot follow.
+The operator judges by it (``controller.fields``), and the CRD's rules on changes that the checkpoint cannot
+follow are derived from it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ they come out of ``tables``, ``target`` and ``defaults`` together.
 
 
 def effect(path: str) -> Effect:
-    """What a change of the field ``path`` (dotted, below spec) needs; KeyError if it is not in the table."""
+    """Return what a change of the field ``path`` (dotted, below spec) needs.
+
+    Raises KeyError if it is not in the table.
+    """
     parts = path.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return EFFECTS[next((prefix for prefix in prefixes if prefix in EFFECTS), path)]

@@ -1,4 +1,4 @@
-"""From what pydantic found to one clear line a mistake, with the path of the field."""
+"""Turns what pydantic found into one clear line per mistake, with the path of the field."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ManifestError(Exception):
 
 
 def line(path: str, message: str) -> str:
-    """One error as one line."""
+    """Format one error as one line."""
     return f"{path}: {message}" if path else message
 
 
 def from_validation(error: ValidationError, document: Any, model: type[BaseModel]) -> ManifestError:
-    """The same errors in our words; ``document`` is what was validated, ``model`` against what."""
+    """Return the same errors in our words; ``document`` was validated against ``model``."""
     details = error.errors(include_url=False)
     # A misspelt field is one mistake, though the right one is missing for it.
     meant = {(*e["loc"][:-1], _nearest(e, model)) for e in details if e["type"] == "extra_forbidden"}
@@ -40,15 +40,15 @@ def from_validation(error: ValidationError, document: Any, model: type[BaseModel
 
 
 def _nearest(error: ErrorDetails, model: type[BaseModel]) -> str | None:
-    """The known field that an unknown one was perhaps meant to be."""
+    """Return the known field that an unknown one was perhaps meant to be."""
     *above, name = error["loc"]
     return _close(str(name), _fields_at(model, above))
 
 
 def path_of(loc: Iterable[str | int], document: Any = None) -> str:
-    """``('spec', 'tables', 0, 'mode')`` as ``spec.tables[public.customers].mode``.
+    """Format ``('spec', 'tables', 0, 'mode')`` as ``spec.tables[public.customers].mode``.
 
-    Elements of a list are named by their ``source`` where they have one, expectations by their ``name``.
+    List elements are named by their ``source`` if they have one, expectations by their ``name``.
     """
     path, here = "", document
     for part in loc:
@@ -158,7 +158,7 @@ def _meant(close: str | None) -> str:
 
 
 def _fields_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
-    """The names of the fields of the object at ``loc``, as YAML has them."""
+    """Return the names of the fields of the object at ``loc``, as in YAML."""
     here: Any = model
     for part in loc:
         if isinstance(part, str) and part.startswith("<"):
@@ -181,7 +181,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _arms(annotation: Any) -> list[Any]:
-    """The types that a field may have, without the wrappings of ``X | None`` and ``Annotated``."""
+    """Return the types that a field may have, with ``X | None`` and ``Annotated`` unwrapped."""
     if get_origin(annotation) is Annotated:
         return _arms(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

@@ -9,11 +9,11 @@ _COLLECTOR = re.compile(r"-XX:\+Use(Serial|Parallel|G1|Z|Shenandoah|Epsilon)GC\b
 
 
 def java_options(own: str, properties: Mapping[str, str]) -> str:
-    """Ours with the system ``properties`` that a spec needs, and then a user's ``own``, which may name
-    another garbage collector.
+    """Return our options, the system ``properties`` that a spec needs, and then a user's ``own`` options.
 
-    UTC: elsewhere, Delta checks with every commit that its checksum file agrees with the whole log. The
-    parallel collector: a batch has no use for short pauses, and G1 took a tenth of the CPU time.
+    The user's options may name another garbage collector. UTC is set because in other time zones, Delta
+    checks with every commit that its checksum file agrees with the whole log. The parallel collector is set
+    because a batch has no use for short pauses, and G1 took a tenth of the CPU time.
     """
     collector = "" if _COLLECTOR.search(own) else "-XX:+UseParallelGC"
     defined = [f"-D{name}={value}" for name, value in properties.items()]

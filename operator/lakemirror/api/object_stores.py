@@ -1,8 +1,8 @@
 """Object stores: which Delta log store makes commits to each atomic, and which settings would undo that.
 
-Commits to a Delta table are safe with several writers where one of two that write the same version of its log
-fails. A file system with an exclusive rename gives that by itself. An object store gives it by a condition on
-the request, which has to be asked for: that is what a log store does.
+Commits to a Delta table are safe with several writers if one of two that write the same version of its log
+fails. A file system with an exclusive rename guarantees that on its own. An object store guarantees it
+through a condition on the request, which has to be asked for; a log store does so.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ _GOOGLE: Final = {
     "inputstream.inplace.seek.limit": str(8 << 20),
     "inputstream.min.range.request.size": str(2 << 20),
 }
-"""Hadoop 3.5 sets these for a connector of its own, with units that Google's connector, for which Delta's log
-store is made, does not read. The values are the same.
+"""Hadoop 3.5 sets these for its own connector, with units that Google's connector does not read.
+
+Delta's log store is made for Google's connector. The values are the same.
 """
 
 RENAMING: Final = ("file", "hdfs", "viewfs")
@@ -86,25 +87,26 @@ _CONDITIONAL: Final = re.compile(r"spark\.hadoop\.fs\.s3a\.(bucket\..+\.)?create
 
 
 def store_of(uri: str) -> ObjectStore | None:
-    """The object store that a URI leads to, by its scheme; None for other file systems."""
+    """Return the object store of a URI, by its scheme; None for other file systems."""
     scheme = urlsplit(uri).scheme.lower()
     return next((store for store in STORES if scheme in store.schemes), None)
 
 
 def setting_of(scheme: str) -> str:
-    """The Spark setting that names the log store of a scheme."""
+    """Return the Spark setting that names the log store of a scheme."""
     return f"spark.delta.logStore.{scheme}.impl"
 
 
 def session_settings() -> dict[str, str]:
-    """Spark settings of a session: the log store of every scheme, and what Google's connector needs."""
+    """Return Spark settings of a session: the log store of each scheme, and what Google's connector needs."""
     log_stores = {setting_of(scheme): store.log_store for store in STORES for scheme in store.schemes}
     return log_stores | {f"spark.hadoop.fs.gs.{name}": value for name, value in _GOOGLE.items()}
 
 
 def unsafe(conf: Mapping[str, str], checkpoint: str) -> Iterator[tuple[str, str]]:
-    """Settings of Spark with which two drivers could commit the same version of a table, or the same batch of
-    the ``checkpoint``: names, and why each is refused.
+    """Yield unsafe Spark settings by name, each with the reason why it is refused.
+
+    With these, two drivers could commit the same version of a table, or the same batch of the ``checkpoint``.
     """
     for name, value in conf.items():
         scheme = _OF_SCHEME.fullmatch(name)
@@ -120,13 +122,13 @@ def unsafe(conf: Mapping[str, str], checkpoint: str) -> Iterator[tuple[str, str]
 
 
 def renames_badly(uri: str) -> bool:
-    """Whether the URI leads to a store whose rename copies, so that files have to be created in place."""
+    """Return whether the URI leads to a store whose rename copies, so that files must be created in place."""
     store = store_of(uri)
     return store is not None and store.creates_by != "rename"
 
 
 def _log_store(scheme: str) -> str | None:
-    """The log store of a scheme; None for a scheme that is not known."""
+    """Return the log store of a scheme; None for an unknown scheme."""
     store = store_of(f"{scheme}://")
     if store is not None:
         return store.log_store

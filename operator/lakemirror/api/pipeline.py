@@ -61,12 +61,18 @@ class CdcPipeline(Model):
 
     @classmethod
     def from_dict(cls, document: Any) -> Self:
-        """A pipeline from a document as YAML or JSON has it; ManifestError tells all that is wrong."""
+        """Return the pipeline of a document as parsed from YAML or JSON.
+
+        Raises ManifestError with everything that is wrong.
+        """
         return cls._validated(document, by_name=False)
 
     @classmethod
     def from_yaml(cls, text: str) -> Self:
-        """A pipeline from a YAML text of one document; ManifestError tells all that is wrong."""
+        """Return the pipeline of a YAML text with one document.
+
+        Raises ManifestError with everything that is wrong.
+        """
         documents = load_documents(text)
         if len(documents) != 1:
             raise ManifestError([("", f"one document is expected, found {len(documents)}")])
@@ -74,28 +80,33 @@ class CdcPipeline(Model):
 
     @classmethod
     def load(cls, source: str | Path | IO[str]) -> Self:
-        """A pipeline from a file, given by its path or open; ManifestError also when it cannot be read."""
+        """Return the pipeline of a file, given by its path or open.
+
+        Raises ManifestError with everything that is wrong, or if the file cannot be read.
+        """
         return cls.from_yaml(read_text(source))
 
     def to_dict(self) -> dict[str, Any]:
-        """The document, with what was set and no defaults."""
+        """Return the document, with what was set and no defaults."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def to_yaml(self) -> str:
-        """The YAML text, with what was set and no defaults."""
+        """Return the YAML text, with what was set and no defaults."""
         return dump_document(self.to_dict())
 
     def run(self, *, once: bool = False, **options: Any) -> Any:
-        """Mirror here, in this process, and return a summary; see ``lakemirror.driver.runtime.runner.run``.
+        """Mirror in this process and return a summary; see ``lakemirror.driver.runtime.runner.run``.
 
-        ``once`` ends when all that was there at the start is applied. Needs ``lakemirror[spark]``.
+        With ``once``, it ends when everything that was there at the start is applied. Needs
+        ``lakemirror[spark]``.
         """
         # By name: the contract must not depend on the driver.
         return importlib.import_module("lakemirror.driver.runtime.runner").run(self, once=once, **options)
 
     def read_at(self, position: str, **options: Any) -> Any:
-        """What to read of each mirror to see the source as it was at ``position``: see
-        ``lakemirror.driver.runtime.read_at.read_at``. Needs ``lakemirror[spark]``.
+        """Return what to read of each mirror to see the source as it was at ``position``.
+
+        See ``lakemirror.driver.runtime.read_at.read_at``. Needs ``lakemirror[spark]``.
         """
         return importlib.import_module("lakemirror.driver.runtime.read_at").read_at(self, position, **options)
 
@@ -120,11 +131,12 @@ def Pipeline(  # noqa: N802 - it reads as the class it makes
     annotations: dict[str, str] | None = None,
     **spec: Any,
 ) -> CdcPipeline:
-    """A pipeline from keyword arguments: the fields of ``spec``, in snake_case or as in YAML.
+    """Return a pipeline from keyword arguments: the fields of ``spec``, in snake_case or as in YAML.
 
     >>> Pipeline("shop", source={"files": {"path": "in"}}, target={"path": "out/{table}"}, checkpoint="state")
 
-    Equal to the manifest that says the same. ManifestError tells all that is wrong.
+    It equals the pipeline of a manifest that says the same. Raises ManifestError with everything that is
+    wrong.
     """
     given = {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
     document = {
@@ -137,7 +149,7 @@ def Pipeline(  # noqa: N802 - it reads as the class it makes
 
 
 def read_text(source: str | Path | IO[str]) -> str:
-    """The text of a file, given by its path or open; ManifestError when it cannot be read."""
+    """Return the text of a file, given by its path or open. Raises ManifestError if it cannot be read."""
     try:
         return Path(source).read_text("utf-8") if isinstance(source, str | Path) else source.read()
     except (OSError, UnicodeDecodeError) as e:
@@ -146,7 +158,7 @@ def read_text(source: str | Path | IO[str]) -> str:
 
 
 def _empty_fields(document: Any) -> Iterator[tuple[str, str]]:
-    """Errors of fields that have no value. What no API server checks is not looked at."""
+    """Yield the errors of fields without a value. What no API server checks is skipped."""
 
     def walk(here: Any, loc: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
         if here is None:

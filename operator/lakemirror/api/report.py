@@ -1,9 +1,9 @@
-"""The progress report: what a driver says of itself, and what the operator reads.
+"""The progress report: what a driver says about itself, and what the operator reads.
 
-One document (JSON, names in camelCase, times in UTC as ISO 8601), written by the driver to ``progress.json``
-and, shortened, to a ConfigMap. ``Counts`` is the one definition of the counters: the driver's results, the
-columns of the audit table, the metrics, the terminal and the status of the resource derive from it, with a
-counter's description as its text in the CRD and its help text for Prometheus.
+It is one document (JSON, names in camelCase, times in UTC as ISO 8601). The driver writes it to
+``progress.json`` and, shortened, to a ConfigMap. ``Counts`` is the one definition of the counters. The
+driver's results, the columns of the audit table, the metrics, the terminal and the status of the resource
+derive from it. A counter's description is also its text in the CRD and its help text in Prometheus.
 
 The operator may be older or newer than the driver: ``Report.read`` leaves out what it does not know.
 """
@@ -42,7 +42,7 @@ TEXT_SHOWN = 512
 
 
 def _cut_to(most: int) -> Callable[[Any], Any]:
-    """Texts and lists are cut where they are longer, for a report must not fail for its length."""
+    """Return a validator that cuts longer texts and lists, because a report must not fail for its length."""
     return lambda value: value[:most] if isinstance(value, str | list) else value
 
 
@@ -65,8 +65,9 @@ class Part(Model):
 
     @classmethod
     def read(cls, document: Any) -> Self | None:
-        """What of ``document`` this version understands: values that do not fit are left out. None if it is
-        no mapping, or has not even the fields that are required.
+        """Return what this version understands of ``document``; values that do not fit are left out.
+
+        Returns None if it is not a mapping or lacks required fields.
         """
         try:
             return cls.model_validate(document, context=_LENIENT)
@@ -74,7 +75,7 @@ class Part(Model):
             return None
 
     def document(self) -> dict[str, Any]:
-        """The part as JSON has it."""
+        """Return the part as JSON has it."""
         return self.model_dump(mode="json", by_alias=True)
 
     @field_validator("*", mode="wrap")
@@ -129,7 +130,7 @@ class Counts(Part):
 
     @property
     def unaccounted(self) -> int:
-        """Records less the sum of the outcomes: 0 unless a record was lost or counted twice."""
+        """Records minus the sum of the outcomes: 0 unless a record was lost or counted twice."""
         counts = self.values()
         return counts["records"] - sum(counts[name] for name in OUTCOMES)
 
@@ -138,11 +139,11 @@ class Counts(Part):
 
     @classmethod
     def sum_of(cls, many: Iterable[Counts]) -> Counts:
-        """The sum, zeros where there is nothing to add."""
+        """Return the sum of ``many``; zeros if there is nothing to add."""
         return sum(many, start=Counts())
 
     def values(self) -> dict[str, int]:
-        """The counters alone, by their names in Python."""
+        """Return the counters alone, by their names in Python."""
         return {name: getattr(self, name) for name in COUNTERS}
 
 
@@ -191,7 +192,7 @@ class DriftReport(Part):
 
     @property
     def done(self) -> str:
-        """What was done about it, and what follows for those who read the table."""
+        """What was done about it, and what that means for those who read the table."""
         action = self.action or "seen"
         return f"{action}, readers now need the Delta feature {self.feature}" if self.feature else action
 
@@ -359,22 +360,22 @@ class Report(CheckpointReport):
     """The last messages that a person should see."""
 
     def shortened(self) -> Report:
-        """What fits a ConfigMap, however many tables there are."""
+        """Return a report that fits in a ConfigMap, however many tables there are."""
         cut = {name: value[:TEXT_SHOWN] for name, value in self if isinstance(value, str)}
         verified = None if self.verified is None else _short_verification(self.verified)
         return self.model_copy(update={**cut, "tables": shown_tables(self.tables), "verified": verified})
 
 
 def shown_tables(tables: Iterable[TableReport], most: int = TABLES_SHOWN) -> list[TableReport]:
-    """The tables that a person should see first: errors, drift, then the longest without news.
+    """Return the tables that a person should see first: errors, drift, then the least recently updated.
 
-    At most ``most``; long texts and long lists of columns are cut.
+    There are at most ``most``; long texts and long lists of columns are cut.
     """
     return [_short(table) for table in sorted(tables, key=_rank)[:most]]
 
 
 def _rank(table: TableReport) -> tuple[bool, bool, str, str]:
-    """Smaller is more important. A table with no event so far has nothing to wait for."""
+    """Return the sort key: smaller is more important. A table without events yet has nothing to wait for."""
     return table.error is None, not table.drift, table.last_event_time or "9", table.source
 
 

@@ -457,7 +457,7 @@ class Envelope(Model):
 
 
 def first_twice(names: list[str]) -> str | None:
-    """The first name that has occurred before."""
+    """Return the first name that has occurred before, if any."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

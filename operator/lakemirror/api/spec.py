@@ -1,4 +1,4 @@
-"""``spec``: what a person wants of one pipeline."""
+"""``spec``: what a user wants of one pipeline."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Ordering(Model):
 
     @property
     def values(self) -> str | None:
-        """The columns that order changes, as a mirror's property has them; None where others do."""
+        """The columns that order changes, as in the mirror's table property; None if something else does."""
         return json.dumps(self.columns) if self.by == "columns" else None
 
 
@@ -490,7 +490,7 @@ class PipelineSpec(Model):
         return self
 
     def _paths_order(self) -> None:
-        """Custom records are ordered by paths, which have no empty parts."""
+        """Check that custom records are ordered by paths, which have no empty parts."""
         names = self.ordering.columns or []
         wrong_path = next((i for i, name in enumerate(names) if "" in name.split(".")), None)
         if self.envelope.format == "custom" and wrong_path is not None:
@@ -529,7 +529,7 @@ class PipelineSpec(Model):
                 raise wrong(f"{other} and {table.source} would have one target: give each its own", *where)
 
     def _names_are_free(self) -> None:
-        """No column that the manifest names may be called like the one that soft deletes add."""
+        """Check that no column that the manifest names is called like the one that soft deletes add."""
         for index, table in enumerate(self.tables):
             if (table.mode or self.defaults.mode) == "append":
                 continue
@@ -546,13 +546,13 @@ class PipelineSpec(Model):
 
     @property
     def order(self) -> Ordering:
-        """What orders changes: the order of a change feed is its own, unless ``ordering`` says more."""
+        """What orders changes. A change feed has its own order, unless ``ordering`` says otherwise."""
         if self.source.change_feed is None or self.ordering.by != "auto":
             return self.ordering
         return self.ordering.model_copy(update={"by": "offset"})
 
     def secrets(self) -> dict[str, str]:
-        """The Secrets that the driver reads: from the path of the field to the name in it."""
+        """Return the Secrets that the driver reads: a map from the field's path to the name in it."""
         kafka, registry = self.source.kafka, self.envelope.schema_registry
         verify = self.verify
         read = verify is not None and (verify.schedule is not None or self.loads)
@@ -567,8 +567,9 @@ class PipelineSpec(Model):
 
     @property
     def java_properties(self) -> dict[str, str]:
-        """System properties that the JVMs of driver and executors need: from version 4 on, Kafka's client
-        asks no token endpoint that is not listed there.
+        """System properties that the JVMs of driver and executors need.
+
+        From version 4 on, Kafka's client asks only token endpoints that are listed there.
         """
         security = self.source.kafka.security if self.source.kafka is not None else None
         if security is None or security.oauth is None:
@@ -581,7 +582,7 @@ class PipelineSpec(Model):
         return any(table.snapshot == "jdbc" for table in self.tables)
 
     def _target(self, table: Table | None) -> Target:
-        """Where ``table`` goes, who has to be able to read it, and whether it keeps a change feed."""
+        """Return where ``table`` goes, who must be able to read it, and whether it keeps a change feed."""
         if table is None or table.target is None:
             return self.target
         common = {name: getattr(self.target, name) for name in ("compatibility", "change_feed")}
@@ -589,13 +590,17 @@ class PipelineSpec(Model):
         return table.target.model_copy(update={name: common[name] for name in common.keys() - own})
 
     def listed(self, name: str) -> Table | None:
-        """What ``tables`` says of ``name`` (database.schema.table); AmbiguousTable if two of them mean it."""
+        """Return the entry of ``tables`` for ``name`` (database.schema.table), if there is one.
+
+        Raises AmbiguousTable if two entries match.
+        """
         source = match_table([*(table.source for table in self.tables), *self._left_out], name)
         return next((table for table in self.tables if table.source == source), None)
 
     def only(self, sources: Container[str]) -> PipelineSpec:
-        """The spec for these of its listed tables alone; a table that is listed by its name is none of a
-        pattern's.
+        """Return the spec for only these of its listed tables.
+
+        A table that is listed by its name does not belong to a pattern.
         """
         listed = [table for table in self.tables if table.source in sources]
         spec = self.model_copy(update={"tables": listed, "unlisted": "ignore"})
@@ -603,14 +608,15 @@ class PipelineSpec(Model):
         return spec
 
     def kept_as(self, name: str) -> str:
-        """Whose a mirror is, as it says itself: the table ``name``, or what the manifest calls it and all
-        others that are shards of one.
+        """Return the table that a mirror records as its own.
+
+        It is the table ``name``, or what the manifest calls it and all others that are shards of one.
         """
         table = self.listed(name) if self.merges(name) else None
         return table.source if table is not None else name
 
     def merges(self, name: str) -> bool:
-        """Whether the table ``name`` is one of several shards of a mirror."""
+        """Return whether the table ``name`` is one of several shards of a mirror."""
         try:
             table = self.listed(name)
         except AmbiguousTable:
@@ -618,10 +624,10 @@ class PipelineSpec(Model):
         return table is not None and table.merge_shards
 
     def table_settings(self, name: str) -> Table | None:
-        """All settings of the table ``name``, defaults filled in; None if it is not to be mirrored.
+        """Return all settings of the table ``name`` with defaults filled in; None if it is not mirrored.
 
-        ``name`` is the table's name in the events (database.schema.table). In the result mode, target
-        and delete are never None, and ``source`` is what the manifest calls it, or ``name``.
+        ``name`` is the table's name in the events (database.schema.table). In the result, mode, target and
+        delete are never None, and ``source`` is what the manifest calls the table, or ``name``.
         """
         table = self.listed(name)
         if table is None and self.unlisted == "ignore":

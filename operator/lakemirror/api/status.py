@@ -1,4 +1,4 @@
-"""``status``: what the operator saw. It alone writes it."""
+"""``status``: what the operator saw. Only the operator writes it."""
 
 from __future__ import annotations
 
@@ -125,5 +125,5 @@ class PipelineStatus(Model):
     handled: Handled | None = None
 
     def condition(self, type: ConditionType) -> Condition | None:
-        """The condition of that type, if there is one."""
+        """Return the condition of that type, if there is one."""
         return next((c for c in self.conditions or [] if c.type == type), None)

@@ -1,7 +1,7 @@
-"""Fields that a good manifest may have and that would not work, or have no effect, beside others: refused by
-name before anything runs, never ignored.
+"""Valid fields that would not work, or would have no effect, in combination with others.
 
-`lakemirror validate`, `render`, `run` and `replay`, the operator and the driver all ask ``not_supported``.
+They are refused by name before anything runs, and never ignored. `lakemirror validate`, `render`, `run` and
+`replay`, the operator and the driver all ask ``not_supported``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Found = tuple[Loc, str]
 
 
 def not_supported(spec: PipelineSpec) -> list[tuple[str, str]]:
-    """All that is refused, as pairs of a field's path (``spec.tables[public.a].mode``) and the reason."""
+    """Return all that is refused: pairs of a field's path (``spec.tables[public.a].mode``) and the reason."""
     document = {"spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
     return [(path_of(("spec", *loc), document), message) for loc, message in _without_effect(spec)]
 
@@ -49,7 +49,7 @@ _NO_COLUMN = {
 
 
 def _of_database(spec: PipelineSpec) -> Iterator[Found]:
-    """What mirrors that are tables of a database do not do."""
+    """Yield what is not supported if the mirrors are tables of a database."""
     if spec.target.jdbc is None:
         return
     yield from _of_database_tables(spec)
@@ -86,7 +86,10 @@ def _of_database_tables(spec: PipelineSpec) -> Iterator[Found]:
 
 
 def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
-    """Tables that are loaded from their database: it, their name and the place of their rows are needed."""
+    """Yield tables that cannot be loaded from their database.
+
+    Loading needs the database, the name of one table, and the place of its rows in the order of changes.
+    """
     by, form = spec.ordering.by, spec.envelope.format
     log = by in ("lsn", "binlog") or (by == "auto" and form in ("debezium", "maxwell"))
     for index, table in enumerate(spec.tables):
@@ -110,7 +113,7 @@ def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
 
 
 def _of_verify(spec: PipelineSpec) -> Iterator[Found]:
-    """What is waited for only where a database has positions."""
+    """Yield waiting times that only apply to a database, which has positions."""
     verify = spec.verify
     if verify is None or verify.snapshot is None:
         return
@@ -123,11 +126,11 @@ _POSITIONS = {
     "maxwell": ("lsn", "which Maxwell does not write: use auto, binlog, timestamp or offset"),
     "custom": ("lsn", "binlog", "which custom records do not have: use auto, timestamp or offset"),
 }
-"""By envelope, positions that its records never have, and what to do."""
+"""By envelope, the positions that its records never have, and what to do."""
 
 
 def _of_envelope(spec: PipelineSpec) -> Iterator[Found]:
-    """What means nothing for records of this envelope."""
+    """Yield fields that mean nothing for records of this envelope."""
     envelope, by = spec.envelope, spec.ordering.by
     if envelope.encoding == "json" and envelope.schema_registry is not None:
         yield ("envelope", "schemaRegistry"), "has no effect with encoding json: leave it out"
@@ -156,7 +159,7 @@ def _of_envelope(spec: PipelineSpec) -> Iterator[Found]:
 
 
 def _of_rows(spec: PipelineSpec) -> Iterator[Found]:
-    """What files of rows cannot hold."""
+    """Yield what files of rows cannot hold."""
     files, envelope = spec.source.files, spec.envelope
     if files is None or files.format == "records":
         return
@@ -187,7 +190,7 @@ def _of_operator(spec: PipelineSpec) -> Iterator[Found]:
 
 
 def _of_source(spec: PipelineSpec) -> Iterator[Found]:
-    """Positions in topics that are not read."""
+    """Yield positions in topics that are not read."""
     kafka = spec.source.kafka
     if kafka is None or kafka.topics is None:
         return
@@ -204,7 +207,7 @@ _NO_VERSIONS = "which keeps no versions: leave it out, or set mode: scd2"
 
 
 def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
-    """What means nothing for tables whose rows are not deleted, or have no key."""
+    """Yield fields that mean nothing in the mode of their table, such as one that never deletes rows."""
     defaults = spec.defaults
     kept = {
         "append": "has no effect with mode append, which keeps every event as a row",

@@ -1,4 +1,4 @@
-"""What becomes of each table: where it goes, how it is kept, and which settings belong to which table."""
+"""Settings of each table: where it goes, how it is kept, and which settings belong to which table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PART = r'([^."\s]([^."]*[^."\s])?|"([^"]|"")+")'
 
 @lru_cache(maxsize=10_000)
 def parts_of(name: str) -> tuple[str, ...]:
-    """The parts of a dotted name; one in double quotes may have dots itself."""
+    """Split a dotted name into its parts. A part in double quotes may contain dots."""
     return tuple(_unquoted(part[0]) for part in re.finditer(r'"(?:[^"]|"")*"|[^."]+', name))
 
 
@@ -49,13 +49,13 @@ class AmbiguousTable(ValueError):
 
 
 def is_pattern(source: str) -> bool:
-    """Whether ``source`` is a regular expression between slashes, and no name."""
+    """Return whether ``source`` is a regular expression between slashes, and not a name."""
     return len(source) > 2 and source.startswith("/") and source.endswith("/")
 
 
 @lru_cache(maxsize=10_000)
 def pattern_of(source: str) -> re.Pattern[str]:
-    """The regular expression of a `is_pattern` source; named groups may be written as in Java."""
+    """Compile the regular expression of an `is_pattern` source. Named groups may be written as in Java."""
     return re.compile(_JAVA_GROUP.sub("(?P<", source[1:-1]))
 
 
@@ -63,7 +63,7 @@ _JAVA_GROUP = re.compile(r"(?<!\\)\(\?<(?=[A-Za-z_])")
 
 
 def groups_of(source: str, table: str) -> dict[str, str]:
-    """What the named groups of a pattern have captured of the name ``table``; nothing for a name."""
+    """Return what a pattern's named groups capture of the name ``table``; nothing if ``source`` is a name."""
     if not is_pattern(source):
         return {}
     found = pattern_of(source).fullmatch(table)
@@ -71,8 +71,10 @@ def groups_of(source: str, table: str) -> dict[str, str]:
 
 
 def matches(source: str, table: str) -> bool:
-    """Whether ``source`` is the dotted name ``table`` or whole parts at its end: public.t of shop.public.t.
-    Parts with a dot of their own are in double quotes in both. A pattern has to match the whole name.
+    """Return whether ``source`` is ``table`` or whole parts at its end: public.t of shop.public.t.
+
+    Both are dotted names. Parts that contain a dot are in double quotes in both. A pattern must match the
+    whole name.
     """
     if is_pattern(source):
         return pattern_of(source).fullmatch(table) is not None
@@ -81,8 +83,9 @@ def matches(source: str, table: str) -> bool:
 
 
 def match_table(sources: Iterable[str], table: str) -> str | None:
-    """The one of ``sources`` that means ``table`` (database.schema.table); AmbiguousTable if two do. Names
-    come before patterns.
+    """Return the one of ``sources`` that matches ``table`` (database.schema.table), if any.
+
+    Names come before patterns. Raises AmbiguousTable if two match.
     """
     found = [source for source in sources if source == table or matches(source, table)]
     found = [source for source in found if not is_pattern(source)] or found
@@ -168,8 +171,9 @@ class Target(Model):
         return self
 
     def check(self, *at: str, groups: Iterable[str] = ()) -> None:
-        """Raise an error for a placeholder that is neither known nor one of a pattern's ``groups``; the
-        target stands ``at`` this field.
+        """Raise an error for a placeholder that is neither known nor one of a pattern's ``groups``.
+
+        ``at`` is the path of the target's field.
         """
         known = dict.fromkeys((*PLACEHOLDERS, *groups))
         for name in re.findall(r"\{(\w+)\}", self.template):
@@ -182,8 +186,9 @@ class Target(Model):
                 )
 
     def place(self, source: str) -> str | None:
-        """Where the mirror of the table ``source`` stands, so that the same place is the same text; None
-        where the manifest alone cannot tell. Names that differ in case only are one place.
+        """Return where the mirror of the table ``source`` is, with the same text for the same place.
+
+        Names that differ only in case are one place. Returns None if the manifest alone cannot tell.
         """
         if is_pattern(source):
             return None
@@ -195,7 +200,7 @@ class Target(Model):
 
     @property
     def avoided(self) -> dict[str, list[str]]:
-        """Reader features of Delta that the mirror must not have, each with the programs that lack it."""
+        """Delta reader features that the mirror must not have, each with the programs that lack it."""
         asked = set(self.compatibility or ())
         readers = sorted(LACKING if "all" in asked else asked)
         features = sorted({feature for reader in readers for feature in LACKING[reader]})
@@ -203,7 +208,7 @@ class Target(Model):
 
     @property
     def template(self) -> str:
-        """The one that is given."""
+        """The path or the table, whichever is given."""
         return self.path if self.path is not None else self.table or ""
 
 
@@ -360,7 +365,7 @@ class Columns(Model):
 
     @property
     def own(self) -> dict[str, OwnColumn]:
-        """The columns that are added, and what each has."""
+        """The columns that are added, and what each contains."""
         found: dict[str, OwnColumn] = {**(self.metadata or {})}
         if self.row_hash is not None:
             found[self.row_hash] = "rowHash"
@@ -371,7 +376,7 @@ class Columns(Model):
         return found
 
     def keeps(self, column: str) -> bool:
-        """Whether the source's ``column`` is part of the mirror."""
+        """Return whether the source's ``column`` is part of the mirror."""
         if self.include is not None:
             return column in self.include
         return column not in (self.exclude or [])
@@ -483,7 +488,7 @@ class Table(Model):
     """A new value makes the driver read the table again, once."""
 
     def column_names(self) -> list[str]:
-        """The columns of the mirror that the manifest names, as they are called there."""
+        """Return the columns of the mirror that the manifest names, by their names in the mirror."""
         columns = self.columns or Columns()
         rename = columns.rename or {}
         named = [*(self.primary_key or []), *(columns.include or []), *rename, *(columns.types or {})]
@@ -491,12 +496,12 @@ class Table(Model):
 
     @property
     def own_columns(self) -> dict[str, OwnColumn]:
-        """The columns that the manifest adds to the mirror, and what each has."""
+        """The columns that the manifest adds to the mirror, and what each contains."""
         return self.columns.own if self.columns is not None else {}
 
     @property
     def expressions(self) -> dict[str, str]:
-        """The columns that are computed of others, and the SQL of each."""
+        """The columns that are computed from others, with the SQL of each."""
         return (self.columns and self.columns.expressions) or {}
 
     @model_validator(mode="after")
@@ -542,12 +547,12 @@ def _checked_pattern(source: str) -> re.Pattern[str]:
 
 
 def same_name(one: str, other: str | None) -> bool:
-    """Whether two names are those of one column: Spark and Delta do not tell capitals from small letters."""
+    """Return whether two names mean the same column: Spark and Delta ignore case."""
     return other is not None and one.casefold() == other.casefold()
 
 
 def ambiguous_pair(sources: list[str]) -> tuple[str, str] | None:
-    """Two of ``sources`` of which the second means a part of the tables that the first means."""
+    """Return two of ``sources`` where the second matches a part of the tables that the first matches."""
     names = [source for source in sources if not is_pattern(source)]
     known = {parts_of(source): source for source in names}
     for source in names:

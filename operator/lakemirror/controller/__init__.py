@@ -1,1 +1,1 @@
-"""The operator: runs a driver for each CdcPipeline and tells its state in the status. No Spark."""
+"""The operator: runs a driver for each CdcPipeline and reports its state in the status. No Spark."""

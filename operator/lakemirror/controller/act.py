@@ -18,12 +18,12 @@ from lakemirror.controller.values import Deletion, Event, Object, Obstacle, Pod,
 
 _MADE_ONCE = ("Job", "SparkApplication")
 _UNTRIED = ("RoleBinding",)
-"""What cannot be tried before another object is there: whoever binds a Role is checked against its rights."""
+"""Kinds that a dry run cannot check: binding a Role is checked against its rights, so the Role must exist."""
 _log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Acts for all pipelines. Obstacles are given back; Unreachable and other surprises are raised."""
+    """Acts for all pipelines. Returns obstacles; raises Unreachable and any other unexpected error."""
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
@@ -31,19 +31,19 @@ class Actor:
         self._told: dict[str, int] = {}
 
     def makes_new(self, resource: Resource, objects: Sequence[Object]) -> bool:
-        """Whether any of ``objects`` is not there, as far as is known."""
+        """Return whether any of ``objects`` does not exist yet, as far as the cache knows."""
         return any(there is None for _, there in self._due(resource, objects))
 
     async def trial(self, resource: Resource, objects: Sequence[Object]) -> tuple[Obstacle, ...]:
-        """What would keep ``objects`` from being applied, if anything; nothing is changed."""
+        """Dry-run ``objects`` and return the obstacles to applying them. Changes nothing."""
         due = self._due(resource, objects)
         found = await asyncio.gather(*(self._apply(resource, *each, dry_run=True) for each in due))
         return tuple(obstacle for obstacle in found if obstacle is not None)
 
     async def apply(self, resource: Resource, objects: Sequence[Object]) -> tuple[Obstacle, ...]:
-        """Apply what is not as it should be, in the order given; the first obstacle ends it.
+        """Apply the objects that are not up to date, in the given order, until the first obstacle.
 
-        An object of ours that depends on another is worth nothing without it.
+        An object of ours that depends on another is useless without it.
         """
         for document, there in self._due(resource, objects):
             obstacle = await self._apply(resource, document, there)
@@ -52,7 +52,7 @@ class Actor:
         return ()
 
     def _due(self, resource: Resource, objects: Sequence[Object]) -> list[tuple[Object, Object | None]]:
-        """Those of ``objects`` that are not as they should be, each with what is there as far as is known."""
+        """Return the ``objects`` that are not up to date, each with the existing object if it is known."""
         known = self._cache.of(Key(resource.namespace, resource.name))
         pairs = [(document, known.get(identity_of(document))) for document in objects]
         return [(document, there) for document, there in pairs if not is_applied(document, there)]
@@ -86,9 +86,10 @@ class Actor:
         return None
 
     async def _try_pod(self, resource: Resource, workload: Object) -> Obstacle | None:
-        """What would keep the workload's next pod from being made, before the one that runs has to go for it.
+        """Return the obstacle to creating the workload's next pod, if any.
 
-        Quota does not count, for the pod that runs is counted too.
+        This is checked before the running pod has to go for it. Exceeded quota does not count, because the
+        running pod counts against the quota, too.
         """
         metadata, template = workload["metadata"], workload["spec"]["template"]
         where = {"generateName": f"{metadata['name']}-", "namespace": resource.namespace}
@@ -104,7 +105,7 @@ class Actor:
         return None
 
     async def mark(self, resource: Resource, pods: Sequence[Pod]) -> None:
-        """Give pods the label that tells whose they are."""
+        """Label ``pods`` with the uid of their pipeline."""
         for pod in pods:
             metadata = {"name": pod.name, "namespace": resource.namespace, "uid": pod.uid}
             labels = {names.PIPELINE_UID: resource.uid}
@@ -114,7 +115,7 @@ class Actor:
             self._cache.take(made)
 
     async def delete(self, resource: Resource, deletions: Sequence[Deletion]) -> None:
-        """Delete what still is what was seen; what is gone or another by now is left alone."""
+        """Delete the objects that are still the ones that were seen; skip those that are gone or replaced."""
         for gone in deletions:
             _log.info("%s/%s: %s %s is deleted", resource.namespace, resource.name, gone.kind, gone.name)
             try:
@@ -131,9 +132,9 @@ class Actor:
                     raise
 
     async def write_status(self, resource: Resource, after: PipelineStatus) -> Object | None:
-        """Write the status; the resource as it is then. None if it is gone.
+        """Write the status and return the updated resource, or None if the resource is gone.
 
-        If the API server finds it invalid, the conditions alone are written, and say so.
+        If the API server finds the status invalid, write only its conditions, which then say so.
         """
         try:
             return await self._patch(resource, {"status": status.document(after)}, part="status")
@@ -145,7 +146,7 @@ class Actor:
             return await self._patch(resource, {"status": least}, part="status")
 
     async def set_finalizer(self, resource: Resource, wanted: bool) -> Object | None:
-        """Put our finalizer there, or take it away. The resource as it is then; None if it is gone."""
+        """Add or remove our finalizer and return the updated resource, or None if it is gone."""
         manager = f"{names.FIELD_MANAGER}-finalizer"
         finalizers = {"finalizers": [names.FINALIZER]} if wanted else {}
         return await self._patch(resource, {}, manager=manager, metadata=finalizers)
@@ -169,12 +170,12 @@ class Actor:
         try:
             return await self._api.apply(document, manager=manager, part=part)
         except ApiError as error:
-            if error.status in (404, 409):  # gone, or another of this name by now
+            if error.status in (404, 409):  # gone, or replaced by another of this name
                 return None
             raise
 
     async def record(self, resource: Resource, events: Sequence[Event], now: str) -> None:
-        """Record events; one that says the same again is counted up, one that is refused is let go."""
+        """Record events. A repeated event is counted up; one that the API server refuses is dropped."""
         for event in events:
             try:
                 await self._record(resource, event, now)
@@ -222,7 +223,7 @@ def _propagation(gone: Deletion) -> Propagation:
 
 
 def is_applied(wanted: Object, there: Object | None) -> bool:
-    """Whether ``there`` is as wanted: this very version was applied, and nobody has changed it since."""
+    """Return whether ``there`` is as wanted: this version was applied, and nobody has changed it since."""
     if there is None:
         return False
     if wanted["kind"] in _MADE_ONCE:
@@ -232,7 +233,7 @@ def is_applied(wanted: Object, there: Object | None) -> bool:
 
 
 def _covers(there: Any, wanted: Any) -> bool:
-    """Whether all of ``wanted`` stands in ``there``, which may hold more: what the API server filled in."""
+    """Return whether ``there`` contains all of ``wanted``; the API server may have filled in more."""
     if isinstance(wanted, dict):
         there = there or {}
         return isinstance(there, dict) and all(_covers(there.get(k), v) for k, v in wanted.items())
@@ -244,7 +245,7 @@ def _covers(there: Any, wanted: Any) -> bool:
 
 
 def _pinned(document: Object, there: Object | None) -> Object:
-    """To be applied to this very object and not to one that takes its place meanwhile."""
+    """Return ``document`` with the uid of ``there``, so that it cannot be applied to a successor."""
     if there is None:
         return document
     return {**document, "metadata": {**document["metadata"], "uid": there["metadata"]["uid"]}}
@@ -260,7 +261,7 @@ def _stranger(resource: Resource, where: str, there: Object) -> Obstacle:
 
 
 def _refused(where: str, error: ApiError) -> Obstacle | None:
-    """The obstacle that ``error`` is; None for one that may pass by itself."""
+    """Return the obstacle that ``error`` means, or None if the error may pass on its own."""
     reason = _verdict(error)
     if reason is None:
         return None
@@ -273,7 +274,7 @@ def _refused(where: str, error: ApiError) -> Obstacle | None:
 
 
 def _readable(words: str) -> str:
-    """The API server's words without Go's way of printing values."""
+    """Return the API server's message without Go's notation for values."""
     words = _DUMPED.sub("", _TYPED_PREFIX.sub("", words))
     return _GO_VALUE.sub(lambda found: found[1] or found[2], words)
 
@@ -281,12 +282,12 @@ def _readable(words: str) -> str:
 def _verdict(
     error: ApiError,
 ) -> Literal["InvalidSpec", "NamespaceTerminating", "QuotaExceeded", "Refused"] | None:
-    """What is wrong with what was sent; None if the answer is not about that."""
+    """Return what is wrong with what was sent, or None if the error is not about that."""
     if error.caused_by("NamespaceTerminating"):
         return "NamespaceTerminating"
     if "exceeded quota" in str(error):
         return "QuotaExceeded"
-    # What no CRD can check of a pod template comes to light here.
+    # Errors in a pod template that no CRD can check show up here.
     if error.status in (400, 413, 415, 422) or (error.status == 500 and _TYPED.search(str(error))):
         return "InvalidSpec"
     return "Refused" if error.refused and error.status != 409 else None
@@ -302,4 +303,4 @@ _GO_VALUE = re.compile(r"(?<=got )&(?:value\.valueUnstructured\{Value:(.*?)\}|\{
 _TYPED = re.compile(
     r"failed to create typed|unable to convert|field not declared in schema|quantities must match"
 )
-"""How server-side apply says that a value has the wrong type: with 500, as if it were its own fault."""
+"""How server-side apply reports a value of the wrong type: with 500, as if the server were at fault."""

@@ -1,8 +1,8 @@
-"""What the statuses of other operators' SparkApplications mean.
+"""Interprets the status of other operators' SparkApplications.
 
-Kubeflow: ``api/v1beta2/sparkapplication_types.go``; Apache: ``ApplicationStateSummary.java`` and
-``ApplicationStatus.terminateOrRestart``; both as of August 2026. States that are not named here, and those of
-the future, count as Active: then the driver's pod and its report tell more.
+Sources, both as of August 2026: ``api/v1beta2/sparkapplication_types.go`` (Kubeflow);
+``ApplicationStateSummary.java`` and ``ApplicationStatus.terminateOrRestart`` (Apache). States that are not
+named here, including future ones, count as Active; the driver's pod and its report then tell more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ APACHE = "spark.apache.org/v1"
 
 
 class Application(NamedTuple):
-    """An application's state, why, and how many of its runs failed."""
+    """An application's state, the reason for it, and the number of failed runs."""
 
     state: State
     message: str
@@ -25,12 +25,12 @@ class Application(NamedTuple):
 
 
 def application(api_version: str, status: Mapping[str, Any]) -> Application:
-    """The state of a SparkApplication of either operator."""
+    """Return the state of a SparkApplication of either operator."""
     return _kubeflow(status) if api_version.startswith("sparkoperator.k8s.io/") else _apache(status)
 
 
 _KUBEFLOW_ENDS: dict[str, State] = {"COMPLETED": "Succeeded", "FAILED": "Failed"}
-"""SUCCEEDING, FAILING, SUBMISSION_FAILED and PENDING_RERUN are on the way, maybe to another run."""
+"""SUCCEEDING, FAILING, SUBMISSION_FAILED and PENDING_RERUN are transitional and may lead to another run."""
 
 
 def _kubeflow(status: Mapping[str, Any]) -> Application:
@@ -42,7 +42,7 @@ def _kubeflow(status: Mapping[str, Any]) -> Application:
 
 
 _APACHE_ENDS = ("ResourceReleased", "TerminatedWithoutReleaseResources")
-"""Succeeded and the failures are on the way to one of these, or to ScheduledToRestart."""
+"""Succeeded and the failure states are transitional: one of these or ScheduledToRestart follows."""
 
 
 def _apache(status: Mapping[str, Any]) -> Application:

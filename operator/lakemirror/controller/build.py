@@ -1,4 +1,4 @@
-"""From a spec to the objects of the Kubernetes API, by the templates of ``sparkapp_templates``. Pure."""
+"""Builds Kubernetes objects from a spec, with the templates in ``sparkapp_templates``. Pure."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from lakemirror.controller.references import references
 from lakemirror.controller.values import Kind, Object
 
 GRACE_SECONDS = 120
-"""How long a driver may take to finish its batch when it is told to stop."""
+"""How long a driver may take to finish its batch after it is told to stop."""
 SPARK_VERSION = "4.2.0"
 _REMEMBERED = 20_000
-"""Results that are kept: most passes find what the pass before found."""
+"""The number of cached results. Most passes find what the previous pass found."""
 APPLICATION_FILE = "local:///opt/lakemirror/lib/python3.11/site-packages/lakemirror/pod/__main__.py"
-"""``lakemirror.pod`` in the driver's image, for ``spark-submit``, which takes files and no modules."""
+"""``lakemirror.pod`` in the driver's image, for ``spark-submit``, which takes files but no modules."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """What one pipeline's objects are made of.
+    """The input from which one pipeline's objects are built.
 
     ``kept``: further entries of the config ConfigMap, for pods that still run another revision. ``held``: no
-    driver shall run. ``uid`` of the pipeline makes it their owner; without one they have none. ``moved``:
-    what the config keeps of a rollout, see ``values.Moved``.
+    driver may run. ``uid``: the pipeline's, which makes it the owner of the objects; without it, they have no
+    owner. ``moved``: what the config keeps about a rollout, see ``values.Moved``.
     """
 
     namespace: str
@@ -52,7 +52,7 @@ class Application:
 
 
 def kind_of(spec: PipelineSpec) -> Kind:
-    """What makes the driver's pods for this spec."""
+    """Return the kind of workload that creates the driver's pods for this spec."""
     if spec.spark.backend != "native":
         return "SparkApplication"
     if spec.trigger.available_now is None:
@@ -62,7 +62,10 @@ def kind_of(spec: PipelineSpec) -> Kind:
 
 @lru_cache(_REMEMBERED)
 def foundations(app: Application) -> tuple[Object, ...]:
-    """What a driver needs before it starts: account, rights, configuration and, natively, a Service."""
+    """Build what a driver needs before it starts.
+
+    This is its account, rights and configuration and, with the native back end, a Service.
+    """
     values = _values(app)
     data = {"data": config_data(app)}
     found = [*_rendered("common/access", values), *_rendered("common/config", values | data)]
@@ -73,7 +76,7 @@ def foundations(app: Application) -> tuple[Object, ...]:
 
 @lru_cache(_REMEMBERED)
 def workload(app: Application) -> Object:
-    """What makes the driver's pods."""
+    """Build the workload that creates the driver's pods."""
     kind, backend = kind_of(app.spec), app.spec.spark.backend
     values = _values(app)
     pod = driver_pod(app)
@@ -94,7 +97,7 @@ def workload(app: Application) -> Object:
 
 
 def cleanup(app: Application) -> Object:
-    """The Job that deletes the pipeline's data as its deletion policy says."""
+    """Build the Job that deletes the pipeline's data according to its deletion policy."""
     values = _values(app) | {"job": names.cleanup(app.name), "backoff_limit": 3, "component": "cleanup"}
     pod = driver_pod(app, task="cleanup")
     pod["metadata"]["labels"] = names.pod_labels(app.name, "cleanup", app.uid)
@@ -104,22 +107,22 @@ def cleanup(app: Application) -> Object:
 
 
 def driver_pod(app: Application, task: str = "") -> dict[str, Any]:
-    """The driver's pod template."""
+    """Build the driver's pod template."""
     values = _values(app) | {"task": task}
     if task:
-        values["watched"] = []  # it ends anyway
+        values["watched"] = []  # it ends on its own
     pod = _rendered("common/driver", values)[0]
     return podtemplate.laid_over(pod, app.spec.spark, "driver")
 
 
 def executor_pod(app: Application) -> dict[str, Any]:
-    """The executors' pod template."""
+    """Build the executors' pod template."""
     pod = _rendered("common/executor", _values(app))[0]
     return podtemplate.laid_over(pod, app.spec.spark, "executor")
 
 
 def config_data(app: Application) -> dict[str, str]:
-    """What the driver reads, under names of the revision, and what is ``kept``."""
+    """Build the data of the config ConfigMap: what the driver reads, keyed by revision, and ``kept``."""
     metadata = {"name": app.name, "namespace": app.namespace}
     spec = app.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
@@ -132,7 +135,7 @@ def config_data(app: Application) -> dict[str, str]:
 
 
 def applied_hash(document: Object) -> str:
-    """A hash of what is applied, the annotation that holds it apart."""
+    """Hash an object to be applied. The annotation that holds the hash is not included."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -154,7 +157,7 @@ def _owned(app: Application, document: Object) -> Object:
 
 
 def _values(app: Application) -> dict[str, Any]:
-    """What the templates may use."""
+    """Return the values that the templates may use."""
     spec, spark = app.spec, app.spec.spark
     items = {f"{app.revision}.yaml": "pipeline.yaml"}
     if spark.backend == "native":
@@ -194,7 +197,7 @@ def _values(app: Application) -> dict[str, Any]:
 
 
 def _without_command(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod as Spark itself wants it, which starts the driver's container with arguments of its own."""
+    """Return the pod without the driver container's arguments, because Spark starts it with its own."""
     containers = [
         {key: value for key, value in container.items() if key != "args"}
         if container["name"] == "driver"
@@ -205,7 +208,7 @@ def _without_command(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(pod: dict[str, Any], container: str) -> dict[str, Any]:
-    """The pod with our container called as Spark and the other operators call it."""
+    """Return the pod with our container renamed to what Spark and the other operators call it."""
     containers = [
         {**c, "name": f"spark-kubernetes-{container}"} if c["name"] == container else c
         for c in pod["spec"]["containers"]
@@ -227,7 +230,7 @@ def _environment() -> Environment:
 
 
 def template_folder() -> Path:
-    """Where the templates are: inside of the installed package, or beside the sources."""
+    """Return the folder of the templates: inside the installed package, or next to the sources."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "sparkapp_templates"
     return installed if installed.is_dir() else package.parents[1] / "sparkapp_templates"

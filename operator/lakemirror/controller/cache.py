@@ -1,4 +1,4 @@
-"""What the operator's own objects look like now: one watch a kind, selected by label at the server."""
+"""Caches the operator's own objects: one watch per kind, with a label selector on the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONAL_KINDS: tuple[tuple[str, str], ...] = (
     (backends.KUBEFLOW, "SparkApplication"),
     (backends.APACHE, "SparkApplication"),
 )
-"""Kinds that the cluster may not know, or that the operator may not be allowed to look at."""
+"""Kinds that the cluster may not know, or that the operator may not be allowed to read."""
 
 _RETRY_SECONDS = 2.0
 _ABSENT_SECONDS = 60.0
@@ -37,14 +37,14 @@ _log = logging.getLogger(__name__)
 
 
 class Key(NamedTuple):
-    """A pipeline."""
+    """Identifies a pipeline."""
 
     namespace: str
     name: str
 
 
 class Identity(NamedTuple):
-    """An object of a pipeline."""
+    """Identifies an object of a pipeline."""
 
     api_version: str
     kind: str
@@ -52,7 +52,7 @@ class Identity(NamedTuple):
 
 
 class Cache:
-    """The objects of all pipelines; ``changed`` is called with the pipeline of each that changes."""
+    """Holds the objects of all pipelines. ``changed`` is called with the pipeline of each changed object."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class Cache:
         self._behind = {(*kind, ns) for kind in (*KINDS, *OPTIONAL_KINDS) for ns in self._namespaces}
         self._refused: dict[tuple[str, str, str | None], str] = {}
         self.current_since: datetime | None = None
-        """Since when all watches are up to date; None while one is not."""
+        """Since when all watches have been up to date; None while one is not."""
 
     def of(self, key: Key) -> dict[Identity, Object]:
-        """The objects of a pipeline."""
+        """Return the objects of a pipeline."""
         return self._objects.get(key, {})
 
     def take(self, document: Object) -> bool:
-        """Take in what the API answered, unless something newer is known; whether it is new."""
+        """Store what the API returned, unless something newer is known. Returns whether it is new."""
         key, identity = _key(document), identity_of(document)
         known = self._objects[key].get(identity)
         if known is not None and _version(document) <= _version(known):
@@ -85,23 +85,23 @@ class Cache:
         return True
 
     def resume(self) -> None:
-        """The API server answers again after a time of silence, in which a watch may have seemed alive."""
+        """Note that the API server answers again after a silence, in which a watch may have seemed alive."""
         if self.current_since is not None:
             self.current_since = self._clock()
 
     @property
     def refusal(self) -> str | None:
-        """Why a kind cannot be watched, if the API server refuses it, in its words."""
+        """Why the API server refuses to let a kind be watched, in its own words; None if it does not."""
         return next(iter(self._refused.values()), None)
 
     async def run(self) -> None:
-        """Watch, for ever."""
+        """Watch forever."""
         async with asyncio.TaskGroup() as tasks:
             for api_version, kind, namespace in sorted(self._behind, key=str):
                 tasks.create_task(self._follow(api_version, kind, namespace))
 
     async def _follow(self, api_version: str, kind: str, namespace: str | None) -> None:
-        """Keep up with one kind in one namespace: list, watch, and again when the watch breaks."""
+        """Keep up with one kind in one namespace: list, watch, and start over when the watch breaks."""
         what = (api_version, kind, namespace)
         while True:
             try:
@@ -113,7 +113,7 @@ class Cache:
                 self._is_behind(what)
             except ApiError as error:
                 if (api_version, kind) in OPTIONAL_KINDS and error.status in (403, 404):
-                    self._is_current(what)  # nothing of it can be there
+                    self._is_current(what)  # no such object can exist
                     await asyncio.sleep(_ABSENT_SECONDS)
                     continue
                 self._is_behind(what)
@@ -125,10 +125,10 @@ class Cache:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _watch_for_long(self, what: tuple[str, str, str | None], version: str) -> bool:
-        """Watch until that breaks; whether it went well for a while.
+        """Watch until the watch breaks. Returns whether it worked for a while.
 
-        Then a list at once tells what there is now, and nobody has to wait. API servers leave watches silent
-        whose kind has had no event since they started, so that these seem to break every 90 s.
+        If it did, the caller lists again at once, so that nobody has to wait. API servers send nothing on a
+        watch if its kind has had no event since they started, so such a watch seems to break every 90 s.
         """
         began = asyncio.get_running_loop().time()
         try:
@@ -141,7 +141,7 @@ class Cache:
         return asyncio.get_running_loop().time() - began >= _RETRY_SECONDS
 
     async def _watch(self, what: tuple[str, str, str | None], version: str) -> None:
-        """Follow changes for as long as the server goes on with them without a gap."""
+        """Follow changes for as long as the server can continue without a gap."""
         while True:
             async for event in self._api.watch(*what, version, labels=names.SELECTOR):
                 version = event.object["metadata"]["resourceVersion"]
@@ -163,7 +163,7 @@ class Cache:
                     del objects[identity]
                     self._changed(key)
         for item in items:
-            if self.take(item):  # after a gap nearly all are as they were
+            if self.take(item):  # after a gap, nearly all are unchanged
                 self._changed(_key(item))
 
     def _is_current(self, what: tuple[str, str, str | None]) -> None:
@@ -182,16 +182,16 @@ def _key(document: Object) -> Key:
 
 
 def identity_of(document: Object) -> Identity:
-    """What an object is called within its namespace."""
+    """Return what identifies an object within its namespace."""
     return Identity(document["apiVersion"], document["kind"], document["metadata"]["name"])
 
 
 def _version(document: Object) -> int:
-    """Versions of objects of one kind are numbers that grow."""
+    """Return the resource version as a number. The versions of objects of one kind increase."""
     return int(document["metadata"].get("resourceVersion") or 0)
 
 
 def slim(document: Object) -> Object:
-    """Without the long list of who owns which field."""
+    """Return the object without ``managedFields``, the long list of which manager owns which field."""
     metadata = {k: v for k, v in document["metadata"].items() if k != "managedFields"}
     return {**document, "metadata": metadata}

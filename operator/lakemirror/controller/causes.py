@@ -1,4 +1,4 @@
-"""Why a driver ended, in one line: from exit codes and from what it said last. Pure."""
+"""Explains in one line why a driver ended, from its exit code and its last message. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _TRACE = re.compile(r"^\s+at [\w.$/<>]+\(|^Traceback \(most recent call last\)|^
 
 
 def why(ending: Ending, memory_limit: str = "") -> str:
-    """Why a container ended, and what to do where that is known.
+    """Explain why a container ended, and what to do about it if that is known.
 
-    ``memory_limit`` is the container's, as Kubernetes writes it. Exit codes above 128 are signals:
+    ``memory_limit`` is the container's, in Kubernetes' notation. Exit codes above 128 are signals:
     https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html
     """
     if ending.reason == "OOMKilled":
@@ -37,7 +37,7 @@ def why(ending: Ending, memory_limit: str = "") -> str:
 
 
 def exit_code(code: int) -> str:
-    """An exit code with its meaning, such as ``exit code 137 (SIGKILL)``."""
+    """Format an exit code with its meaning, such as ``exit code 137 (SIGKILL)``."""
     try:
         return f"exit code {code} ({signal.Signals(code - 128).name})"
     except ValueError:
@@ -45,7 +45,7 @@ def exit_code(code: int) -> str:
 
 
 def innermost(text: str) -> str:
-    """Of a stack trace, of Java or Python, the innermost cause in one line; of other text its end."""
+    """Return the innermost cause of a Java or Python stack trace in one line, or the end of other text."""
     text = text.strip()
     if _TRACE.search(text) is None:
         return text[-_KEPT:]

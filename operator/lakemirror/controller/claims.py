@@ -1,21 +1,22 @@
-"""What a pipeline must have for itself alone: its checkpoint and its targets. Pure."""
+"""What a pipeline must not share with any other: its checkpoint and its targets. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from lakemirror.api import PipelineSpec
+from lakemirror.api.object_stores import store_of
 from lakemirror.api.tables import Target
 
 Claim = tuple[str, str]
-"""What it is, and where."""
+"""What is claimed, and where it is."""
 
 
 def claims(spec: PipelineSpec, namespace: str) -> frozenset[Claim]:
-    """What the spec needs: two pipelines that share one would write over each other.
+    """Return what the spec claims. Two pipelines with the same claim would overwrite each other's data.
 
-    Paths of local file systems and names without a scheme mean something else in each namespace. Whether two
-    templates that differ lead to one table shows only in the data: there the driver refuses.
+    Paths of local file systems and paths without a scheme mean something different in each namespace. Only
+    the data shows whether two different templates lead to the same table; in that case the driver refuses.
     """
     return frozenset(_claims(spec, namespace))
 
@@ -39,6 +40,9 @@ def _target(spec: PipelineSpec, target: Target, namespace: str, source: str = ""
 
 
 def _place(path: str, namespace: str) -> str:
-    path = path.rstrip("/").replace("s3://", "s3a://", 1)
+    """Return a place that is spelled as all its other spellings are."""
+    store, path = store_of(path), path.rstrip("/")
+    if store is not None:
+        return f"{store.schemes[0]}://{path.partition('://')[2]}"
     shared = "://" in path and not path.startswith("file:")
     return path if shared else f"{path} in namespace {namespace}"

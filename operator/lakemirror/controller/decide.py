@@ -1,4 +1,4 @@
-"""What shall run: the newest spec, or the last good one, or nothing. Pure."""
+"""Decides what should run: the newest spec, the last good one, or nothing. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakemirror.controller.values import Observed, Settings
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why something is not done, for a condition."""
+    """The reason and message of a condition."""
 
     reason: str
     message: str
@@ -21,8 +21,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """``spec`` is what shall run, if anything can; ``refusal`` says why it is not the newest one; ``hold``
-    why no driver may run just now.
+    """The spec that should run, and why it is not the newest one or may not run now.
+
+    ``spec`` is None if nothing can run. ``refusal`` says why it is not the newest spec. ``hold`` says why no
+    driver may run now.
     """
 
     spec: PipelineSpec | None
@@ -37,7 +39,7 @@ class Decision:
 
 
 def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Settings) -> Decision:
-    """The newest spec if it is valid and the checkpoint can follow it; else the last good one goes on."""
+    """Choose the newest spec if it is valid and the checkpoint can follow it, otherwise the last good one."""
     refusal = _refusal(spec, observed) or _refused_by_api(spec, observed)
     chosen = _last_good(spec, observed) if refusal is not None else spec
     if chosen is None or isinstance(chosen, ManifestError):
@@ -75,7 +77,7 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
 
 
 def _refused_by_api(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
-    """An edit that was found invalid when it was tried, if there is an earlier spec to go back to."""
+    """Return why an edit was refused when it was tried, if there is an earlier spec to fall back on."""
     if spec == _last_good(spec, observed) or observed.accepted is None:
         return None
     refused = [o for o in observed.obstacles if o.reason not in ("FormerObject", "NamespaceTerminating")]
@@ -83,7 +85,7 @@ def _refused_by_api(spec: PipelineSpec | ManifestError, observed: Observed) -> V
 
 
 def _last_good(spec: PipelineSpec | ManifestError, observed: Observed) -> PipelineSpec | None:
-    """What ran so far; to suspend it is possible whatever else is refused."""
+    """Return the spec that has run so far. It can be suspended even if the rest of an edit is refused."""
     if observed.accepted is None:
         return None
     suspend = spec.suspend if isinstance(spec, PipelineSpec) else observed.accepted.spec.suspend
@@ -91,7 +93,7 @@ def _last_good(spec: PipelineSpec | ManifestError, observed: Observed) -> Pipeli
 
 
 def begun(observed: Observed) -> bool:
-    """Whether anything has been mirrored, so that there is a checkpoint that has to be followed."""
+    """Return whether anything has been mirrored, so that there is a checkpoint to follow."""
     checkpoint, totals = observed.resource.status.checkpoint, observed.resource.status.totals
     report = observed.report
     return (
@@ -102,7 +104,7 @@ def begun(observed: Observed) -> bool:
 
 
 def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | None:
-    """Why no driver may run; the first reason counts."""
+    """Return why no driver may run; the first reason counts."""
     if observed.rivals:
         rival = observed.rivals[0]
         return Verdict(

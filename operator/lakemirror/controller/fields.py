@@ -1,4 +1,4 @@
-"""What a change of the spec means to a driver that runs, by the table ``api.effects``."""
+"""Says what a change of the spec means for a running driver, by the table in ``api.effects``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lakemirror.api.tables import Table
 
 
 def revision(spec: PipelineSpec, image: str) -> str:
-    """A short hash of all that a driver has to be restarted for; it names what a driver runs.
+    """Return a short hash of everything that requires a driver restart; it identifies what a driver runs.
 
-    Fields that have their default do not count, so that a new version of the operator, which may know new
-    fields, leaves drivers alone; another ``image`` (the operator's default or the spec's) does not.
+    Fields with their default value do not count, so that a new version of the operator, which may know new
+    fields, leaves drivers alone. A different ``image`` (the operator's default or the spec's) does count.
     """
     given = _given(spec)
-    # To name the image that runs anyway changes nothing.
+    # Naming the image that already runs changes nothing.
     spark = {name: value for name, value in given.pop("spark", {}).items() if name != "image"}
     relevant = _without_live(given | ({"spark": spark} if spark else {}))
     text = json.dumps([relevant, image], sort_keys=True, separators=(",", ":"))
@@ -27,7 +27,10 @@ def revision(spec: PipelineSpec, image: str) -> str:
 
 
 def incompatible(old: PipelineSpec, new: PipelineSpec) -> list[str]:
-    """Fields whose change needs a reset token, as paths below spec; empty where the checkpoint can follow."""
+    """Return the fields whose change needs a reset token, as paths below spec.
+
+    The list is empty if the checkpoint can follow all changes.
+    """
     before, after = _flat(_given(old)), _flat(_given(new))
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     if not changed:
@@ -42,12 +45,12 @@ def incompatible(old: PipelineSpec, new: PipelineSpec) -> list[str]:
 
 
 def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
-    """Whether the reset token allows what the checkpoint cannot follow."""
+    """Return whether a new reset token allows what the checkpoint cannot follow."""
     return new.spark.reset_token not in ("", old.spark.reset_token)
 
 
 def _moved_tables(old: PipelineSpec, new: PipelineSpec) -> Iterator[str]:
-    """Tables that would go elsewhere, have another key or filter, or be kept in another way than so far."""
+    """Yield the settings of tables that would be moved, get another key or filter, or be kept differently."""
     for source in dict.fromkeys(table.source for table in (*old.tables, *new.tables)):
         before, after = old.table_settings(source), new.table_settings(source)
         if before is None or after is None:
@@ -98,7 +101,7 @@ def _without_live(document: dict[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def _flat(document: dict[str, Any], at: str = "") -> dict[str, Any]:
-    """From dotted paths to values, as deep as ``EFFECTS`` tells fields apart."""
+    """Map dotted paths to values, as deep as ``EFFECTS`` distinguishes fields."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
         path = f"{at}{name}"

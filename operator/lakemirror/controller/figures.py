@@ -1,4 +1,4 @@
-"""Prometheus: how each pipeline is, by its status, at the operator's ``/metrics``."""
+"""Prometheus metrics about each pipeline, from its status, at the operator's ``/metrics``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _WHOSE = ["namespace", "pipeline"]
 
 
 class PipelineFigures(Collector):
-    """The metrics of pipelines. ``bodies`` gives their resources as they are known at that moment.
+    """Collects the metrics of pipelines. ``bodies`` returns their resources as currently known.
 
-    The labels ``namespace`` and ``pipeline`` are the resource's, so a scrape has to honor them.
+    The labels ``namespace`` and ``pipeline`` are the resource's, so a scrape must honor them.
     """
 
     def __init__(self, bodies: Callable[[], Iterable[Object]]) -> None:

@@ -1,6 +1,7 @@
-"""What kopf watches: CdcPipelines, and nothing else. A handler only says that something may have changed.
+"""The kopf handlers, which watch CdcPipelines and nothing else.
 
-No timers, daemons or handlers of changes, for these bring finalizers and annotations to the resources.
+A handler only says that something may have changed. There are no timers, daemons or handlers of changes,
+because those add finalizers and annotations to the resources.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lakemirror.controller.values import Object
 
 
 def registry(take: Callable[[Object], None], gone: Callable[[Object], None]) -> kopf.OperatorRegistry:
-    """Handlers that pass on each pipeline that comes or changes, and each that is gone."""
+    """Return handlers that pass on each pipeline that is added or changes, and each that is deleted."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
@@ -28,9 +29,9 @@ def registry(take: Callable[[Object], None], gone: Callable[[Object], None]) -> 
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False
         settings.scanning.disabled = (
-            True  # neither CRDs nor namespaces: these need rights in the whole cluster
+            True  # scanning for CRDs and namespaces needs rights in the whole cluster
         )
-        settings.networking.trust_env = True  # proxies, as the client's other requests do
+        settings.networking.trust_env = True  # use proxies, as the client's other requests do
 
     @kopf.on.login(registry=handlers)
     async def login(**options: Any) -> kopf.ConnectionInfo | None:

@@ -1,4 +1,4 @@
-"""How a pipeline is: a chain of checks, of which the first that applies speaks. Pure."""
+"""Judges the health of a pipeline with a chain of checks, of which the first that applies decides. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lakemirror.controller.times import moment
 from lakemirror.controller.values import Ending, Observed, Pod, Report, Workload
 
 REPORT_PERIOD = timedelta(seconds=30)
-"""The driver renews its report at least that often."""
+"""The driver renews its report at least this often."""
 STALE_AFTER = 3 * REPORT_PERIOD
 SOURCE_GRACE = timedelta(seconds=60)
-"""For how long a source may be out of reach until Ready says so."""
+"""How long a source may be unreachable before Ready says so."""
 LEAVING_TOO_LONG = timedelta(seconds=60)
-"""A pod that is there for that long after it should have been gone: its node is lost."""
+"""If a pod still exists this long after it should be gone, its node is lost."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """All that the checks look at, gathered once. ``report`` is that of the driver that runs now, if any."""
+    """Everything that the checks look at, gathered once. ``report`` is that of the running driver, if any."""
 
     observed: Observed
     decision: Decision
@@ -48,8 +48,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Health:
-    """What ``Ready`` says and the phase; ``again``: when time alone may change it, and ``steady_until``: when
-    it may although the driver renews its report; None if nobody knows.
+    """The phase, and what ``Ready`` says.
+
+    ``again``: when time alone may change it. ``steady_until``: when it may change even though the driver
+    renews its report. None means unknown.
     """
 
     ready: Literal["True", "False", "Unknown"]
@@ -78,7 +80,7 @@ def case(decision: Decision, observed: Observed, tally: Tally, now: datetime) ->
 
 
 def current_report(observed: Observed, pod: Pod | None) -> Report | None:
-    """The report, if the driver that runs now made it and not one before."""
+    """Return the report if the running driver made it, and not an earlier one."""
     report = observed.report
     if report is None or pod is None or pod.started is None:
         return None
@@ -87,7 +89,7 @@ def current_report(observed: Observed, pod: Pod | None) -> Report | None:
 
 
 def judge(case: Case) -> Health:
-    """The first check that applies."""
+    """Return the verdict of the first check that applies."""
     for check in CHECKS:
         health = check(case)
         if health is not None:
@@ -118,7 +120,7 @@ def held(case: Case) -> Health | None:
                 "Suspended",
                 reconciling=True,
             )
-        # As Flux' own resources, which stay ready while they are suspended: what was asked for is the case.
+        # Like Flux's own resources, which stay ready while suspended: the desired state is reached.
         return Health("True", "Suspended", hold.message, "Suspended")
     return Health("False", hold.reason, hold.message, "Failed", stalled=True)
 
@@ -141,7 +143,7 @@ def run_failed(case: Case) -> Health | None:
 
 
 def scheduled(case: Case) -> Health | None:
-    """Between two runs of a schedule the last one counts."""
+    """Between two runs of a schedule, the last run counts."""
     if case.workload is None or case.workload.kind != "CronJob" or case.pod is not None:
         return None
     runs = [w for w in case.observed.workloads if w.scheduled]
@@ -154,7 +156,7 @@ def scheduled(case: Case) -> Health | None:
 
 
 def foreign(case: Case) -> Health | None:
-    """A pod of somebody else has the name of the driver's."""
+    """Someone else's pod has the name that the driver's pod needs."""
     if not case.observed.foreign_pod or case.pod is not None:
         return None
     pod = case.observed.foreign_pod
@@ -172,7 +174,7 @@ def obstructed(case: Case) -> Health | None:
 
 
 def leaving(case: Case) -> Health | None:
-    """The driver's pod is to go, or it has ended and still has its name."""
+    """The driver's pod is being deleted, or it has ended and still occupies its name."""
     held = [p for p in case.observed.pods if p.component == "driver" and p.ended and p.finalizers]
     pod = case.pod or next(iter(held), None)
     if pod is None:
@@ -194,7 +196,7 @@ _NO_FINALIZERS = '{"metadata":{"finalizers":null}}'
 
 
 def ending(pod: Pod, now: datetime) -> Health | None:
-    """Why a pod that is to go does not, if that takes too long: it is held, or its node may be lost."""
+    """Return why a pod that is being deleted remains: finalizers hold it, or its node may be lost."""
     if pod.deleted is None:
         return None
     lost = pod.deleted + LEAVING_TOO_LONG
@@ -234,7 +236,7 @@ def outdated(case: Case) -> Health | None:
     if case.pod is None or case.pod.revision == case.decision.revision:
         return None
     if case.workload is not None and case.workload.kind == "CronJob":
-        return None  # a run under way goes on as it began
+        return None  # a run in progress continues as it started
     image = case.decision.image
     new = "a new spec" if case.pod.image in (None, image) else f"image {image}"
     message = f"driver pod {case.pod.name} is being restarted with {new}"
@@ -259,7 +261,7 @@ def no_pod(case: Case) -> Health | None:
 
 
 def waiting(case: Case) -> Health | None:
-    """The pod is there, but its container cannot start, or has ended and is started again."""
+    """The pod exists, but its container cannot start, or has ended and is being restarted."""
     pod = case.pod
     if pod is None or pod.started is not None:
         return None
@@ -267,7 +269,7 @@ def waiting(case: Case) -> Health | None:
         reason = "SecretMissing" if "secret" in case.observed.mount_problem.lower() else "VolumeMissing"
         return Health("False", reason, case.observed.mount_problem, "Pending", reconciling=True)
     if pod.exits and pod.waiting in (*observe.STARTING, "CrashLoopBackOff"):
-        if pod.ending is not None and pod.ending.code == 0:  # for a Secret or ConfigMap that has changed
+        if pod.ending is not None and pod.ending.code == 0:  # because a Secret or ConfigMap has changed
             message = "the driver has ended without a failure and is being started again"
             return Health("False", "Restarting", message, "Starting", reconciling=True)
         last = case.tally.last
@@ -289,7 +291,7 @@ def waiting(case: Case) -> Health | None:
 
 
 _REPLACED = ("Evicted", "Preempted", "TaintManagerEviction")
-"""Why a pod had to go, until its successor runs."""
+"""Reasons why a pod had to go; reported until its successor runs."""
 
 
 def _replaced(case: Case, lost: Ending) -> Health:
@@ -303,7 +305,7 @@ def source_restarted(case: Case) -> Health | None:
 
 
 def unreached(case: Case) -> Health | None:
-    """The source was not reached yet by this run, or is out of reach for longer than a grace."""
+    """The source has not been reached by this run yet, or has been lost for longer than the grace period."""
     late = _out_of_reach_at(case)
     if late is None:
         return None
@@ -322,9 +324,9 @@ def unreached(case: Case) -> Health | None:
 
 
 def _out_of_reach_at(case: Case) -> datetime | None:
-    """When the grace of a source that cannot be reached is over; None while it can be reached.
+    """Return when the grace period of an unreachable source ends, or None while the source is reachable.
 
-    How long it lasted already is what the driver says, by its own clock alone.
+    How long it has been unreachable comes from the driver's report, by the driver's clock alone.
     """
     report = case.report
     source = report.said.source if report is not None else None
@@ -337,7 +339,10 @@ def _out_of_reach_at(case: Case) -> datetime | None:
 
 
 def _reason_of(case: Case, message: str) -> str:
-    """Why the driver failed: SourceUnreachable if its last report tells of this failure, and of that."""
+    """Return why the driver failed.
+
+    The reason is SourceUnreachable if the last report is about this failure and says that the source is lost.
+    """
     said = case.observed.report.said if case.observed.report is not None else None
     if said is None or said.source is None or said.source.lost_since is None:
         return "DriverFailed"
@@ -360,7 +365,7 @@ def starting(case: Case) -> Health | None:
 
 
 def stale(case: Case) -> Health | None:
-    """Old figures say nothing; they stay old whatever the operator's clock has seen of them."""
+    """Old figures mean nothing. They stay old, even for an operator that has only just seen them."""
     if case.report is None:
         return None
     old = case.report.seen + STALE_AFTER
@@ -381,7 +386,7 @@ def failing(case: Case) -> Health | None:
 
 
 def not_progressing(case: Case) -> Health | None:
-    """Lag, and no batch for too long. The verdict stands until a batch comes, also for a new operator."""
+    """There is lag but no batch for too long. The verdict holds until one comes, even for a new operator."""
     assert case.report is not None
     if case.report.said.caught_up or not _lags(case.report):
         return None
@@ -415,7 +420,7 @@ def progressing(case: Case) -> Health | None:
     again = min(steady, case.report.seen + STALE_AFTER)
     spec = case.decision.spec
     if spec is not None and spec.trigger.available_now and spec.trigger.schedule is None:
-        # Ready is what one waits for, and that is the end of the run.
+        # Users wait for Ready, which here means the end of the run.
         message = (
             "the run is under way; the pipeline is ready when everything that was there has been applied"
         )

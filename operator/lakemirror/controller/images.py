@@ -1,4 +1,4 @@
-"""The rollout of the default image, kept up to date by the passes of all pipelines."""
+"""The rollout of the default image, which the passes of all pipelines keep up to date."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _log = logging.getLogger(__name__)
 
 
 class Images:
-    """Standings of pipelines and what follows for each. Nothing in here has to outlive the process.
+    """Holds the standings of pipelines and derives each one's turn. None of it has to outlive the process.
 
-    The rollout is computed from the few that take part in it: thousands of others come, start and become
-    Ready meanwhile. ``changes`` counts how often it became another one.
+    The rollout is computed only from the few pipelines that take part in it, because thousands of others may
+    be created, start and become Ready at the same time. ``changes`` counts how often the rollout changed.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -33,11 +33,11 @@ class Images:
         self.changes = 0
 
     def expect(self, key: Key) -> None:
-        """There is a pipeline of which nothing is known yet; nobody can be moved before it is."""
+        """Note a pipeline about which nothing is known yet. No driver can be moved until that is known."""
         self._unseen.add(key)
 
     def unseen(self) -> tuple[Key, ...]:
-        """Those of which nothing is known."""
+        """Return the pipelines about which nothing is known."""
         return tuple(self._unseen)
 
     def take(self, key: Key, standing: Standing | None) -> None:
@@ -48,7 +48,7 @@ class Images:
             self._place(key, standing)
 
     def gone(self, key: Key) -> None:
-        """The pipeline is deleted."""
+        """Take in that a pipeline was deleted."""
         self._unseen.discard(key)
         self._standings.pop(key, None)
         self._place(key, None)
@@ -64,9 +64,10 @@ class Images:
             self._stale = True
 
     def turn(self, key: Key, now: datetime) -> tuple[Turn | None, set[Key]]:
-        """What this pipeline's driver is to run, None if its spec says so; and whom that concerns besides.
+        """Return what this pipeline's driver should run, and the other pipelines that this concerns.
 
-        One that is moved takes its place at once, before anything is written.
+        The turn is None if the spec names the image. A pipeline that is moved takes its place at once, before
+        anything is written.
         """
         before, current = self._rollout, self._current(now)
         standing = self._standings.get(key)
@@ -83,7 +84,7 @@ class Images:
         return turn, wake - {key}
 
     def again(self, key: Key, now: datetime) -> datetime | None:
-        """When time alone changes something for this pipeline."""
+        """Return when time alone changes something for this pipeline."""
         standing = self._standings.get(key)
         if standing is None:
             return None
@@ -94,7 +95,7 @@ class Images:
         return end if end is not None and end > now else None
 
     def counts(self) -> dict[str, int]:
-        """Pipelines by how far the rollout is with them; ``later``: suspended, or between two runs."""
+        """Count the pipelines by their state in the rollout. ``later``: suspended, or between two runs."""
         states: Counter[str] = Counter(updated=0, moving=0, waiting=0, failed=0, later=0)
         for key, standing in self._standings.items():
             if standing is None:

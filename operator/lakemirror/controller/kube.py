@@ -1,4 +1,4 @@
-"""The Kubernetes API: the few verbs that the operator uses, on plain documents, by the official client.
+"""The Kubernetes API: the few verbs that the operator uses, on plain documents, with the official client.
 
 Server-side apply: https://kubernetes.io/docs/reference/using-api/server-side-apply/.
 """
@@ -45,13 +45,13 @@ _PAGE = 500
 _TIMEOUT = aiohttp.ClientTimeout(total=30.0)
 _WATCH_SECONDS = 300
 _SILENT_SECONDS = 90.0
-"""A watch that says nothing for so long is dead: the API server sends a bookmark every minute."""
+"""A watch that is silent for this long is dead: the API server sends a bookmark every minute."""
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=_SILENT_SECONDS)
 _UNAVAILABLE = (429, 503, 504)
 
 
 class Cause(NamedTuple):
-    """One of the ``details.causes`` of a Status: ``field`` is a path in the object, often empty."""
+    """One of the ``details.causes`` of a Status. ``field`` is a path in the object, often empty."""
 
     reason: str
     message: str = ""
@@ -59,10 +59,10 @@ class Cause(NamedTuple):
 
 
 class ApiError(Exception):
-    """The API server's answer was an error. ``message`` is in its own words.
+    """The API server answered with an error. ``message`` is in its own words.
 
-    ``reason`` is Kubernetes' word for the class of it, such as AlreadyExists; empty where there is none. An
-    answer of 500 may be about the object too: server-side apply gives it for a value of the wrong type.
+    ``reason`` is Kubernetes' word for the class of error, such as AlreadyExists, or empty. Status 500 may be
+    about the object, too: server-side apply returns it for a value of the wrong type.
     """
 
     def __init__(self, status: int, reason: str, message: str, causes: tuple[Cause, ...] = ()) -> None:
@@ -74,16 +74,16 @@ class ApiError(Exception):
 
     @property
     def refused(self) -> bool:
-        """Whether to ask again cannot help before the object, the rights or the cluster have changed."""
+        """Whether a retry is useless until the object, the rights or the cluster change."""
         return self.status in (400, 403, 404, 405, 409, 413, 415, 422)
 
     def caused_by(self, reason: str) -> bool:
-        """Whether a cause with this reason, such as NamespaceTerminating, is among the causes."""
+        """Return whether one of the causes has this reason, such as NamespaceTerminating."""
         return any(cause.reason == reason for cause in self.causes)
 
 
 class Unreachable(Exception):
-    """The API server did not answer, or only that it cannot for now (429, 503, 504)."""
+    """The API server did not answer, or only answered that it cannot for now (429, 503, 504)."""
 
 
 class Listed(NamedTuple):
@@ -99,13 +99,13 @@ class Watched(NamedTuple):
 
 
 Propagation = Literal["Foreground", "Background", "Orphan"]
-"""What becomes of an object's dependents when it is deleted: Kubernetes' propagationPolicy."""
+"""What happens to an object's dependents when it is deleted: Kubernetes' propagationPolicy."""
 
 
 class Api(Protocol):
-    """The verbs; ``namespace`` None means all of them. Errors: ApiError, Unreachable.
+    """The verbs. ``namespace`` None means all namespaces. Errors: ApiError, Unreachable.
 
-    ``dry_run``: the API server judges the request as if it were meant (defaults, validation, admission), and
+    With ``dry_run``, the API server processes the request in full (defaults, validation, admission) but
     persists nothing.
     """
 
@@ -140,23 +140,24 @@ class Api(Protocol):
 
 
 class Kube:
-    """``Api`` on a real API server, a context manager: the official client, on plain documents.
+    """``Api`` on a real API server: the official client, on plain documents. A context manager.
 
-    Kinds are those of ``PLURALS``. The client's own discovery asks the API server before there is anything to
-    do, fails where that is silent, and keeps a file in the temporary folder.
+    It knows the kinds in ``PLURALS`` and does not use the client's own discovery. That sends requests to the
+    API server before there is anything to do, fails if there is no answer, and keeps a file in the temporary
+    folder.
     """
 
     def __init__(self, asked: Callable[[str, str], None] = lambda verb, kind: None) -> None:
         """``asked`` is called with the verb and the kind of each request."""
         self._asked = asked
-        # Each watch keeps a connection. Where there is no proxy, to look for one takes two threads a request.
+        # Each watch keeps a connection. Without a proxy, looking for one takes two threads per request.
         self._configuration = Configuration(
             connection_pool_maxsize=0, client_session_kwargs={"trust_env": bool(getproxies())}
         )
 
     async def __aenter__(self) -> Kube:
         await log_in(self._configuration)
-        Configuration.set_default(self._configuration)  # each Watch makes a client of its own from it
+        Configuration.set_default(self._configuration)  # each Watch makes its own client from it
         self._client = ApiClient(self._configuration)
         dynamic = DynamicClient(self._client)
         self._kinds = {key: _kind(dynamic, *key) for key in PLURALS}
@@ -188,7 +189,7 @@ class Kube:
                 limit=_PAGE,
                 _continue=next_page,
             )
-            # The items of a list leave out what they have in common.
+            # The items of a list lack these fields, which are the same for all.
             items += [{**item, "apiVersion": api_version, "kind": kind} for item in page["items"]]
             next_page = page["metadata"].get("continue")
             if not next_page:
@@ -271,9 +272,9 @@ class Kube:
         )
 
     async def _ask(self, kind: Resource, verb: str, **options: Any) -> Object:
-        """The answer to one request as a plain document; credentials that are refused are renewed once.
+        """Send one request and return the answer as a plain document. Refused credentials are renewed once.
 
-        The client itself only reads a service account's token anew, and that once a minute.
+        The client itself only rereads a service account's token, and that once a minute.
         """
         try:
             return await self._ask_once(kind, verb, options)
@@ -294,9 +295,9 @@ class Kube:
 
 
 class _Watch(Watch):  # type: ignore[misc]  # the client's types are partial and not read
-    """The client's watch with the whole Status of an ERROR event, which that cuts down to a text.
+    """The client's watch, with the whole Status of an ERROR event, which the client reduces to text.
 
-    A line that is no JSON is a ValueError, where that would give it back as it is.
+    A line that is not JSON raises ValueError; the client would return it as it is.
     """
 
     def unmarshal_event(self, data: str, response_type: object) -> Object:
@@ -308,9 +309,9 @@ class _Watch(Watch):  # type: ignore[misc]  # the client's types are partial and
 
 
 async def log_in(configuration: Configuration) -> None:
-    """How to reach the API server: by the pod's service account, else by KUBECONFIG or ~/.kube/config.
+    """Configure access to the API server: by the pod's service account, else KUBECONFIG or ~/.kube/config.
 
-    Raises Unreachable when there is none of them.
+    Raises Unreachable if none of them exists.
     """
     try:
         config.load_incluster_config(configuration)
@@ -345,7 +346,7 @@ def _kind(client: DynamicClient, api_version: str, kind: str) -> Resource:
 
 
 def _verb(method: str, options: Mapping[str, Any]) -> str:
-    """Kubernetes' word for a request; dry runs, which write nothing, have one of their own."""
+    """Return Kubernetes' verb for a request. Dry runs, which write nothing, have a verb of their own."""
     if options.get("dry_run"):
         return "dry-run"
     if method == "get":
@@ -358,16 +359,16 @@ def _dry(dry_run: bool) -> str | None:
 
 
 def _plain(_: DynamicClient, document: Object) -> Object:
-    """Keep answers as they are: attribute access would cost a copy of each."""
+    """Return answers unchanged: attribute access would cost a copy of each."""
     return document
 
 
 async def _answer(asked: Awaitable[Any]) -> Any:
-    """What the API server answers; its errors as ApiError or Unreachable."""
+    """Return what the API server answers, and raise its errors as ApiError or Unreachable."""
     try:
         return await asked
     except ApiException as error:
-        raise _error(error) from None  # it holds the answer, its headers and its traceback again
+        raise _error(error) from None  # the cause would repeat the answer, its headers and the traceback
     except TimeoutError as error:
         raise Unreachable(str(error) or "the API server did not answer in time") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -375,8 +376,9 @@ async def _answer(asked: Awaitable[Any]) -> Any:
 
 
 def _error(error: ApiException) -> ApiError | Unreachable:
-    """From the Status in the answer's body:
-    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/.
+    """Convert the Status in the answer's body to an ApiError or Unreachable.
+
+    Format: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/.
     """
     document = _status(error.body or "")
     message = str(document.get("message") or error.body or error.reason or "")

@@ -1,9 +1,9 @@
-"""One operator acts at a time: who holds a Lease, which others take over when it is no longer renewed.
+"""Leader election: only the operator that holds a Lease acts, and others take it over if it is not renewed.
 
-As in client-go's leaderelection: clocks of two machines are never compared, only how long a Lease has not
-changed under one's own eyes. The Python client's own election does not keep to that: a renewal may wait for
-minutes, in which its leader goes on while another begins; a connection that is refused ends the renewals but
-not the leader's work; and it gives no Lease back.
+As in client-go's leaderelection, the clocks of two machines are never compared. A candidate only measures how
+long it has seen the Lease unchanged. The Python client's own election is not as strict: a renewal may wait
+for minutes, in which the leader goes on while another one starts; a refused connection ends the renewals but
+not the leader's work; and it never releases the Lease.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeaseLost(Exception):
-    """Another operator has taken the Lease."""
+    """Another operator has taken the Lease, or the Lease is gone."""
 
 
 class Lease:
@@ -46,17 +46,20 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether one may act now. While the API server cannot be reached nobody can tell, so nobody acts."""
+        """Whether this operator may act now.
+
+        While the API server cannot be reached, nobody can tell, so nobody acts.
+        """
         return self._renewed is not None and self._monotonic() < self._renewed + self._duration * 2 / 3
 
     async def acquire(self) -> None:
-        """Returns when the Lease is held."""
+        """Wait until the Lease is held."""
         while not await self.attempt():
             await asyncio.sleep(self._duration / 8)
         _log.info("%s holds the lease %s", self._identity, self._name)
 
     async def attempt(self) -> bool:
-        """Take the Lease if it is free; False if it is not, or the API server cannot be asked."""
+        """Take the Lease if it is free. Returns False if it is not, or if the API server cannot be asked."""
         asked = self._monotonic()
         try:
             found = await self._api.get(API_VERSION, KIND, self._namespace, self._name)
@@ -82,13 +85,16 @@ class Lease:
         return holder in ("", self._identity) or self._monotonic() >= self._seen[1] + duration
 
     async def keep(self) -> None:
-        """Renew for ever; LeaseLost when another has it."""
+        """Renew the Lease forever. Raises LeaseLost when it is gone or another operator has it."""
         while True:
             await asyncio.sleep(self._duration / 4)
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew once; LeaseLost when another has it. While the API server is silent, ``held`` runs out."""
+        """Renew the Lease once. Raises LeaseLost when it is gone or another operator has it.
+
+        While the API server does not answer, ``held`` expires.
+        """
         asked = self._monotonic()
         try:
             self._lease = await self._api.replace(self._document(self._lease))
@@ -99,18 +105,18 @@ class Lease:
                 await self._look_again()
 
     async def _look_again(self) -> None:
-        """After a conflict: an answer of ours may have been lost on its way, or another holds the Lease."""
+        """Check the Lease after a conflict: an answer may have been lost, or another operator has it."""
         try:
             found = await self._api.get(API_VERSION, KIND, self._namespace, self._name)
         except (ApiError, Unreachable):
-            return  # asked again with the next renewal
+            return  # the next renewal asks again
         holder = ((found or {}).get("spec") or {}).get("holderIdentity")
         if found is None or holder != self._identity:
             raise LeaseLost(f"{holder or 'nobody'} holds the lease {self._name} now")
         self._lease = found
 
     async def release(self) -> None:
-        """Let the next one have it at once."""
+        """Give up the Lease, so that the next candidate can take it at once."""
         self._renewed = None
         document = self._document(self._lease)
         document["spec"]["holderIdentity"] = ""

@@ -1,37 +1,39 @@
-"""What the operator's objects are called, and the labels and annotations by which it knows them."""
+"""Names of the operator's objects, and the labels and annotations by which it recognizes them."""
 
 from __future__ import annotations
 
 from lakemirror.api import GROUP
 
 FIELD_MANAGER = "lakemirror-operator"
-"""Under this name the operator applies objects (server-side apply)."""
+"""The name under which the operator applies objects (server-side apply)."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 PIPELINE = f"{GROUP}/pipeline"
 PIPELINE_UID = f"{GROUP}/pipeline-uid"
-"""Label of pods, by which workloads select them: others may use a name, and it may come again; not a uid."""
+"""Label of pods, by which workloads select them. Others may use a name, and it may recur; a uid is unique."""
 REVISION = f"{GROUP}/revision"
-"""Annotation of workloads and pods: which revision of the spec they run; see ``fields.revision``."""
+"""Annotation of workloads and pods: the revision of the spec that they run; see ``fields.revision``."""
 APPLIED = f"{GROUP}/applied"
-"""Annotation of every object: a hash of what was applied, so that what is unchanged is not applied again."""
+"""Annotation of every object: a hash of what was applied, so that unchanged objects are not applied again."""
 CURRENT = f"{GROUP}/current"
-"""Annotation of the config ConfigMap: the revision that is wanted now."""
+"""Annotation of the config ConfigMap: the revision that should run now."""
 IMAGE = f"{GROUP}/image"
 """Annotation of the config ConfigMap: the image that the driver was given."""
 MOVED = f"{GROUP}/moved"
-"""Annotation of the config ConfigMap while the driver has to prove itself on a new default image: since when,
-and from which one it came; see ``rollout``."""
+"""Annotation of the config ConfigMap while the driver has to prove itself on a new default image.
+
+It says since when, and which image came before; see ``rollout``.
+"""
 FINALIZER = f"{GROUP}/data"
-"""Holds a deleted pipeline until its data is deleted; not with deletionPolicy Retain."""
+"""Keeps a deleted pipeline until its data is deleted. Not used with deletionPolicy Retain."""
 
 SELECTOR = f"{MANAGED_BY}={FIELD_MANAGER},{PIPELINE}"
-"""Selects what the operator watches: its own objects, and none of the executors."""
+"""Selects what the operator watches: its own objects, but no executors."""
 
 
 def labels(pipeline: str, component: str) -> dict[str, str]:
-    """The labels of an object of ``pipeline`` that the operator watches."""
+    """Return the labels of an object of ``pipeline`` that the operator watches."""
     return {
         "app.kubernetes.io/name": "lakemirror",
         "app.kubernetes.io/instance": pipeline,
@@ -42,36 +44,36 @@ def labels(pipeline: str, component: str) -> dict[str, str]:
 
 
 def pod_labels(pipeline: str, component: str, uid: str | None) -> dict[str, str]:
-    """The labels of a pod of ``pipeline``; without ``uid``, as for someone who only looks, they lack it."""
+    """Return the labels of a pod of ``pipeline``. Without ``uid``, as in mere renderings, they lack it."""
     return labels(pipeline, component) | ({PIPELINE_UID: uid} if uid is not None else {})
 
 
 def selector(pipeline: str, component: str, uid: str | None) -> dict[str, str]:
-    """The labels by which a pipeline's pods are selected."""
+    """Return the labels by which a pipeline's pods are selected."""
     whole = pod_labels(pipeline, component, uid)
     return {name: whole[name] for name in (PIPELINE, COMPONENT, PIPELINE_UID) if name in whole}
 
 
 def driver(pipeline: str) -> str:
-    """The workload, its Service, its account and its rights; the driver's pod is this with ``-0``."""
+    """Return the name of the workload, its Service, account and rights. The driver's pod appends ``-0``."""
     return f"{pipeline}-driver"
 
 
 def config(pipeline: str) -> str:
-    """The ConfigMap with what the driver runs: the last good spec."""
+    """Return the name of the ConfigMap with what the driver runs: the last good spec."""
     return f"{pipeline}-config"
 
 
 def progress(pipeline: str) -> str:
-    """The ConfigMap into which the driver writes its progress report."""
+    """Return the name of the ConfigMap into which the driver writes its progress report."""
     return f"{pipeline}-progress"
 
 
 def run(pipeline: str, revision: str) -> str:
-    """The Job of a run-once pipeline."""
+    """Return the name of the Job of a run-once pipeline."""
     return f"{pipeline}-run-{revision}"
 
 
 def cleanup(pipeline: str) -> str:
-    """The Job that deletes the data of a deleted pipeline."""
+    """Return the name of the Job that deletes the data of a deleted pipeline."""
     return f"{pipeline}-cleanup"

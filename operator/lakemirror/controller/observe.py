@@ -1,4 +1,4 @@
-"""From the API's objects to the values that ``plan`` reads. Pure."""
+"""Converts the API's objects to the values that ``plan`` reads. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -31,11 +31,11 @@ from lakemirror.controller.values import (
 REPORT_KEY = "progress.json"
 """The key of the progress ConfigMap under which the driver writes its report."""
 DRIVER_CONTAINERS = ("driver", "spark-kubernetes-driver")
-"""Ours; what Spark calls it where another operator submits in cluster mode."""
+"""Our name for it, and Spark's when another operator submits in cluster mode."""
 
 
 def resource(body: Object) -> Resource:
-    """The pipeline's metadata and status; a status that does not fit the model counts as none."""
+    """Return the pipeline's metadata and status. A status that does not fit the model counts as none."""
     metadata = body["metadata"]
     try:
         status = PipelineStatus.model_validate(body.get("status") or {})
@@ -53,9 +53,9 @@ def resource(body: Object) -> Resource:
 
 
 def accepted(config: Object | None, workloads: Iterable[Workload] = ()) -> Accepted | None:
-    """The last good spec; None where there is none, or none that this version can read.
+    """Return the last good spec, or None if there is none that this version can read.
 
-    It is that of the workload that was applied: the ConfigMap alone may hold one that went no further.
+    It is the spec of the applied workload, because the ConfigMap alone may hold one that got no further.
     """
     if config is None:
         return None
@@ -68,9 +68,9 @@ def accepted(config: Object | None, workloads: Iterable[Workload] = ()) -> Accep
 
 
 def given(config: Object | None, before: PipelineStatus) -> Given | None:
-    """What the driver was given to run; None where there is nothing yet.
+    """Return what the driver was given to run, or None if that is nothing yet.
 
-    Operators before the annotation left only the image of the pod, in the status.
+    Operators that did not have the annotation yet left only the pod's image, in the status.
     """
     if config is None:
         return None
@@ -93,7 +93,7 @@ def _spec(text: str) -> PipelineSpec | None:
 
 
 def workload(body: Object) -> Workload:
-    """What makes the driver's pods."""
+    """Read a workload that creates driver pods."""
     metadata, kind = body["metadata"], body["kind"]
     common = Workload(
         kind=kind,
@@ -130,13 +130,13 @@ def _job(common: Workload, status: Mapping[str, Any]) -> Workload:
 
 
 def _application(common: Workload, body: Object) -> Workload:
-    """A SparkApplication, by the words of the operator that runs it."""
+    """Read a SparkApplication, in the terms of the operator that runs it."""
     state, message, failures = backends.application(body["apiVersion"], body.get("status") or {})
     return replace(common, state=state, message=message, failures=failures)
 
 
 def pod(body: Object) -> Pod:
-    """A driver's pod."""
+    """Read a driver's pod."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     container: Object = next((c for c in spec.get("containers", ()) if c["name"] in DRIVER_CONTAINERS), {})
@@ -167,8 +167,8 @@ def pod(body: Object) -> Pod:
         waiting=scheduled.get("reason", "") if unscheduled else waiting,
         message=scheduled.get("message", "") if unscheduled else words or gone.get("message", ""),
         deleted=moment(metadata.get("deletionTimestamp")),
-        # No container of ours has a readiness probe: a pod that is not ready though its container is, is the
-        # word of the node controller, which cannot reach the kubelet.
+        # None of our containers has a readiness probe. So if a pod is not ready although its container is,
+        # the node controller says so, because it cannot reach the kubelet.
         unreachable=bool(running and seen.get("ready") and ready.get("status") == "False"),
         finalizers=tuple(metadata.get("finalizers", ())),
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory", ""),
@@ -177,11 +177,11 @@ def pod(body: Object) -> Pod:
 
 
 STARTING = ("", "ContainerCreating", "PodInitializing")
-"""What a container waits for that is about to start."""
+"""What a container that is about to start may be waiting for."""
 
 
 def _waiting(status: Mapping[str, Any], driver: Mapping[str, Any]) -> tuple[str, str]:
-    """What the driver's container waits for, or another one of its pod that cannot start: reason, message."""
+    """Return what the driver's container, or another one of its pod, waits for: reason and message."""
     reason, words = driver.get("reason", ""), driver.get("message", "")
     if reason in STARTING:
         for each in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
@@ -189,7 +189,7 @@ def _waiting(status: Mapping[str, Any], driver: Mapping[str, Any]) -> tuple[str,
             if found.get("reason", "") not in STARTING:
                 reason, words = found["reason"], f"container {each['name']}: {found.get('message', '')}"
                 break
-    # The kubelet says the one while it pulls, the other between two tries.
+    # The kubelet says ErrImagePull while it pulls, and ImagePullBackOff between two attempts.
     return ("ImagePullBackOff" if reason == "ErrImagePull" else reason), _BACK_OFF.sub("", words)
 
 
@@ -206,7 +206,7 @@ def _ending(terminated: Mapping[str, Any]) -> Ending:
 
 
 def report(progress: Object | None, before: Report | None, now: datetime) -> Report | None:
-    """The driver's report, with when it was ``seen`` and ``progressed``, carried on from ``before``."""
+    """Read the driver's report, with when it was ``seen`` and ``progressed``, based on ``before``."""
     text = ((progress or {}).get("data") or {}).get(REPORT_KEY)
     try:
         document = json.loads(text) if text else None
@@ -224,7 +224,7 @@ def report(progress: Object | None, before: Report | None, now: datetime) -> Rep
 
 
 def says_the_same(before: api.Report, said: api.Report) -> bool:
-    """Whether a report says what one before it said, later."""
+    """Return whether a later report says the same as the one ``before``."""
     old, new = moment(before.observed_at), moment(said.observed_at)
     if old is None or new is None or new < old:
         return False
@@ -232,27 +232,27 @@ def says_the_same(before: api.Report, said: api.Report) -> bool:
 
 
 _OF_TIME = ("observed_at", "lag_seconds")
-"""What changes in a report though nothing happens."""
+"""Fields of a report that change even though nothing happens."""
 
 
 def _batch(said: api.Report) -> tuple[object, ...]:
-    """What is another in a report that tells of another batch."""
+    """Return the fields by which the reports of two batches differ."""
     return said.run_id, said.batch_id, said.committed_at
 
 
 def mount_problem(events: Iterable[Object], uid: str) -> str:
-    """What the kubelet last said of a volume of the pod with ``uid`` that it cannot mount."""
+    """Return the kubelet's last message about a volume that the pod with ``uid`` cannot mount, if any."""
     said = [str(event.get("message", "")) for event in _of(events, uid, "FailedMount")]
     lasting = [words for words in said if not _KUBELET_IS_SLOW.search(words)]
     return lasting[-1] if lasting else ""
 
 
 _KUBELET_IS_SLOW = re.compile(r"timed out waiting for the condition$|object \S+ not registered$")
-"""What it says while it is still fetching what it mounts."""
+"""What the kubelet says while it is still fetching what it mounts."""
 
 
 def pod_refusal(events: Iterable[Object], uid: str) -> str:
-    """Why the newest attempt to make a pod for the workload with ``uid`` failed, if it did."""
+    """Return why the newest attempt to create a pod for the workload with ``uid`` failed, if it did."""
     tried = _of(events, uid, "FailedCreate", "SuccessfulCreate")
     if not tried or tried[-1]["reason"] != "FailedCreate":
         return ""
@@ -266,7 +266,7 @@ _CONTROLLER_WORDS = re.compile(
 
 
 def lost(events: Iterable[Object], uid: str) -> Ending | None:
-    """Why the pod with ``uid`` had to go, where somebody else than its own end is the cause."""
+    """Return why the pod with ``uid`` had to go, if the cause is something other than its own end."""
     found = _of(events, uid, "Evicted", "Preempted", "TaintManagerEviction", "EvictionByEvictionAPI")
     if not found:
         return None
@@ -275,7 +275,10 @@ def lost(events: Iterable[Object], uid: str) -> Ending | None:
 
 
 def _of(events: Iterable[Object], uid: str, *reasons: str) -> list[Object]:
-    """The events of an object with one of the reasons, oldest first; of one second failures come first."""
+    """Return the events of an object with one of the reasons, oldest first.
+
+    Within the same second, failures come first.
+    """
     found = [
         event
         for event in events
@@ -289,23 +292,18 @@ def _time_of(event: Object) -> str:
 
 
 def is_foreign(pod: Object, uid: str) -> bool:
-    """Whether a pod is neither the pipeline's with ``uid``, nor that of any workload of ours."""
+    """Return whether a pod belongs neither to the pipeline with ``uid`` nor to any kind of workload."""
     if metadata_of(pod, "labels").get(names.PIPELINE_UID) == uid:
         return False
     owners = pod["metadata"].get("ownerReferences", ())
     return not any(owner.get("kind") in ("StatefulSet", "Job", "SparkApplication") for owner in owners)
 
 
-def overdue(pod: Pod, now: datetime, *, by: timedelta) -> bool:
-    """Whether ``pod`` should have been gone for longer than ``by``."""
-    return pod.deleted is not None and now > pod.deleted + by
-
-
 def owned_by(body: Object, uid: str) -> bool:
-    """Whether the pipeline with ``uid`` is the object's owner."""
+    """Return whether the pipeline with ``uid`` owns the object."""
     return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences", ()))
 
 
 def metadata_of(body: Object, part: str) -> Mapping[str, str]:
-    """Labels or annotations; empty where there are none."""
+    """Return the labels or annotations; empty if there are none."""
     return body["metadata"].get(part) or {}

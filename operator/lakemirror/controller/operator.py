@@ -1,4 +1,4 @@
-"""The operator as a whole: the Lease, the watches, the workers. ``run`` is what the image starts."""
+"""The operator as a whole: the Lease, the watches and the workers. ``run`` is what the image starts."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from lakemirror.controller.values import Object, Settings
 from lakemirror.controller.vitals import Vitals
 
 CANARY = Key("", "")
-"""No pipeline: it comes through the queue to prove that the queue goes on."""
+"""Not a pipeline: this key passes through the queue to prove that the queue keeps moving."""
 _WORKERS = 32
-"""A pass waits for the API server most of its time: where a request took 170 ms, 8 workers made two new
-pipelines a second.
+"""A pass spends most of its time waiting for the API server.
+
+When a request took 170 ms, 8 workers handled two new pipelines per second.
 """
 _RESYNC_SECONDS = 60.0
 _WAITING_SECONDS = 1.0
 _MOST_SECONDS = 60.0
 _TOLD_AFTER = timedelta(seconds=30)
-"""Passes that fail for so long are told in the status; until then they may be a hiccup of the API server."""
+"""Passes that fail for this long are reported in the status; before that, it may be an API server hiccup."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Options:
-    """``namespaces`` None means all. ``identity`` is the candidate's name in the Lease of ``namespace``."""
+    """``namespaces`` None means all. ``identity`` is the candidate's name in the Lease in ``namespace``."""
 
     settings: Settings
     identity: str
@@ -49,7 +50,7 @@ class Options:
 
 
 class Operator:
-    """What works on pipelines while the Lease is held; ``watch`` brings the pipelines' changes."""
+    """Works on pipelines while the Lease is held. ``handlers.watch`` delivers the pipelines' changes."""
 
     def __init__(
         self,
@@ -75,18 +76,20 @@ class Operator:
         )
 
     def take(self, body: Object) -> None:
-        """Take in what the watch of pipelines tells."""
+        """Take in what the watch of pipelines reports."""
         self._watched[key_of(body)] = version_of(body)
         self.reconciler.take(body)
 
     def gone(self, body: Object) -> None:
-        """Take in that a pipeline is deleted."""
+        """Take in that a pipeline was deleted."""
         self._watched.pop(key_of(body), None)
         self.reconciler.gone(body)
 
     async def run(self) -> None:
-        """Work for ever. Nothing is decided before all pipelines have been listed; of objects the passes know
-        whether all have been seen.
+        """Work forever.
+
+        Nothing is decided before all pipelines have been listed. Whether all objects have been seen is
+        checked by the passes.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cache.run())
@@ -106,7 +109,7 @@ class Operator:
                 self._queue.done(key)
 
     async def _pass(self, key: Key) -> None:
-        """One pass. Whatever goes wrong in it concerns this pipeline alone, and is tried again later."""
+        """Run one pass. A failure affects this pipeline alone, and the pass is repeated later."""
         may_act = self._may_act()
         if key == CANARY:
             self._vitals.beat()
@@ -141,11 +144,14 @@ class Operator:
     async def _tell_failing(self, key: Key, since: datetime, error: Exception) -> None:
         try:
             await self.reconciler.tell_failing(key, since, error)
-        except Exception as second:  # the queue must go on; the log has both
+        except Exception as second:  # the queue must go on; both errors are logged
             _log.warning("%s/%s: the failure is not in the status: %s", *key, second)
 
     def _may_act(self) -> bool:
-        """Whether the Lease is held. Without it the API server was silent, and figures do not age."""
+        """Return whether the Lease is held.
+
+        Without it, the API server did not answer, and figures must not age in that time.
+        """
         held = self._lease.held
         if held and self._paused:
             self._cache.resume()
@@ -174,7 +180,7 @@ class Operator:
             await self._resync()
 
     async def _resync(self) -> bool:
-        """List all pipelines and take in what the watch has not told; False if they cannot be listed."""
+        """List all pipelines and take in what the watch missed. Returns False if they cannot be listed."""
         listed = []
         try:
             for namespace in self._options.namespaces or (None,):
@@ -185,7 +191,7 @@ class Operator:
         found = {key_of(body): body for body in listed}
         known = self.reconciler.pipelines
         for key in [key for key in known if key not in found]:
-            self.reconciler.forget(known[key].body)  # the list may be older than it
+            self.reconciler.forget(known[key].body)  # not gone for certain: the list may be older than it
         for key, body in found.items():
             if key not in known or version_of(known[key].body) < version_of(body):
                 self.reconciler.take(body)
@@ -193,7 +199,10 @@ class Operator:
         return True
 
     def _judge_watch(self, found: dict[Key, Object]) -> None:
-        """A watch that has not told by now what was there at the last time is dead: better start again."""
+        """Report the watch as dead if it has not delivered yet what the previous list had.
+
+        The operator should then be restarted.
+        """
         behind = {k: version_of(b) for k, b in found.items() if version_of(b) > self._watched.get(k, 0)}
         for key in behind.keys() & self._unseen.keys():
             if self._watched.get(key, 0) < self._unseen[key]:
@@ -207,7 +216,7 @@ async def operate(options: Options) -> None:
     server = await vitals.serve(signs, options.port)
     try:
         async with Kube(signs.asked) as api:
-            signs.ready = True  # a candidate that waits is ready to take over
+            signs.ready = True  # a waiting candidate is ready to take over
             lease = Lease(api, options.namespace, options.lease, options.identity)
             await lease.acquire()
             operator = Operator(api, options, lease, signs)
@@ -219,7 +228,7 @@ async def operate(options: Options) -> None:
 
 
 async def _hold(lease: Lease) -> None:
-    """Keep the Lease. Who has lost it must not do another thing, so nothing is tidied up."""
+    """Keep the Lease. Without it, the process must do nothing more, so it exits without cleaning up."""
     try:
         await lease.keep()
     except LeaseLost as error:
@@ -229,7 +238,7 @@ async def _hold(lease: Lease) -> None:
 
 
 async def _until_one_ends(*endless: Awaitable[None]) -> None:
-    """Run all until one ends, which ends the others; if it failed, so does this."""
+    """Run all until one ends, then cancel the others. If that one failed, raise its error."""
     tasks = [asyncio.ensure_future(one) for one in endless]
     done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in others:
@@ -241,5 +250,5 @@ async def _until_one_ends(*endless: Awaitable[None]) -> None:
 
 
 def run(options: Options) -> None:
-    """The whole process."""
+    """Run the operator until the process is asked to stop."""
     asyncio.run(operate(options))

@@ -1,4 +1,4 @@
-"""``plan``: from what is wanted and what is there to what is to be done. Pure: no clock, no API, no state."""
+"""``plan`` derives what to do from the desired and the actual state. Pure: no clock, no API, no state."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lakemirror.controller.health import Health, case, judge
 from lakemirror.controller.values import Deletion, Object, Observed, Plan, Settings, Workload
 
 RETRY_AFTER = timedelta(seconds=30)
-"""When an object that could not be applied is tried again; foreign objects are not watched."""
+"""When an object that could not be applied is retried. Foreign objects are not watched."""
 _CONSIDERED_SOON = timedelta(seconds=5)
 
 
 def plan(
     spec: PipelineSpec | ManifestError, observed: Observed, now: datetime, settings: Settings | None = None
 ) -> Plan:
-    """What to do for one pipeline, whatever happened before.
+    """Plan what to do for one pipeline, whatever happened before.
 
-    ``spec`` is the pipeline's, or what is wrong with it. The same input gives the same plan, and a plan that
-    was carried out gives one that changes nothing.
+    ``spec`` is the pipeline's spec, or what is wrong with it. The same input gives the same plan, and once a
+    plan has been carried out, the next one changes nothing.
     """
     decision = decide(spec, observed, settings or Settings())
     if observed.resource.deleting:
@@ -67,9 +67,10 @@ def _retry(observed: Observed, now: datetime) -> datetime | None:
 
 
 def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
-    """A pipeline that is being deleted. Without our finalizer Kubernetes deletes what it owns by itself.
+    """Plan for a pipeline that is being deleted.
 
-    With it: first the driver goes, then a Job deletes the data, then the finalizer goes.
+    Without our finalizer, Kubernetes deletes what the pipeline owns. With it, first the driver goes, then a
+    Job deletes the data, then the finalizer goes.
     """
     ending = Health("False", "Deleting", "the pipeline is being deleted", "Pending", reconciling=True)
     spec = decision.spec
@@ -85,7 +86,7 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     job = next((w for w in observed.workloads if w.name == names.cleanup(observed.resource.name)), None)
     if job is not None and job.state == "Succeeded":
         return _leaving(decision, observed, now, ending, finalizer=False)
-    if job is not None and job.revision != decision.revision:  # an edit may have taken the cause away
+    if job is not None and job.revision != decision.revision:  # an edit may have removed the cause
         gone = () if job.deleting else (workloads.deletion(job),)
         return _leaving(decision, observed, now, ending, deletions=gone)
     if job is not None and job.state == "Failed":
@@ -99,7 +100,7 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
 
 
 def _cleanup_problem(observed: Observed) -> str:
-    """Why the data cannot be deleted for now, in the words of whoever knows; empty where nothing is known."""
+    """Return why the data cannot be deleted for now, as reported by Kubernetes; empty if nothing is known."""
     job = names.cleanup(observed.resource.name)
     if observed.obstacles:
         return observed.obstacles[0].message
@@ -123,12 +124,12 @@ def _keep(problem: str) -> str:
 
 
 def _kept(slow: Health) -> Health:
-    """What keeps a driver from ending also keeps its pipeline: somebody has to do something."""
+    """Return the health of a pipeline that is kept because its driver does not end. Someone has to act."""
     return replace(slow, phase="Failed", reconciling=not slow.stalled)
 
 
 def _cannot_clean(observed: Observed) -> bool:
-    """Whether the namespace goes too, so that no Job can be made; then the data stays."""
+    """Return whether the namespace is being deleted, too. Then no Job can be created and the data stays."""
     return any(obstacle.reason == "NamespaceTerminating" for obstacle in observed.obstacles)
 
 

@@ -1,6 +1,6 @@
-"""How the pod templates of ``spec.spark`` are laid over the pods that the operator would make. Pure.
+"""Merges the pod templates of ``spec.spark`` over the operator's own pods. Pure.
 
-First the one of both, ``podTemplate``, then that of the role: ``driver.podTemplate`` or
+First comes the template for both roles, ``podTemplate``, then that of the role: ``driver.podTemplate`` or
 ``executors.podTemplate``.
 """
 
@@ -16,17 +16,17 @@ Template = dict[str, Any]
 Role = Literal["driver", "executor"]
 
 _KEYS = {"volumeMounts": "mountPath", "ports": "containerPort"}
-"""What tells the entries of a list apart; elsewhere their name does, as where Kubernetes merges pods."""
+"""What identifies the entries of a list. In other lists it is the name, as when Kubernetes merges pods."""
 
 
 def laid_over(ours: Template, spark: Spark, role: Role) -> Template:
-    """Our pod of a role with what the spec says of it: of both roles, then of this one."""
+    """Return our pod of a role, overlaid with the spec's templates: for both roles, then for this one."""
     own = spark.driver.pod_template if role == "driver" else spark.executors.pod_template
     return overlay(overlay(ours, spark.pod_template, role), own, role)
 
 
 def wrong_in(spark: Spark) -> str | None:
-    """The first thing that keeps a template from being laid over anything, with its path below spark."""
+    """Return the first error that keeps a template from being merged, with its path below spark."""
     templates: tuple[tuple[str, Role | None, Template | None], ...] = (
         ("podTemplate", None, spark.pod_template),
         ("driver.podTemplate", "executor", spark.driver.pod_template),
@@ -40,7 +40,7 @@ def wrong_in(spark: Spark) -> str | None:
 
 
 def _of_the_other(template: Template | None, other: Role | None) -> str | None:
-    """A container of the other role would be left out, and nobody told."""
+    """Return the error of a container of the other role, which would be left out silently."""
     containers = ((template or {}).get("spec") or {}).get("containers") or []
     if other is None or all(container["name"] != other for container in containers):
         return None
@@ -49,10 +49,10 @@ def _of_the_other(template: Template | None, other: Role | None) -> str | None:
 
 
 def overlay(ours: Template, theirs: Template | None, container: str) -> Template:
-    """``theirs`` over ``ours``: maps are merged, lists of named things by name; null takes away.
+    """Merge ``theirs`` over ``ours``: maps by key, lists of named entries by name. A null removes a value.
 
-    Of the containers called driver and executor only ``container`` takes part; labels and annotations of ours
-    stay, for the operator finds its pods by them.
+    Of the containers called driver and executor, only ``container`` takes part. Our labels and annotations
+    stay, because the operator finds its pods by them.
     """
     if not theirs:
         return ours
@@ -65,10 +65,10 @@ def overlay(ours: Template, theirs: Template | None, container: str) -> Template
 
 
 def wrong(template: Template | None) -> str | None:
-    """The first thing that keeps ``template`` from being laid over anything, with its path below podTemplate.
+    """Return the first error that keeps ``template`` from being merged, with its path below podTemplate.
 
-    Quantities are checked here because the API server refuses them without a path. All else it judges itself,
-    in a dry run of what the template leads to.
+    Quantities are checked here because the API server refuses them without a path. It checks everything else
+    itself, in a dry run of the resulting objects.
     """
     return next(_wrong(template or {}), None)
 
@@ -126,10 +126,10 @@ _BELOW_WORKLOAD = re.compile(
 
 
 def in_spec(message: str, template: Template | None, of_driver: Template | None = None) -> str:
-    """``message`` of the API server on a workload, with paths as they are in the resource.
+    """Return the API server's ``message`` about a workload, with paths as they are in the resource.
 
-    Only what ``template``, or that ``of_driver`` alone, sets is said to stand there: the rest comes from
-    other fields.
+    Only what ``template`` or ``of_driver``, the driver's own template, sets gets a path there. The rest comes
+    from other fields.
     """
 
     def path(found: re.Match[str]) -> str:

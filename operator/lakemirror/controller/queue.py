@@ -1,4 +1,4 @@
-"""A queue of keys, each worked on by one worker at a time, now or later, as in Kubernetes' controllers."""
+"""A queue of keys, each processed by one worker at a time, now or later, as in Kubernetes' controllers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ K = TypeVar("K")
 class Queue(Generic[K]):
     """``add`` says that something may have changed; ``get`` and ``done`` frame the work on a key.
 
-    What is added several times is worked on once; what is added during the work, once more after it.
+    A key that is added several times is processed once. If it is added while it is processed, it is processed
+    once more afterwards.
     """
 
     def __init__(self) -> None:
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
-        """Holds every entry of ``_due``, and some that are out of date."""
+        """Holds every entry of ``_due``, and some that are outdated."""
         self._order = count()
         self._working: set[K] = set()
         self._changed = asyncio.Event()
 
     def add(self, key: K, after: float = 0.0) -> None:
-        """Ask for work on ``key`` in ``after`` seconds, or sooner if that was asked for before."""
+        """Ask for work on ``key`` in ``after`` seconds, unless it is due sooner already."""
         when = self._now() + after
         if when < self._due.get(key, float("inf")):
             self._due[key] = when
             self._push(key)
 
     async def get(self) -> K:
-        """The next key that is due; ``done`` has to follow."""
+        """Return the next key that is due. The caller must call ``done`` for it."""
         while True:
             self._drop_outdated()
             wait = self._heap[0][0] - self._now() if self._heap else None
@@ -49,17 +50,17 @@ class Queue(Generic[K]):
                 pass
 
     def done(self, key: K) -> None:
-        """The work on ``key`` is over."""
+        """Note that the work on ``key`` is over."""
         self._working.discard(key)
         if key in self._due:
             self._push(key)
 
     def forget(self, key: K) -> None:
-        """Nothing is to be done for ``key`` any more."""
+        """Drop ``key``: there is nothing left to do for it."""
         self._due.pop(key, None)
 
     def __len__(self) -> int:
-        """How many keys are due and not worked on."""
+        """Return how many keys are due."""
         now = self._now()
         return sum(1 for due in self._due.values() if due <= now)
 
@@ -68,7 +69,10 @@ class Queue(Generic[K]):
         self._changed.set()
 
     def _drop_outdated(self) -> None:
-        """Drop entries whose key is due at another time, or is worked on: ``done`` pushes it again."""
+        """Drop entries whose key is due at another time or is being processed.
+
+        For the latter, ``done`` pushes the key again.
+        """
         while self._heap:
             due, _, key = self._heap[0]
             if self._due.get(key) == due and key not in self._working:

@@ -1,4 +1,4 @@
-"""One pass for one pipeline: observe, plan, act. It remembers nothing that a restart would miss."""
+"""One pass for one pipeline: observe, plan, act. It keeps nothing that a restart would miss."""
 
 from __future__ import annotations
 
@@ -35,20 +35,22 @@ from lakemirror.controller.values import (
 _WAITING_SECONDS = 2.0
 _GONE_KEPT = 10_000
 _LOOKING_SECONDS = 5.0
-"""How often Events and foreign pods, which nobody watches, are looked for while a driver does not start."""
+"""How often Events and foreign pods, which are not watched, are read while a driver does not start."""
 _LOOKING_MOST_SECONDS = 120.0
-"""The same after a long time without any change: a cluster may be full for thousands of drivers at once."""
+"""The same after a long time without change: a full cluster may keep thousands of drivers from starting."""
 _log = logging.getLogger(__name__)
 
 
 class CannotWatch(Exception):
-    """The API server refuses to show a kind of objects, so that nothing can be decided."""
+    """The API server refuses access to a kind of object, so nothing can be decided."""
 
 
 @dataclass(frozen=True)
 class Steady:
-    """What a pass saw that left nothing to do. While nothing of it changes but the time of the report,
-    another one would find the same, until the time ``until`` or a report made at ``renewal``.
+    """What a pass saw that left nothing to do.
+
+    While nothing of it changes except the time of the report, another pass would find the same. This holds
+    until the time ``until`` or a report made at ``renewal``.
     """
 
     inputs: tuple[object, ...]
@@ -59,7 +61,7 @@ class Steady:
 
 @dataclass
 class Pipeline:
-    """What is known of a pipeline: its newest body, and what its driver reported."""
+    """What is known about a pipeline: its newest body, and what its driver reported."""
 
     body: Object
     spec: PipelineSpec | ManifestError
@@ -67,7 +69,7 @@ class Pipeline:
     report: Report | None = None
     steady: Steady | None = None
     looking: tuple[tuple[object, ...], datetime] | None = None
-    """What was there when its driver's start began to be waited for, and since when nothing else is."""
+    """What a pass saw while it waited for the driver to start, and since when that has not changed."""
     age: tuple[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +78,7 @@ class Pipeline:
 
 
 class Reconciler:
-    """Passes for all pipelines; ``queue`` says for which one is due."""
+    """Runs the passes of all pipelines. ``queue`` says which one is due."""
 
     def __init__(
         self, api: Api, cache: Cache, queue: Queue[Key], settings: Settings, clock: Callable[[], datetime]
@@ -90,16 +92,16 @@ class Reconciler:
         self.images = Images(settings)
         self.pipelines: dict[Key, Pipeline] = {}
         self._gone: dict[str, None] = {}
-        """The uids of pipelines that were deleted last, in order: what tells of them still is old."""
+        """The uids of the most recently deleted pipelines, in order. What still mentions them is outdated."""
         self._claimants: dict[Claim, set[Key]] = defaultdict(set)
         self._claimed = 0
         """How often claims changed."""
 
     def take(self, body: Object) -> None:
-        """Take in a pipeline as it is now; nothing older than what is known."""
+        """Take in the current state of a pipeline, unless it is older than what is known."""
         key = key_of(body)
         if body["metadata"]["uid"] in self._gone:
-            return  # a list that was asked for before it was deleted
+            return  # from a list that was requested before the deletion
         known = self.pipelines.get(key)
         same = known is not None and known.body["metadata"]["uid"] == body["metadata"]["uid"]
         if known is not None and version_of(body) < version_of(known.body):
@@ -117,14 +119,14 @@ class Reconciler:
         self._queue.add(key)
 
     def gone(self, body: Object) -> None:
-        """The pipeline is deleted, for certain."""
+        """Take in that a pipeline was deleted for certain."""
         self._gone[body["metadata"]["uid"]] = None
         if len(self._gone) > _GONE_KEPT:
             del self._gone[next(iter(self._gone))]
         self.forget(body)
 
     def forget(self, body: Object) -> None:
-        """The pipeline is no longer looked after; those that waited for what it claimed may go on."""
+        """Stop managing a pipeline. Others that waited for what it claimed may go on."""
         key = key_of(body)
         known = self.pipelines.get(key)
         if known is None or known.body["metadata"]["uid"] != body["metadata"]["uid"]:
@@ -135,16 +137,17 @@ class Reconciler:
         self._queue.forget(key)
 
     async def reconcile(self, key: Key) -> bool:
-        """One pass; Unreachable and ApiError when it has to be tried again.
+        """Run one pass.
 
-        False if it has to wait until it is known what is there.
+        Returns False if it has to wait until it is known which objects exist. Raises Unreachable, ApiError or
+        CannotWatch if it has to be retried.
         """
         pipeline = self.pipelines.get(key)
         if pipeline is None:
             return True
         now = self._clock()
         since = self._cache.current_since
-        if since is None:  # what is known may be old
+        if since is None:  # the cache may be outdated
             if self._cache.refusal is not None:
                 raise CannotWatch(f"{self._cache.refusal}. Give the operator the rights of its chart")
             self._queue.add(key, _WAITING_SECONDS)
@@ -173,7 +176,7 @@ class Reconciler:
             self._settle(key, pipeline, planned, since)
 
     def _inputs(self, key: Key, pipeline: Pipeline, since: datetime) -> tuple[object, ...]:
-        """Everything that a pass looks at, but for time and for the driver's report."""
+        """Return everything that a pass looks at, except the time and the driver's report."""
         progress = names.progress(key.name)
         objects = self._cache.of(key).items()
         versions = {
@@ -193,9 +196,9 @@ class Reconciler:
             )
 
     def _goes_on(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> bool:
-        """Whether nothing has changed since a pass left nothing to do, but that the driver said so again.
+        """Return whether nothing but a renewed report has come since a pass left nothing to do.
 
-        An idle driver says so twice a minute: with thousands of them a whole pass each time would be most of
+        An idle driver reports twice a minute. With thousands of them, a whole pass each time would be most of
         what the operator does.
         """
         steady = pipeline.steady
@@ -215,9 +218,10 @@ class Reconciler:
         return True
 
     async def _still_there(self, pipeline: Pipeline) -> bool:
-        """Whether a pipeline whose objects are not there is as it was known: they may be gone with it.
+        """Return whether a pipeline whose objects are missing still exists as known.
 
-        The watches of different kinds tell of one deletion at different times.
+        The objects may be gone together with it: the watches of different kinds report one deletion at
+        different times.
         """
         key, metadata = key_of(pipeline.body), pipeline.body["metadata"]
         there = await self._api.get(API_VERSION, KIND, key.namespace, key.name)
@@ -259,14 +263,14 @@ class Reconciler:
         return await self._look_closer(key, pipeline, observed, now, since)
 
     def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
-        """Claim what the spec that is going to run needs; wake those whose claims meet old or new ones."""
+        """Claim what the spec to run needs, and wake the pipelines that share an old or new claim."""
         spec = decide(pipeline.spec, observed, self._settings).spec
         wanted = claims(spec, key.namespace) if spec is not None else frozenset()
         if wanted != pipeline.claims:
             self._set_claims(key, pipeline, wanted)
 
     def _turn(self, key: Key, pipeline: Pipeline, observed: Observed, now: datetime) -> Turn | None:
-        """Which default image the driver has at this time; wakes those whose turn it is."""
+        """Return which default image the driver has at this time, and wake the pipelines whose turn it is."""
         for other in self.images.unseen():
             config = self._cache.of(other).get(Identity("v1", "ConfigMap", names.config(other.name)))
             had = observe.given(config, PipelineStatus())
@@ -283,7 +287,7 @@ class Reconciler:
         return turn
 
     def _rivals(self, key: Key, pipeline: Pipeline) -> Iterator[Rival]:
-        """Older pipelines with a claim of this one's, the oldest first."""
+        """Yield older pipelines that share a claim with this one, oldest first."""
         sharing = {name for claim in pipeline.claims for name in self._claimants[claim]} - {key}
         for name in sorted(sharing, key=lambda name: self.pipelines[name].age):
             other = self.pipelines[name]
@@ -305,7 +309,7 @@ class Reconciler:
     async def _look_closer(
         self, key: Key, pipeline: Pipeline, observed: Observed, now: datetime, since: datetime
     ) -> Observed:
-        """What no watch tells of a driver or a cleanup that does not start: Events, and foreign pods."""
+        """Add what no watch shows about a driver or cleanup that does not start: Events and foreign pods."""
         decision = decide(pipeline.spec, observed, self._settings)
         resource = observed.resource
         if decision.spec is None or (decision.hold is not None and not resource.deleting):
@@ -326,7 +330,7 @@ class Reconciler:
         return observed
 
     def _look_again(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> float:
-        """In how many seconds to look again: soon, and later and later while nothing changes."""
+        """Return in how many seconds to look again: soon, and less and less often while nothing changes."""
         inputs = self._inputs(key, pipeline, since)
         if pipeline.looking is None or pipeline.looking[0] != inputs:
             pipeline.looking = inputs, now
@@ -334,7 +338,7 @@ class Reconciler:
         return min(max(_LOOKING_SECONDS, waited / 10), _LOOKING_MOST_SECONDS)
 
     async def _look_for_pod(self, key: Key, decision: Decision, observed: Observed) -> Observed:
-        """Why the pod that should be there is not."""
+        """Add why the pod that should exist does not."""
         for workload in observed.workloads:
             if workload.state in ("Active", "Idle") and not workload.deleting:
                 refusal = observe.pod_refusal(await self._events_of(key, workload.uid), workload.uid)
@@ -349,7 +353,7 @@ class Reconciler:
         return observed
 
     async def _lost(self, key: Key, uid: str, observed: Observed) -> Ending | None:
-        """How the pod with this uid ended: by its own status while it is there, else by its Events."""
+        """Return how the pod with this uid ended: by its own status while it exists, else by its Events."""
         for pod in observed.pods:
             if pod.uid == uid and pod.reason:
                 return Ending(0, pod.reason, pod.message, pod.ending.at if pod.ending is not None else None)
@@ -366,7 +370,7 @@ class Reconciler:
     async def _carry_out(
         self, pipeline: Pipeline, observed: Observed, now: datetime
     ) -> tuple[Plan, Object | None]:
-        """Plan, and do what is planned; the plan, and the pipeline's new body if it was written."""
+        """Plan, and act accordingly. Returns the plan, and the pipeline's new body if it was written."""
         resource = observed.resource
         planned = self._plan(pipeline, observed, now)
         has_finalizer = names.FINALIZER in resource.finalizers
@@ -378,7 +382,7 @@ class Reconciler:
         obstacles = await self._actor.apply(resource, planned.urgent)
         if not observed.obstacles or observed.accepted is not None:
             obstacles += await self._actor.apply(resource, planned.objects)
-        if obstacles and not observed.obstacles:  # what was found valid a moment ago no longer is
+        if obstacles and not observed.obstacles:  # valid a moment ago, but no longer
             observed = replace(observed, obstacles=_in_spec(obstacles, pipeline.spec))
             planned = self._plan(pipeline, observed, now)
         await self._actor.mark(resource, planned.marks)
@@ -395,7 +399,7 @@ class Reconciler:
         return planned, body
 
     async def tell_failing(self, key: Key, since: datetime, error: Exception) -> None:
-        """Say in the status that passes have failed ``since`` then, with the last ``error``."""
+        """Report in the status that passes have failed ``since`` then, with the last ``error``."""
         pipeline = self.pipelines.get(key)
         if pipeline is None:
             return
@@ -405,7 +409,7 @@ class Reconciler:
         before, ready = resource.status.condition("Ready"), after.condition("Ready")
         if before is not None and ready is not None:
             same = (before.reason, before.observed_generation) == (ready.reason, ready.observed_generation)
-            if same:  # once is enough: each write brings about another pass
+            if same:  # once is enough: each write causes another pass
                 return
         body = await self._actor.write_status(resource, after)
         if body is not None:
@@ -413,7 +417,7 @@ class Reconciler:
             await self._actor.record(resource, status.events(resource.status, after), iso(now))
 
     def _remember(self, key: Key, body: Object) -> None:
-        """What the API answered, so that the next pass does not start from what was before."""
+        """Keep the body that the API returned, so that the next pass does not start from an older one."""
         pipeline = self.pipelines.get(key)
         if pipeline is not None and version_of(body) > version_of(pipeline.body):
             pipeline.body = slim(body)
@@ -423,21 +427,24 @@ _WORKLOADS = ("StatefulSet", "Job", "CronJob", "SparkApplication")
 
 
 def _as_seen_since(report: Report | None, since: datetime) -> Report | None:
-    """The report with times at which the API server could not be watched left out of account."""
+    """Return the report without counting times at which the API server could not be watched."""
     if report is None:
         return None
     return replace(report, seen=max(report.seen, since), progressed=max(report.progressed, since))
 
 
 def _in_spec(obstacles: tuple[Obstacle, ...], spec: PipelineSpec | ManifestError) -> tuple[Obstacle, ...]:
-    """The obstacles, with paths as they are in the resource."""
+    """Return the obstacles with paths as they are in the resource."""
     both = spec.spark.pod_template if isinstance(spec, PipelineSpec) else None
     own = spec.spark.driver.pod_template if isinstance(spec, PipelineSpec) else None
     return tuple(replace(o, message=podtemplate.in_spec(o.message, both, own)) for o in obstacles)
 
 
 def spec_of(body: Object) -> PipelineSpec | ManifestError:
-    """The spec, or all that is wrong with it; of the rest Kubernetes and the operator are the authors."""
+    """Return the spec, or everything that is wrong with it.
+
+    The other parts of the resource are not checked: Kubernetes and the operator write them.
+    """
     metadata = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
     document = {name: body[name] for name in ("apiVersion", "kind", "spec") if name in body}
     try:

@@ -1,8 +1,8 @@
-"""The ConfigMaps and Secrets that a pod template makes containers depend on. Pure.
+"""Finds the ConfigMaps and Secrets that a pod template makes containers depend on. Pure.
 
-A container does not see that one of them has changed: variables are read when it starts, and files mostly,
-too. So the driver's pod has each of them mounted once more, for the driver to watch (``lakemirror.pod``).
-The operator itself reads no Secrets.
+A container does not notice that one of them has changed: it reads environment variables, and mostly files,
+too, only when it starts. So the driver's pod mounts each of them once more, for the driver to watch
+(``lakemirror.pod``). The operator itself reads no Secrets.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 _CONTAINERS = ("driver", "executor")
-"""Those that a restart of the driver starts anew; init containers and sidecars run on."""
+"""Containers that a restart of the driver replaces. Init containers and sidecars are not restarted."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A ConfigMap or a Secret, or some of its ``keys``. ``optional``: it need not be there."""
+    """A ConfigMap or a Secret, or some of its ``keys``. If ``optional``, it need not exist."""
 
     kind: Literal["configMap", "secret"]
     name: str
@@ -34,12 +34,15 @@ class Reference:
 
     @property
     def folder(self) -> str:
-        """A name for the folder that it is mounted in."""
+        """The name of the folder in which it is mounted."""
         return f"{self.kind.lower()}-{self.name}"
 
 
 def references(*templates: dict[str, Any] | None) -> list[Reference]:
-    """Each of them once, by kind and name. What is no valid pod is passed over: the API server names it."""
+    """Return each of them once, sorted by kind and name.
+
+    Invalid parts of a pod are skipped, because the API server reports them.
+    """
     found: dict[tuple[str, str], Reference] = {}
     for each in (e for template in templates for e in _all(_mapping((template or {}).get("spec")))):
         known = found.get((each.kind, each.name))

@@ -1,15 +1,16 @@
-"""How a new default image reaches the drivers: a few at a time, and no further than it works. Pure.
+"""Rolls out a new default image to the drivers: a few at a time, and only as long as it works. Pure.
 
-A driver that runs is *moved* to the new default in its turn, the pipelines in the order of their names. Until
-it is Ready again it takes a place, of which there are ``Pace.at_once``. If it is not within ``Pace.timeout``,
-the rollout has stopped: nobody is moved until that driver is Ready, or has another image. What begins anyway
-(a new pipeline, one that is resumed, the next run of one that does not stream) takes the new default without
-waiting, unless the rollout has stopped; then it has the image that it had.
+A running driver is *moved* to the new default when its turn comes, in the order of the pipelines' names.
+Until it is Ready again, it occupies one of ``Pace.at_once`` places. If it is not Ready within
+``Pace.timeout``, the rollout stops: no driver is moved until that one is Ready or has another image. A
+pipeline that starts anyway (a new one, one that is resumed, or the next run of one that does not stream)
+takes the new default without waiting, unless the rollout has stopped; then it keeps the image that it had.
 
-Pipelines that have not been Ready for longer than the timeout are moved when another one is Ready on the new
-image, in places of their own: it may be their cure. They prove nothing, so they stop nothing either.
+Pipelines that have not been Ready for longer than the timeout are moved once another one is Ready on the new
+image, in places of their own, because the image may be their cure. They prove nothing, so they cannot stop
+the rollout either.
 
-All of this stands in the API: the image that each pipeline was given, and since when it has to prove itself
+All of this is stored in the API: the image that each pipeline was given and since when it has to prove itself
 (``Given``, in the config ConfigMap), and whether it is Ready (its status).
 """
 
@@ -29,14 +30,19 @@ K = TypeVar("K", bound=tuple[str, str])
 """A pipeline: namespace and name."""
 
 When = Literal["InTurn", "AtStart", "Later"]
-"""When a pipeline takes another default: in its turn; now, for it begins anyway; not before something else
-happens to it, such as its next run."""
+"""When a pipeline takes another default image.
+
+It does so in its turn; at once, because it starts anyway; or only after something else happens to it, such as
+its next run.
+"""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What of a pipeline counts: the image that it has, ``moved`` as long as it has not been Ready on it, and
-    since when it has not been Ready; None while it is.
+    """What counts about a pipeline in a rollout.
+
+    ``image``: the one that it has. ``moved``: set as long as it has not been Ready on that image.
+    ``unready_since``: since when it has not been Ready; None while it is.
     """
 
     image: str
@@ -47,7 +53,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Rollout(Generic[K]):
-    """How far it is: who may be moved now, who waits, who has been moved, and at whom it has stopped.
+    """The state of a rollout: who may be moved now, who waits, who has been moved, and who has stopped it.
 
     ``again``: when time alone changes this.
     """
@@ -60,7 +66,7 @@ class Rollout(Generic[K]):
 
 
 def standing(spec: PipelineSpec | None, held: bool, observed: Observed, now: datetime) -> Standing | None:
-    """The standing of a pipeline that is about to run ``spec``; None for one that follows no default.
+    """Return the standing of a pipeline that is about to run ``spec``; None if it follows no default.
 
     ``held``: no driver may run. A pipeline without ``Given`` is new.
     """
@@ -70,7 +76,7 @@ def standing(spec: PipelineSpec | None, held: bool, observed: Observed, now: dat
     if had is None:
         return Standing("", when="AtStart")
     if observed.accepted is not None and observed.accepted.spec.spark.image is not None:
-        return Standing("", when="AtStart")  # what it had is the spec's own image, which is taken back
+        return Standing("", when="AtStart")  # it had the spec's own image, which was removed from the spec
     if observed.resource.deleting:
         return Standing(had.image, when="Later")
     since = _unready_since(observed, had, now)
@@ -80,14 +86,14 @@ def standing(spec: PipelineSpec | None, held: bool, observed: Observed, now: dat
 
 
 def unseen(had: Given) -> Standing:
-    """The standing of a pipeline of which only this is known yet: what it has to prove counts."""
+    """Return the standing of a pipeline about which only ``had`` is known: what it has to prove counts."""
     return Standing(had.image, had.moved, had.moved.at if had.moved is not None else None, "Later")
 
 
 def _unready_since(observed: Observed, had: Given, now: datetime) -> datetime | None:
-    """Since when no driver of the revision that was given has been Ready; None if one is.
+    """Return since when no driver of the given revision has been Ready; None if one is.
 
-    To be suspended proves nothing.
+    A suspended pipeline proves nothing, so it does not count as Ready.
     """
     status = observed.resource.status
     ready, driver = status.condition("Ready"), status.driver
@@ -108,12 +114,15 @@ def _when(spec: PipelineSpec, held: bool, observed: Observed, had: Given) -> Whe
 
 
 def takes_part(standing: Standing, image: str) -> bool:
-    """Whether the rollout depends on this one; else only on there being any that is Ready on ``image``."""
+    """Return whether the rollout depends on this pipeline.
+
+    Of the others, it only matters whether any is Ready on ``image``.
+    """
     return standing.moved is not None if standing.image == image else standing.when == "InTurn"
 
 
 def rollout(image: str, standings: Mapping[K, Standing], pace: Pace, now: datetime) -> Rollout[K]:
-    """Who may be moved to ``image`` now."""
+    """Determine who may be moved to ``image`` now."""
     moving = {key: s.moved for key, s in standings.items() if s.image == image and s.moved is not None}
     waiting = {key: s for key, s in standings.items() if s.image != image and s.when == "InTurn"}
     overdue = [key for key, moved in moving.items() if moved.ready and now >= moved.at + pace.timeout]
@@ -127,7 +136,7 @@ def rollout(image: str, standings: Mapping[K, Standing], pace: Pace, now: dateti
         queue = [(s.moved is None, key) for key, s in waiting.items() if _counts(s, pace, now) is ready]
         may += [key for _, key in nsmallest(pace.at_once - places, queue)]
         if not proved and (queue or places):
-            break  # those that prove nothing come when another has proved the image
+            break  # those that prove nothing wait until another has proved the image
     return Rollout(
         frozenset(may),
         frozenset(waiting),
@@ -138,9 +147,9 @@ def rollout(image: str, standings: Mapping[K, Standing], pace: Pace, now: dateti
 
 
 def _counts(standing: Standing, pace: Pace, now: datetime) -> bool | None:
-    """Whether its move proves something: it is Ready, or a former image that it was moved to has broken it.
+    """Return whether moving the pipeline proves something; None while it may be starting and has to wait.
 
-    None as long as it may be starting: it waits.
+    It does if the pipeline is Ready, or if an earlier image to which it was moved has broken it.
     """
     if standing.unready_since is None or (standing.moved is not None and standing.moved.ready):
         return True
@@ -148,7 +157,7 @@ def _counts(standing: Standing, pace: Pace, now: datetime) -> bool | None:
 
 
 def turn(key: K, standing: Standing, image: str, of: Rollout[K], pace: Pace, now: datetime) -> Turn:
-    """What the driver of one pipeline is to run, where ``image`` is the default."""
+    """Return what the driver of one pipeline should run if ``image`` is the default."""
     stopped_by = "/".join(of.stopped_by) if of.stopped_by is not None else ""
     moved = standing.moved
     if standing.image == image:
@@ -165,12 +174,12 @@ def turn(key: K, standing: Standing, image: str, of: Rollout[K], pace: Pace, now
 
 
 def document(moved: Moved) -> dict[str, Any]:
-    """As it stands in the config ConfigMap's annotation, in JSON."""
+    """Return ``moved`` as the config ConfigMap's annotation has it, in JSON."""
     return {"from": moved.before, "at": moved.at.isoformat(), "ready": moved.ready}
 
 
 def read(document: Any) -> Moved | None:
-    """From ``document``; None if it is no such thing."""
+    """Read what ``document`` returned; None if it is something else."""
     try:
         return Moved(str(document["from"]), datetime.fromisoformat(document["at"]), bool(document["ready"]))
     except (KeyError, TypeError, ValueError):

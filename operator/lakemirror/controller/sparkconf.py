@@ -1,25 +1,35 @@
-"""Spark's settings on Kubernetes, as far as the operator knows them. Pure.
+"""Spark settings on Kubernetes, as far as the operator knows them. Pure.
 
-What only the pod knows (its name and address) is added there: see ``lakemirror.pod``.
+The pod adds what only it knows (its name and address): see ``lakemirror.pod``.
 """
 
 from __future__ import annotations
+
+import re
 
 from lakemirror.api.jvm import java_options
 from lakemirror.api.spec import PipelineSpec, Spark
 from lakemirror.controller import names
 
 EXECUTOR_TEMPLATE = "/etc/lakemirror/executor.yaml"
+_MEMORY = re.compile(r"(\d+)(?:([kmgt])b?)?")
 _OVERHEAD = 0.4
-"""What a driver needs beside its heap, as a part of it: Python, and the JVM's own memory. As Spark reckons
-for Python (spark.kubernetes.memoryOverheadFactor)."""
+"""What a driver needs besides its heap, as a fraction of it: Python, and the JVM's own memory.
+
+The same as Spark's for Python (spark.kubernetes.memoryOverheadFactor).
+"""
 _OVERHEAD_AT_LEAST_MIB = 1024
-"""Measured after hundreds of batches: Python 280 MiB, the JVM 700 beside its heap (classes, their code and
-threads), whatever the size of the heap."""
+"""Measured after hundreds of batches: 280 MiB for Python, and 700 MiB for the JVM besides its heap.
+
+The latter is for classes, their code and threads, whatever the size of the heap.
+"""
 
 
 def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str, str]:
-    """Settings of a driver that the operator runs itself, in client mode; ``spark.conf`` of the spec wins."""
+    """Return the settings of a driver that the operator runs itself, in client mode.
+
+    ``spark.conf`` of the spec takes precedence.
+    """
     if spark.executors.max == 0:
         master = {"spark.master": f"local[{spark.driver.cores}]", "spark.driver.memory": spark.driver.memory}
         return master | spark.conf
@@ -39,7 +49,7 @@ def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str,
         "spark.kubernetes.executor.podNamePrefix": pipeline,
         "spark.kubernetes.executor.podTemplateFile": EXECUTOR_TEMPLATE,
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
-        # The executors find all they need in the image: spares the driver the right to make ConfigMaps.
+        # Executors find all they need in the image, so the driver needs no right to create ConfigMaps.
         "spark.kubernetes.executor.disableConfigMap": "true",
         **({"spark.kubernetes.container.image.pullSecrets": pull} if pull else {}),
         **executors(spark),
@@ -48,9 +58,12 @@ def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str,
 
 
 def submitted(spec: PipelineSpec, image: str, account: str) -> dict[str, str]:
-    """Settings of a driver that another operator submits in cluster mode; ``spark.conf`` of the spec wins."""
+    """Return the settings of a driver that another operator submits in cluster mode.
+
+    ``spark.conf`` of the spec takes precedence.
+    """
     spark = spec.spark
-    # Spark's word for a driver without executors: see spark.kubernetes.driver.master in its documentation.
+    # How Spark runs a driver without executors: see spark.kubernetes.driver.master in its documentation.
     local = {"spark.kubernetes.driver.master": f"local[{spark.driver.cores}]"}
     workers = local if spark.executors.max == 0 else executors(spark)
     return {**_common(spark, image, account), **workers, **spark.conf, **_java_options(spec)}
@@ -72,13 +85,13 @@ def _common(spark: Spark, image: str, account: str) -> dict[str, str]:
 
 
 def _java_options(spec: PipelineSpec) -> dict[str, str]:
-    """Options of the JVMs, the same as of those that `lakemirror run` starts."""
+    """Return the options of the JVMs, the same as for those that `lakemirror run` starts."""
     settings = [f"spark.{role}.extraJavaOptions" for role in ("driver", "executor")]
     return {name: java_options(spec.spark.conf.get(name, ""), spec.java_properties) for name in settings}
 
 
 def executors(spark: Spark) -> dict[str, str]:
-    """How many executors: a fixed number, or as the load wants between two bounds."""
+    """Return the settings for the number of executors: fixed, or by load between two bounds."""
     low, high = spark.executors.min, spark.executors.max
     if low == high:
         return {"spark.executor.instances": str(high)}
@@ -92,16 +105,24 @@ def executors(spark: Spark) -> dict[str, str]:
 
 
 def driver_memory(spark: Spark) -> str:
-    """What the driver's container may take: its heap and what it needs beside."""
-    heap = _mib(spark.driver.memory)
-    return f"{heap + max(int(heap * _OVERHEAD), _OVERHEAD_AT_LEAST_MIB)}Mi"
+    """Return the memory of the driver's container: its heap and what it needs besides.
+
+    Settings of Spark in ``spark.conf`` take precedence, as they do for the JVM.
+    """
+    heap = _mib(spark.conf.get("spark.driver.memory", "")) or _mib(spark.driver.memory)
+    overhead = _mib(spark.conf.get("spark.driver.memoryOverhead", ""))
+    return f"{heap + (overhead or max(int(heap * _OVERHEAD), _OVERHEAD_AT_LEAST_MIB))}Mi"
 
 
 def driver_cpu(spark: Spark) -> str:
-    """What the driver's container asks for."""
+    """Return the CPU that the driver's container requests."""
     return spark.conf.get("spark.kubernetes.driver.request.cores", str(spark.driver.cores))
 
 
 def _mib(memory: str) -> int:
-    number, unit = int(memory[:-1]), memory[-1]
+    """Return an amount of memory in MiB, Spark's default unit; 0 if it is none (JavaUtils.byteStringAs)."""
+    found = _MEMORY.fullmatch(memory.strip().lower())
+    if found is None:
+        return 0
+    number, unit = int(found[1]), found[2] or "m"
     return max(1, number // 1024 if unit == "k" else number * {"m": 1, "g": 1024, "t": 1024**2}[unit])

@@ -1,4 +1,4 @@
-"""The status of a pipeline, from its health and the driver's report. Pure."""
+"""Builds the status of a pipeline from its health and the driver's report. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MOST_BYTES = 60_000
 """A status stays below 64 KB, so that watching thousands of pipelines is cheap."""
 _MESSAGE_KEPT = 1024
 _NAMED = 5
-"""Tables that a condition's message names."""
+"""The number of tables that a condition's message names."""
 
 
 def status(case: Case, health: Health) -> PipelineStatus:
-    """What to write; conditions that stay as they are keep the time at which they came to be so."""
+    """Build the status to write. Conditions that do not change keep the time of their last transition."""
     observed = case.observed
     before, report = observed.resource.status, observed.report
     conditions = list(_conditions(case, health))
@@ -46,14 +46,15 @@ def status(case: Case, health: Health) -> PipelineStatus:
 
 
 def main_reason(conditions: Iterable[Condition]) -> str:
-    """What ``kubectl get`` shows: an edit that is refused stands above how the driver is."""
+    """Return the reason that ``kubectl get`` shows. A refused edit comes before the driver's state."""
     reasons = {condition.type: condition.reason for condition in conditions}
     return reasons.get("Stalled") or reasons["Ready"]
 
 
 def failing(resource: Resource, since: datetime, words: str, now: datetime) -> PipelineStatus:
-    """The status of a pipeline that the operator has not been able to process ``since`` then, because of what
-    ``words`` say. What was known of it stays, but how it is now is not known.
+    """Build the status of a pipeline that the operator has failed to process ``since`` then.
+
+    ``words`` say why. What was known about the pipeline stays, but its current state is unknown.
     """
     before = resource.status
     said = Verdict(
@@ -76,7 +77,7 @@ def failing(resource: Resource, since: datetime, words: str, now: datetime) -> P
 
 
 def essential(after: PipelineStatus, words: str) -> PipelineStatus:
-    """What of a status can always be written, with what the API server says of the whole."""
+    """Return what of a status can always be written, with what the API server says about the whole."""
     lead = f"the API server refuses the whole status (is the CRD older than the operator?): {words}"
     conditions = [
         c.model_copy(update={"message": f"{c.message[: _MESSAGE_KEPT // 2]} [{lead[:_MESSAGE_KEPT]}]"})
@@ -90,12 +91,12 @@ def essential(after: PipelineStatus, words: str) -> PipelineStatus:
 
 
 def unchanged(before: PipelineStatus, after: PipelineStatus) -> bool:
-    """Whether nothing but time moved: then the status is not written, except to renew what says so."""
+    """Return whether only time has passed and no renewal is due, so that the status is not written."""
     return _timeless(before) == _timeless(after) and not _due_for_renewal(before, after)
 
 
 RENEWED_EVERY = timedelta(minutes=10)
-"""How old ``checkpoint.observedAt`` may become while the driver goes on saying the same."""
+"""How old ``checkpoint.observedAt`` may become while the driver keeps reporting the same."""
 
 
 def _due_for_renewal(before: PipelineStatus, after: PipelineStatus) -> bool:
@@ -104,7 +105,7 @@ def _due_for_renewal(before: PipelineStatus, after: PipelineStatus) -> bool:
 
 
 def renewal(of: PipelineStatus) -> datetime | None:
-    """What a report has to be made at so that the status is written only for that; None if it never is."""
+    """Return from what time on a report is written even if nothing else changed; None if it never is."""
     old = _observed_at(of)
     return old + RENEWED_EVERY if old is not None else None
 
@@ -114,7 +115,7 @@ def _observed_at(status: PipelineStatus) -> datetime | None:
 
 
 def only_figures_differ(before: PipelineStatus, after: PipelineStatus) -> bool:
-    """Whether how the pipeline is, and what runs, stays as it was: then another pass would find nothing."""
+    """Return whether the pipeline's state and what runs are unchanged, so that a pass would find nothing."""
     return all(getattr(before, name) == getattr(after, name) for name in _JUDGED)
 
 
@@ -127,8 +128,9 @@ def _timeless(status: PipelineStatus) -> dict[str, Any]:
 
 
 def events(before: PipelineStatus, after: PipelineStatus) -> list[Event]:
-    """What each condition says that is new or has another reason, and what the driver warns of that is new,
-    once; nothing for what stays.
+    """Return an event for each condition that is new or has another reason, and for each new driver warning.
+
+    There are no duplicates, and no events for what stays the same.
     """
     found = [_event(before.condition(c.type), c) for c in after.conditions or []]
     told = before.warnings or []
@@ -149,7 +151,7 @@ def _event(before: Condition | None, after: Condition) -> Event | None:
 
 
 _OF_MANY = ("WaitingForTurn", "RolloutStopped")
-"""Reasons that many pipelines have at once, and that the Event of one of them explains."""
+"""Reasons that many pipelines have at once, all explained by the Event of one of them."""
 _QUIET = (
     "Running",
     "Suspended",
@@ -162,13 +164,13 @@ _QUIET = (
     "FormerObject",
     "RollingOut",
 )
-"""Reasons for not being ready that are as someone wished."""
+"""Reasons for not being ready that are as intended."""
 
 
 def conditions_of(
     resource: Resource, wanted: Iterable[tuple[ConditionType, str, Verdict]], now: datetime
 ) -> Iterator[Condition]:
-    """The conditions, each with the time of its last transition."""
+    """Yield the conditions, each with the time of its last transition."""
     for type, value, verdict in wanted:
         before = resource.status.condition(type)
         since = before.last_transition_time if before is not None and before.status == value else iso(now)
@@ -192,7 +194,7 @@ def _conditions(case: Case, health: Health) -> Iterator[Condition]:
     stalled = _stalled(case, health)
     if stalled is not None:
         wanted.append(("Stalled", "True", stalled))
-    elif health.reconciling:  # kstatus wants one of the two: what waits for a person is not under way
+    elif health.reconciling:  # kstatus wants one of the two: what waits for a person is not in progress
         wanted.append(("Reconciling", "True", said))
     for type, look in _FINDINGS:
         found = look(case)
@@ -203,8 +205,9 @@ def _conditions(case: Case, health: Health) -> Iterator[Condition]:
 
 
 def _of_last_good(case: Case, ready: Condition) -> Condition:
-    """Ready, where an edit is refused: about an earlier generation, so that nobody who waits for the edit to
-    become ready is told that it is.
+    """Return Ready with an earlier generation while an edit is refused.
+
+    Otherwise, whoever waits for the edit to become ready would be told that it is.
     """
     if case.decision.refusal is None or case.decision.spec is None:
         return ready
@@ -215,7 +218,7 @@ def _of_last_good(case: Case, ready: Condition) -> Condition:
 
 
 def _stalled(case: Case, health: Health) -> Verdict | None:
-    """What a person has to do, also where the last good spec goes on meanwhile."""
+    """Return what a person has to resolve, even if the last good spec stays in effect in the meantime."""
     if case.decision.refusal is not None:
         return case.decision.refusal
     if health.stalled:
@@ -225,11 +228,11 @@ def _stalled(case: Case, health: Health) -> Verdict | None:
 
 
 _NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec", "PodRefused", "QuotaExceeded")
-"""Obstacles that do not go by themselves."""
+"""Obstacles that do not go away on their own."""
 
 
 def _schema_drift(case: Case) -> Verdict | None:
-    """Changes of columns, until they are acknowledged."""
+    """Report column changes until they are acknowledged."""
     drift = [(table.source, each) for table in _reported(case) for each in table.drift]
     if not drift:
         return None
@@ -239,7 +242,7 @@ def _schema_drift(case: Case) -> Verdict | None:
 
 
 def _data_quality(case: Case) -> Verdict | None:
-    """Records in quarantine, or else mirrors that were found to differ from their source."""
+    """Report records in quarantine, or else mirrors that were found to differ from their source."""
     report = case.observed.report
     number = report.said.totals.quarantined_open if report is not None else 0
     if not number:
@@ -253,7 +256,7 @@ def _data_quality(case: Case) -> Verdict | None:
 
 
 def _differs(verified: Verification | None) -> Verdict | None:
-    """What the last comparison with the source found; not what it could not compare."""
+    """Report what the last comparison with the source found, but not what it could not compare."""
     found = [each for each in verified.findings if _wrong(each)] if verified is not None else []
     if verified is None or not found:
         return None
@@ -273,7 +276,11 @@ def _wrong(table: VerifiedTable) -> int:
 
 
 def _source_restarted(case: Case) -> Verdict | None:
-    """A driver that stopped for this is started again and again, and says nothing until it meets it again."""
+    """Report that the source has restarted.
+
+    A driver that stopped for this reason is restarted again and again, and does not report it until it
+    encounters it again.
+    """
     report, before = case.observed.report, case.observed.resource.status.condition("SourceRestarted")
     if report is None:
         return None
@@ -296,7 +303,7 @@ def _table_failed(case: Case) -> Verdict | None:
 
 
 def _image_rollout(case: Case) -> Verdict | None:
-    """A new default image that the driver does not run yet, or on which it has not become Ready."""
+    """Report a new default image that the driver does not run yet, or is not Ready on yet."""
     turn = case.observed.turn
     if turn is None or not turn.state or turn.image != case.decision.image:
         return None
@@ -336,7 +343,7 @@ def _ran(observed: Observed) -> str | None:
 
 
 def _reported(case: Case) -> list[TableReport]:
-    """The tables of the report, without the drift that was acknowledged."""
+    """Return the tables of the report without acknowledged drift."""
     report, spec = case.observed.report, case.decision.spec
     tables = report.said.tables if report is not None else []
     if spec is None or spec.drift_acknowledged_until is None:
@@ -378,7 +385,7 @@ def _driver(case: Case) -> DriverStatus | None:
 
 
 def _checkpoint(before: CheckpointReport | None, report: Report | None) -> CheckpointReport | None:
-    """How far the driver is; what a new run does not know yet stays as the run before said."""
+    """Return the driver's progress. What a new run does not know yet is kept from the previous run."""
     if report is None:
         return before
     now = CheckpointReport(**{name: getattr(report.said, name) for name in CheckpointReport.model_fields})
@@ -388,7 +395,10 @@ def _checkpoint(before: CheckpointReport | None, report: Report | None) -> Check
 
 
 def _handled(case: Case) -> Handled | None:
-    """Tokens count as handled once a driver runs with them, and has read again what they ask for."""
+    """Return the tokens that were handled.
+
+    A token counts as handled once a driver runs with it and has read again what it asks for.
+    """
     before, spec, revision = case.observed.resource.status.handled, case.decision.spec, case.decision.revision
     runs = case.pod is not None and case.pod.started is not None and case.pod.revision == revision
     if spec is None or not (runs or _ended(case)):
@@ -401,7 +411,10 @@ def _handled(case: Case) -> Handled | None:
 
 
 def _resynced(case: Case, spec: PipelineSpec, before: Mapping[str, str]) -> dict[str, str]:
-    """Each table's newest token that was acted upon, ``before`` or by now; a parked table's waits."""
+    """Return each table's newest token that was acted on, ``before`` or by now.
+
+    The token of a suspended table waits.
+    """
     asked = {table.source: table.resync_token for table in spec.tables if table.resync_token}
     parked = {table.source for table in spec.tables if table.suspend}
     if _ended(case):
@@ -415,7 +428,7 @@ def _resynced(case: Case, spec: PipelineSpec, before: Mapping[str, str]) -> dict
 
 
 def _ended(case: Case) -> bool:
-    """Whether a run of what is wanted ended well: everything was read, and its pod may be gone."""
+    """Return whether a run of the wanted revision succeeded: all was read, and its pod may be gone."""
     spec, revision = case.decision.spec, case.decision.revision
     if spec is None or spec.trigger.available_now is None:
         return False
@@ -423,7 +436,7 @@ def _ended(case: Case) -> bool:
 
 
 def _small(status: PipelineStatus, tables: list[TableReport] | None) -> PipelineStatus:
-    """The status with as many of the tables as fit."""
+    """Return the status with as many of the tables as fit."""
     while True:
         whole = status.model_copy(update={"tables": tables})
         if not tables or len(json.dumps(document(whole)).encode()) <= MOST_BYTES:
@@ -432,7 +445,7 @@ def _small(status: PipelineStatus, tables: list[TableReport] | None) -> Pipeline
 
 
 def document(status: PipelineStatus) -> dict[str, Any]:
-    """The status as the API takes it; of tables, numbers that are zero are left out."""
+    """Return the status as the API takes it. In tables, fields with default values are left out."""
     found = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     if status.tables is not None:
         found["tables"] = [

@@ -1,4 +1,4 @@
-"""How often the driver failed and was started again. Pure; the status carries the counts on."""
+"""Counts how often the driver failed and was restarted. Pure; the status carries the counts over."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lakemirror.controller.values import Ending, Pod, Workload
 
 @dataclass(frozen=True)
 class Tally:
-    """``exits`` of the pod so far, ``restarts`` of the revision, ``failures`` in a row, the last of them."""
+    """``exits`` of the pod so far, ``restarts`` of the revision, ``failures`` in a row, and the last one."""
 
     exits: int = 0
     restarts: int = 0
     failures: int = 0
     last: Failure | None = None
     forgiven_at: datetime | None = None
-    """When the failures will be forgotten if the driver goes on running."""
+    """When the failures will be forgotten if the driver keeps running."""
 
 
 def count(
@@ -34,10 +34,10 @@ def count(
     now: datetime,
     lost: Ending | None = None,
 ) -> Tally:
-    """Carry on the count of ``before``, the driver in the last status.
+    """Continue the counts of ``before``, the driver in the last status.
 
-    A new revision begins at none; a pod that ran for ``resetAfter`` is forgiven; exit code 0 is not a
-    failure, nor is a pod that had to go (``lost``: how), though it is told.
+    A new revision starts from zero. The failures of a pod that ran for ``resetAfter`` are forgiven. Exit code
+    0 is not a failure. Neither is a pod that had to go, but it is reported (``lost`` says how it ended).
     """
     if before is None or before.revision != revision:
         before = DriverStatus()
@@ -65,6 +65,6 @@ def count(
 
 
 def failure(ending: Ending, memory_limit: str = "") -> Failure:
-    """An end as the status tells it."""
+    """Convert an ending to the failure in the status."""
     at = iso(ending.at) if ending.at is not None else None
     return Failure(reason=ending.reason or "Error", message=causes.why(ending, memory_limit), at=at)

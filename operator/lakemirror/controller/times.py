@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 
 def moment(text: str | None) -> datetime | None:
-    """The time that ``text`` says, if it says any."""
+    """Parse ``text``, if there is any."""
     return datetime.fromisoformat(text) if text else None
 
 
 def iso(when: datetime) -> str:
-    """``when`` as the API writes it."""
+    """Format ``when`` as the API writes it."""
     return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""What ``plan`` reads and gives: plain values, made from the API's objects by ``observe``."""
+"""Plain values that ``plan`` reads and returns. ``observe`` makes them from the API's objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Resource:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The last good spec, as it stands in the ConfigMap that drivers read, and the revision it has there."""
+    """The last good spec, as it is in the ConfigMap that drivers read, and its revision there."""
 
     spec: PipelineSpec
     revision: str
@@ -39,9 +39,9 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Moved:
-    """A driver was given another default image while it ran, and has not been Ready on it yet.
+    """A running driver was given another default image, and has not been Ready on it yet.
 
-    ``before``: the image that it had until then; ``ready``: whether it was Ready on it.
+    ``before``: the image that it had until then. ``ready``: whether it was Ready on that image.
     """
 
     before: str
@@ -51,7 +51,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Given:
-    """What the driver was given to run, as the config ConfigMap says."""
+    """What the driver was given to run, according to the config ConfigMap."""
 
     image: str
     revision: str
@@ -60,10 +60,11 @@ class Given:
 
 @dataclass(frozen=True)
 class Turn:
-    """Which default image a pipeline has at this time: ``image``; the newest is ``default``.
+    """Which default image a pipeline has at this time (``image``); ``default`` is the newest one.
 
-    ``state`` is empty where there is nothing to tell. ``Moving``: ``moved`` to it, and not Ready yet;
-    ``Failed``: not in time. ``Waiting`` for its turn, or ``Stopped`` with others by pipeline ``stopped_by``.
+    ``state`` is empty if there is nothing to report. ``Moving``: ``moved`` to the image and not Ready yet.
+    ``Failed``: not Ready in time. ``Waiting``: its turn has not come. ``Stopped``: held back with others
+    because of pipeline ``stopped_by``.
     """
 
     image: str
@@ -75,10 +76,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Workload:
-    """What makes driver pods: an object of one of ``Kind``.
+    """A workload that creates driver pods: an object of one of ``Kind``.
 
-    ``settled``: its controller has seen its newest version. ``failures`` counts the runs that failed.
-    ``scheduled``: a Job that a CronJob made.
+    ``settled``: its controller has seen its newest version. ``failures`` counts the failed runs.
+    ``scheduled``: a Job that a CronJob created.
     """
 
     kind: Kind
@@ -94,7 +95,7 @@ class Workload:
     failures: int = 0
     message: str = ""
     former: bool = False
-    """Made by an earlier version: its selector, which never changes, also matches pods of others."""
+    """Created by an earlier version: its selector, which never changes, also matches pods of others."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Pod:
-    """A driver's pod. ``exits``: how often its container ended; ``started``: since when it runs now."""
+    """A driver's pod. ``exits``: how often its container ended. ``started``: since when it runs now."""
 
     name: str
     uid: str
@@ -125,28 +126,28 @@ class Pod:
     waiting: str = ""
     message: str = ""
     deleted: datetime | None = None
-    """When it should have been gone: Kubernetes' deletionTimestamp, the grace period included."""
+    """When it should be gone: Kubernetes' deletionTimestamp, which includes the grace period."""
     unreachable: bool = False
     """Its node no longer answers."""
     finalizers: tuple[str, ...] = ()
     memory_limit: str = ""
-    """Of the driver's container."""
+    """The memory limit of the driver's container."""
     marked: bool = True
-    """Whether it has the label that tells whose it is, the pipeline's uid."""
+    """Whether it has the label with the pipeline's uid."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing runs in it any more, though it may still be there."""
+        """Whether nothing runs in it anymore, though it may still exist."""
         over = self.deleted is not None and self.started is None and self.ending is not None
         return over or self.phase in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a driver ``said`` of itself.
+    """What a driver ``said`` about itself.
 
-    ``seen`` is when the operator saw it first, ``progressed`` when it last saw a new batch or a source with
-    nothing left: both by the operator's clock, so that clocks are never compared.
+    ``seen`` is when the operator first saw it. ``progressed`` is when it last saw a new batch or a source
+    with nothing left. Both are by the operator's clock, so that clocks are never compared.
     """
 
     said: report.Report
@@ -156,7 +157,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What cannot be applied: a foreign object has the name, or the API server refuses it or its pod."""
+    """Why an object cannot be applied.
+
+    A foreign object has its name, or the API server refuses it or its pod.
+    """
 
     reason: Literal[
         "ForeignObject",
@@ -180,7 +184,7 @@ class Rival:
 
 @dataclass(frozen=True)
 class Observed:
-    """All that is known of a pipeline beside its spec."""
+    """Everything that is known about a pipeline besides its spec."""
 
     resource: Resource
     accepted: Accepted | None = None
@@ -192,22 +196,24 @@ class Observed:
     rivals: tuple[Rival, ...] = ()
     given: Given | None = None
     turn: Turn | None = None
-    """Which default image it has; without one, that of the settings."""
+    """Which default image it has; if None, that of the settings."""
     obstacles: tuple[Obstacle, ...] = ()
     mount_problem: str = ""
-    """What the kubelet says of a volume that it cannot mount, such as a Secret that is not there."""
+    """What the kubelet says about a volume that it cannot mount, such as a missing Secret."""
     pod_refusal: str = ""
-    """What the API server said when a workload's controller tried to make its pod, which is not there."""
+    """What the API server said when a workload's controller tried to create its pod, which is missing."""
     foreign_pod: str = ""
     """A pod that is not ours and has the name that the driver's pod needs."""
     lost: Ending | None = None
-    """How the driver's pod of the last status ended, where another takes its place."""
+    """How the driver's pod in the last status ended, if another one replaces it."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How a new default image is rolled out: to how many drivers ``at_once``, and how long each may take to
-    be Ready on it before the others are spared.
+    """How a new default image is rolled out.
+
+    ``at_once``: to how many drivers at a time. ``timeout``: how long each may take to become Ready on it
+    before the others are spared.
     """
 
     at_once: int = 1
@@ -224,14 +230,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Deletion:
-    """An object to delete, if it still is the one with this uid."""
+    """An object to delete, if it still has this uid."""
 
     api_version: str
     kind: str
     name: str
     uid: str
     orphan: bool = False
-    """Whether what it owns stays."""
+    """Whether the objects that it owns stay."""
 
 
 @dataclass(frozen=True)
@@ -247,9 +253,9 @@ class Event:
 class Plan:
     """What to do: ``objects`` to apply, ``deletions``, then ``status`` to write and ``events`` to record.
 
-    ``urgent`` stops a driver, and is applied first, whatever becomes of the others. ``trial``: what the API
-    server has to find valid before any of it is applied. ``finalizer``: whether ours has to be there.
-    ``again``: when time alone may change the plan; None is never.
+    ``urgent`` stops a driver and is applied first, whatever happens to the others. ``trial``: what the API
+    server must find valid before any of it is applied. ``finalizer``: whether ours must be present.
+    ``again``: when time alone may change the plan; None means never.
     """
 
     objects: tuple[Object, ...]
@@ -259,9 +265,8 @@ class Plan:
     finalizer: bool = False
     again: datetime | None = None
     marks: tuple[Pod, ...] = ()
-    """Pods that get the label that tells whose they are."""
+    """Pods that get the label with the pipeline's uid."""
     urgent: tuple[Object, ...] = ()
     trial: tuple[Object, ...] = ()
     steady_until: datetime | None = None
-    """Until when nothing changes as long as the driver says the same again and again; None if that is not
-    known."""
+    """Until when nothing changes as long as the driver keeps reporting the same; None if unknown."""

@@ -1,4 +1,4 @@
-"""Whether the operator is healthy: told over HTTP at /healthz and /readyz, with numbers at /metrics."""
+"""Serves the operator's health over HTTP at /healthz and /readyz, and its metrics at /metrics."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SILENT_SECONDS = 60.0
 
 
 class Vitals:
-    """The canary: a key that has to come through the queue and its workers again and again.
+    """The operator's metrics and its canary: a key that must keep passing through the queue and its workers.
 
-    As long as the operator waits for its Lease, or the API server is silent, there is nothing to prove.
+    While the operator waits for its Lease, or the API server does not answer, there is nothing to prove.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -72,20 +72,20 @@ class Vitals:
         self.build.labels(lakemirror.__version__).set(1)
 
     def beat(self) -> None:
-        """The canary came through."""
+        """Note that the canary came through."""
         self._beat = self._monotonic()
         self.heartbeat.set_to_current_time()
 
     def asked(self, verb: str, kind: str) -> None:
-        """The API server is asked for something."""
+        """Count a request to the API server."""
         self.requests.labels(verb, kind).inc()
 
     def missed(self, what: str) -> None:
-        """A change reached the API server's lists, but not the operator: its watch is dead."""
+        """Note that a change reached the API server's lists but not the operator: its watch is dead."""
         self._missed = what
 
     def trouble(self) -> str | None:
-        """Why the operator should be started again; None if it is well."""
+        """Return why the operator should be restarted, or None if it is healthy."""
         if self._missed is not None:
             return f"{self._missed} has changed, and no watch has told"
         if self._beat is not None and self._monotonic() - self._beat > SILENT_SECONDS:
@@ -94,7 +94,7 @@ class Vitals:
 
 
 async def serve(vitals: Vitals, port: int) -> web.AppRunner:
-    """Answer over HTTP from now on; close it with ``cleanup``."""
+    """Start to serve over HTTP. ``cleanup`` of the returned runner stops it."""
 
     async def healthz(_: web.Request) -> web.Response:
         trouble = vitals.trouble()

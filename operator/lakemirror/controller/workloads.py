@@ -1,4 +1,4 @@
-"""Which objects have to be there and which have to go, so that one driver runs, of one revision. Pure."""
+"""Decides which objects must exist and which must go, so that one driver of one revision runs. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakemirror.controller.values import Deletion, Kind, Object, Observed, Pod, 
 
 
 def application(decision: Decision, observed: Observed) -> Application:
-    """What the pipeline's objects are made of."""
+    """Return the input from which the pipeline's objects are built."""
     assert decision.spec is not None
     resource = observed.resource
     revisions = {pod.revision for pod in observed.pods} - {None, decision.revision}
@@ -32,7 +32,7 @@ def application(decision: Decision, observed: Observed) -> Application:
 
 
 def _moved(decision: Decision, observed: Observed) -> str:
-    """Kept with the config until the driver is Ready on the image that it was moved to."""
+    """Return what the config keeps until the driver is Ready on the image to which it was moved."""
     turn = observed.turn
     if turn is None or turn.moved is None or decision.image != turn.image:
         return ""
@@ -40,19 +40,19 @@ def _moved(decision: Decision, observed: Observed) -> str:
 
 
 def objects(decision: Decision, observed: Observed) -> list[Object]:
-    """What to apply."""
+    """Return the objects to apply."""
     if decision.spec is None:
         return []
     conflict = decision.hold is not None and decision.hold.reason == "Conflict"
     if conflict and observed.accepted is None:
-        return []  # it has nothing yet, and need not keep to a spec that never ran
+        return []  # it has nothing yet, and is not bound to a spec that never ran
     app = application(decision, observed)
     due = [build.workload(app)] if _workload_is_due(decision, observed) else []
     return [*build.foundations(app), *due]
 
 
 def urgent(decision: Decision, observed: Observed) -> list[Object]:
-    """What stops a driver that must not run: it depends on no other object."""
+    """Return the object that stops a driver that must not run. It depends on no other object."""
     there = current(decision, observed)
     if decision.hold is None or there is None or there.former:
         return []
@@ -62,19 +62,22 @@ def urgent(decision: Decision, observed: Observed) -> list[Object]:
 
 
 def trial(decision: Decision, observed: Observed) -> list[Object]:
-    """What the API server has to find valid before any of it is applied: also a workload that has to wait."""
+    """Return what the API server must find valid before any of it is applied.
+
+    This includes a workload that still has to wait.
+    """
     found = objects(decision, observed)
     if not found or decision.spec is None or already_completed(decision, observed):
         return found
     workload = build.workload(application(decision, observed))
     name = workload["metadata"]["name"]
     if any(w.name == name and (w.deleting or w.former) for w in observed.workloads):
-        return found  # it would be judged as a change of the one that has to go first
+        return found  # it would be checked as a change of the one that must go first
     return found if workload in found else [*found, workload]
 
 
 def _workload_is_due(decision: Decision, observed: Observed) -> bool:
-    """Whether the workload has to be applied now; Jobs and SparkApplications are never changed."""
+    """Return whether the workload has to be applied now. Jobs and SparkApplications are never changed."""
     there = current(decision, observed)
     if there is None and (observed.foreign_pod or former_drivers(decision, observed)):
         return False
@@ -86,13 +89,13 @@ def _workload_is_due(decision: Decision, observed: Observed) -> bool:
 
 
 def deletions(decision: Decision, observed: Observed) -> list[Deletion]:
-    """What to delete: workloads of another kind or revision, and a pod that runs another revision."""
+    """Return what to delete: workloads of another kind or revision, and a pod that runs another revision."""
     if decision.spec is None:
         return []
     gone = [deletion(w) for w in _unwanted(decision, observed) if not w.deleting]
     there = current(decision, observed)
     if there is not None and there.former:
-        # Its pods stay, and are adopted by the one that takes its place.
+        # Its pods stay, and its successor adopts them.
         return gone if marks(decision, observed) else [*gone, replace(deletion(there), orphan=True)]
     if (
         there is not None
@@ -106,7 +109,7 @@ def deletions(decision: Decision, observed: Observed) -> list[Deletion]:
 
 
 def marks(decision: Decision, observed: Observed) -> list[Pod]:
-    """Pods of an earlier version's StatefulSet: the one that takes its place knows them by this label."""
+    """Return unlabeled pods of an earlier version's StatefulSet. Its successor selects pods by the label."""
     there = current(decision, observed)
     if there is None or not there.former:
         return []
@@ -126,19 +129,19 @@ def _unwanted(decision: Decision, observed: Observed) -> Iterator[Workload]:
         elif workload != there:
             yield workload
         elif wanted == "SparkApplication" and workload.state == "Succeeded" and _streams(decision):
-            yield workload  # it ended to be started again
+            yield workload  # it ended only to be started again
         elif wanted in ("Job", "SparkApplication") and decision.hold is not None and not ended:
             yield workload
 
 
 def kind(decision: Decision) -> Kind:
-    """What makes the driver's pods."""
+    """Return the kind of workload that creates the driver's pods."""
     assert decision.spec is not None
     return build.kind_of(decision.spec)
 
 
 def current(decision: Decision, observed: Observed) -> Workload | None:
-    """The workload that shall be there, if it is; a StatefulSet or CronJob whatever its revision."""
+    """Return the workload that should exist, if it does; a StatefulSet or CronJob of any revision."""
     if decision.spec is None:
         return None
     wanted, name = kind(decision), observed.resource.name
@@ -156,7 +159,7 @@ def current(decision: Decision, observed: Observed) -> Workload | None:
 
 
 def already_completed(decision: Decision, observed: Observed) -> bool:
-    """Whether this revision has run to its end, also when its Job is gone since."""
+    """Return whether this revision has run to completion, even if its Job is gone by now."""
     status = observed.resource.status
     driver = status.driver
     ran = driver is not None and driver.revision == decision.revision
@@ -164,13 +167,13 @@ def already_completed(decision: Decision, observed: Observed) -> bool:
 
 
 def drivers(observed: Observed) -> list[Pod]:
-    """The pods of drivers that have not ended, those that stay before those that go."""
+    """Return the driver pods that have not ended; those that stay come before those that go."""
     alive = [p for p in observed.pods if p.component == "driver" and p.phase not in ("Succeeded", "Failed")]
     return sorted(alive, key=lambda pod: pod.deleted is not None)
 
 
 def former_drivers(decision: Decision, observed: Observed) -> list[str]:
-    """Names of what has to be gone before a driver may start: workloads and pods of another kind."""
+    """Return the names of what must be gone before a driver may start: other workloads and driver pods."""
     workloads = [w.name for w in _unwanted(decision, observed)]
     pod_of_set = f"{names.driver(observed.resource.name)}-0"
     own = pod_of_set if kind(decision) == "StatefulSet" else None
@@ -182,5 +185,5 @@ def _streams(decision: Decision) -> bool:
 
 
 def deletion(workload: Workload) -> Deletion:
-    """To delete the workload as it was seen."""
+    """Return the deletion of the workload as it was seen."""
     return Deletion(workload.api_version, workload.kind, workload.name, workload.uid)

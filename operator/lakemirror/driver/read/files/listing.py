@@ -46,8 +46,8 @@ class Inputs:
             return self._in_folders()
         if _is_hidden(self._last) and not _is_pattern(self._last):
             raise InputMissing(
-                f"spec.source.files.path: {self._path} is a hidden file, which Spark does not read: give it a "
-                "name that does not begin with _ or . nor end with ._COPYING_"
+                f"spec.source.files.path: {self._path} is a hidden file, which Spark does not read: give it "
+                "a name that does not begin with _ or . nor end with ._COPYING_"
             )
         found = [entry for entry in self._parent.list() if self._matches(entry)]
         if not found and not (_is_pattern(self._last) and self._parent.is_folder("")):
