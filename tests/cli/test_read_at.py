@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 from lakemirror.api import CdcPipeline
 from lakemirror.cli.main import main
 from lakemirror.driver.consistent.answer import Moment, ReadAt, TableAt
+from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime import read_at
+from tests.api.manifests import changed
 from tests.support.mirroring import Mirroring
 
 QUERY = "SELECT * FROM delta.`/lake/a` VERSION AS OF 4"
@@ -34,6 +36,13 @@ def test_versions_and_their_queries(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     result = asked(ReadAt("0/17", "00", "shop", None, (A,)), monkeypatch, tmp_path)
     assert result.exit_code == 0, result.output
     assert result.stdout == f"public.a: version 4\n  {QUERY};\n"
+
+
+def test_mirrors_in_a_database_are_refused(tmp_path: Path) -> None:
+    target = {"table": "mirror.{table}", "jdbc": {"url": "jdbc:mariadb://db/"}}
+    pipeline = CdcPipeline.from_dict(changed(target=target))
+    with pytest.raises(LakemirrorError, match=r"tables of a database .* without versions"):
+        read_at.read_at(pipeline, "0/17")
 
 
 def test_what_has_no_version_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from lakemirror.driver.checkpoint import layout
 from lakemirror.driver.checkpoint.layout import LAYOUT, NewerLayout, require_known
+from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime.runner import run
@@ -47,3 +48,12 @@ def test_no_run_touches_a_newer_layout(tmp_path: Path) -> None:
     left = {str(path.relative_to(mirroring.checkpoint)) for path in mirroring.checkpoint.rglob("*.*")}
     assert {name for name in left if not name.startswith("owner/")} == {"layout.json"}
     assert not mirroring.lake.exists()
+
+
+def test_whoever_takes_a_checkpoint_of_a_newer_layout_leaves_it_alone(tmp_path: Path) -> None:
+    """Replays, repairs, reloads and cleanups take it as a run does."""
+    (tmp_path / "layout.json").write_text(json.dumps({"layout": LAYOUT + 1}))
+    with pytest.raises(NewerLayout), Owner(LocalStorage(tmp_path)):
+        pass
+    with pytest.raises(NewerLayout), Owner(LocalStorage(tmp_path)):  # it was given back
+        pass

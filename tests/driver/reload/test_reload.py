@@ -340,6 +340,39 @@ def test_a_new_table_is_loaded_and_what_cannot_be_is_told(
     assert items.rows() == {}
 
 
+def test_a_row_that_is_kept_aside_keeps_no_other_from_being_loaded(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = Items(spark, tmp_path, monkeypatch)
+    expected = {"name": "cheap", "condition": "price < 50", "onViolation": "quarantine"}
+    [settings] = SETTINGS["tables"]
+    items.mirroring = Mirroring(
+        tmp_path, {"tables": [{**settings, "primaryKey": ["id"], "expectations": [expected]}]}
+    )
+    items.export(["(1, 'one', 5, 's', NULL)", "(2, 'two', 99, 's', NULL)", "(3, 'three', 5, 's', NULL)"])
+    code, lines = items.reload("--table", "demo.public.items", "--at", datetime.now(UTC).isoformat())
+    assert code == 1
+    assert any("1 " in line and "quarantine" in line for line in lines), lines
+    assert sorted(items.rows()) == [1, 3]
+    kept = at(spark, f"{items.mirroring.checkpoint}/quarantine").where("state = 'open'").collect()
+    assert [(row["source"], "cheap" in row["reason"]) for row in kept] == [("demo.public.items", True)]
+
+
+def test_a_snapshot_from_before_tombstones_that_are_collected_brings_no_row_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop, of = Shop(), table("items", Column("v", "int32"))
+    mirroring = Mirroring(tmp_path, {"tombstones": {"retention": "0s"}})
+    mirroring.deliver([[*shop.create(of, id=1, v=1), *shop.create(of, id=2, v=1)]]).run(spark)
+    moment = BEGAN + timedelta(seconds=shop.seconds)
+    snapshot(spark, tmp_path / "snapshots", "items", {1: 1, 2: 1})
+    mirroring.deliver([shop.delete(of, id=2, v=1)]).run(spark)  # and forgotten at once
+    wanted = SnapshotWanted(f"{tmp_path}/snapshots/{{db}}/{{table}}", "parquet")
+    [done] = reload(mirroring.pipeline, wanted, at=moment, spark=spark)
+    assert "which may have been deleted after it: tombstones of that time are collected" in (done.error or "")
+    assert stored(spark, mirroring, "items") == {1: 1}
+
+
 @pytest.mark.long
 def test_the_example_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,6 +52,17 @@ def test_work_that_fails_is_told_and_stops_no_other() -> None:
     assert done == ["maintenance", "maintenance"]
 
 
+@pytest.mark.parametrize("which", ["repairs", "reloads"])
+def test_records_that_a_request_kept_aside_are_counted(which: str) -> None:
+    """Held records are retried only if someone looks for them."""
+    counted: list[str] = []
+    held = SimpleNamespace(serve=lambda: None, recount=lambda: counted.append("again"))
+    requests = SimpleNamespace(serve=lambda: [])
+    outcomes: dict[str, Work] = {which: lambda: [ReplayOutcome("1")]}
+    BetweenBatches(cast(Any, requests), cast(Any, held), list[str]().append, **outcomes).serve()
+    assert counted == ["again"]
+
+
 @pytest.mark.parametrize("which", ["held", "more", "repairs", "reloads"])
 def test_a_checkpoint_that_is_taken_ends_the_run(which: str) -> None:
     warnings: list[str] = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +15,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
-from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, PipelineStopped
+from lakemirror.driver.runtime import loading
 from lakemirror.driver.runtime.events import BatchDone, Event, Warned
 from lakemirror.driver.runtime.loading import Loading
+from lakemirror.driver.runtime.reload import Reloaded, ReloadRequest
+from lakemirror.driver.runtime.replay_requests import ReplayOutcome
 from lakemirror.driver.runtime.runner import run
-from tests.api.manifests import SMALL
+from lakemirror.driver.tables.jdbc_database import DatabaseUnreachable
+from tests.api.manifests import SMALL, changed
 from tests.support.kafka_broker import free_port
 from tests.support.mirroring import Mirroring
 from tests.support.records import Column
@@ -71,6 +78,102 @@ def test_a_stream_that_ends_without_a_beginning_is_told() -> None:
     with pytest.raises(LakemirrorError, match="startingOffsets: earliest"):
         load(Feed(), "latest", ended=True)
     load(Feed(committed_at=1), "latest", ended=True)
+
+
+class Loads:
+    """Loads two tables, a and b, from a database of which nothing is asked."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, once: bool = False) -> None:
+        self.storage, self.warnings, self.staged = LocalStorage(folder), list[str](), list[str]()
+        self.fails: dict[str, Exception] = {}
+        progress = SimpleNamespace(resyncing=lambda left: None)
+        told = SimpleNamespace(
+            tell=lambda event: None, warn=self.warnings.append, news=lambda: None, progress=progress
+        )
+        self.run: Any = SimpleNamespace(
+            pipeline=CdcPipeline.from_dict(changed(verify={"jdbc": {"url": "jdbc:mariadb://db/"}})),
+            threads=SimpleNamespace(stopping=lambda: False),
+            announcer=told,
+            storage=self.storage,
+            once=once,
+            secrets={},
+            session=None,
+            target=SimpleNamespace(open=None),
+        )
+        monkeypatch.setattr(loading, "LOOK_SECONDS", 0.05)
+        monkeypatch.setattr(loading, "session_for", lambda session: None)
+        monkeypatch.setattr(loading, "source_of", lambda *_: None)
+        monkeypatch.setattr(loading, "open_source", lambda *_: nullcontext())
+        monkeypatch.setattr(loading.audit, "history", lambda *_: SimpleNamespace(tables={}))
+        monkeypatch.setattr(loading, "wanted", lambda known, names, sources: names)
+        monkeypatch.setattr(loading, "stage_table", self._stage)
+        monkeypatch.setattr(
+            loading, "stops_pipeline", lambda error, spark: isinstance(error, PipelineStopped)
+        )
+        feed: Any = Feed()
+        self.loading = Loading(self.run, {"a": "1", "b": "1"}, feed, lambda: False)
+
+    def _stage(self, session: Any, pipeline: Any, sources: Any, storage: Any, name: str, **_: Any) -> Any:
+        self.staged.append(name)
+        if name in self.fails:
+            raise self.fails[name]
+        return Reloaded(name), ReloadRequest(f"id-{name}", name, 1)
+
+    def outcome(self, table: str, error: str | None = None) -> None:
+        """What the thread that serves requests has written."""
+        told = ReplayOutcome(f"id-{table}", 1, error=error)
+        self.storage.write_text(f"reload/outcomes/id-{table}.json", told.text())
+
+    def load(self, seconds: float = 0.6) -> None:
+        over = threading.Event()
+        threading.Timer(seconds, over.set).start()
+        self.loading.load(over)
+
+    @property
+    def loaded(self) -> set[str]:
+        path = "tokens.json"
+        return set(json.loads(self.storage.read_text(path))["resync"]) if self.storage.exists(path) else set()
+
+
+def test_a_table_whose_changes_cannot_be_applied_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not read again meanwhile: who serves the request tries again by itself."""
+    loads = Loads(tmp_path, monkeypatch)
+    loads.outcome("a", "the database of spec.target.jdbc cannot be reached")
+    loads.outcome("b")
+    loads.load()
+    assert (loads.staged, loads.loaded, loads.warnings) == (["a", "b"], {"b"}, [])
+    loads.outcome("a")
+    loads.load()
+    assert (loads.staged, loads.loaded) == (["a", "b"], {"a", "b"})
+
+
+@pytest.mark.parametrize("error", [DatabaseUnreachable("away"), OSError("503"), LakemirrorError("no right")])
+def test_what_fails_while_a_table_is_read_is_told_and_stops_nothing(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = Loads(tmp_path, monkeypatch)
+    loads.fails["a"] = error
+    loads.outcome("b")
+    loads.load()
+    assert (loads.staged, loads.loaded) == (["a", "b"], {"b"})
+    [warning] = loads.warnings
+    assert re.match(r"a could not be loaded from its database, and is loaded again in 5 s: ", warning)
+
+
+def test_what_stops_a_pipeline_stops_it_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = Loads(tmp_path, monkeypatch)
+    loads.fails["a"] = CheckpointInUse("taken")
+    with pytest.raises(CheckpointInUse):
+        loads.load()
+
+
+def test_a_run_once_fails_with_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = Loads(tmp_path, monkeypatch, once=True)
+    loads.outcome("a", "no right")
+    with pytest.raises(LakemirrorError, match="a could not be loaded from its database: no right"):
+        loads.load()
 
 
 def test_who_waits_for_the_beginning_can_be_stopped() -> None:

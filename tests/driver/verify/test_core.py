@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -248,6 +249,18 @@ def test_a_change_may_be_on_its_way_in_a_partition_that_shows_nothing_later() ->
     assert not passed({**newest, ("t", 2): None}, b"5", {})
     assert not passed({}, b"5", {"t": [0]})
     assert passed({(None, None): b"5"}, b"5", {})
+
+
+def test_a_comparison_that_takes_longer_than_the_wait_still_finds_what_is_wrong() -> None:
+    """The time to wait begins when there is something to wait for."""
+    log: Any = Log([])
+    waited: Any = {"caught_up": lambda: datetime.now(UTC), "alive": lambda: True, "settle": 60, "poll": 0.001}
+    arrivals = Arrivals(log, dict, wait=0.2, **waited)
+    time.sleep(0.3)
+    assert not arrivals.over()
+    assert arrivals.wait_for(Reading({}, b"before", b"after"))
+    time.sleep(0.3)
+    assert arrivals.over()
 
 
 class Log:

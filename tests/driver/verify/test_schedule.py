@@ -22,8 +22,11 @@ from lakemirror.driver.runtime import verification
 from lakemirror.driver.runtime.metrics import ReportCollector
 from lakemirror.driver.runtime.reporter import REPORT_FILE
 from lakemirror.driver.runtime.runner import run
-from lakemirror.driver.runtime.verification import Verifications, stored
+from lakemirror.driver.runtime.verification import Verifications, stored, told_of
+from lakemirror.driver.runtime.verifier import NothingToVerify, Verified, listed
 from lakemirror.driver.verify.open import LoginIncomplete, ordered_by, source_of
+from lakemirror.driver.verify.table import Checked
+from lakemirror.driver.verify.verdict import Difference, Settled
 from tests.api.manifests import SMALL, changed
 
 ROOT = Path(__file__).parents[3]
@@ -105,6 +108,43 @@ def test_a_failure_is_told_and_waits_for_the_next_time(
     assert failure.error == "OSError: no route to host"
     assert stored(LocalStorage(tmp_path)) == failure
     assert not hourly.is_due()
+
+
+def test_an_outcome_that_cannot_be_stored_is_told_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, told, warnings = Clock(), [], list[str]()
+    hourly = verifications(tmp_path, clock, told, schedule="30 * * * *")
+    monkeypatch.setattr(hourly, "_warn", warnings.append)
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(hourly._storage, "write_text", full)
+    hourly.verify(lambda: False)
+    assert len(told) == 1
+    assert "could not be stored: OSError: no space left on device" in warnings[-1]
+
+
+def test_a_table_without_a_mirror_does_not_keep_others_from_being_compared() -> None:
+    pipeline = CdcPipeline.from_dict(changed())
+    known = ["shop.public.items", "shop.public.orders"]
+    found, lacking = listed(pipeline, known, ["public.orders", "public.refunds"])
+    assert found == ["shop.public.orders"]
+    assert [(each.source, "is no table of this pipeline" in (each.error or "")) for each in lacking] == [
+        ("public.refunds", True)
+    ]
+    assert listed(pipeline, known, []) == (known, ())
+    with pytest.raises(NothingToVerify, match=r"public\.refunds is no table of this pipeline"):
+        listed(pipeline, known, ["public.refunds"])
+
+
+def test_wrong_keys_are_told_before_what_could_not_be_compared() -> None:
+    """A report has room for the first findings only."""
+    wrong = Settled((Difference("1", in_source=True, in_mirror=False),))
+    tables = [*(Checked(f"a{n:02}", error="no right") for n in range(12)), Checked("z", settled=wrong)]
+    told = told_of(Verified(tuple(tables), Clock().now, Clock().now))
+    assert (told.unequal, told.findings[0].source, told.findings[0].missing) == (13, "z", 1)
 
 
 def test_a_login_lacks_nothing(tmp_path: Path) -> None:

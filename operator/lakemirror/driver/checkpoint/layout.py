@@ -25,7 +25,7 @@ class NewerLayout(LakemirrorError):
 def require_known(storage: Storage) -> None:
     """Check that this version knows the layout of a checkpoint, and record the layout if it is missing.
 
-    The checkpoint's owner must call this before it reads or writes anything else. Raises NewerLayout, and
+    Whoever takes a checkpoint calls this before anything else (`Owner`). Raises NewerLayout, and
     LakemirrorError if the file is damaged.
     """
     try:

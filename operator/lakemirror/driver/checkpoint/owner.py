@@ -27,6 +27,7 @@ from typing import IO, Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from lakemirror.driver.checkpoint import layout
 from lakemirror.driver.checkpoint.storage import FileCutOff, LocalStorage, Storage, numbered
 from lakemirror.driver.document import camel, iso, to_json
 from lakemirror.driver.errors import CheckpointInUse
@@ -133,7 +134,14 @@ class Owner:
         self._unlock()
 
     def __enter__(self) -> Owner:
-        return self.acquire()
+        """Take the checkpoint. Raises CheckpointInUse, and NewerLayout if this version does not know it."""
+        self.acquire()
+        try:
+            layout.require_known(self._storage)
+        except BaseException:
+            self.release()
+            raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

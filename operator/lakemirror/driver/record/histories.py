@@ -26,9 +26,9 @@ def histories(spark: SparkSession, checkpoint: str) -> tuple[dict[str, History],
     unplaced = F.col("first_seq").isNull()
     found = (
         rows.where("source IS NOT NULL")
-        .groupBy("source", "version")
+        .groupBy("source", "target", "version")
         .agg(
-            F.max("target").alias("target"),
+            F.max("committed_at").alias("at"),
             F.min(F.when(unplaced, BEGIN).otherwise(F.col("first_seq"))).alias("first"),
             F.max(F.when(unplaced, upper).otherwise(F.col("last_seq"))).alias("last"),
             F.collect_set("log").alias("logs"),
@@ -43,10 +43,13 @@ def histories(spark: SparkSession, checkpoint: str) -> tuple[dict[str, History],
 
 
 def _of_table(rows: Sequence[Row]) -> History:
-    written = [row for row in rows if row["version"] is not None]
+    """Return the history of a table, without versions of a former mirror at another place."""
+    placed = [row for row in rows if row["target"] is not None and row["version"] is not None]
+    target = max(placed, key=lambda row: row["at"])["target"] if placed else None
+    written = [row for row in placed if row["target"] == target]
     commits = [Commit(row["version"], row["first"], row["last"]) for row in written]
     return History(
-        next((row["target"] for row in rows if row["target"] is not None), None),
+        target,
         tuple(commits),
         frozenset(log for row in rows for log in row["logs"]),
         min((row["gap"] for row in rows if row["gap"] is not None), default=None),

@@ -7,30 +7,40 @@ from typing import Any, Final
 
 from lakemirror.api import CdcPipeline
 from lakemirror.api.source import Envelope
+from lakemirror.api.spec import Epoch
 from lakemirror.driver.codes import OWN_TOPICS
 from lakemirror.driver.sequence import GIVEN
 
+REPAIR_TOPIC: Final = f"{OWN_TOPICS}repair"
+"""The topic in the origin of rows that a repair wrote."""
 RELOAD_TOPIC: Final = f"{OWN_TOPICS}reload"
 """The topic in the origin of rows that a reload wrote."""
 
 
-def as_read(pipeline: CdcPipeline, *, on_bad_record: str = "fail") -> CdcPipeline:
-    """Return the pipeline for these events, which carry their own place.
+def as_read(pipeline: CdcPipeline) -> CdcPipeline:
+    """Return the pipeline for these events, which carry their own place."""
+    return of_own_events(pipeline, {"by": GIVEN, "epochs": [], "columns": None})
 
-    A bad event is not a record of the source. It is therefore refused, together with all others, unless
-    ``on_bad_record`` says otherwise.
+
+def as_repaired(pipeline: CdcPipeline, epoch: int = 0) -> CdcPipeline:
+    """Return the pipeline for the events of a repair, whose partition is the epoch of their positions.
+
+    These are the declared epochs, and ``epoch``.
     """
-    given: dict[str, Any] = {"by": GIVEN, "epochs": [], "columns": None}
-    return of_own_events(pipeline, given, on_bad_record=on_bad_record)
+    known = {*(each.epoch for each in pipeline.spec.order.epochs), epoch} - {0}
+    begins = ({"epoch": each, "from": {REPAIR_TOPIC: {str(each): 0}}} for each in sorted(known))
+    return of_own_events(pipeline, {"epochs": [Epoch.model_validate(each) for each in begins]})
 
 
-def of_own_events(
-    pipeline: CdcPipeline, ordering: Mapping[str, Any], *, on_bad_record: str = "fail"
-) -> CdcPipeline:
-    """Return the pipeline for change events made by Lakemirror, with this ``ordering``."""
+def of_own_events(pipeline: CdcPipeline, ordering: Mapping[str, Any]) -> CdcPipeline:
+    """Return the pipeline for change events made by Lakemirror, with this ``ordering``.
+
+    A row that cannot be applied goes to the quarantine, whatever the manifest says of bad records: there is
+    no stream to stop, and the other rows do not depend on it.
+    """
     changes: dict[str, Any] = {
         "envelope": Envelope(),
         "ordering": pipeline.spec.ordering.model_copy(update=dict(ordering)),
-        "on_bad_record": on_bad_record,
+        "on_bad_record": "quarantine",
     }
     return pipeline.model_copy(update={"spec": pipeline.spec.model_copy(update=changes)})

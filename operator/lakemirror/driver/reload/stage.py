@@ -82,7 +82,9 @@ def stage(
         )
     moment = at or datetime.now(UTC)
     if not isinstance(sources, Database):
-        staged = _compare(spark, table, sources, folder, place_at(table, moment), moment)
+        place = place_at(table, moment)
+        staged = _compare(spark, table, sources, folder, place, moment)
+        _require_deletes_known(table, place, staged)
         if staged.gone and not staged.rows and not empty:
             raise SourceUnfit(
                 f"{table.name}: the snapshot has no rows, so that {staged.gone} rows would be deleted: "
@@ -91,7 +93,20 @@ def stage(
         return staged
     with sources.snapshot(wait) as position:
         place = position if placed else place_at(table, moment)
-        return _compare(spark, table, sources, folder, place, moment)
+        staged = _compare(spark, table, sources, folder, place, moment)
+    _require_deletes_known(table, place, staged)
+    return staged
+
+
+def _require_deletes_known(table: MirroredTable, place: bytes, staged: Staged) -> None:
+    """Raise SourceUnfit if a missing row of the snapshot may have been deleted after it without a trace."""
+    collected = table.tombstone_summary.collected
+    if collected is not None and place < collected and staged.missing:
+        raise SourceUnfit(
+            f"{table.name}: the mirror lacks {staged.missing} rows of the snapshot, which may have been "
+            "deleted after it: tombstones of that time are collected already (spec.tombstones.retention). "
+            "Use a newer snapshot, or the database itself"
+        )
 
 
 def check(table: MirroredTable) -> None:

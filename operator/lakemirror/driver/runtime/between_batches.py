@@ -42,14 +42,15 @@ class BetweenBatches:
 
     def serve(self) -> None:
         """Do what is due."""
-        self._attempt("requests for a replay", self._serve_requests)
-        self._attempt("requests for a repair", self._repairs)
-        self._attempt("requests for a reload", self._reloads)
+        self._attempt("requests for a replay", lambda: self._recounting(self._requests.serve))
+        self._attempt("requests for a repair", lambda: self._recounting(self._repairs))
+        self._attempt("requests for a reload", lambda: self._recounting(self._reloads))
         self._attempt("held records", self._held.serve)
         self._attempt("maintenance", self._more)
 
-    def _serve_requests(self) -> None:
-        if self._requests.serve():
+    def _recounting(self, serve: Callable[[], object]) -> None:
+        """Serve requests. Any of them may have put records into the quarantine, or have taken some out."""
+        if serve():
             self._held.recount()
 
     def _attempt(self, what: str, serve: Callable[[], object]) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lakemirror.driver.checkpoint import tokens
-from lakemirror.driver.errors import LakemirrorError, PipelineStopped
+from lakemirror.driver.errors import LakemirrorError, NotAnswered, cause_of, stops_pipeline
 from lakemirror.driver.read.base import Feed
 from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.backoff import Backoff
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import Resync
-from lakemirror.driver.runtime.reload import FOLDER, Reloaded, stage_table, wanted
+from lakemirror.driver.runtime.reload import FOLDER, Reloaded, ReloadRequest, stage_table, wanted
 from lakemirror.driver.runtime.replay_requests import await_outcome
 from lakemirror.driver.verify.open import open_source, source_of
 from lakemirror.driver.verify.table import session_for
@@ -38,6 +38,8 @@ class Loading:
         self, run: RunContext, asked: Mapping[str, str], feed: Feed, ended: Callable[[], bool]
     ) -> None:
         self._run, self._left, self._feed, self._ended = run, dict(asked), feed, ended
+        self._filed: dict[str, tuple[Reloaded, ReloadRequest]] = {}
+        """The tables that are read, and whose changes the thread that serves requests has to apply."""
         self._delays: Backoff[str] = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
 
     def load(self, over: threading.Event) -> None:
@@ -50,7 +52,7 @@ class Loading:
         while self._left and not stopping():
             for table in [each for each in self._left if self._delays.is_due(each)]:
                 if not stopping():
-                    self._try(table, stopping)
+                    self._try(table)
             pause(LOOK_SECONDS, stopping)
 
     def _await_begin(self, stopping: Callable[[], bool]) -> None:
@@ -69,25 +71,55 @@ class Loading:
                 )
             pause(LOOK_SECONDS, stopping)
 
-    def _try(self, table: str, stopping: Callable[[], bool]) -> None:
-        run = self._run
-        run.announcer.tell(Resync(table, done=False))
+    def _try(self, table: str) -> None:
+        """Read a table, or look whether one that was read is written by now."""
         try:
-            done = self._load(table, stopping)
-        except PipelineStopped:
-            raise
-        except LakemirrorError as error:  # the stream continues regardless
-            done = Reloaded(table, error=str(error))
-        if done is None:
-            return
-        failed = done.error or (done.outcome.error if done.outcome is not None else None)
+            failed = self._look(table) if table in self._filed else self._stage(table)
+        except Exception as error:  # the stream continues regardless
+            if not isinstance(error, NotAnswered) and stops_pipeline(error, self._run.session):
+                raise
+            failed = str(error) if isinstance(error, LakemirrorError) else cause_of(error)
         if failed is None:
-            self._finish(table, done)
             return
-        delay, what = self._delays.failed(table), f"{table} could not be loaded from its database"
-        if run.once:
+        what = f"{table} could not be loaded from its database"
+        if self._run.once:
             raise LakemirrorError(f"{what}: {failed}")
-        run.announcer.warn(f"{what}, and is loaded again in {delay:.0f} s: {failed}")
+        delay = self._delays.failed(table)
+        self._run.announcer.warn(f"{what}, and is loaded again in {delay:.0f} s: {failed}")
+
+    def _stage(self, table: str) -> str | None:
+        """Read a table, and file the request that has its changes applied. Returns why that failed."""
+        run, spec = self._run, self._run.pipeline.spec
+        assert spec.verify is not None
+        run.announcer.tell(Resync(table, done=False))
+        session = session_for(run.session)
+        with open_source(session, source_of(spec.verify, run.secrets), spec) as sources:
+            known = audit.history(run.session, spec.checkpoint).tables
+            [name] = wanted(known, [table], sources)
+            found, request = stage_table(
+                session, run.pipeline, sources, run.storage, name, open_store=run.target.open
+            )
+        if found.error is not None:
+            return found.error
+        if request is None:
+            self._finish(table, found)
+        else:
+            run.storage.write_text_new(f"{FOLDER}/{request.id}.json", request.text())
+            self._filed[table] = found, request
+        return None
+
+    def _look(self, table: str) -> str | None:
+        """Finish a table if its changes are applied. Returns why that failed, if no more attempts follow.
+
+        Who serves the request tries again by itself, and says so.
+        """
+        found, request = self._filed[table]
+        outcome = await_outcome(self._run.storage, request, 0, FOLDER)
+        if outcome.error is not None:
+            return outcome.error if self._run.once else None
+        if not outcome.filed:
+            self._finish(table, replace(found, outcome=outcome))
+        return None
 
     def _finish(self, table: str, done: Reloaded) -> None:
         run, staged = self._run, done.staged
@@ -99,30 +131,10 @@ class Loading:
         outcome = done.outcome
         for bad in outcome.bad if outcome is not None and outcome.still_bad else ():
             run.announcer.warn(f"{table}: {bad.records} rows were not loaded: {bad.reason}")
-        tokens.loaded(run.storage, table, self._left.pop(table))
+        tokens.loaded(run.storage, table, self._left[table])
+        del self._left[table]
+        self._filed.pop(table, None)
+        self._delays.forget(table)
         run.announcer.progress.resyncing(self._left)
         run.announcer.news()
         run.announcer.tell(Resync(table, done=True))
-
-    def _load(self, table: str, stopping: Callable[[], bool]) -> Reloaded | None:
-        """Read a table, and have it written by the thread that serves requests.
-
-        Returns None if it is time to stop before the table is written.
-        """
-        run, spec = self._run, self._run.pipeline.spec
-        assert spec.verify is not None
-        session = session_for(run.session)
-        with open_source(session, source_of(spec.verify, run.secrets), spec) as sources:
-            known = audit.history(run.session, spec.checkpoint).tables
-            [name] = wanted(known, [table], sources)
-            found, request = stage_table(
-                session, run.pipeline, sources, run.storage, name, open_store=run.target.open
-            )
-        if request is None:
-            return found
-        run.storage.write_text_new(f"{FOLDER}/{request.id}.json", request.text())
-        while not stopping():
-            outcome = await_outcome(run.storage, request, LOOK_SECONDS, FOLDER)
-            if not outcome.filed and (run.once or outcome.error is None):
-                return replace(found, outcome=outcome)
-        return None

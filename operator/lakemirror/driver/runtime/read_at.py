@@ -110,6 +110,8 @@ def read_at(
     NotOneLog.
     """
     pipeline = with_absolute_paths(pipeline)
+    if pipeline.spec.target.jdbc is not None:
+        raise LakemirrorError("the mirrors are tables of a database (spec.target.jdbc), without versions")
     epoch = max((each.epoch for each in pipeline.spec.order.epochs), default=0)
     seq = text.parse(position, epoch)
     session = spark or create_session(f"lakemirror-read-at-{pipeline.name}", pipeline.spec.spark.conf)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -30,7 +31,6 @@ from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.errors import (
-    BadRecordRefused,
     CheckpointInUse,
     LakemirrorError,
     NotAnswered,
@@ -51,12 +51,20 @@ from lakemirror.driver.runtime.replay_requests import (
     ReplayOutcome,
     Requests,
     StillBad,
+    aside,
     await_outcome,
 )
 from lakemirror.driver.runtime.replayer import Alone
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.target import open_target
-from lakemirror.driver.runtime.verifier import URLS, DatabaseWanted, Login, SnapshotWanted, source_of
+from lakemirror.driver.runtime.verifier import (
+    URLS,
+    DatabaseWanted,
+    Login,
+    SnapshotWanted,
+    is_mirrored,
+    source_of,
+)
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.tables.store import OpenStore
@@ -144,10 +152,14 @@ class Reloader:
 
     def requests(self, warn: Callable[[str], None]) -> Requests[ReloadRequest]:
         """Return the requests that were filed."""
-        return Requests(self._storage, FOLDER, "reload", ReloadRequest.parse, self.carry_out, warn)
+        settled = partial(_forget, self._storage)
+        return Requests(self._storage, FOLDER, "reload", ReloadRequest.parse, self.carry_out, warn, settled)
 
     def carry_out(self, request: ReloadRequest) -> ReplayOutcome:
-        """Apply the changes of a request. Those older than what the mirror has by now have no effect."""
+        """Apply the changes of a request. Those older than what the mirror has by now have no effect.
+
+        The files stay until the outcome is known to whoever asked for it.
+        """
         rounds, stale = math.ceil(request.records / MOST_RECORDS), 0
         bad: tuple[StillBad, ...] = ()
         for number in range(rounds):
@@ -156,21 +168,14 @@ class Reloader:
                 history = audit.history(self._session, self._pipeline.spec.checkpoint)
                 pipeline = as_read(self._pipeline)
                 applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
-                try:
-                    result = applier.apply(raw, Batch(query, 0, {"reload": request.id, "part": number}))
-                except BadRecordRefused as error:  # a retry would not help
-                    bad += (StillBad(request.table, f"not applied: {error}", raw.count()),)
-                    continue
+                result = applier.apply(raw, Batch(query, 0, {"reload": request.id, "part": number}))
                 self._told(result)
-            held = result.tables[request.table].error if request.table in result.tables else None
-            if held is not None:
-                bad += (StillBad(request.table, f"held, and tried again by itself: {held}", raw.count()),)
+            bad += aside(request.table, result, raw.count())
             stale += result.counts.stale
             faults.reach("after-reload-part")
         if stale:
             bad += (StillBad(request.table, "the mirror has a newer change of the row by now", stale),)
         lost = sum(each.records for each in bad) - stale
-        _forget(self._storage, request.id)
         taken = {request.table: request.records}
         return ReplayOutcome(request.id, request.records, lost, taken=taken, bad=bad)
 
@@ -238,7 +243,8 @@ def reload(
             open_target(session, pipeline, secrets or {}, owned=False) as target,
             open_source(reading, source, pipeline.spec) as sources,
         ):
-            known = audit.history(session, pipeline.spec.checkpoint).tables
+            mirrored = audit.history(session, pipeline.spec.checkpoint).tables
+            known = [source for source in mirrored if is_mirrored(pipeline, source)]
             for name in wanted(known, tables, sources):
                 found, request = stage_table(
                     *(reading, pipeline, sources, storage, name),
@@ -347,7 +353,9 @@ def _carried_out(
         with Owner(storage, run_id=f"reload-{request.id}") as owner:
             owner.hold_jvm(session)
             with WriteBehind(session, pipeline.spec.checkpoint, check=owner.check):
-                return Reloader(session, pipeline, storage, target=target).carry_out(request)
+                outcome = Reloader(session, pipeline, storage, target=target).carry_out(request)
+            _forget(storage, request.id)
+            return outcome
     except CheckpointInUse:
         storage.write_text_new(f"{FOLDER}/{request.id}.json", request.text())
         return await_outcome(storage, request, timeout, FOLDER)

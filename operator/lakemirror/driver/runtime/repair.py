@@ -19,25 +19,25 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
-from lakemirror.api.spec import Epoch
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import Storage
-from lakemirror.driver.errors import BadRecordRefused, CheckpointInUse
+from lakemirror.driver.errors import CheckpointInUse
 from lakemirror.driver.read.base import RAW, Batch
 from lakemirror.driver.record import audit
 from lakemirror.driver.record.write_behind import WriteBehind
-from lakemirror.driver.reload.reading import of_own_events
+from lakemirror.driver.reload.reading import REPAIR_TOPIC, as_repaired
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.replay_requests import (
     DamagedRequest,
     ReplayOutcome,
     Requests,
     StillBad,
+    aside,
     await_outcome,
 )
 from lakemirror.driver.runtime.replayer import Alone
-from lakemirror.driver.verify.repairs import REPAIR_TOPIC, Event
+from lakemirror.driver.verify.repairs import Event
 from lakemirror.driver.write.target import DELTA, TargetKind
 
 FOLDER = "repair"
@@ -97,35 +97,26 @@ class Repairer:
         query = f"replay-{uuid.uuid4().hex}"
         began = int(datetime.now(UTC).timestamp() * 1_000_000)
         rows = [
-            (REPAIR_TOPIC, 0, began + number, datetime.now(UTC), each.key.encode(), each.value.encode())
+            (
+                *(REPAIR_TOPIC, request.epoch, began + number, datetime.now(UTC)),
+                *(each.key.encode(), each.value.encode()),
+            )
             for number, each in enumerate(request.events)
         ]
         raw = self._session.createDataFrame([(*row, None, None, None, None) for row in rows], RAW)
-        taken = {request.table: len(rows)}
         with self._alone():
-            pipeline = _for_repair(self._pipeline, request.epoch)
+            pipeline = as_repaired(self._pipeline, request.epoch)
             history = audit.history(self._session, pipeline.spec.checkpoint)
             applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
-            try:
-                result = applier.apply(raw, Batch(query, 0, {"repair": request.id}))
-            except BadRecordRefused as error:  # a retry would not help
-                none = StillBad(request.table, f"none was applied: {error}", len(rows))
-                return ReplayOutcome(request.id, len(rows), len(rows), taken=taken, bad=(none,))
+            result = applier.apply(raw, Batch(query, 0, {"repair": request.id}))
             self._told(result)
         stale = result.counts.stale
         newer = "the mirror has a newer change of the row by now, or its position lies behind the source's"
-        bad = (StillBad(request.table, newer, stale),) if stale else ()
-        return ReplayOutcome(request.id, len(rows), stale, taken=taken, bad=bad)
-
-
-def _for_repair(pipeline: CdcPipeline, epoch: int) -> CdcPipeline:
-    """Return the pipeline with settings for reading the events of a repair.
-
-    A bad event is not a record of the source, so all events are refused along with it.
-    """
-    starts = {REPAIR_TOPIC: {"0": 0}}
-    epochs = [Epoch.model_validate({"epoch": epoch, "from": starts})] if epoch else []
-    return of_own_events(pipeline, {"epochs": epochs})
+        bad = aside(request.table, result, len(rows))
+        if stale:
+            bad += (StillBad(request.table, newer, stale),)
+        still = sum(each.records for each in bad)
+        return ReplayOutcome(request.id, len(rows), still, taken={request.table: len(rows)}, bad=bad)
 
 
 def repair(

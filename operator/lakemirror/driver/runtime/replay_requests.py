@@ -20,6 +20,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.document import iso
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, cause_of
+from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.backoff import Backoff
 
 FOLDER = "replay"
@@ -127,6 +128,16 @@ class ReplayOutcome:
         return cls(**document, bad=bad)
 
 
+def aside(table: str, result: BatchResult, records: int) -> tuple[StillBad, ...]:
+    """Return which of the ``records`` of a table a batch kept aside; its ``result`` is `without_open`."""
+    kept = records - result.counts.records
+    if not kept:
+        return ()
+    error = result.tables[table].error if table in result.tables else None
+    reason = f"held, and tried again by itself: {error}" if error else "kept in the quarantine"
+    return (StillBad(table, reason, kept),)
+
+
 def file_request(storage: Storage, request: ReplayRequest) -> None:
     """Ask the driver for a replay by filing a request."""
     storage.write_text_new(f"{FOLDER}/{request.id}.json", json.dumps(asdict(request)) + "\n")
@@ -160,7 +171,8 @@ class Requests(Generic[Asked]):
 
     ``parse`` reads a request, and ``carry_out`` does what it asks for. A request that fails is retried after
     a growing delay, and no other waits for it. ``warn`` receives failures. ``what`` is the word for the kind
-    of request in messages.
+    of request in messages. ``settled`` receives the id of a request whose outcome is written, and which is
+    therefore never carried out again.
     """
 
     def __init__(
@@ -171,8 +183,9 @@ class Requests(Generic[Asked]):
         parse: Callable[[str, str], Asked],
         carry_out: Callable[[Asked], ReplayOutcome],
         warn: Callable[[str], None],
+        settled: Callable[[str], None] = lambda identity: None,
     ) -> None:
-        self._storage, self._carry_out, self._warn = storage, carry_out, warn
+        self._storage, self._carry_out, self._warn, self._settled = storage, carry_out, warn, settled
         self._folder, self._what, self._parse = folder, what, parse
         self._delays: Backoff[str] = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
 
@@ -199,6 +212,7 @@ class Requests(Generic[Asked]):
                 self._tell(outcome)
             faults.reach("after-replay-settled")
             self._storage.delete(where)
+            self._settled(identity)
             self._delays.forget(name)
             return outcome
         except CheckpointInUse:  # the outcome is the other driver's to tell

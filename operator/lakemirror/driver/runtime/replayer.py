@@ -31,7 +31,7 @@ from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.write_behind import WriteBehind
-from lakemirror.driver.reload.reading import RELOAD_TOPIC, as_read
+from lakemirror.driver.reload.reading import RELOAD_TOPIC, REPAIR_TOPIC, as_read, as_repaired
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.replay_requests import (
@@ -129,12 +129,14 @@ class Replayer:
 
     def apply(self, chosen: Column) -> list[str]:
         """Apply the open records that meet a condition, in parts, and return the ids of the queries."""
-        ours = F.coalesce(F.col("topic") == RELOAD_TOPIC, F.lit(False))
-        of_source = self._apply_some(chosen & ~ours, self._pipeline, self._encoding)
-        return [
-            *of_source,
-            *self._apply_some(chosen & ours, as_read(self._pipeline, on_bad_record="quarantine"), None),
-        ]
+        topic = F.coalesce("topic", F.lit(""))
+        own = ((RELOAD_TOPIC, as_read(self._pipeline)), (REPAIR_TOPIC, as_repaired(self._pipeline)))
+        queries = self._apply_some(
+            chosen & ~topic.isin(*[name for name, _ in own]), self._pipeline, self._encoding
+        )
+        for name, pipeline in own:
+            queries += self._apply_some(chosen & (topic == name), pipeline, None)
+        return queries
 
     def _apply_some(self, chosen: Column, pipeline: CdcPipeline, encoding: Encoding | None) -> list[str]:
         """Apply the open records that meet a condition as ``pipeline`` reads them. Returns the query ids."""

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Verification
 from lakemirror.driver.batch import BatchApplier
-from lakemirror.driver.checkpoint import layout, tokens
+from lakemirror.driver.checkpoint import tokens
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.checkpoint.tokens import loads
@@ -121,7 +121,7 @@ def _take_over(
         require_atomic_commits(spark, pipeline)
     if early:
         storage = open_storage(checkpoint, spark)
-        owner = _own(stack, storage, run_id)
+        owner = stack.enter_context(Owner(storage, run_id=run_id))
     session = spark or create_session(f"lakemirror-{pipeline.name}", conf, spec.java_properties)
     if spark is None:
         stack.callback(session.stop)
@@ -129,16 +129,9 @@ def _take_over(
         require_atomic_commits(session, pipeline)
     if not early:
         storage = open_storage(checkpoint, session)
-        owner = _own(stack, storage, run_id)
+        owner = stack.enter_context(Owner(storage, run_id=run_id))
     owner.hold_jvm(session)
     return owner, storage, session
-
-
-def _own(stack: ExitStack, storage: Storage, run_id: str) -> Owner:
-    """Take a checkpoint, and require a layout that this version knows."""
-    owner = stack.enter_context(Owner(storage, run_id=run_id))
-    layout.require_known(storage)
-    return owner
 
 
 def _mirror(

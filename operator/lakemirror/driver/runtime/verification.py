@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -26,7 +27,7 @@ from lakemirror.driver.document import iso, to_json
 from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.read.secrets import Secrets
-from lakemirror.driver.runtime.verifier import Patience, Verified, chosen, compare, partitions
+from lakemirror.driver.runtime.verifier import Patience, Verified, compare, listed, partitions
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.tables.store import OpenStore
 from lakemirror.driver.verify.open import SourceWanted, open_source, source_of
@@ -121,12 +122,13 @@ class Verifications:
         assert source is not None
         try:
             session = session_for(self._spark)
+            wanted, lacking = listed(self._pipeline, self._known(), asked.tables or ())
             with open_source(session, source, self._pipeline.spec) as sources:
                 done = compare(
                     session,
                     self._pipeline,
                     sources,
-                    chosen(self._pipeline, self._known(), asked.tables or ()),
+                    wanted,
                     Patience(duration_seconds(asked.wait), duration_seconds(asked.settle)),
                     caught_up=self._caught_up,
                     alive=lambda: True,
@@ -136,7 +138,7 @@ class Verifications:
                 )
             if stopping():
                 return
-            told = told_of(done)
+            told = told_of(replace(done, tables=(*done.tables, *lacking)))
         except Exception as error:
             if stopping():
                 return
@@ -147,8 +149,11 @@ class Verifications:
             names = ", ".join(each.source for each in told.findings)
             self._warn(f"{told.unequal} of {told.tables} tables are not equal to their source: {names}")
         _log.info("%d tables were compared with their source: %s", told.tables, told.equal)
-        self._storage.write_text(FILE, to_json(told.document()))
         self._tell(told)
+        try:
+            self._storage.write_text(FILE, to_json(told.document()))
+        except Exception as error:
+            self._warn(f"the outcome of the comparison could not be stored: {cause_of(error)}")
 
     def _caught_up(self) -> datetime | None:
         began = self._clock()
@@ -165,7 +170,8 @@ def told_of(done: Verified) -> Verification:
         tables=len(done.tables),
         rows=sum(table.mirror_rows for table in done.tables),
         unequal=len(unequal),
-        findings=[_finding(table) for table in unequal],
+        # A report shows the first few only: tables with wrong keys come before those that only may have some.
+        findings=[_finding(table) for table in sorted(unequal, key=lambda each: -len(each.settled.wrong))],
     )
 
 

@@ -252,7 +252,7 @@ def chosen(pipeline: CdcPipeline, known: Collection[str], named: Sequence[str]) 
     match exactly one table.
     """
     if not named:
-        found = [each for each in sorted(known) if _mirrored(pipeline, each)]
+        found = [each for each in sorted(known) if is_mirrored(pipeline, each)]
         if not found:
             raise NothingToVerify("no table has been mirrored yet: run the pipeline first")
         return found
@@ -267,7 +267,30 @@ def chosen(pipeline: CdcPipeline, known: Collection[str], named: Sequence[str]) 
     return found
 
 
-def _mirrored(pipeline: CdcPipeline, source: str) -> bool:
+def listed(
+    pipeline: CdcPipeline, known: Collection[str], named: Sequence[str]
+) -> tuple[list[str], tuple[Checked, ...]]:
+    """Return the source tables to compare (see `chosen`), and those of the manifest that cannot be.
+
+    A table that has no mirror yet does not keep the others from being compared. Raises NothingToVerify if
+    there is no table at all.
+    """
+    if not named:
+        return chosen(pipeline, known, ()), ()
+    found: list[str] = []
+    lacking: list[Checked] = []
+    for name in named:
+        try:
+            found += chosen(pipeline, known, [name])
+        except NothingToVerify as error:
+            lacking.append(Checked(name, error=str(error)))
+    if not found:
+        raise NothingToVerify("; ".join(str(each.error) for each in lacking))
+    return found, tuple(lacking)
+
+
+def is_mirrored(pipeline: CdcPipeline, source: str) -> bool:
+    """Return whether the manifest mirrors a source table."""
     try:
         return pipeline.spec.table_settings(source) is not None
     except AmbiguousTable:  # comparing the table reports that

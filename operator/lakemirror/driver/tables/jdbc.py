@@ -349,7 +349,9 @@ class JdbcMirror:
         types += [f"{each} {more[each]}" for each in further]
         with self.database.session(self.spark) as session:
             end = dialect.options(session.query)
-            session.execute(f"{dialect.staging} {table} ({', '.join(types)}){end}")
+            # No other count would tell that facts were lost in a crash of the server.
+            create = "CREATE TABLE" if what == "facts" else dialect.staging
+            session.execute(f"{create} {table} ({', '.join(types)}){end}")
         self._staging[what] = table
         sent = [
             dialect.sent(F.col(inside)[name] if inside else F.col(quoted(name)), kind).alias(f"c{i}")

@@ -51,11 +51,13 @@ class Arrivals:
         self._caught_up, self._alive = caught_up, alive
         self._settle, self._settled = settle, settled
         self._stopping, self._poll = stopping, poll
-        self._until = time.monotonic() + wait
+        self._wait = wait
+        self._until: float | None = None
+        """Set by the first wait: what is scanned before may take longer than that."""
 
     def over(self) -> bool:
         """Return whether there is no time left."""
-        return self._stopping() or time.monotonic() >= self._until
+        return self._stopping() or (self._until is not None and time.monotonic() >= self._until)
 
     def wait_for(self, reading: Reading) -> bool:
         """Wait until the mirror has passed the position after a reading.
@@ -67,6 +69,7 @@ class Arrivals:
             return True
         position, sent_since, arrived = reading.after, None, None
         look = time.monotonic()
+        self._until = look + self._wait if self._until is None else self._until
         while True:
             if self._sources.ordered and time.monotonic() >= look:
                 started = time.monotonic()

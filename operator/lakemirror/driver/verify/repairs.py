@@ -15,9 +15,6 @@ from lakemirror.driver.read import rows as wire
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.verdict import Difference
 
-REPAIR_TOPIC = "__lakemirror.repair"
-"""The topic in the origin of rows that a repair wrote."""
-
 
 @dataclass(frozen=True)
 class Event:

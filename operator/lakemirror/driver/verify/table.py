@@ -167,6 +167,8 @@ def repairing(checked: Checked, table: MirroredTable, sources: SourceTables) -> 
     sides, wrong = checked.sides, checked.settled.wrong
     assert sides is not None
     compared = sides.compared
+    if table.settings.suspend:
+        raise SourceUnfit(f"{table.name}: it is suspended: resume it first")
     reason = _unrepairable(checked, table, compared, ordered=sources.ordered)
     if reason is not None:
         place = f"tables[{table.settings.source}].resyncToken"
@@ -182,8 +184,6 @@ def _unrepairable(checked: Checked, table: MirroredTable, compared: Compared, *,
         return "it has no key, so that nothing tells which rows are wrong"
     if compared.unread:
         return f"column {compared.unread[0]} cannot be read exactly, so that rows are not known as a whole"
-    if table.settings.suspend:
-        return "it is suspended"
     if not ordered:
         return "no position of the source tells if a row is newer than a change of the pipeline"
     lost = next((each.key for each in checked.settled.wrong if each.in_source and each.image is None), None)
