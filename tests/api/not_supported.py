@@ -7,6 +7,7 @@ from typing import Any
 KAFKA: dict[str, Any] = {"bootstrapServers": "k:9092", "topics": ["a"], "topicPattern": None}
 CUSTOM = {"format": "custom", "fields": {"after": "row"}}
 EFFECT = "no effect"
+LIES = "give one of the two another path"
 DATABASE = {"verify": {"jdbc": {"url": "jdbc:postgresql://db/shop"}}}
 JDBC: dict[str, Any] = {
     "target": {"path": None, "table": "m.{table}", "jdbc": {"url": "jdbc:postgresql://db/shop"}}
@@ -27,6 +28,33 @@ MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 RENAMES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
+    ({"checkpoint": "s3a://lake"}, "spec.target.path", "lies in spec.checkpoint (s3a://lake)"),
+    ({"checkpoint": "s3://lake/"}, "spec.target.path", LIES),
+    (
+        {"checkpoint": "/state", "target": {"path": "file:///x/..//state/./{table}"}},
+        "spec.target.path",
+        LIES,
+    ),
+    (
+        {"checkpoint": "file:/state", **table(target={"path": "/state"})},
+        "spec.tables[public.a].target.path",
+        LIES,
+    ),
+    (
+        {"checkpoint": "/in", "source": {"kafka": None, "files": {"path": "/in/x", "format": "records"}}},
+        "spec.source.files.path",
+        LIES,
+    ),
+    (
+        {"checkpoint": "/in", "source": {"kafka": None, "changeFeed": {"path": "/in/x"}}},
+        "spec.source.changeFeed.path",
+        LIES,
+    ),
+    (
+        {"checkpoint": "abfss://c@a/x", "verify": {"snapshot": {"path": "abfs://c@a/x/{table}"}}},
+        "spec.verify.snapshot.path",
+        LIES,
+    ),
     (*conf("spark.delta.logStore.class", SINGLE), "leave it out"),
     (*conf("spark.delta.logStore.s3a.impl", SINGLE), "ConditionalPutLogStore"),
     (*conf("spark.delta.logStore.s3.impl", SINGLE), "ConditionalPutLogStore"),

@@ -7,7 +7,17 @@ import json
 import pytest
 
 from lakemirror.api import crd
-from lakemirror.api.report import COUNTERS, GAUGES, OUTCOMES, Counts, Report, TableReport, Totals
+from lakemirror.api.report import (
+    COUNTERS,
+    GAUGES,
+    OUTCOMES,
+    TABLES_SHOWN,
+    Counts,
+    Report,
+    TableReport,
+    Totals,
+    shown_tables,
+)
 from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.display import counts_text
 from lakemirror.driver.runtime.metrics import ReportCollector
@@ -91,3 +101,20 @@ def test_a_report_is_read_as_it_was_written() -> None:
     said = Report(pipeline="shop", phase="Running", tables=[table], tables_total=1)
     assert Report.read(json.loads(json.dumps(said.document()))) == said
     assert len(table.error or "") == 32768
+
+
+def test_new_drift_is_shown_however_many_tables_have_old_drift() -> None:
+    def table(name: str, seen: str | None, at: str = "2026-03-01T00:00:00Z") -> TableReport:
+        drift = [{"column": "c", "change": "added", "seen": seen}]
+        found = TableReport.read({"source": name, "drift": drift, "lastEventTime": at})
+        assert found is not None
+        return found
+
+    old = [table(f"s.t{n:03}", "2026-01-01T00:00:00Z") for n in range(TABLES_SHOWN)]
+    untold = table("s.first", None)  # by a driver that did not say when it saw it
+    busy = table("s.busy", "2026-03-01T13:00:00.5+01:00", "2026-03-01T12:00:00Z")
+    broken, quiet = TableReport(source="s.zzz", error="x"), TableReport(source="s.aaa")
+    shown = [each.source for each in shown_tables([quiet, untold, *old, busy, broken])]
+    assert len(shown) == TABLES_SHOWN
+    assert shown[:3] == ["s.zzz", "s.busy", "s.t000"]
+    assert [each.source for each in shown_tables([quiet, untold, *old], 999)][-2:] == ["s.first", "s.aaa"]

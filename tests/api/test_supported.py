@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakemirror.api.object_stores import FILE_MANAGER_SETTING, session_settings
+from lakemirror.api.object_stores import FILE_MANAGER_SETTING, one_spelling, session_settings
 from lakemirror.api.supported import not_supported
 from tests.api.not_supported import NOT_SUPPORTED
 from tests.controller.builders import spec
@@ -46,7 +46,28 @@ def test_it_is_refused_with_its_path(change: dict[str, Any], path: str, word: st
         {"spark": {"conf": {"spark.hadoop.fs.s3a.create.conditional.enabled": "true"}}},
         {"checkpoint": "hdfs://n/c", "spark": {"conf": {FILE_MANAGER_SETTING: "x"}}},
         {"restart": {"resetAfter": "1h"}, "spark": {"backend": "apache"}},
+        {"checkpoint": "s3a://lake/x"},
+        {"checkpoint": "s3a://lake/a", "target": {"path": "s3a://lake/ab/{table}"}},
+        {"checkpoint": "/lake/_checkpoints/x", "target": {"path": "/lake/{schema}/{table}"}},
     ],
 )
 def test_what_has_an_effect_is_not_refused(change: dict[str, Any]) -> None:
     assert not_supported(spec(**change)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "spelled"),
+    [
+        ("s3://lake/a/", "s3a://lake/a"),
+        ("S3N://lake//a", "s3a://lake/a"),
+        ("abfs://c@account/a", "abfss://c@account/a"),
+        ("hdfs://n:8020/a/./b", "hdfs://n:8020/a/b"),
+        ("file:///a/", "/a"),
+        ("FILE:/a/b/../c", "/a/c"),
+        ("//a", "/a"),
+        ("/", "/"),
+        ("./lake/a", "lake/a"),
+    ],
+)
+def test_a_place_has_one_spelling(path: str, spelled: str) -> None:
+    assert one_spelling(path) == spelled

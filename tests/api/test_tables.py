@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds, match_table
@@ -133,6 +135,14 @@ def test_durations_in_seconds(text: str, seconds: float) -> None:
     assert duration_seconds(text) == seconds
 
 
+@pytest.mark.parametrize("text", ["36501d", "999999999h", "999999999d"])
+def test_a_duration_that_means_for_ever_can_be_reckoned_with(text: str) -> None:
+    CdcPipeline.from_dict(changed(tombstones={"retention": text}))
+    assert duration_seconds(text) == duration_seconds("36500d")
+    long = timedelta(seconds=duration_seconds(text))
+    assert datetime.now(UTC) - long < datetime.now(UTC) < datetime.now(UTC) + long
+
+
 @pytest.mark.parametrize("text", ["", "7", "7 d", "-1s", "1.5h", "1w", "1h30m", "1s\n"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="not a valid duration"):
@@ -196,3 +206,13 @@ def test_schedules(text: str) -> None:
 def test_what_is_no_schedule(text: str) -> None:
     with pytest.raises(ValueError, match="not a valid cron schedule"):
         cron(text)
+
+
+@pytest.mark.parametrize("text", ["0 0 30 2 *", "0 0 31 4,6 *"])
+def test_cron_schedules_that_never_come(text: str) -> None:
+    with pytest.raises(ValueError, match="never comes"):
+        cron(text)
+
+
+def test_a_cron_schedule_of_leap_days() -> None:
+    assert cron("0 0 29 2 *") == "0 0 29 2 *"

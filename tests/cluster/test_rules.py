@@ -225,9 +225,13 @@ def test_a_large_manifest_is_judged_within_the_cost_limits(there: Mirror) -> Non
 @pytest.fixture
 def begun(kube: Kube) -> Mirror:
     """A pipeline that has mirrored something. No operator changes its status: it is suspended."""
-    mirror = Mirror(kube, "begun").create(suspend=True)
+    return with_progress(Mirror(kube, "begun").create(suspend=True))
+
+
+def with_progress(mirror: Mirror) -> Mirror:
+    """The pipeline, once its status says that it has mirrored something."""
     mirror.wait("Ready", reason="Suspended")
-    kube.merge("cdc", mirror.name, {"status": {"checkpoint": {"batchId": 3}}}, "--subresource=status")
+    mirror.kube.merge("cdc", mirror.name, {"status": {"checkpoint": {"batchId": 3}}}, "--subresource=status")
     return mirror
 
 
@@ -245,6 +249,18 @@ def test_a_change_that_the_checkpoint_cannot_follow_is_refused_before_it_is_made
     begun.edit(checkpoint="/another", spark={"resetToken": "1"})
     with pytest.raises(KubectlFailed, match=AGAIN):
         begun.edit(checkpoint="/a-third", spark={"resetToken": "1"})
+
+
+def test_options_of_a_database_may_change(kube: Kube) -> None:
+    def at(options: str, name: str = "shop") -> Spec:
+        jdbc = {"url": f"jdbc:postgresql://db:5432/{name}{options}"}
+        return {"suspend": True, "target": {"path": None, "table": "lake.{table}", "jdbc": jdbc}}
+
+    mirror = with_progress(Mirror(kube, "options").create(**at("?sslmode=prefer")))
+    for options in ("", "?", "?sslmode=require&tcpKeepAlive=true"):
+        assert dry_run(mirror, "replace", at(options)) == "", options
+        for name in ("shop2", "sho", "SHOP"):
+            assert "spec.target.jdbc.url" in dry_run(mirror, "replace", at(options, name)), (options, name)
 
 
 def test_before_anything_was_mirrored_everything_may_change(kube: Kube) -> None:

@@ -21,6 +21,7 @@ from lakemirror.controller.values import (
     Report,
     Resource,
     Settings,
+    Stated,
     Workload,
 )
 
@@ -135,6 +136,7 @@ def observed(of: PipelineSpec | None = None, **changes: Any) -> Observed:
         status=changes.pop("status", PipelineStatus()),
         deleting=changes.pop("deleting", False),
         finalizers=changes.pop("finalizers", ()),
+        stated=changes.pop("stated", Stated()),
     )
     accepted = Accepted(of, revision(of)) if of is not None else None
     return replace(Observed(resource, accepted), **changes)

@@ -14,7 +14,7 @@ from lakemirror.controller import build, names
 from lakemirror.controller.build import Application
 from lakemirror.controller.values import Object
 from tests.api.manifests import FULL
-from tests.controller.builders import SETTINGS, find, revision, spec
+from tests.controller.builders import SETTINGS, find, merged, revision, spec
 
 WORKLOADS = {
     "StatefulSet": {},
@@ -99,6 +99,45 @@ def test_one_driver_and_no_second_one_beside_it() -> None:
         job = workload["jobTemplate"]["spec"] if kind == "CronJob" else workload
         assert job["podReplacementPolicy"] == "Failed"
         assert job["template"]["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize("template", [{}, {"spec": {"restartPolicy": "OnFailure"}}])
+def test_a_drained_node_uses_up_no_attempt_of_a_job(template: dict[str, Any]) -> None:
+    """Kubernetes allows the policy only with the restart policy Never."""
+    once, cron = (app(**WORKLOADS[kind], spark={"podTemplate": template}) for kind in ("Job", "CronJob"))
+    cron_job = build.workload(cron)["spec"]["jobTemplate"]
+    for job in (build.workload(once), cron_job, build.cleanup(once)):
+        [rule] = job["spec"]["podFailurePolicy"]["rules"]
+        assert rule == {
+            "action": "Ignore",
+            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+        }
+        assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+TEXTS = (
+    "😀",
+    "a\U0010ffffb",
+    r"\ud83d\ude00",
+    r"\\ud83d\ude00",
+    "\\😀\\b",
+    "é\x7f\x85\u2028\u2029\ufeff\ufffe",
+    '\0\x1b\t\n\r"\\/<&>',
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_whatever_text_a_spec_has_reaches_the_objects(kind: str, text: str) -> None:
+    template = {"metadata": {"annotations": {"said": text}}}
+    changes = merged(WORKLOADS[kind], {"spark": {"podTemplate": template}})
+    of = app(**changes, tables=[{"source": "public.a", "filter": f"v = '{text}'"}])
+    for pod in templates(of):
+        assert pod["metadata"]["annotations"]["said"] == text
+    config = find(build.foundations(of), "ConfigMap", "shop-config")
+    assert config is not None
+    assert config["data"] == build.config_data(of)
+    assert CdcPipeline.from_yaml(config["data"][f"{of.revision}.yaml"]).spec == of.spec
 
 
 def test_executors_reach_the_driver_by_name_before_it_is_ready() -> None:

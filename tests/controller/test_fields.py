@@ -68,7 +68,6 @@ def test_defaults_that_the_api_server_fills_in_are_no_change() -> None:
         {"progressDeadline": "1h"},
         {"restart": {"backoffLimit": 3}},
         {"deletionPolicy": "DeleteAll"},
-        {"spark": {"resetToken": "1"}},
     ],
 )
 def test_what_the_operator_alone_acts_upon_is_the_same_revision(change: dict[str, Any]) -> None:
@@ -86,6 +85,7 @@ def test_a_schedule_is_no_part_of_the_revision() -> None:
     "change",
     [
         {"restartToken": "1"},
+        {"spark": {"resetToken": "1"}},
         {"source": {"kafka": {"topicPattern": "other.*"}}},
         {"source": {"kafka": {"bootstrapServers": "other:9092"}}},
         {"onBadRecord": "fail"},
@@ -102,6 +102,12 @@ def test_what_the_driver_reads_is_another_revision_that_its_checkpoint_can_follo
 ) -> None:
     assert revision(spec(**change)) != revision(spec())
     assert incompatible(spec(), spec(**change)) == []
+
+
+def test_an_empty_reset_token_is_the_same_revision_as_none() -> None:
+    conf = {"conf": {"spark.a": "b"}}
+    assert revision(spec(spark={"resetToken": ""})) == revision(spec())
+    assert revision(spec(spark={**conf, "resetToken": ""})) == revision(spec(spark=conf))
 
 
 def test_another_image_is_another_revision() -> None:
@@ -134,11 +140,81 @@ def test_what_the_checkpoint_cannot_follow_is_named(change: dict[str, Any], path
     assert incompatible(spec(), spec(**change)) == paths
 
 
+@pytest.mark.parametrize(
+    ("url", "paths"),
+    [
+        ("jdbc:postgresql://db/shop", []),
+        ("jdbc:postgresql://db/shop?sslmode=require", []),
+        ("jdbc:postgresql://db/shop?sslmode=require&tcpKeepAlive=true", []),
+        ("jdbc:postgresql://db/shop2", ["target.jdbc.url"]),
+        ("jdbc:postgresql://db/shop2?sslmode=prefer", ["target.jdbc.url"]),
+        ("jdbc:postgresql://db/shop?sslmode=prefer&currentSchema=mirrors", ["target.jdbc.url"]),
+    ],
+)
+def test_options_of_a_database_are_not_its_place(url: str, paths: list[str]) -> None:
+    def at(url: str) -> PipelineSpec:
+        return spec(target={"path": None, "table": "{schema}_{table}", "jdbc": {"url": url}})
+
+    before = at("jdbc:postgresql://db/shop?sslmode=prefer")
+    assert incompatible(before, at(url)) == paths
+    assert revision(before) != revision(at(url))
+
+
 def test_to_list_a_table_as_it_is_changes_nothing() -> None:
     listed = {
         "tables": [{"source": "public.a", "mode": "scd1", "target": {"path": "s3a://lake/{schema}/{table}"}}]
     }
     assert incompatible(spec(), spec(**listed)) == []
+
+
+def of(*tables: tuple[str, dict[str, Any]], **changes: Any) -> PipelineSpec:
+    return spec(tables=[{"source": source, **settings} for source, settings in tables], **changes)
+
+
+def to(path: str) -> dict[str, Any]:
+    return {"target": {"path": path}}
+
+
+EU, ALL = r"/shop_(?<region>\w+)\.public\..*/", "/shop.*/"
+NAME = "shop_eu.public.orders"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "paths"),
+    [
+        (of(), of((EU, to("s3a://eu/{table}"))), [f"tables[{EU}].target"]),
+        (of((EU, to("s3a://eu/{table}")), unlisted="ignore"), of(), [f"tables[{EU}].target"]),
+        (
+            of((EU, to("s3a://eu/{table}")), unlisted="ignore"),
+            of((ALL, to("s3a://all/{table}")), unlisted="ignore"),
+            [f"tables[{ALL}].target"],
+        ),
+        (
+            of((EU, to("s3a://{region}/{schema}/{table}")), unlisted="ignore"),
+            of((ALL, to("s3a://eu/public/{table}")), unlisted="ignore"),
+            [],
+        ),
+        (of(), of((EU, {"mode": "append"})), [f"tables[{EU}].mode"]),
+        (of(), of(("orders", {"primaryKey": ["id"]})), ["tables[orders].primaryKey"]),
+        (
+            of((EU, {"primaryKey": ["id"]}), unlisted="ignore"),
+            of(("orders", {"primaryKey": ["no"]}), unlisted="ignore"),
+            ["tables[orders].primaryKey"],
+        ),
+        (of((EU, {})), of((EU, {"resyncToken": "1"})), []),
+        (of(), of((EU, {}), (ALL, {"filter": "id > 1"})), [f"tables[{ALL}].filter"]),  # of others than this
+        (of(), of(("public.orders", to("s3a://lake/public/orders"))), []),
+    ],
+)
+def test_tables_are_judged_by_the_names_of_mirrors(
+    old: PipelineSpec, new: PipelineSpec, paths: list[str]
+) -> None:
+    assert incompatible(old, new, [NAME]) == paths
+
+
+def test_a_name_that_two_patterns_match_breaks_nothing() -> None:
+    both = of(("/.*orders/", {}), ("/shop.*/", {}), unlisted="ignore")
+    assert incompatible(of(("shop_orders", {"mode": "append"})), both, [NAME]) == []
 
 
 def test_a_table_that_was_not_mirrored_may_begin_anyhow() -> None:

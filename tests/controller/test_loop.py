@@ -404,6 +404,18 @@ async def test_the_finalizer_comes_before_the_data_and_goes_after_it() -> None:
 
 
 @in_loop
+async def test_data_can_be_kept_with_a_spec_that_has_a_mistake() -> None:
+    async with world() as w:
+        await w.run(deletionPolicy="DeleteAll")
+        await w.apply(target=None, deletionPolicy="Retain")
+        await w.until(lambda: not w.api.one("CdcPipeline", "shop")["metadata"]["finalizers"])
+        assert w.ready() == ("True", "Progressing")
+        await w.api.remove(w.api.one("CdcPipeline", "shop"))
+        await w.until(lambda: not w.api.all("CdcPipeline"))
+        assert not w.api.all("Job")
+
+
+@in_loop
 async def test_a_namespace_that_is_deleted_is_not_held_up() -> None:
     async with world() as w:
         await w.run(deletionPolicy="DeleteAll")

@@ -10,7 +10,17 @@ import pytest
 
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.controller import names
-from lakemirror.controller.values import Observed, Obstacle, Plan, Rival, Workload
+from lakemirror.controller.values import (
+    DeletionPolicy,
+    Ending,
+    Observed,
+    Obstacle,
+    Plan,
+    Rival,
+    State,
+    Stated,
+    Workload,
+)
 from tests.api.not_supported import NOT_SUPPORTED
 from tests.controller.builders import (
     NOW,
@@ -317,8 +327,15 @@ class TestStartingAndFailing:
         of, seen = self.failed(2, backoffLimit=2)
         assert replicas(planned(of, seen)) == 1
 
-    @pytest.mark.parametrize("change", [{"restartToken": "again"}, {"spark": {"conf": {"spark.a": "b"}}}])
-    def test_a_restart_token_or_a_new_spec_begins_again(self, change: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"restartToken": "again"},
+            {"spark": {"resetToken": "again"}},
+            {"spark": {"conf": {"spark.a": "b"}}},
+        ],
+    )
+    def test_a_token_or_a_new_spec_begins_again(self, change: dict[str, Any]) -> None:
         of, seen = self.failed(3, backoffLimit=2)
         stopped = following(seen, planned(of, seen), pods=())
         plan = planned(spec(restart={"backoffLimit": 2}, **change), stopped)
@@ -335,6 +352,14 @@ class TestStartingAndFailing:
         later = planned(of, following(seen, plan, pods=(recovered,)), NOW + timedelta(minutes=1))
         assert later.status.driver is not None
         assert (later.status.driver.consecutive_failures, later.status.driver.restarts) == (0, 2)
+
+    def test_durations_that_mean_for_ever_break_nothing(self) -> None:
+        of, seen = self.failed(2, resetAfter="999999999d")
+        recovered = replace(seen, pods=(pod(of, exits=2),), report=report(caughtUp=False, lagRecords=1))
+        plan = planned(of.model_copy(update={"progress_deadline": "999999999d"}), recovered)
+        assert ready(plan) == ("True", "Progressing")
+        assert plan.status.driver is not None
+        assert plan.status.driver.consecutive_failures == 2
 
     def test_a_new_pod_of_the_same_revision_goes_on_counting(self) -> None:
         of, seen = self.failed(2, backoffLimit=5)
@@ -370,7 +395,6 @@ class TestRestarts:
             {"progressDeadline": "1h"},
             {"restart": {"backoffLimit": 1}},
             {"deletionPolicy": "DeleteAll"},
-            {"spark": {"resetToken": "1"}},
         ],
     )
     def test_what_the_driver_does_not_read_restarts_nothing(self, change: dict[str, Any]) -> None:
@@ -391,14 +415,44 @@ class TestRestarts:
         assert last is not None
         assert not last["data"].keys() & before["data"].keys()
 
+    @pytest.mark.parametrize(("state", "kept"), [("Active", True), ("Succeeded", False), ("Failed", False)])
+    def test_a_run_keeps_what_it_runs_while_it_has_no_pod(self, state: State, kept: bool) -> None:
+        """As between two attempts. Its next pod mounts the same key."""
+        before = find(planned(CRON, observed()).objects, "ConfigMap", "shop-config")
+        assert before is not None
+        after = spec(trigger={"availableNow": True, "schedule": "0 * * * *"}, onBadRecord="fail")
+        cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(after))
+        run = Workload("Job", "shop-driver-1", "job-1", "batch/v1", revision(CRON), state, scheduled=True)
+        seen = observed(after, workloads=(cron, run), config=before["data"])
+        config = find(planned(after, seen).objects, "ConfigMap", "shop-config")
+        assert config is not None
+        assert (config["data"].items() > before["data"].items()) == kept
+        assert (f"{revision(CRON)}.yaml" in config["data"]) == kept
+
+    def test_what_the_workload_of_before_runs_is_kept_until_it_has_the_new_template(self) -> None:
+        before = find(planned(STREAM, observed()).objects, "ConfigMap", "shop-config")
+        assert before is not None
+        seen = observed(STREAM, workloads=(stateful_set(STREAM),), config=before["data"])
+        config = find(planned(spec(onBadRecord="fail"), seen).objects, "ConfigMap", "shop-config")
+        assert config is not None
+        assert config["data"].items() > before["data"].items()
+
     def test_a_handled_token_stands_in_the_status_once_a_driver_runs_with_it(self) -> None:
-        after = spec(restartToken="2", tables=[{"source": "public.a", "resyncToken": "x"}])
-        waiting = planned(after, running(STREAM))
-        assert waiting.status.handled is not None
-        assert waiting.status.handled.restart_token == ""
-        plan = planned(after, running(after))
-        assert plan.status.handled is not None
-        assert (plan.status.handled.restart_token, plan.status.handled.resync) == ("2", {"public.a": "x"})
+        tokens: dict[str, Any] = {"restartToken": "2", "spark": {"resetToken": "3"}}
+        after = spec(**tokens, tables=[{"source": "public.a", "resyncToken": "x"}])
+        waiting = planned(after, running(STREAM)).status.handled
+        assert waiting is not None
+        assert (waiting.restart_token, waiting.reset_token) == ("", "")
+        done = planned(after, running(after)).status.handled
+        assert done is not None
+        assert (done.restart_token, done.reset_token, done.resync) == ("2", "3", {"public.a": "x"})
+
+    def test_a_reset_is_not_handled_by_the_driver_that_runs_without_it(self) -> None:
+        reset = spec(spark={"resetToken": "1"})
+        found = planned(reset, running(STREAM))
+        assert ready(found) == ("False", "Restarting")
+        assert found.status.handled is not None
+        assert found.status.handled.reset_token == ""
 
     def test_a_resync_is_handled_once_the_table_is_read_again(self) -> None:
         before = spec(tables=[{"source": "public.a", "resyncToken": "x"}])
@@ -467,6 +521,17 @@ class TestRefusals:
         allowed = planned(spec(**merged(change, {"spark": {"resetToken": "1"}})), seen)
         assert (reason(allowed, "Stalled"), ready(allowed)) == (None, ("False", "Restarting"))
 
+    def test_tables_are_known_by_their_mirrors(self) -> None:
+        def listed(source: str) -> PipelineSpec:
+            table = {"source": source, "target": {"path": "s3a://x/{table}"}}
+            return spec(unlisted="ignore", tables=[table, {"source": "/shop.*/"}])
+
+        before, after = listed("orders"), listed("invoices")
+        assert reason(planned(after, running(before)), "Stalled") == "ResetNeeded"
+        nothing = report(tables=[{"source": "shop.public.orders", "error": "no key"}])
+        assert reason(planned(after, running(before, report=nothing)), "Stalled") is None
+        assert running(before, report=None).mirrored == ("shop.public.orders",)
+
     @pytest.mark.parametrize("change", RESETS)
     def test_before_the_first_batch_everything_may_change(self, change: dict[str, Any]) -> None:
         seen = observed(STREAM, workloads=(stateful_set(STREAM),), pods=(pod(STREAM),))
@@ -483,6 +548,12 @@ class TestRefusals:
         change: dict[str, Any] = {"target": {"path": "s3a://other/{table}"}, "suspend": True}
         plan = planned(spec(**change), running(STREAM))
         assert (replicas(plan), reason(plan, "Stalled")) == (0, "ResetNeeded")
+
+    def test_suspending_works_also_beside_a_mistake(self) -> None:
+        plan = planned(WRONG, running(STREAM, resource={"stated": Stated(suspend=True)}))
+        assert (replicas(plan), reason(plan, "Stalled")) == (0, "InvalidSpec")
+        plan = planned(WRONG, running(spec(suspend=True), pods=(), resource={"stated": Stated()}))
+        assert replicas(plan) == 0
 
     def test_other_back_ends_have_no_schedule(self) -> None:
         of = spec(trigger={"availableNow": True, "schedule": "@daily"}, spark={"backend": "apache"})
@@ -564,9 +635,10 @@ class TestRunOnce:
         again = planned(ONCE, following(ended, plan, workloads=()))
         assert (find(again.objects, "Job"), ready(again)) == (None, ("True", "Completed"))
 
-    def test_a_restart_token_runs_it_again(self) -> None:
+    @pytest.mark.parametrize("token", [{"restartToken": "2"}, {"spark": {"resetToken": "2"}}])
+    def test_a_token_runs_it_again(self, token: dict[str, Any]) -> None:
         ended, plan = self.completed()
-        of = spec(trigger={"availableNow": True}, restartToken="2")
+        of = spec(trigger={"availableNow": True}, **token)
         again = planned(of, following(ended, plan))
         assert (deleted(again), find(again.objects, "Job")) == ([("Job", job(ONCE).name)], None)
         cleared = planned(of, following(ended, again, workloads=()))
@@ -607,6 +679,33 @@ class TestSchedule:
     )
     def test_between_runs_the_last_one_counts(self, run: dict[str, Any], expected: tuple[str, str]) -> None:
         assert ready(planned(CRON, self.seen(**run))) == expected
+
+    def test_a_run_that_waits_to_be_repeated_is_not_ready(self) -> None:
+        plan = planned(CRON, self.seen(state="Active"))
+        assert (ready(plan), reason(plan, "Reconciling")) == (("False", "DriverPending"), "DriverPending")
+        failing = self.seen(state="Active", failures=1)
+        assert ready(planned(CRON, failing)) == ("False", "DriverFailed")
+        before, now = (
+            pod(
+                CRON,
+                name=f"shop-driver-{n}",
+                phase="Failed",
+                started=None,
+                ending=Ending(1, "Error", why, at),
+            )
+            for n, why, at in ((0, "an earlier run", ago(hours=2)), (1, "boom", ago(minutes=1)))
+        )
+        condition = planned(CRON, replace(failing, pods=(now, before))).status.condition("Ready")
+        assert condition is not None
+        assert condition.message == "the run failed and is repeated: boom"
+        refused = replace(failing, pod_refusal="exceeded quota: small")
+        assert ready(planned(CRON, refused)) == ("False", "QuotaExceeded")
+        leaving = self.seen(state="Active", deleting=True)
+        assert ready(planned(CRON, leaving)) == ("True", "Scheduled")
+
+    def test_a_run_without_a_schedule_that_waits_to_be_repeated_says_so(self) -> None:
+        plan = planned(ONCE, observed(ONCE, workloads=(job(ONCE, failures=1),)))
+        assert (ready(plan), reason(plan, "Reconciling")) == (("False", "DriverFailed"), "DriverFailed")
 
     def test_a_new_schedule_changes_the_cron_job_alone(self) -> None:
         of = spec(trigger={"availableNow": True, "schedule": "@daily"})
@@ -856,6 +955,48 @@ class TestDeletion:
         plan = self.leaving(workloads=(failed,), pods=())
         assert (plan.finalizer, reason(plan, "Stalled")) == (True, "CleanupFailed")
         assert not self.leaving(wanted=STREAM, workloads=(failed,), pods=()).finalizer
+
+    POLICIES: tuple[DeletionPolicy, ...] = ("Retain", "DeleteCheckpoint", "DeleteAll")
+
+    @pytest.mark.parametrize("asked", POLICIES)
+    @pytest.mark.parametrize("accepted", POLICIES)
+    def test_beside_a_refused_edit_what_deletes_less_counts(
+        self, accepted: DeletionPolicy, asked: DeletionPolicy
+    ) -> None:
+        """Keeping the data is the remedy if it cannot be deleted, so it works whatever else is wrong."""
+        least = min(accepted, asked, key=self.POLICIES.index)
+        before = spec(deletionPolicy=accepted)
+        needs_reset = spec(deletionPolicy=asked, tables=[{"source": "public.orders", "primaryKey": ["a"]}])
+        for wanted, stated in ((needs_reset, Stated()), (WRONG, Stated(deletion_policy=asked))):
+            going = {"deleting": True, "finalizers": (names.FINALIZER,), "stated": stated}
+            plan = planned(wanted, running(before, resource={"stated": stated}))
+            assert plan.finalizer == (least != "Retain")
+            plan = planned(wanted, running(before, resource=going, workloads=(), pods=()))
+            assert plan.finalizer == (find(plan.objects, "Job", "shop-cleanup") is not None)
+            assert plan.finalizer == (least != "Retain")
+            if plan.finalizer:
+                config = find(plan.objects, "ConfigMap", "shop-config")
+                assert config is not None
+                [text] = [text for key, text in config["data"].items() if key == f"{revision(before)}.yaml"]
+                assert CdcPipeline.from_yaml(text).spec.deletion_policy == least
+
+    def test_a_mistake_that_says_nothing_of_the_policy_leaves_it(self) -> None:
+        assert find(self.leaving(wanted=WRONG, workloads=(), pods=()).objects, "Job", "shop-cleanup")
+
+    RIVALS = (Rival("prod/shop", "checkpoint s3a://lake/_checkpoints/shop"),)
+
+    def test_one_that_never_ran_for_an_older_one_holds_nothing_and_deletes_nothing(self) -> None:
+        """Its checkpoint is that of the older one."""
+        assert not planned(self.OWN, observed(rivals=self.RIVALS)).finalizer
+        held = observed(rivals=self.RIVALS, deleting=True, finalizers=(names.FINALIZER,))
+        plan = planned(self.OWN, held)
+        assert (plan.finalizer, plan.objects, plan.trial) == (False, (), ())
+
+    def test_what_an_older_pipeline_claims_stays_even_if_this_one_ran(self) -> None:
+        assert planned(self.OWN, running(self.OWN, rivals=self.RIVALS)).finalizer
+        for found in ({}, {"workloads": (), "pods": ()}):
+            plan = self.leaving(rivals=self.RIVALS, **found)
+            assert (plan.finalizer, plan.objects, plan.deletions) == (False, (), ())
 
     def test_a_namespace_that_goes_is_not_held_up(self) -> None:
         ending = (Obstacle("NamespaceTerminating", "x"),)

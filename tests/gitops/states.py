@@ -256,6 +256,8 @@ STATES: dict[str, State] = {
     "driver-failing": State(
         reporting(phase="Failed", failure="boom"), "DriverFailed", "Progressing", "InProgress"
     ),
+    "run-pending": State(scheduled(state="Active"), "DriverPending", "Progressing", "InProgress"),
+    "run-repeated": State(scheduled(state="Active", failures=1), "DriverFailed", "Progressing", "InProgress"),
     "run-under-way": State(
         new(ONCE, of=ONCE, workloads=(job(ONCE),), pods=(pod(ONCE, name="shop-run-1"),), report=report()),
         "Running",

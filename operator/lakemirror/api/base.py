@@ -70,6 +70,8 @@ class Matching:
 
 
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+FOREVER_SECONDS = 36_500 * UNIT_SECONDS["d"]
+"""A hundred years, which is as good as for ever. Longer durations leave the range of dates and timers."""
 
 Duration = Annotated[
     str,
@@ -92,6 +94,9 @@ PositiveDuration = Annotated[
 def duration_seconds(text: str) -> float:
     """Return the seconds in a duration such as ``500ms``, ``10s``, ``5m``, ``6h`` or ``7d``.
 
+    A duration of more than a hundred years, with which users say "for ever", counts as a hundred years: it
+    can be added to any current time, or subtracted from it.
+
     Raises ValueError if ``text`` is not a duration.
     """
     found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text)
@@ -99,7 +104,7 @@ def duration_seconds(text: str) -> float:
         raise ValueError(
             f"{text!r} is not a valid duration: write a whole number and ms, s, m, h or d, like 10s"
         )
-    return int(found[1]) * UNIT_SECONDS[found[2]]
+    return min(int(found[1]) * UNIT_SECONDS[found[2]], FOREVER_SECONDS)
 
 
 Token = Annotated[str, Field(max_length=253)]

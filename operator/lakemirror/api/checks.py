@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import accumulate
 
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter
 
 from lakemirror.api.base import wrong
 
@@ -28,6 +28,10 @@ def cron(text: str) -> str:
     five = len(text.split()) == 5 and not re.search(r"[lLrR#]|\bH\b", re.sub(r"[A-Za-z]{3}", "", text))
     if not (five and croniter.is_valid(text)) and text not in CRON_NAMES:
         raise wrong(f"{text!r} is not a valid cron schedule: write five fields, like '0 * * * *'")
+    try:
+        croniter(text, datetime(2000, 1, 1, tzinfo=UTC)).get_next(datetime)
+    except CroniterBadDateError:
+        raise wrong(f"{text!r} never comes: give it a day that one of its months has") from None
     return text
 
 

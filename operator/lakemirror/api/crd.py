@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from lakemirror.api.effects import EFFECTS, Effect
+from lakemirror.api.effects import EFFECTS, WHERE_IT_ENDS, Effect
 from lakemirror.api.pipeline import GROUP, KIND, NAME_PATTERN, VERSION, CdcPipeline
 
 UNSEEN = {"observedGeneration": -1}
@@ -156,8 +156,22 @@ def _same(path: str, spec: Schema) -> str:
             absent += [f"!has(self.spec.{at})", f"!has(oldSelf.spec.{at})"]
         elif optional:
             own = f"has(self.spec.{at}) == has(oldSelf.spec.{at}) && (!has(self.spec.{at}) || "
-    same = f"self.spec.{path} == oldSelf.spec.{path}"
+    same = _same_up_to(WHERE_IT_ENDS[path], path) if path in WHERE_IT_ENDS else _equal(path)
     return " || ".join([*absent, f"({own}{same}))" if own else same])
+
+
+def _equal(path: str) -> str:
+    return f"self.spec.{path} == oldSelf.spec.{path}"
+
+
+def _same_up_to(mark: str, path: str) -> str:
+    """Return CEL that says that a text is the same before the first ``mark``.
+
+    ``split`` would be shorter, but the API server cannot tell how long its results are, and takes the rule
+    for too expensive.
+    """
+    now, before = f"self.spec.{path}", f"(oldSelf.spec.{path} + '{mark}')"
+    return f"{before}.startsWith({now}.substring(0, ({now} + '{mark}').indexOf('{mark}')) + '{mark}')"
 
 
 def _lists_as_written(node: Schema, inside: bool = False) -> Schema:

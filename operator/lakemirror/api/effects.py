@@ -57,7 +57,7 @@ EFFECTS: dict[str, Effect] = {
     "restart": Effect.LIVE,
     "deletionPolicy": Effect.LIVE,
     "spark": Effect.RESTART,
-    "spark.resetToken": Effect.LIVE,
+    "spark.resetToken": Effect.RESTART,
 }
 """The longest path that a field's path begins with tells its effect.
 
@@ -65,6 +65,9 @@ Besides, ``controller.fields.incompatible`` compares source kinds, and of each l
 mode, filter, shards, tracked columns, first moment and columns that the manifest adds or has computed, as
 they come out of ``tables``, ``target`` and ``defaults`` together.
 """
+
+WHERE_IT_ENDS: dict[str, str] = {"target.jdbc.url": "?"}
+"""Of fields that need a reset, the mark that ends what must not change. What comes after it are options."""
 
 
 def effect(path: str) -> Effect:

@@ -13,6 +13,16 @@ NO_LOGIN: Final = (
     "url must not have user or password: put them into a Secret",
 )
 
+_PLACING: Final = ("currentschema", "options", "service", "pghost", "pgport", "pgdbname")
+"""Options of PostgreSQL's driver that say which database or schema is meant."""
+
+
+def place_of(url: str) -> str:
+    """Return the part of a URL that says where tables are, without options of the connection."""
+    place, _, options = url.partition("?")
+    placing = sorted(each for each in options.split("&") if each.partition("=")[0].lower() in _PLACING)
+    return "&".join([place, *placing])
+
 
 class JdbcUrl(Model):
     """A database."""

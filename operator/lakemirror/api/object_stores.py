@@ -7,6 +7,7 @@ through a condition on the request, which has to be asked for; a log store does 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,6 +91,24 @@ def store_of(uri: str) -> ObjectStore | None:
     """Return the object store of a URI, by its scheme; None for other file systems."""
     scheme = urlsplit(uri).scheme.lower()
     return next((store for store in STORES if scheme in store.schemes), None)
+
+
+def one_spelling(path: str) -> str:
+    """Return a path as all its other spellings are returned.
+
+    A store has one scheme, a local path has none, and there are no superfluous slashes and dots.
+    """
+    scheme, mark, rest = path.partition("://")
+    if not mark or scheme.lower() == "file":
+        return re.sub("^//+", "/", posixpath.normpath(re.sub("^file:(//)?", "", path, flags=re.IGNORECASE)))
+    store = store_of(path)
+    return f"{store.schemes[0] if store is not None else scheme}://{posixpath.normpath(rest)}"
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether ``path`` is ``folder`` or lies below it."""
+    inner, outer = one_spelling(path), one_spelling(folder)
+    return inner == outer or inner.startswith(f"{outer.rstrip('/')}/")
 
 
 def setting_of(scheme: str) -> str:

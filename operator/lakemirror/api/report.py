@@ -11,6 +11,8 @@ The operator may be older or newer than the driver: ``Report.read`` leaves out w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
+from math import inf
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
@@ -367,16 +369,22 @@ class Report(CheckpointReport):
 
 
 def shown_tables(tables: Iterable[TableReport], most: int = TABLES_SHOWN) -> list[TableReport]:
-    """Return the tables that a person should see first: errors, drift, then the least recently updated.
+    """Return the tables that a person should see first: errors, the newest drift, the least recently updated.
 
     There are at most ``most``; long texts and long lists of columns are cut.
     """
     return [_short(table) for table in sorted(tables, key=_rank)[:most]]
 
 
-def _rank(table: TableReport) -> tuple[bool, bool, str, str]:
-    """Return the sort key: smaller is more important. A table without events yet has nothing to wait for."""
-    return table.error is None, not table.drift, table.last_event_time or "9", table.source
+def _rank(table: TableReport) -> tuple[bool, float, str, str]:
+    """Return the sort key: smaller is more important. A table without events yet has nothing to wait for.
+
+    The newest drift comes first, because nobody has acknowledged it yet: tables whose drift is old must not
+    hide it.
+    """
+    seen = (datetime.fromisoformat(each.seen).timestamp() if each.seen else 0.0 for each in table.drift)
+    newest = -max(seen, default=-inf)
+    return table.error is None, newest, table.last_event_time or "9", table.source
 
 
 def _short(table: TableReport) -> TableReport:

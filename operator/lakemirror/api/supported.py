@@ -37,6 +37,30 @@ def _without_effect(spec: PipelineSpec) -> Iterator[Found]:
     yield from _of_verify(spec)
     yield from _of_snapshots(spec)
     yield from _of_database(spec)
+    yield from _of_checkpoint(spec)
+
+
+def _of_checkpoint(spec: PipelineSpec) -> Iterator[Found]:
+    """Yield places of data inside the checkpoint, which is deleted as a whole and has tables of its own."""
+    why = (
+        f"lies in spec.checkpoint ({spec.checkpoint}), a folder for the state of this pipeline alone, which "
+        "deletionPolicy may delete: give one of the two another path"
+    )
+    for at, path in _places(spec):
+        if path is not None and object_stores.is_inside(path, spec.checkpoint):
+            yield at, why
+
+
+def _places(spec: PipelineSpec) -> Iterator[tuple[Loc, str | None]]:
+    """Yield where the manifest says that data is, with the field that says so."""
+    files, feed = spec.source.files, spec.source.change_feed
+    snapshot = spec.verify.snapshot if spec.verify is not None else None
+    yield ("target", "path"), spec.target.path
+    for index, table in enumerate(spec.tables):
+        yield ("tables", index, "target", "path"), table.target.path if table.target is not None else None
+    yield ("source", "files", "path"), files.path if files is not None else None
+    yield ("source", "changeFeed", "path"), feed.path if feed is not None else None
+    yield ("verify", "snapshot", "path"), snapshot.path if snapshot is not None else None
 
 
 _LAKE = "is not supported with target.jdbc: it is for Delta tables. Leave it out"

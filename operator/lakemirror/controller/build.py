@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -224,9 +225,25 @@ def _rendered(template: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(template_folder()), undefined=StrictUndefined, keep_trailing_newline=True
     )
+    environment.policies["json.dumps_function"] = _as_yaml  # what ``tojson`` uses
+    return environment
+
+
+def _as_yaml(value: Any, **options: Any) -> str:
+    """Return JSON that YAML reads as the same value.
+
+    JSON writes a character beyond the Basic Multilingual Plane as two escapes, which YAML does not combine.
+    Unescaped, YAML refuses some characters and takes others for line breaks. So each character that is not
+    ASCII becomes one escape of YAML's own.
+    """
+    text = json.dumps(value, **{**options, "ensure_ascii": False})
+    return _NOT_ASCII.sub(lambda found: f"\\U{ord(found[0]):08x}", text)
+
+
+_NOT_ASCII = re.compile(r"[^ -~]")
 
 
 def template_folder() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lakemirror.api import PipelineSpec
-from lakemirror.api.object_stores import store_of
+from lakemirror.api.object_stores import one_spelling
 from lakemirror.api.tables import Target
 
 Claim = tuple[str, str]
@@ -41,8 +41,5 @@ def _target(spec: PipelineSpec, target: Target, namespace: str, source: str = ""
 
 def _place(path: str, namespace: str) -> str:
     """Return a place that is spelled as all its other spellings are."""
-    store, path = store_of(path), path.rstrip("/")
-    if store is not None:
-        return f"{store.schemes[0]}://{path.partition('://')[2]}"
-    shared = "://" in path and not path.startswith("file:")
-    return path if shared else f"{path} in namespace {namespace}"
+    spelled = one_spelling(path)
+    return spelled if "://" in spelled else f"{spelled} in namespace {namespace}"

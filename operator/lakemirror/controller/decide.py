@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from lakemirror.api import ManifestError, PipelineSpec
 from lakemirror.api.errors import line
 from lakemirror.api.supported import not_supported
 from lakemirror.controller import fields, podtemplate
-from lakemirror.controller.values import Observed, Settings
+from lakemirror.controller.values import DeletionPolicy, Observed, Settings, Stated
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class Decision:
     @property
     def suspended(self) -> bool:
         return self.hold is not None and self.hold.reason == "Suspended"
+
+    @property
+    def conflicts(self) -> bool:
+        return self.hold is not None and self.hold.reason == "Conflict"
 
 
 def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Settings) -> Decision:
@@ -65,7 +70,7 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
     before = observed.accepted
     if before is None or not begun(observed) or fields.accepts(before.spec, spec):
         return None
-    changed = fields.incompatible(before.spec, spec)
+    changed = fields.incompatible(before.spec, spec, observed.mirrored)
     if not changed:
         return None
     listed = ", ".join(f"spec.{path}" for path in changed[:10])
@@ -85,11 +90,23 @@ def _refused_by_api(spec: PipelineSpec | ManifestError, observed: Observed) -> V
 
 
 def _last_good(spec: PipelineSpec | ManifestError, observed: Observed) -> PipelineSpec | None:
-    """Return the spec that has run so far. It can be suspended even if the rest of an edit is refused."""
+    """Return the spec that has run so far, changed by what counts even if the rest of an edit is refused.
+
+    It can be suspended, and its deletion policy can be replaced by one that deletes less.
+    """
     if observed.accepted is None:
         return None
-    suspend = spec.suspend if isinstance(spec, PipelineSpec) else observed.accepted.spec.suspend
-    return observed.accepted.spec.model_copy(update={"suspend": suspend})
+    before, stated = observed.accepted.spec, _stated(spec, observed)
+    suspend = before.suspend if stated.suspend is None else stated.suspend
+    policies = (before.deletion_policy, stated.deletion_policy or before.deletion_policy)
+    policy = min(policies, key=get_args(DeletionPolicy).index)
+    return before.model_copy(update={"suspend": suspend, "deletion_policy": policy})
+
+
+def _stated(spec: PipelineSpec | ManifestError, observed: Observed) -> Stated:
+    if isinstance(spec, PipelineSpec):
+        return Stated(spec.suspend, spec.deletion_policy)
+    return observed.resource.stated
 
 
 def begun(observed: Observed) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lakemirror.api import PipelineSpec
+from lakemirror.api import AmbiguousTable, PipelineSpec
 from lakemirror.api.effects import EFFECTS, Effect, effect
-from lakemirror.api.tables import Table
+from lakemirror.api.jdbc import place_of
+from lakemirror.api.tables import Table, Target, groups_of, is_pattern, parts_of
 
 
 def revision(spec: PipelineSpec, image: str) -> str:
@@ -26,12 +28,13 @@ def revision(spec: PipelineSpec, image: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def incompatible(old: PipelineSpec, new: PipelineSpec) -> list[str]:
+def incompatible(old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str] = ()) -> list[str]:
     """Return the fields whose change needs a reset token, as paths below spec.
 
-    The list is empty if the checkpoint can follow all changes.
+    The list is empty if the checkpoint can follow all changes. ``mirrored`` has the names of source tables
+    that are known to have a mirror: what patterns and short names mean for a table shows only in its name.
     """
-    before, after = _flat(_given(old)), _flat(_given(new))
+    before, after = _compared(old), _compared(new)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     if not changed:
         return []
@@ -41,7 +44,7 @@ def incompatible(old: PipelineSpec, new: PipelineSpec) -> list[str]:
     found = {path for path in changed if effect(path) is Effect.RESET}
     if {path.split(".")[0] for path in found} & {"target", "defaults"}:
         return sorted(found)
-    return sorted(found) + list(_moved_tables(old, new))
+    return sorted(found) + list(dict.fromkeys(_moved_tables(old, new, mirrored)))
 
 
 def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
@@ -49,28 +52,53 @@ def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
     return new.spark.reset_token not in ("", old.spark.reset_token)
 
 
-def _moved_tables(old: PipelineSpec, new: PipelineSpec) -> Iterator[str]:
+def _moved_tables(old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str]) -> Iterator[str]:
     """Yield the settings of tables that would be moved, get another key or filter, or be kept differently."""
-    for source in dict.fromkeys(table.source for table in (*old.tables, *new.tables)):
-        before, after = old.table_settings(source), new.table_settings(source)
+    listed = [table.source for table in (*old.tables, *new.tables)]
+    for name in dict.fromkeys([*listed, *mirrored]):
+        try:
+            before, after = old.table_settings(name), new.table_settings(name)
+        except AmbiguousTable:
+            continue  # the driver refuses the table
         if before is None or after is None:
             continue
-        assert before.target is not None
-        assert after.target is not None
-        if before.target.template != after.target.template:
-            yield f"tables[{source}].target"
-        for field in (
-            "primary_key",
-            "mode",
-            "filter",
-            "merge_shards",
-            "tracked_columns",
-            "initial_valid_from",
-        ):
-            if getattr(before, field) != getattr(after, field):
-                yield f"tables[{source}].{_alias(field)}"
-        if (before.own_columns, before.expressions) != (after.own_columns, after.expressions):
-            yield f"tables[{source}].columns"
+        # What the manifest calls the table, now or until now; its name if it was and is not listed.
+        called = next((each for each in (after.source, before.source) if each != name), name)
+        at = name if name in listed else called
+        yield from (f"tables[{at}].{field}" for field in _different(before, after, name))
+
+
+def _different(before: Table, after: Table, name: str) -> Iterator[str]:
+    """Yield the settings of the table ``name`` in which its mirror cannot follow."""
+    assert before.target is not None
+    assert after.target is not None
+    if _place(before.target, before.source, name) != _place(after.target, after.source, name):
+        yield "target"
+    for field in (
+        "primary_key",
+        "mode",
+        "filter",
+        "merge_shards",
+        "tracked_columns",
+        "initial_valid_from",
+    ):
+        if getattr(before, field) != getattr(after, field):
+            yield _alias(field)
+    if (before.own_columns, before.expressions) != (after.own_columns, after.expressions):
+        yield "columns"
+
+
+def _place(target: Target, source: str, name: str) -> str:
+    """Return where the mirror of the table ``name`` is, as far as its name tells.
+
+    ``source`` is what the manifest calls the table.
+    """
+    known: dict[str, str] = {}
+    if not is_pattern(name):
+        *schema, table = parts_of(name)
+        known = dict(zip(("schema", "db"), reversed(schema), strict=False))
+        known |= {"table": table} | groups_of(source, name)
+    return re.sub(r"\{(\w+)\}", lambda hole: known.get(hole[1], hole[0]), target.template)
 
 
 def _alias(field: str) -> str:
@@ -83,6 +111,13 @@ def _has(spec: PipelineSpec, kind: str) -> bool:
 
 def _given(spec: PipelineSpec) -> dict[str, Any]:
     return spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+
+
+def _compared(spec: PipelineSpec) -> dict[str, Any]:
+    """Return the fields that are given, without what may change although the rest of a field may not."""
+    flat = _flat(_given(spec))
+    url = flat.get("target.jdbc.url")
+    return flat if url is None else {**flat, "target.jdbc.url": place_of(url)}
 
 
 def _without_live(document: dict[str, Any], at: str = "") -> dict[str, Any]:

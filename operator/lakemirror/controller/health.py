@@ -9,7 +9,7 @@ from typing import Literal
 
 from lakemirror.api import duration_seconds
 from lakemirror.api.status import Phase
-from lakemirror.controller import observe, workloads
+from lakemirror.controller import causes, observe, workloads
 from lakemirror.controller.decide import Decision
 from lakemirror.controller.tally import Tally
 from lakemirror.controller.times import moment
@@ -143,16 +143,25 @@ def run_failed(case: Case) -> Health | None:
 
 
 def scheduled(case: Case) -> Health | None:
-    """Between two runs of a schedule, the last run counts."""
+    """Between two runs of a schedule, the last run counts. A run that goes on is judged like any other."""
     if case.workload is None or case.workload.kind != "CronJob" or case.pod is not None:
         return None
-    runs = [w for w in case.observed.workloads if w.scheduled]
-    last = max(runs, key=lambda w: w.created or case.now, default=None)
+    last = _run(case)
+    if last is not None and last.state == "Active" and not last.deleting:
+        return None
     if last is not None and last.state == "Failed":
         return Health("False", "RunFailed", f"run {last.name} failed: {last.message}", "Failed")
     if last is not None and last.state == "Succeeded":
         return Health("True", "Completed", "the last run applied everything that was there", "Completed")
     return Health("True", "Scheduled", "waiting for the schedule", "Pending")
+
+
+def _run(case: Case) -> Workload | None:
+    """Return the Job of the newest run, of a pipeline whose runs end by themselves."""
+    if case.workload is None or case.workload.kind != "CronJob":
+        return case.workload if case.workload is not None and case.workload.kind == "Job" else None
+    runs = [w for w in case.observed.workloads if w.scheduled]
+    return max(runs, key=lambda w: w.created or case.now, default=None)
 
 
 def foreign(case: Case) -> Health | None:
@@ -253,11 +262,28 @@ def no_pod(case: Case) -> Health | None:
         return Health("False", reason, message, "Pending", reconciling=full, stalled=not full)
     if case.observed.lost is not None:
         return _replaced(case, case.observed.lost)
+    run = _run(case)
+    if run is not None and run.failures:
+        message = f"the run failed and is repeated{_why_failed(case, run)}"
+        return Health("False", "DriverFailed", message, "Starting", reconciling=True)
     former = workloads.former_drivers(case.decision, case.observed) if case.workload is None else []
     message = f"waiting for {', '.join(former)} to be gone" if former else "waiting for the driver's pod"
     if case.workload is not None and case.workload.message:
         message = case.workload.message
     return Health("False", "DriverPending", message, "Pending", reconciling=True)
+
+
+def _why_failed(case: Case, run: Workload) -> str:
+    """Return why the last pod of the run failed, as the end of a message; empty if no pod tells."""
+    begun = run.created or case.now
+    failed = [
+        (pod.ending.at, causes.why(pod.ending, pod.memory_limit))
+        for pod in case.observed.pods
+        if pod.component == "driver" and pod.phase == "Failed" and pod.ending is not None
+        # Pods of an earlier run may still be there.
+        if pod.ending.code != 0 and pod.ending.at is not None and pod.ending.at >= begun
+    ]
+    return f": {max(failed)[1]}" if failed else ""
 
 
 def waiting(case: Case) -> Health | None:

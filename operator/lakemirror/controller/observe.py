@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -18,6 +18,7 @@ from lakemirror.controller import backends, names, rollout
 from lakemirror.controller.times import moment
 from lakemirror.controller.values import (
     Accepted,
+    DeletionPolicy,
     Ending,
     Given,
     Object,
@@ -25,6 +26,7 @@ from lakemirror.controller.values import (
     Report,
     Resource,
     State,
+    Stated,
     Workload,
 )
 
@@ -49,6 +51,18 @@ def resource(body: Object) -> Resource:
         deleting="deletionTimestamp" in metadata,
         finalizers=tuple(metadata.get("finalizers", ())),
         status=status,
+        stated=_stated(body.get("spec")),
+    )
+
+
+def _stated(spec: object) -> Stated:
+    """Read the fields that count in an invalid spec, too. A value that is itself invalid says nothing."""
+    if not isinstance(spec, Mapping):
+        return Stated()
+    suspend, policy = spec.get("suspend"), spec.get("deletionPolicy")
+    return Stated(
+        suspend if isinstance(suspend, bool) else None,
+        next((known for known in get_args(DeletionPolicy) if known == policy), None),
     )
 
 

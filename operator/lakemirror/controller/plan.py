@@ -50,7 +50,7 @@ def plan(
         deletions=tuple(workloads.deletions(decision, observed)),
         status=after,
         events=tuple(status.events(observed.resource.status, after)),
-        finalizer=decision.spec is not None and decision.spec.deletion_policy != "Retain",
+        finalizer=_has_data_to_delete(decision, observed),
         again=min(again, default=None),
         marks=tuple(workloads.marks(decision, observed)),
         urgent=tuple(workloads.urgent(decision, observed)),
@@ -66,16 +66,26 @@ def _retry(observed: Observed, now: datetime) -> datetime | None:
     return now + (_CONSIDERED_SOON if soon else RETRY_AFTER)
 
 
+def _has_data_to_delete(decision: Decision, observed: Observed) -> bool:
+    """Return whether data has to be deleted with the pipeline.
+
+    What a pipeline claims that never ran because of a conflict belongs to another pipeline.
+    """
+    if decision.spec is None or decision.spec.deletion_policy == "Retain":
+        return False
+    return not decision.conflicts or observed.accepted is not None
+
+
 def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     """Plan for a pipeline that is being deleted.
 
     Without our finalizer, Kubernetes deletes what the pipeline owns. With it, first the driver goes, then a
-    Job deletes the data, then the finalizer goes.
+    Job deletes the data, then the finalizer goes. The data stays if an older pipeline claims any of it.
     """
     ending = Health("False", "Deleting", "the pipeline is being deleted", "Pending", reconciling=True)
-    spec = decision.spec
     held = names.FINALIZER in observed.resource.finalizers
-    if not held or spec is None or spec.deletion_policy == "Retain" or _cannot_clean(observed):
+    cleans = _has_data_to_delete(decision, observed) and not observed.rivals
+    if not held or not cleans or _cannot_clean(observed):
         return _leaving(decision, observed, now, ending, finalizer=False)
     running = workloads.drivers(observed)
     driving = [w for w in observed.workloads if w.name != names.cleanup(observed.resource.name)]

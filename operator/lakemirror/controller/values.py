@@ -14,11 +14,21 @@ Object = dict[str, Any]
 
 Kind = Literal["StatefulSet", "Job", "CronJob", "SparkApplication"]
 State = Literal["Idle", "Active", "Succeeded", "Failed"]
+DeletionPolicy = Literal["Retain", "DeleteCheckpoint", "DeleteAll"]
+"""From the one that deletes least to the one that deletes most."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the newest spec says that counts even if the rest of it is refused; None if it says nothing."""
+
+    suspend: bool | None = None
+    deletion_policy: DeletionPolicy | None = None
 
 
 @dataclass(frozen=True)
 class Resource:
-    """The CdcPipeline itself, without its spec."""
+    """The CdcPipeline itself, without its spec, but with what the spec ``stated`` even if it is invalid."""
 
     namespace: str
     name: str
@@ -27,6 +37,7 @@ class Resource:
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
     status: PipelineStatus = field(default_factory=PipelineStatus)
+    stated: Stated = Stated()
 
 
 @dataclass(frozen=True)
@@ -206,6 +217,12 @@ class Observed:
     """A pod that is not ours and has the name that the driver's pod needs."""
     lost: Ending | None = None
     """How the driver's pod in the last status ended, if another one replaces it."""
+
+    @property
+    def mirrored(self) -> tuple[str, ...]:
+        """The source tables that have a mirror, as far as the report or the status names them."""
+        told = self.report.said.tables if self.report is not None else self.resource.status.tables or []
+        return tuple(table.source for table in told if table.version is not None)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def application(decision: Decision, observed: Observed) -> Application:
     """Return the input from which the pipeline's objects are built."""
     assert decision.spec is not None
     resource = observed.resource
-    revisions = {pod.revision for pod in observed.pods} - {None, decision.revision}
+    revisions = _revisions(observed) - {decision.revision}
     kept = {k: v for k, v in observed.config.items() if k.partition(".")[0].partition("-")[0] in revisions}
     return Application(
         resource.namespace,
@@ -31,6 +31,13 @@ def application(decision: Decision, observed: Observed) -> Application:
     )
 
 
+def _revisions(observed: Observed) -> set[str]:
+    """Return the revisions that pods mount, or will: a workload may be without a pod between two attempts."""
+    found = {pod.revision for pod in observed.pods}
+    found |= {w.revision for w in observed.workloads if w.state not in ("Succeeded", "Failed")}
+    return {revision for revision in found if revision is not None}
+
+
 def _moved(decision: Decision, observed: Observed) -> str:
     """Return what the config keeps until the driver is Ready on the image to which it was moved."""
     turn = observed.turn
@@ -43,8 +50,7 @@ def objects(decision: Decision, observed: Observed) -> list[Object]:
     """Return the objects to apply."""
     if decision.spec is None:
         return []
-    conflict = decision.hold is not None and decision.hold.reason == "Conflict"
-    if conflict and observed.accepted is None:
+    if decision.conflicts and observed.accepted is None:
         return []  # it has nothing yet, and is not bound to a spec that never ran
     app = application(decision, observed)
     due = [build.workload(app)] if _workload_is_due(decision, observed) else []

@@ -1,8 +1,9 @@
 """``python3 -m lakemirror.pod [cleanup]``: the command of the driver's container.
 
-It exits with 0 if it was told to stop, if it runs once and everything is applied, or if a Secret or ConfigMap
-that it depends on has changed. In the last case, it is restarted with the new one. The reason for a failure
-is in the termination log.
+A driver that streams exits with 0 if it was told to stop, or if a Secret or ConfigMap that it depends on has
+changed. In the last case, it is restarted with the new one. A driver that runs once exits with 0 only if
+everything is applied: Kubernetes takes 0 for the end of its Job, and repeats the run after anything else. The
+reason for a failure is in the termination log.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ TERMINATION_LOG = Path("/dev/termination-log")
 _log = logging.getLogger("lakemirror.pod")
 
 
+class Unfinished(Exception):
+    """A command that ends on its own was told to stop before its work was done."""
+
+
 def main(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     log.configure()
@@ -37,9 +42,10 @@ def main(arguments: list[str]) -> int:
             clean()
         else:
             drive()
-    except KeyboardInterrupt:
-        _log.warning("the batch was given up, for the time to stop was over; it will be repeated")
-        return 0
+    except Unfinished as stopped:
+        _log.warning("%s", stopped)
+        _explain(str(stopped))
+        return 1
     except Exception as error:
         cause = str(error) if isinstance(error, ManifestError) else cause_of(error)
         _log.error("the driver failed: %s", cause)
@@ -65,24 +71,38 @@ def drive() -> None:
     api = Api()
     if manifest.spec.spark.conf.get("spark.master", "").startswith("k8s://"):
         delete_leftovers(api, pod.namespace, manifest.name)
-    summary = runner.run(
-        manifest,
-        secrets=folders,
-        on_event=log.LogLines(),
-        sinks=[ConfigMapSink(api, pod.namespace, pod.progress)],
-        stopping=None if once else watch.changed,
-        grace_seconds=pod.grace_seconds,
-    )
+    try:
+        summary = runner.run(
+            manifest,
+            secrets=folders,
+            on_event=log.LogLines(),
+            sinks=[ConfigMapSink(api, pod.namespace, pod.progress)],
+            stopping=None if once else watch.changed,
+            grace_seconds=pod.grace_seconds,
+        )
+    except KeyboardInterrupt:
+        if once:
+            raise Unfinished(_RUN_STOPPED) from None
+        _log.warning("the batch was given up, for the time to stop was over; it will be repeated")
+        return
     changed = ", for a Secret or ConfigMap has changed" if watch.changed() else ""
     records = summary.counts.records
     _log.info("%s%s: %d records in %d batches", summary.status, changed, records, summary.batches)
+    if once and summary.status == "stopped":
+        raise Unfinished(_RUN_STOPPED)
+
+
+_RUN_STOPPED = "the run was stopped before everything was applied; it is repeated"
 
 
 def clean() -> None:
     """Delete the data of a deleted pipeline, as far as its deletionPolicy says."""
     manifest = alone(pipeline(Pod.of(os.environ)))
-    for place in cleanup.delete_data(manifest, secrets=secret_folders(manifest)):
-        _log.info("%s is deleted", place)
+    try:
+        for place in cleanup.delete_data(manifest, secrets=secret_folders(manifest)):
+            _log.info("%s is deleted", place)
+    except KeyboardInterrupt:
+        raise Unfinished("the deletion of the data was stopped before its end; it is repeated") from None
 
 
 def _explain(message: str) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import open_storage
-from lakemirror.driver.errors import CheckpointInUse
+from lakemirror.driver.errors import CheckpointInUse, LakemirrorError
 from lakemirror.driver.runtime.cleanup import delete_data
 from tests.support.mirroring import Mirroring
 from tests.support.records import Column
@@ -69,6 +69,25 @@ def test_a_mirror_that_another_pipeline_has_taken_over_stays(spark: SparkSession
     )
     assert delete_data(mirroring.pipeline, spark) == [str(mirroring.checkpoint)]
     assert mirror.exists()
+
+
+def test_a_mirror_in_the_checkpoint_is_not_deleted_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Because its name led there: the manifest alone does not tell."""
+    of = table("orders", Column("v", "int32"))
+    inside = {
+        "target": {"path": f"{tmp_path}/lake/{{db}}/{{schema}}/{{table}}"},
+        "checkpoint": f"{tmp_path}/lake/demo",
+    }
+    mirroring = Mirroring(tmp_path, {**inside, "deletionPolicy": "DeleteCheckpoint"})
+    mirroring.deliver([Shop().create(of, id=1, v=1)]).run(spark)
+    mirror = tmp_path / "lake/demo/public/orders"
+    with pytest.raises(LakemirrorError, match=r"the mirror of demo.public.orders lies in it .*Retain"):
+        delete_data(mirroring.pipeline, spark)
+    assert (mirror / "_delta_log").exists()
+    assert (tmp_path / "lake/demo/metadata.json").exists()
+    mirroring = Mirroring(tmp_path, {**inside, "deletionPolicy": "DeleteAll"})
+    assert delete_data(mirroring.pipeline, spark) == [str(mirror), f"{tmp_path}/lake/demo"]
+    assert not (tmp_path / "lake/demo").exists()
 
 
 def test_nothing_is_deleted_under_a_driver_that_lives(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
+from lakemirror.api.object_stores import is_inside
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import delete_folder, open_storage
+from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.target import open_target
+from lakemirror.driver.tables.delta import is_table
 from lakemirror.driver.tables.mirror import SOURCE_PROPERTY
 from lakemirror.driver.tables.names import Location, owner_of
 from lakemirror.driver.tables.store import Store
@@ -27,8 +30,8 @@ def delete_data(
 
     Returns the deleted locations. With the policy Retain, nothing is deleted. ``secrets`` contains the
     directory of the Secret of ``target.jdbc`` if the mirrors are in a database. Raises CheckpointInUse while
-    a driver is running. After an interruption, the function can be called again: the checkpoint, which knows
-    the mirrors, is deleted last.
+    a driver is running, and LakemirrorError if a mirror that has to stay lies in the checkpoint. After an
+    interruption, the function can be called again: the checkpoint, which knows the mirrors, is deleted last.
     """
     policy = pipeline.spec.deletion_policy
     if policy == "Retain":
@@ -44,6 +47,7 @@ def delete_data(
                     for mirror in _mirrors(session, pipeline, target):
                         mirror.drop()
                         gone.append(str(mirror.location))
+            _require_own_state_only(session, checkpoint)
         delete_folder(session, checkpoint)
         return [*gone, checkpoint]
     finally:
@@ -53,14 +57,32 @@ def delete_data(
 
 def _mirrors(spark: SparkSession, pipeline: CdcPipeline, target: TargetKind) -> Iterator[Store]:
     """Yield the mirrors that the audit lists and whose own properties name this pipeline as their owner."""
-    batches = audit.read(spark, pipeline.spec.checkpoint)
-    if batches is None:
-        return
-    written = batches.where("source IS NOT NULL AND target IS NOT NULL")
-    for row in written.select("source", "target").distinct().collect():
-        place = str(row["target"])
+    for source, place in _written(spark, pipeline.spec.checkpoint):
         location = Location(path=place) if "/" in place else Location(name=place)
         mirror = target.open(spark, location)
-        owner = owner_of(pipeline.name, pipeline.spec.kept_as(row["source"]))
+        owner = owner_of(pipeline.name, pipeline.spec.kept_as(source))
         if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner:
             yield mirror
+
+
+def _written(spark: SparkSession, checkpoint: str) -> list[tuple[str, str]]:
+    """Return the source tables that the audit lists, each with a place where its mirror was written."""
+    batches = audit.read(spark, checkpoint)
+    if batches is None:
+        return []
+    written = batches.where("source IS NOT NULL AND target IS NOT NULL").select("source", "target").distinct()
+    return [(row["source"], row["target"]) for row in written.sort("source", "target").collect()]
+
+
+def _require_own_state_only(spark: SparkSession, checkpoint: str) -> None:
+    """Raise LakemirrorError if a mirror lies in the checkpoint, which is deleted with all that is in it.
+
+    A manifest whose target is there is refused, but the names of source tables may lead there, too.
+    """
+    for source, place in _written(spark, checkpoint):
+        if "/" in place and is_inside(place, checkpoint) and is_table(spark, place):
+            raise LakemirrorError(
+                f"the checkpoint {checkpoint} cannot be deleted, because the mirror of {source} lies in it "
+                f"({place}) and would be deleted, too: move the mirror elsewhere and try again, or set "
+                "spec.deletionPolicy: Retain"
+            )
