@@ -15,7 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.runtime import retry
 from lakemirror.driver.runtime.summary import RunSummary
+from lakemirror.driver.tables.applied_files import AppliedFiles
 from lakemirror.driver.write import writers
 from tests.driver.read.test_rows_of_files import TYPES, typed_row
 from tests.support.mirroring import Mirroring, at
@@ -171,6 +173,41 @@ def test_rows_that_were_held_are_known_once_they_are_applied(spark: SparkSession
     assert files.rows(spark, "default/t") == [(1,), (2,)]
     assert files.anew(spark).counts.duplicates == 2
     assert files.rows(spark, "default/t") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_list_of_files_that_cannot_be_read_does_not_count_as_empty(
+    times: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the rows of an old file would be applied again as the newest ones."""
+    monkeypatch.setattr(retry, "RETRY_SECONDS", (0.1,))
+    files = Files(
+        tmp_path,
+        {"format": "json", "table": "t"},
+        envelope={"format": "custom", "fields": {"after": "row"}},
+        tables=[{"source": "t", "primaryKey": ["id"]}],
+    )
+    files.put("a.json", '{"row": {"id": 1, "v": "old"}}\n')
+    files.put("b.json", '{"row": {"id": 1, "v": "new"}}\n')
+    files.run(spark)
+    (files.input / "b.json").unlink()
+    whole, left = AppliedFiles.among, [times]
+
+    def among(*given: Any) -> set[str]:
+        if left[0]:
+            left[0] -= 1
+            raise OSError("503 Slow Down")
+        return whole(*given)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(AppliedFiles, "among", among)
+        if times > 1:
+            with pytest.raises(OSError, match="503 Slow Down"):
+                files.anew(spark)
+        else:
+            assert files.anew(spark).counts.duplicates == 1
+    files.run(spark)
+    assert files.rows(spark, "default/t") == [(1, "new")]
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro"])

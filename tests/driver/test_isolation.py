@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ from pyspark.sql import functions as F
 from lakemirror.driver.applier import TableApplier
 from lakemirror.driver.errors import RecordsUnaccounted
 from lakemirror.driver.parse.decode import EventDecoder
-from lakemirror.driver.plan.targets import canonical
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.plan.targets import Targets, canonical
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
+from lakemirror.driver.tables.names import Location
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import Column
+from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
 GOOD, BAD = table("good", Column("v", "int32")), table("bad", Column("v", "int32"))
@@ -159,3 +163,107 @@ def test_a_target_that_another_pipeline_makes_at_the_same_time(
 def test_spellings_of_one_target(one: str, other: str) -> None:
     assert canonical(one) == canonical(other)
     assert canonical(one) != canonical(one + "x")
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("/lake/public", "/lake/public/t"),
+        ("/lake/public/a/b", "file:/lake//Public"),
+        ("s3a://b", "s3a://b/t"),
+    ],
+)
+def test_a_mirror_inside_another_mirrors_folder_is_refused(first: str, then: str) -> None:
+    """VACUUM of the outer mirror would delete the inner one's files, whichever is there first."""
+    for targets in (Targets({}), Targets({first: "s.a"})):
+        targets.claim(Location(path=first), "s.a")
+        with pytest.raises(Refused, match=r"of s\.b and the mirror of s\.a .*tables\[s\.b\]\.target"):
+            targets.claim(Location(path=then), "s.b")
+        targets.claim(Location(path=first), "s.a")
+
+
+def test_mirrors_beside_each_other_are_accepted() -> None:
+    targets = Targets({"/lake/old": "s.a"})
+    paths = ("/lake/a", "/lake/ab", "/lake/a/_own/t", "/lake/b/c", "/lake/b/d", "/lake/old/a")
+    for path in paths:
+        targets.claim(Location(path=path), "s.a" if path.endswith("old/a") else path)
+    for name in ("lake.a", "lake.a.b"):
+        targets.claim(Location(name=name), name)
+
+
+def test_a_table_whose_positions_cannot_be_read_is_held(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a reset, the mirror's positions tell old changes from those of a restored source."""
+    mirroring = delivered(tmp_path)
+    mirroring.run(spark)
+    for times, refused in ((1, 0), (99, 1)):
+        shutil.rmtree(mirroring.checkpoint)
+        with monkeypatch.context() as broken:
+            broken.setattr(TableApplier, "standing", failing(TableApplier.standing, times))
+            tables = mirroring.run(spark).tables
+        assert tables["demo.public.bad"].counts.refused == refused
+        assert tables["demo.public.good"].counts.refused == 0
+    assert "the disk is full" in (tables["demo.public.bad"].error or "")
+    replay(mirroring.pipeline, spark=spark)
+    assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
+
+
+def flat(offset: int, value: dict[str, Any] | None, topic: str = "shop.orders") -> Record:
+    """A flat record of Debezium with the key 1."""
+    text = None if value is None else json.dumps({"id": 1, **value})
+    place = {"topic": topic, "partition": 0, "offset": offset, "timestamp": 1_700_000_000_000 + offset}
+    return {**place, "key": '{"id": 1}', "value": text, "headers": []}
+
+
+FLAT = {"envelope": {"format": "debezium-flat"}, "ordering": {"by": "offset"}}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_table_that_is_named_by_its_records_and_by_its_topic(
+    together: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    """MySQL's records name a database and a table, the topic of a null value names a schema and a table."""
+    rows = [flat(0, {"v": 1, "__db": "shop", "__table": "orders"}), flat(1, None)]
+    rows += [flat(2, {"v": 2, "__db": "shop", "__schema": "", "__table": "orders"})]
+    mirroring = Mirroring(tmp_path, FLAT).deliver([rows] if together else [[each] for each in rows])
+    summary = mirroring.run(spark)
+    assert summary.counts.quarantined == summary.counts.refused == 0
+    assert list(summary.tables) == ["shop.orders"]
+    mirroring.deliver([[flat(3, None)]]).run(spark)
+    mirroring.deliver([[flat(4, {"v": 4, "__db": "shop", "__table": "orders"})]]).run(spark)
+    assert [tuple(row) for row in at(spark, mirroring.path("shop", None, "orders")).collect()] == [(1, 4)]
+    assert len(list(mirroring.lake.glob("*/*/orders"))) == 1
+
+
+def test_a_mirror_stays_where_it_is_however_its_table_is_spelled(spark: SparkSession, tmp_path: Path) -> None:
+    mirroring = Mirroring(tmp_path, FLAT).deliver([[flat(0, {"v": 1})]])
+    mirroring.run(spark)
+    mirroring.deliver([[flat(1, {"v": 2, "__db": "shop", "__table": "orders"})]]).run(spark)
+    (path,) = mirroring.lake.glob("*/*/orders")
+    assert [tuple(row) for row in at(spark, str(path)).collect()] == [(1, 2)]
+
+
+def test_bad_records_of_tables_that_are_left_out_do_not_matter(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop()
+    records = [*shop.create(GOOD, id=1, v=1), *shop.create(table("other", Column("w", "int32")), id=1, w=1)]
+    settings = {
+        "ordering": {"by": "columns", "columns": ["v"]},
+        "unlisted": "ignore",
+        "tables": [{"source": "public.good"}],
+        "onBadRecord": "fail",
+    }
+    mirroring = Mirroring(tmp_path, settings).deliver([records])
+    counts = mirroring.run(spark).counts
+    assert (counts.applied, counts.no_row_change, counts.quarantined) == (1, 1, 0)
+    assert values(spark, mirroring, "good") == [(1, 1)]
+
+
+def test_an_unreadable_record_whose_table_is_a_guess_stays_bad(spark: SparkSession, tmp_path: Path) -> None:
+    """Its topic names a table that is left out, but other records of the topic name one that is mirrored."""
+    orders = flat(0, {"v": 1, "__db": "shop", "__table": "orders"}, topic="everything")
+    garbage = {**flat(1, None, topic="everything"), "value": "{"}
+    settings = {**FLAT, "unlisted": "ignore", "tables": [{"source": "shop.orders"}]}
+    mirroring = Mirroring(tmp_path, settings).deliver([[orders, garbage]])
+    counts = mirroring.run(spark).counts
+    assert (counts.applied, counts.quarantined) == (1, 1)

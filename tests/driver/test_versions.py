@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -222,3 +223,20 @@ def test_settings_of_versions(spark: SparkSession, tmp_path: Path) -> None:
     other = {"tables": [{"source": "tracked", "mode": "scd2"}]}
     again = Mirroring(tmp_path, other).deliver([shop.update(tracked, id=1, v=2, note="f")]).run(spark)
     assert "was made with the trackedColumns" in (again.tables["demo.public.tracked"].error or "")
+
+
+@pytest.mark.parametrize("by", ["offset", "timestamp"])
+def test_changes_whose_position_does_not_count_are_not_placed_by_it(
+    by: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """An LSN without the last commit's beside it, where something else orders the changes."""
+    settings = {"envelope": {"format": "debezium-flat"}, "ordering": {"by": by}}
+    mirroring = Mirroring(tmp_path, {**settings, "tables": [{"source": "t", "mode": "scd2"}]})
+    for offset, op in enumerate("cu"):
+        row = {"id": 1, "v": offset + 1, "__op": op, "__lsn": 5 + offset}
+        row |= {"__source_ts_ms": 1_700_000_000_000 + offset}
+        place = {"topic": "p.s.t", "partition": 0, "offset": offset, "timestamp": 0}
+        mirroring.deliver([[{**place, "key": '{"id":1}', "value": json.dumps(row)}]])
+    mirroring.run(spark)
+    found = spark.read.format("delta").load(mirroring.path("p", "s", "t")).orderBy("v")
+    assert [(row["v"], row["__is_current"]) for row in found.collect()] == [(1, False), (2, True)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.write import writers
 from tests.support.mirroring import Mirroring, at
@@ -115,3 +117,83 @@ def test_a_batch_that_is_done_again_is_found_behind_the_commits_of_others(
     summary = mirroring.run(spark)
     assert (summary.counts.records, summary.counts.applied) == (2, 2)
     assert mirroring.versions() == versions
+
+
+@pytest.mark.parametrize("note", ["nightly", "[1]"])
+def test_a_batch_that_is_done_again_is_found_behind_the_notes_of_others(
+    note: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Somebody's own commits may have a note of any kind."""
+    mirroring, items = Mirroring(tmp_path), table("items", V)
+    mirroring.deliver([Shop().create(items, id=1, v=1)])
+    faults.arm("before-checkpoint-commit")
+    with pytest.raises(faults.InjectedCrash):
+        mirroring.run(spark)
+    setting = "spark.databricks.delta.commitInfo.userMetadata"
+    mirror = mirroring.path("demo", "public", "items")
+    spark.conf.set(setting, note)
+    try:
+        spark.sql(f"ALTER TABLE delta.`{mirror}` SET TBLPROPERTIES (number = '1')")
+    finally:
+        spark.conf.unset(setting)
+    summary = mirroring.run(spark)
+    assert summary.tables["demo.public.items"].error is None
+    assert (summary.counts.records, summary.counts.applied) == (1, 1)
+
+
+def test_a_batch_that_is_done_again_need_not_be_in_the_history_any_more(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log says that the mirror has the batch, but Delta keeps its history for a limited time."""
+    mirroring, items = Mirroring(tmp_path), table("items", V)
+    mirroring.deliver([Shop().create(items, id=1, v=1)])
+    faults.arm("before-checkpoint-commit")
+    with pytest.raises(faults.InjectedCrash):
+        mirroring.run(spark)
+    monkeypatch.setattr(writers.DeltaWriters, "done", lambda *_: None)
+    summary = mirroring.run(spark)
+    assert summary.tables["demo.public.items"].error is None
+    assert (summary.counts.records, summary.counts.duplicates) == (1, 1)
+    assert rows(spark, mirroring.path("demo", "public", "items")) == [(1, 1)]
+
+
+@pytest.mark.parametrize("writer", ["direct", "merge", "append"])
+def test_other_input_under_the_number_of_a_batch_that_is_done_is_not_skipped(
+    writer: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The checkpoint was restored from a copy, and the input since then is another; later in the same run."""
+    shop, items, others = Shop(), table("items", V), table("others", V)
+    settings = {"tables": [{"source": "items", "mode": "append"}], "unlisted": "mirror"}
+    mirroring = Mirroring(tmp_path, settings if writer == "append" else None)
+    mirroring.deliver([shop.create(items, id=1, v=1)]).run(spark)
+    shutil.copytree(mirroring.checkpoint, tmp_path / "copy")
+    mirroring.deliver([shop.create(items, id=2, v=2), shop.create(items, id=3, v=3)]).run(spark)
+
+    shutil.rmtree(mirroring.checkpoint)
+    shutil.copytree(tmp_path / "copy", mirroring.checkpoint)
+    for file in sorted(mirroring.input.iterdir())[1:]:
+        file.unlink()
+    mirroring.deliver([shop.create(others, id=1, v=1), shop.create(items, id=9, v=9)])
+    spark.conf.set(writers.SETTING, writer)
+    try:
+        with pytest.raises(BatchMismatch, match="another range of input"):
+            mirroring.run(spark)
+    finally:
+        spark.conf.unset(writers.SETTING)
+
+
+def test_a_checkpoint_that_is_older_than_the_mirror_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """The mirror was not in the first batch after the copy, and is in another one of that number now."""
+    shop, items, others = Shop(), table("items", V), table("others", V)
+    mirroring = Mirroring(tmp_path)
+    mirroring.deliver([shop.create(items, id=1, v=1)]).run(spark)
+    shutil.copytree(mirroring.checkpoint, tmp_path / "copy")
+    mirroring.deliver([shop.create(others, id=1, v=1), shop.create(items, id=2, v=2)]).run(spark)
+
+    shutil.rmtree(mirroring.checkpoint)
+    shutil.copytree(tmp_path / "copy", mirroring.checkpoint)
+    for file in sorted(mirroring.input.iterdir())[1:]:
+        file.unlink()
+    mirroring.deliver([shop.create(items, id=9, v=9)])
+    with pytest.raises(BatchMismatch, match="restore the newest one"):
+        mirroring.run(spark)

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.errors import BadRecordRefused
+from lakemirror.driver.record import quarantine
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.verifier import SnapshotWanted, verify
 from tests.support.delivery import doubled, parts, shuffled
@@ -228,3 +231,42 @@ def test_each_shard_has_the_versions_of_its_database(spark: SparkSession, tmp_pa
         expected = {key: each for key, each in Model().replay(history.records).keys.items() if each}
         assert found == expected
         assert any(not versions[-1].is_current for versions in found.values())
+
+
+def different_types() -> list[Record]:
+    """Two shards that have a column of different types, in one batch."""
+    one, two = Shop(), Shop(lsn=900_000)
+    number, text = table("items", Column("x", "int32")), table("items", Column("x", "string"))
+    return [
+        *of("demo_1", one.create(number, id=1, x=1)),
+        *of("demo_2", [*two.create(text, id=1, x="a"), *two.create(text, id=2, x="b")]),
+    ]
+
+
+def test_records_that_another_shard_makes_bad_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+    """The second shard is decided again once the first one has created the mirror."""
+    mirroring = merging(tmp_path).deliver([different_types()])
+    summary = mirroring.run(spark)
+    assert not any(each.error for each in summary.tables.values())
+    (shard,) = (each.source for each in summary.tables.values() if each.counts.quarantined)
+    assert shard == "demo_2.public.items"
+    assert (summary.counts.quarantined, summary.counts.applied) == (2, 1)
+    kept = quarantine.open_counts(spark, str(mirroring.checkpoint))
+    assert kept == {shard: {"record": 2}}
+    outcome = replay(mirroring.pipeline, spark=spark)
+    assert (outcome.records, outcome.still_bad) == (2, 2)
+    assert quarantine.open_counts(spark, str(mirroring.checkpoint)) == kept
+    assert [(row["__source"], row["x"]) for row in stored(spark, tmp_path)] == [("demo_1.public.items", 1)]
+
+
+def test_records_that_another_shard_makes_bad_stop_a_pipeline_that_is_to_fail(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    mirroring = merging(tmp_path).deliver([different_types()])
+    settings = yaml.safe_load(mirroring.manifest.read_text(encoding="utf-8"))
+    settings["spec"]["onBadRecord"] = "fail"
+    mirroring.manifest.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    for _ in range(2):
+        with pytest.raises(BadRecordRefused, match="2 record"):
+            mirroring.run(spark)
+    assert [(row["__source"], row["x"]) for row in stored(spark, tmp_path)] == [("demo_1.public.items", 1)]

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -88,6 +88,11 @@ class TableApplier:
         known = AppliedFiles(table.spark, table.mirror)
         found = known.among([file.sha256 for file in asked], app_id, batch.batch_id)
         return [file for file in asked if file.sha256 in found]
+
+    def require_readable(self) -> None:
+        """Raise an error if the mirror cannot be read."""
+        if self._table is not None:
+            _ = self._table.properties
 
     def begin(self, events: DataFrame, pool: Executor) -> None:
         """Reduce the table's classified ``events`` in the background while they are profiled.
@@ -255,10 +260,13 @@ def of_table(events: DataFrame, name: TableName) -> DataFrame:
 
 @kept
 def is_of(name: TableName) -> Column:
-    """BOOLEAN: whether the event is a change or truncate of this table."""
+    """BOOLEAN: whether the event is a change or truncate of this table, however it spells the name."""
+    database, schema = (F.coalesce(F.col(part), F.lit("")) for part in ("database", "schema"))
+    above = [
+        (database == (each.database or "")) & (schema == (each.schema or "")) for each in name.spellings()
+    ]
     return (
-        F.col("database").eqNullSafe(F.lit(name.database))
-        & F.col("schema").eqNullSafe(F.lit(name.schema))
+        reduce(Column.__or__, above)
         & (F.col("table") == name.table)
         & F.col("kind").isin("change", "truncate")
     )

@@ -35,7 +35,13 @@ from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.parse.envelopes.chooser import classifier
 from lakemirror.driver.profile import epochs, positions, rewinds, stretches
-from lakemirror.driver.profile.overview import Overview, overview, source_of, with_readable_schemas
+from lakemirror.driver.profile.overview import (
+    Overview,
+    cannot_matter,
+    overview,
+    source_of,
+    with_readable_schemas,
+)
 from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit, quarantine
@@ -107,9 +113,10 @@ class BatchApplier:
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
         """Apply one batch of RAW records. Applying it again changes nothing.
 
-        Raises a PipelineStopped error. SourceRestarted, SchemaDriftRefused and BadRecordRefused mean that
-        nothing was written. After BatchMismatch or RecordsUnaccounted, some tables may have been written; a
-        replay completes the others.
+        Raises a PipelineStopped error. SourceRestarted and SchemaDriftRefused mean that nothing was written,
+        and so does BadRecordRefused, unless records became bad when their table was tried again. After that,
+        and after BatchMismatch or RecordsUnaccounted, some tables may have been written; a replay completes
+        the others.
         """
         self._began = time.monotonic()
         self._session = raw.sparkSession
@@ -153,7 +160,9 @@ class BatchApplier:
             if stops_pipeline(error, self._session) or is_lost(error):
                 raise
             log.warning("a batch cannot be read, so its records are tried one by one: %s", cause_of(error))
-            poison = isolate.poisoned(raw, lambda some: overview(self._classifier.classify(some)), error)
+            poison = isolate.poisoned(
+                raw, lambda some: overview(self._classifier.classify(some, self._schemas)), error
+            )
         readable = self._classifier.classify(isolate.without(raw, poison), self._schemas)
         bad = isolate.as_bad(raw, poison)
         return self._materialised(readable.unionByName(bad, allowMissingColumns=True))
@@ -188,19 +197,25 @@ class BatchApplier:
         """Profile the batch.
 
         Events whose schema cannot be read are set apart, and so are events whose place in the source's order
-        is undecided (kind ``held``).
+        is undecided (kind ``held``). Bad events of tables that the manifest leaves out are no row changes
+        (kind ``other``), like all their events.
         """
         events, seen = with_readable_schemas(events, seen)
         self._schemas.update(seen.documents)
         names = sorted(seen.tables, key=str)  # sorted: if two tables share a target, the first one gets it
         left_out = [str(name) for name in names if self._tables[name].left_out]
+        no_matter = [str(name) for name in seen.apart if self._tables.leaves_out(name)]
         verdict = self._order(events, seen)
+        if no_matter:
+            other = F.when(cannot_matter(no_matter), "other")
+            events = events.withColumn("kind", F.coalesce(other, "kind"))
         if verdict.held is not None:
-            held = verdict.held & ~F.coalesce(source_of(), F.lit("")).isin(left_out)
+            held = verdict.held & ~F.coalesce(source_of(), F.lit("")).isin([*left_out, *no_matter])
             kind, reason = F.when(held, "held"), F.when(held, rewinds.reason())
             events = events.withColumns(
                 {"kind": F.coalesce(kind, "kind"), "reason": F.coalesce(reason, "reason")}
             )
+        if no_matter or verdict.held is not None:
             seen = overview(events)
         return _Profiled(batch, raw, events, seen, verdict.memory)
 
@@ -220,8 +235,13 @@ class BatchApplier:
     def _decide_one(self, name: TableName, given: _Profiled) -> Decision:
         return self._tables.decide(name, given.events, given.seen.tables[name], self._schemas)
 
-    def _refuse_bad(self, seen: Overview, decisions: Sequence[Decision]) -> None:
-        """Raise BadRecordRefused if there is a bad record under ``onBadRecord: fail``."""
+    def _refuse_bad(
+        self, seen: Overview, decisions: Sequence[Decision], done: str = "nothing was written"
+    ) -> None:
+        """Raise BadRecordRefused if there is a bad record under ``onBadRecord: fail``.
+
+        ``done`` says what was written before.
+        """
         if self._spec.on_bad_record != "fail":
             return
         bad = [d for d in decisions if d.bad or d.error]
@@ -230,7 +250,7 @@ class BatchApplier:
         reason = seen.bad_reason or next(d.example() for d in bad)
         count = seen.bad + sum(d.bad + d.refused for d in bad)
         raise BadRecordRefused(
-            f"{count} record(s) cannot be applied and onBadRecord is 'fail': nothing was written. First: "
+            f"{count} record(s) cannot be applied and onBadRecord is 'fail': {done}. First: "
             f"{reason}. "
             f"Set spec.onBadRecord to 'quarantine' to keep them aside, or correct the source."
         )
@@ -266,9 +286,15 @@ class BatchApplier:
         return results
 
     def _write_again(self, name: TableName, given: _Profiled) -> TableResult:
-        """Decide, prepare and write one table on its own, starting from its events."""
+        """Decide, prepare and write one table on its own, starting from its events.
+
+        Records may be bad that were not when the table was first decided: another shard may have created the
+        mirror since then, with other types.
+        """
         decision = self._decide_one(name, given)
+        self._refuse_bad(given.seen, [decision], f"nothing of table {name} was written")
         if decision.plan is not None:
+            self._keep_aside(given, [decision])
             error = self._prepared(decision, given, again=True)
             if error is None:
                 with transaction(self._session, self._app_id, given.batch):

@@ -45,6 +45,10 @@ class ShardsDiffer(LakemirrorError):
     """Another shard has altered the mirror since a batch was planned for it."""
 
 
+class CommittedBefore(LakemirrorError):
+    """A table's log already has a batch with the number of the one that was about to be written."""
+
+
 class BatchMismatch(PipelineStopped):
     """A batch was committed earlier with another range of input.
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakemirror.api import AmbiguousTable, CdcPipeline
+from lakemirror.api import AmbiguousTable, CdcPipeline, Table
 from lakemirror.driver.applier import TableApplier, hold, of_table
 from lakemirror.driver.decision import Decision, Held
 from lakemirror.driver.errors import cause_of, stops_pipeline
@@ -68,6 +68,8 @@ class PipelineTables:
                 if table.target and table.version is not None
             }
         )
+        self._unread: dict[TableName, Exception] = {}
+        """Why the mirrors could not be read that had to be known before this batch was decided."""
         self._fresh: set[str] = set()  # tables whose mirror this query creates
         self._background = ThreadPoolExecutor(_FEW, thread_name_prefix="lakemirror-begin")
 
@@ -83,6 +85,13 @@ class PipelineTables:
     def __contains__(self, name: TableName) -> bool:
         return name in self._tables
 
+    def leaves_out(self, name: TableName) -> bool:
+        """Return whether the manifest leaves a table out, without opening its mirror."""
+        try:
+            return self._pipeline.spec.table_settings(str(name)) is None
+        except AmbiguousTable:
+            return False
+
     def forget(self) -> None:
         """Read each mirror again when it is next requested."""
         self._tables = {}
@@ -92,6 +101,7 @@ class PipelineTables:
 
         This is done only while there are few tables.
         """
+        self._unread = {}
         if len(self._tables) <= _FEW:
             for table in self._tables.values():
                 table.begin(events, self._background)
@@ -110,6 +120,8 @@ class PipelineTables:
         If that fails, it is tried once more, and then without any records that make Spark throw. If it still
         fails, the table is held.
         """
+        if name in self._unread:
+            return self.failed(name, events, seen, self._unread[name])
 
         def attempt(some: DataFrame = events) -> Decision | Exception:
             return self.tried(name, lambda: self[name].decide(some, seen, documents))
@@ -147,13 +159,15 @@ class PipelineTables:
     def standing(self, source: str) -> Sequence[Standing]:
         """Return what the mirror of a source table has from before this query.
 
-        Returns nothing if that cannot be read, because the table is then going to be refused.
+        Returns nothing if that cannot be read. The table is then held in this batch, because without it, old
+        changes could be taken for new ones.
         """
         name = next((each for each in self._tables if str(each) == source), None)
         if name is None or source in self._fresh:
             return ()
-        found = self.tried(name, self[name].standing)
+        found = self._asked(name, TableApplier.standing)
         if isinstance(found, Exception):
+            self._unread[name] = found
             return ()
         if found is None:
             self._fresh.add(source)
@@ -162,10 +176,23 @@ class PipelineTables:
     def files_of(self, name: TableName, batch: Batch, app_id: str) -> Sequence[SourceFile]:
         """Return the batch's files of rows that the mirror of a table already has.
 
-        Returns nothing if that cannot be read, because the table is then going to be refused.
+        Returns nothing, and the table is held in this batch, if its mirror cannot be read. If only the list
+        of its files cannot be read, that error is raised: held records of a file are applied later as ones
+        that the mirror lacks, and old rows would overwrite newer ones.
         """
-        found = self.tried(name, lambda: self[name].files_of(batch, app_id))
-        return () if isinstance(found, Exception) else found
+        found = self._asked(name, lambda table: table.files_of(batch, app_id))
+        if not isinstance(found, Exception):
+            return found
+        unread = self._asked(name, TableApplier.require_readable)
+        if unread is None:
+            raise found
+        self._unread[name] = unread
+        return ()
+
+    def _asked(self, name: TableName, question: Callable[[TableApplier], Out]) -> Out | Exception:
+        """Ask a table about its mirror, and once more if that fails. Returns the answer, or the error."""
+        found = self.tried(name, lambda: question(self[name]))
+        return self.tried(name, lambda: question(self[name])) if isinstance(found, Exception) else found
 
     def _without_poison(
         self, attempt: Callable[[DataFrame], Decision | Exception], events: DataFrame, error: Exception
@@ -200,13 +227,24 @@ class PipelineTables:
             if settings.suspend:
                 held = Held(f"tables[{settings.source}].suspend is true", error=False)
                 return TableApplier(name, None, held)
-            reported = self._drift.get(str(name), ())
-            table = MirroredTable(self._session, self._pipeline, name, settings, reported, self._target.open)
+            table = self._mirrored(name, settings)
             self._targets.claim(table.location, table.kept_as)
             writing = self._targets.writing(table.location) if table.shard is not None else None
             return TableApplier(name, table, writing=writing, target=self._target)
         except (Refused, AmbiguousTable) as reason:
             return TableApplier(name, None, Held(str(reason)))
+
+    def _mirrored(self, name: TableName, settings: Table) -> MirroredTable:
+        """Return a table with its mirror, which stays where it is, whatever spelling of the name comes first.
+
+        A template such as ``{db}/{table}`` may lead each spelling to another place.
+        """
+        reported = self._drift.get(str(name), ())
+        spelled = [
+            MirroredTable(self._session, self._pipeline, each, settings, reported, self._target.open)
+            for each in (name, *name.spellings())
+        ]
+        return next((t for t in spelled if self._targets.has(t.location, t.kept_as)), spelled[0])
 
 
 def _failure(name: TableName, error: Exception) -> str:

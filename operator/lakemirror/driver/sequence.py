@@ -288,11 +288,14 @@ def _is_time(micros: Column) -> Column:
     return F.coalesce(micros.between(0, _LAST_MICROS), F.lit(False))
 
 
-def unanchored(source: Column, snapshot: Column) -> Column:
+def unanchored(source: Column, snapshot: Column, by: str) -> Column:
     """Return whether an event is a PostgreSQL change whose last commit is unknown (BOOLEAN).
 
-    Only its LSN places such a change.
+    Only its LSN places such a change. Where something else orders the changes, none is unanchored, because
+    the minor part of their sequence is no LSN.
     """
+    if by not in ("auto", "lsn"):
+        return F.lit(False)
     return ~snapshot & source["lsn"].isNotNull() & _pair(source, 0).isNull()
 
 

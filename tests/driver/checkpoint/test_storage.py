@@ -21,6 +21,7 @@ from lakemirror.driver.checkpoint.storage import (
     LocalStorage,
     Storage,
     StorageUnfit,
+    local_path,
     open_storage,
 )
 
@@ -197,6 +198,33 @@ def test_paths_without_a_session_are_local(tmp_path: Path) -> None:
     assert open_storage(f"file://{tmp_path}").uri == f"file://{tmp_path}"
     with pytest.raises(StorageUnfit, match="s3a://lake"):
         open_storage("s3a://lake/x")
+
+
+@pytest.mark.parametrize("name", ["cp#1", "cp?x=1", "cp%41", "cp 1"])
+def test_a_folder_of_a_local_path_with_characters_of_uris(name: str, tmp_path: Path) -> None:
+    folder = open_storage(f"{tmp_path}/{name}").below("resync/a")
+    assert isinstance(folder, LocalStorage)
+    assert folder.path == tmp_path / name / "resync/a"
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///x/cp#1", "/x/cp#1"),
+        ("file:///x/cp?x=1", "/x/cp?x=1"),
+        ("file:/x/cp", "/x/cp"),
+        ("file://localhost/x/cp", "/x/cp"),
+        ("FILE:///x/a%20b", "/x/a b"),
+    ],
+)
+def test_the_path_of_a_file_uri(uri: str, path: str) -> None:
+    assert local_path(uri) == Path(path)
+
+
+def test_a_folder_of_a_storage(storage: Storage, tmp_path: Path) -> None:
+    storage.below("a/b").write_text("c", "text")
+    assert storage.read_text("a/b/c") == "text"
+    assert (tmp_path / "root/a/b/c").read_text() == "text"
 
 
 def test_a_path_without_a_scheme_follows_the_session(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,8 @@ from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline
+from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.faults import InjectedCrash
 from lakemirror.driver.read.change_feed import ChangeFeed, FeedLost, Versions
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.summary import RunSummary
@@ -30,6 +33,7 @@ class Chain:
     def __init__(self, spark: SparkSession, folder: Path, **settings: Any) -> None:
         self.spark, self.source, self.mirror = spark, f"{folder}/shop/orders", f"{folder}/mirror"
         self.folder, self.settings, self.reset = folder, settings, ""
+        self.ordering: dict[str, Any] = {}
 
     def sql(self, *statements: str) -> Chain:
         """Run statements, in which ``t`` is the table."""
@@ -47,9 +51,10 @@ class Chain:
             },
             "target": {"path": self.mirror},
             "tables": [self.settings.get("table", {"source": "orders", "primaryKey": ["id"]})],
-            "checkpoint": f"{self.folder}/checkpoint",
+            "checkpoint": f"{self.folder}/{self.settings.get('checkpoint', 'checkpoint')}",
             "trigger": {"availableNow": True},
             "spark": {"resetToken": self.reset},
+            "ordering": self.ordering,
         }
         head = {"apiVersion": "lakemirror.io/v1alpha1", "kind": "CdcPipeline", "metadata": {"name": "chain"}}
         return CdcPipeline.from_dict({**head, "spec": spec})
@@ -207,6 +212,27 @@ def test_a_table_that_was_made_again_is_told(spark: SparkSession, tmp_path: Path
         chain.run()
 
 
+def test_a_crash_while_old_batches_are_forgotten_begins_none_of_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(tmp_path)
+    feed: Any = ChangeFeed.__new__(ChangeFeed)
+    feed._storage, feed.query_id, feed._records = storage, "query", lambda versions: None
+    for number in (0, 1):
+        feed._record(number, Versions("id", number, number))
+    storage.write_text("changes/commits/0.json", "{}\n")
+    delete = storage.delete
+
+    def dying(name: str) -> None:
+        delete(name)
+        raise InjectedCrash(name)
+
+    monkeypatch.setattr(storage, "delete", dying)
+    with pytest.raises(InjectedCrash):
+        feed._apply(lambda frame, batch: None, 1, Versions("id", 1, 1))
+    assert feed._pending() == []
+
+
 def test_a_reset_reads_the_whole_table_again(spark: SparkSession, tmp_path: Path) -> None:
     """As the error of a table that was made again, or whose changes are gone, tells its reader to do."""
     chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
@@ -220,19 +246,63 @@ def test_a_reset_reads_the_whole_table_again(spark: SparkSession, tmp_path: Path
 
 
 def test_a_table_that_was_made_again_is_read_after_a_reset(spark: SparkSession, tmp_path: Path) -> None:
+    """Its versions are those of the former table. An epoch places them after those."""
     chain = Chain(spark, tmp_path).made()
     chain.sql("INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
     chain.run()
     shutil.rmtree(chain.source)
     chain.made().sql("INSERT INTO t VALUES (1, 'z'), (3, 'c')")
-    with pytest.raises(FeedLost):
+    said = r'in the same edit add .*: \{epoch: 1, from: \{shop\.orders: \{"0": 0\}\}\}\. Otherwise rows'
+    with pytest.raises(FeedLost, match=said):
         chain.run()
     chain.reset = "again"
+    chain.ordering = {"epochs": [{"epoch": 1, "from": {"shop.orders": {"0": 0}}}]}
     chain.run()
-    assert {row[:2] for row in chain.rows()} >= {(1, "z"), (3, "c")}
+    assert chain.rows() == [(1, "z"), (2, "b"), (3, "c")]  # 2 is for `lakemirror reload` to remove
     chain.sql("UPDATE t SET v = 'y' WHERE id = 1")
     chain.run()
-    assert {row[:2] for row in chain.rows()} >= {(1, "y"), (3, "c")}
+    assert chain.rows() == [(1, "y"), (2, "b"), (3, "c")]
+
+
+def test_a_resync_whose_first_versions_are_gone_does_not_stop_the_pipeline(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')")
+    chain.run(startingVersion=0)
+    chain.sql("UPDATE t SET v = 'b' WHERE id = 1").run(startingVersion=0)
+    vacuum(chain)
+    chain.settings["table"] = {"source": "orders", "primaryKey": ["id"], "resyncToken": "again"}
+    for value in ("c", "d"):
+        summary = chain.sql(f"UPDATE t SET v = '{value}' WHERE id = 1").run(startingVersion=0)
+        [warning] = summary.warnings
+        assert warning.startswith("orders could not be read again, which is tried at the driver's next start")
+        assert "Take startingVersion out of spec.source.changeFeed and give spec.spark.resetToken" in warning
+        assert chain.rows() == [(1, value)]
+    assert json.loads((tmp_path / "checkpoint/tokens.json").read_text())["resync"] == {}
+    chain.run()  # without a start, the whole table is read
+    assert json.loads((tmp_path / "checkpoint/tokens.json").read_text())["resync"] == {"orders": "again"}
+
+
+def test_each_resync_reads_again_whatever_the_name_of_the_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Chain(spark, tmp_path, checkpoint="cp#1").made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    chain.run()
+    for token in ("once", "twice"):
+        spark.sql(f"DELETE FROM delta.`{chain.mirror}` WHERE id = 2")  # by nobody that Lakemirror knows of
+        chain.settings["table"] = {"source": "orders", "primaryKey": ["id"], "resyncToken": token}
+        chain.run()
+        assert chain.rows() == [(1, "a"), (2, "b")]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("cp")] == ["cp#1"]
+
+
+def vacuum(chain: Chain) -> None:
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    chain.spark.conf.set(check, "false")
+    try:
+        chain.sql("VACUUM t RETAIN 0 HOURS")
+    finally:
+        chain.spark.conf.unset(check)
 
 
 @pytest.mark.parametrize("properties", [FEED, TRACKED], ids=["feed", "computed"])
@@ -240,14 +310,13 @@ def test_changes_that_vacuum_removed_are_told(properties: str, spark: SparkSessi
     chain = Chain(spark, tmp_path / "a lake").made(properties=properties).sql("INSERT INTO t VALUES (1, 'a')")
     chain.run()
     chain.sql("UPDATE t SET v = 'b' WHERE id = 1")
-    check = "spark.databricks.delta.retentionDurationCheck.enabled"
-    spark.conf.set(check, "false")
-    try:
-        chain.sql("VACUUM t RETAIN 0 HOURS")
-    finally:
-        spark.conf.unset(check)
+    vacuum(chain)
     with pytest.raises(FeedLost, match=r"changes of the versions 2 to \d were gone .* by VACUUM. Give"):
         chain.run()
+    for start in ({"startingVersion": 0}, {"startingTimestamp": "2026-03-01T00:00:00Z"}):
+        [name] = start  # a reset alone would read from there again
+        with pytest.raises(FeedLost, match=rf"Take {name} out of spec.source.changeFeed and give spec.spark"):
+            chain.run(**start)
 
 
 def test_a_table_that_goes_while_it_is_read_is_told(

@@ -23,7 +23,7 @@ from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.read.base import RAW, Batch
 from lakemirror.driver.read.files import ledger, waiting
 from lakemirror.driver.read.files.feed import FilesFeed
-from lakemirror.driver.read.files.listing import InputMissing
+from lakemirror.driver.read.files.listing import InputMissing, alternatives
 from lakemirror.driver.read.files.records import read_records
 from lakemirror.driver.read.files.waiting import InputIncomplete
 from tests.support.beside import beside
@@ -207,14 +207,51 @@ def test_a_second_run_does_nothing_and_later_files_are_added(setup: Setup) -> No
     assert [batch.batch_id for batch, _ in setup.taken.batches] == [0, 1]
 
 
-@pytest.mark.parametrize("path", ["in/a.jsonl", "in/a*.jsonl", "in/[a]*", "in/", "in"])
-def test_a_file_a_pattern_or_a_directory(setup: Setup, tmp_path: Path, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("in/a.jsonl", [0]),
+        ("in/a*.jsonl", [0]),
+        ("in/[a]*", [0, 0, 1]),
+        ("in/", [0, 0, 1, 2]),
+        ("in", [0, 0, 1, 2]),
+        ("in/{a,x}.jsonl", [0]),
+        ("in/{a,x}*", [0, 0, 1]),
+        ("in/{b,{x,a}}.jsonl", [0, 2]),
+        ("{in,other}/*.jsonl", [0, 2, 3]),
+        ("{in/a,other/c}.jsonl", [0, 3]),
+        ("{in,other/{more,none}}/?.jsonl", [0, 2, 4]),
+        ("other/{,more/}*.jsonl", [3, 4]),
+    ],
+)
+def test_a_file_a_pattern_or_a_directory(
+    setup: Setup, tmp_path: Path, path: str, expected: list[int]
+) -> None:
     write(setup.input / "a.jsonl", record(0))
     write(setup.input / "a.jsonl.gz", record(0), record(1))
     write(setup.input / "b.jsonl", record(2))
+    write(tmp_path / "other" / "c.jsonl", record(3))
+    write(tmp_path / "other" / "more" / "d.jsonl", record(4))
     setup.once(f"{tmp_path}/{path}")
-    expected = {"in/a.jsonl": [0], "in/a*.jsonl": [0], "in/[a]*": [0, 0, 1]}.get(path, [0, 0, 1, 2])
     assert setup.taken.offsets == [expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a", ["a"]),
+        ("{a}", ["a"]),
+        ("x{a,b}y{1,2}", ["xay1", "xay2", "xby1", "xby2"]),
+        ("{a,b{1,2},{c}}", ["a", "b1", "b2", "c"]),
+        ("{,s}", ["", "s"]),
+        ("a,b", ["a,b"]),
+        ("{a,b", ["{a,b"]),
+        ("a}b", ["a}b"]),
+        ("[{,}]{a,b}", ["[{,}]a", "[{,}]b"]),
+    ],
+)
+def test_braces_stand_for_alternatives(path: str, expected: list[str]) -> None:
+    assert sorted(alternatives(path)) == sorted(expected)
 
 
 @pytest.mark.parametrize("crash", ["in apply", "before the commit"])

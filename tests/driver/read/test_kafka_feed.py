@@ -201,6 +201,24 @@ def test_a_new_topic_is_picked_up_while_running(setup: Setup, kafka: Broker) -> 
     assert list(setup.feed(topicPattern=rf"growing\..*{prefix}").pending()) == []
 
 
+def test_a_topic_that_the_manifest_leaves_out_ends_nothing(setup: Setup, kafka: Broker) -> None:
+    """Also with records that were not read. Named again, it is a new one."""
+    told: list[str] = []
+    setup.warn = told.append
+    kept, dropped = kafka.create("kept"), kafka.create("dropped")
+    fill(kafka, kept, ["a"])
+    fill(kafka, dropped, ["b"])
+    setup.once(topics=[kept, dropped])
+    fill(kafka, kept, ["c"])
+    fill(kafka, dropped, ["unread"])
+    setup.once(topics=[kept])
+    setup.once(topics=[kept])
+    assert told == [f"topic {dropped} is no longer read: spec.source.kafka does not name it any more"]
+    assert setup.values == [b"a", b"b", b"c"] or setup.values == [b"b", b"a", b"c"]
+    setup.once(topics=[kept, dropped])
+    assert setup.values[3:] == [b"b", b"unread"]
+
+
 class OursError(Exception):
     """An exception with something in it."""
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
+from lakemirror.driver.errors import CommittedBefore
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.sequence import WIDTH
@@ -90,9 +91,11 @@ def table(spark: SparkSession, folder: Path, name: str, soft: str | None) -> Mir
     return mirror
 
 
-def apply(spark: SparkSession, writer: Writer, plan: Scd1, batches: list[list[State]]) -> list[Written]:
+def apply(
+    spark: SparkSession, writer: Writer, plan: Scd1, batches: list[list[State]], start: int = 0
+) -> list[Written]:
     found = []
-    for number, states in enumerate(batches):
+    for number, states in enumerate(batches, start):
         deletes = sum(each["op"] == "d" for each in states)
         wanted = changes(plan, len(states), deletes)
         transaction = Transaction("app", Batch("query", number))
@@ -192,10 +195,11 @@ def test_counts_that_spark_does_not_tell_stop_a_write(
     monkeypatch.setattr(rewrite, "_PATIENCE", 0.05)
     monkeypatch.setattr(ClassicDataFrame, "observe", lambda frame, told, *exprs: unobserved(frame, told))
     with pytest.raises(rewrite.CountsLost):
-        apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches)
+        apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches[1:], start=1)
     monkeypatch.undo()
     assert [row["c"] for row in mirror.frame().collect()] == ["x"]
-    assert apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches)[1] == Written(updated=1)
+    again = apply(spark, DirectWriter(mirror), Scd1(COLUMNS, ["id"]), batches[1:], start=1)
+    assert again == [Written(updated=1)]
 
 
 def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -204,7 +208,9 @@ def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_pat
     batches = [[state(1, "c", 1, "x")], [state(1, "u", 2, "y")]]
     apply(spark, DirectWriter(mirror), plan, batches)
     before = mirror.version
-    assert apply(spark, DirectWriter(mirror), plan, batches) == [Written(), Written()]
+    for number, batch in enumerate(batches):
+        with pytest.raises(CommittedBefore, match=f"has batch {number} already"):
+            apply(spark, DirectWriter(mirror), plan, [batch], start=number)
     assert mirror.version == before
 
 

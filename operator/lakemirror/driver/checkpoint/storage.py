@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import stat
 import time
@@ -25,6 +26,7 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.java import java_class
 
 _BLOCK = 1 << 20
+_FILE_URI = re.compile(r"^file:(//[^/]*)?", re.IGNORECASE)
 HALF_SECONDS = 5.0
 """How long an incomplete file must stay unchanged before its writer is considered dead, in seconds."""
 
@@ -53,6 +55,13 @@ class Storage(Protocol):
     """Files below ``uri``. Names are relative to it, with ``/`` between folders."""
 
     uri: str
+
+    def below(self, name: str) -> Storage:
+        """Return the storage of a folder.
+
+        Its URI must not be opened instead: a local path may contain characters such as # and %, which mean
+        something else in a URI.
+        """
 
     def exists(self, name: str) -> bool: ...
 
@@ -125,9 +134,13 @@ def numbered(storage: Storage, folder: str) -> set[int]:
 
 
 def local_path(uri: str) -> Path:
-    """Return the absolute path of a local ``uri``."""
-    parts = urlsplit(uri)
-    return Path(unquote(parts.path) if parts.scheme == "file" else uri).absolute()
+    """Return the absolute path of a local ``uri``.
+
+    As in Hadoop's paths, # and ? belong to the path.
+    """
+    if urlsplit(uri).scheme != "file":
+        return Path(uri).absolute()
+    return Path(unquote(_FILE_URI.sub("", uri))).absolute()
 
 
 class LocalStorage:
@@ -143,6 +156,9 @@ class LocalStorage:
     def __init__(self, root: str | Path) -> None:
         self.path = Path(root)
         self.uri = f"file://{self.path}"
+
+    def below(self, name: str) -> LocalStorage:
+        return LocalStorage(self.path / name)
 
     def exists(self, name: str) -> bool:
         return (self.path / name).is_file()
@@ -336,6 +352,9 @@ class HadoopStorage:
         self._java = partial(java_class, spark)
         self._fs, _ = file_system(spark, self.uri)
         self._store = store_of(str(self._fs.getUri()))
+
+    def below(self, name: str) -> HadoopStorage:
+        return HadoopStorage(f"{self.uri}/{name}", self._spark)
 
     def exists(self, name: str) -> bool:
         return bool(self._fs.exists(self._path(name)))

@@ -17,7 +17,11 @@ class Targets:
     """
 
     def __init__(self, known: Mapping[str, str]) -> None:
-        self._owners = {canonical(target): source for target, source in known.items()}
+        self._owners: dict[str, str] = {}
+        self._inside: dict[str, list[str]] = {}
+        """The targets inside each folder."""
+        for target, source in known.items():
+            self._note(canonical(target), source)
         self._lock = Lock()
         self._writing: dict[str, RLock] = {}
 
@@ -27,14 +31,55 @@ class Targets:
             return self._writing.setdefault(canonical(str(location)), RLock())
 
     def claim(self, location: Location, source: str) -> None:
-        """Assign a target to a source table. Raises Refused if it belongs to another one."""
+        """Assign a target to a source table.
+
+        Raises Refused if it belongs to another one, or if one is inside the other: VACUUM of the outer mirror
+        would delete the inner one's files.
+        """
+        target = canonical(str(location))
         with self._lock:
-            owner = self._owners.setdefault(canonical(str(location)), source)
+            owner = self._owners.get(target, source)
+            nested = self._nested(target, source)
+            if owner == source and nested is None:
+                self._note(target, source)
         if owner != source:
             raise Refused(
                 f"the target {location} is the mirror of {owner} (names that differ only in case or in where "
                 f"a dot stands count as one): give {source} a target of its own, tables[{source}].target"
             )
+        if nested is not None:
+            other = self._owners[nested]
+            inner, outer = (target, nested) if nested in _above(target) else (nested, target)
+            raise Refused(
+                f"the target {location} of {source} and the mirror of {other} at {nested} are inside one "
+                f"another, and cleaning {outer} would delete the files of {inner}: choose another target, "
+                f"tables[{source}].target or tables[{other}].target"
+            )
+
+    def has(self, location: Location, source: str) -> bool:
+        """Return whether a target is assigned to a source table."""
+        with self._lock:
+            return self._owners.get(canonical(str(location))) == source
+
+    def _note(self, target: str, source: str) -> None:
+        for folder in _above(target) if target not in self._owners else ():
+            self._inside.setdefault(folder, []).append(target)
+        self._owners[target] = source
+
+    def _nested(self, target: str, source: str) -> str | None:
+        """Return a target of another table that is inside this one, or that this one is inside of."""
+        around = [folder for folder in _above(target) if folder in self._owners]
+        inside = self._inside.get(target, ())
+        return next((each for each in (*around, *inside) if self._owners[each] != source), None)
+
+
+def _above(target: str) -> list[str]:
+    """Return the folders whose cleaning would reach a target, from the outermost one.
+
+    VACUUM passes over folders whose name begins with an underscore.
+    """
+    parts = target.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts)) if not parts[n].startswith("_")]
 
 
 def canonical(target: str) -> str:

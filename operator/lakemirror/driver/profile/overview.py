@@ -5,7 +5,7 @@ This covers its tables, schemas and positions, and the records that are not chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,6 +22,9 @@ from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.positions import Stream, StreamSeen
 from lakemirror.driver.tables.names import TableName, name_of
+
+_APART = ("bad", "no schema", SET_APART)
+"""Kinds of events that cannot be applied themselves."""
 
 _SHAPES = 4096
 """Number of shapes of records without a schema that are told apart, by their hash."""
@@ -93,7 +96,7 @@ class Overview:
     ``documents`` are the schema documents that were seen for the first time, by ID. ``unknown_schemas`` is
     what records say about schemas that must be fetched. ``streams`` are the positions. ``held`` counts the
     events whose order is undecided (see `lakemirror.driver.profile.rewinds`), and ``again`` those from files
-    that their table already has.
+    that their table already has. ``apart`` are the tables of bad events, as far as they are known.
     """
 
     records: int = 0
@@ -106,6 +109,7 @@ class Overview:
     streams: dict[Stream, StreamSeen] = field(default_factory=dict)
     held: int = 0
     again: int = 0
+    apart: set[TableName] = field(default_factory=set)
 
     def unreadable_schemas(self) -> dict[tuple[str, int], str]:
         """Return why new schema documents cannot be read, by the column that holds their ID and the ID."""
@@ -140,10 +144,12 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
     grouped = events.select("*", shape).groupBy(*groups).agg(*aggregates)
     result = Overview()
     tombstones: dict[str, int] = {}
-    for row in grouped.collect():
+    for row in sorted(grouped.collect(), key=_is_vague):
         result.records += row["events"]
-        if row["kind"] in ("bad", "no schema", SET_APART):
+        if row["kind"] in _APART:
             result.bad += row["events"]
+            if row["table"]:
+                result.apart.add(_named(row))
             result.bad_reason = result.bad_reason or f"{row['topic']}: {row['reason']}"
             if row["unknown"] is not None:
                 result.unknown_schemas |= unknown_schemas(row["unknown"])
@@ -161,6 +167,19 @@ def overview(events: DataFrame, *, every: int = 1) -> Overview:
             _count(result, row)
     _attribute(result, tombstones)
     return result
+
+
+def _named(row: Row) -> TableName:
+    return TableName(row["database"], row["schema"], row["table"])
+
+
+def _is_vague(row: Row) -> bool:
+    """Whether a row's table lacks a database.
+
+    If names of a table are spelled in two ways, the table goes by the one with a database, which the record
+    itself has given: a topic may have named the other.
+    """
+    return not row["database"]
 
 
 @kept
@@ -242,7 +261,7 @@ def _add_shape(group: Group, row: Row) -> None:
 
 
 def _count(result: Overview, row: Row) -> None:
-    name = TableName(row["database"], row["schema"], row["table"])
+    name = _named(row)
     stretches.note(result.streams, row, str(name))
     table = result.tables.setdefault(name, TableOverview(name))
     table.topics.add(row["topic"])
@@ -295,6 +314,15 @@ def _later(one: datetime | None, other: datetime | None) -> datetime | None:
 def source_of() -> Column:
     """STRING: the source table of a classified event."""
     return name_of(F.col("database"), F.col("schema"), F.col("table"))
+
+
+def cannot_matter(left_out: Collection[str]) -> Column:
+    """BOOLEAN: whether the event is bad, but of a table that is left out.
+
+    A bad event without an op could not be read, so that its table may be a guess: it stays bad.
+    """
+    bad = F.col("kind").isin(*_APART) & F.col("op").isNotNull()
+    return bad & F.coalesce(source_of(), F.lit("")).isin(*left_out)
 
 
 def with_readable_schemas(events: DataFrame, seen: Overview) -> tuple[DataFrame, Overview]:

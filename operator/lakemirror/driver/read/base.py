@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame
 
 from lakemirror.api.source import Source
+from lakemirror.driver.errors import PipelineStopped
 
 RAW = (
     "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -30,6 +31,10 @@ RAW_NAMES = (
     *("file", "row", "problem"),
 )
 """The columns of `RAW`."""
+
+
+class ChangesLost(PipelineStopped):
+    """What is to be read next is no longer in the source, or is not what was read before."""
 
 
 CONTENT: Final = "lakemirror.sha256"

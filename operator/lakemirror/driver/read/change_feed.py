@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial, reduce
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from delta import DeltaTable
 from pyspark.errors import PySparkException
@@ -40,9 +39,9 @@ from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import Storage, numbered
 from lakemirror.driver.codes import Op
 from lakemirror.driver.document import from_millis, iso
-from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, PipelineStopped
+from lakemirror.driver.errors import CheckpointInUse, LakemirrorError
 from lakemirror.driver.read import rows
-from lakemirror.driver.read.base import RAW_NAMES, Batch, Committed, Lag
+from lakemirror.driver.read.base import RAW_NAMES, Batch, ChangesLost, Committed, Lag
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.tables.delta import configuration, path_of, quoted, snapshot
 from lakemirror.driver.tables.mirror import (
@@ -76,12 +75,13 @@ _LOST: Final = re.compile(
     r"|DELTA_LOG_FILE_NOT_FOUND"
 )
 _NO_FILE: Final = re.compile(r"FileNotFound|FAILED_READ_FILE.FILE_NOT_EXIST")
+_AUTHORITY: Final = re.compile(r"^[A-Za-z][\w+.-]*:(//[^/]*)?")
+"""What comes before the path in a URI. ``urlsplit`` would also cut off what follows a # in the path."""
 _NOT_COMPUTED: Final = re.compile(r"DELTA_CHANGELOG_\w+")
-_ANEW: Final = "Give spec.spark.resetToken a new value, so that the whole table is read anew"
 _HASH_BITS: Final = 32
 
 
-class FeedLost(PipelineStopped):
+class FeedLost(ChangesLost):
     """The feed does not have the next changes, or belongs to another table."""
 
 
@@ -222,7 +222,11 @@ class ChangeFeed:
             if before.table_id != table_id:
                 raise FeedLost(
                     f"{self._place} was deleted and made again since version {before.until} was read: its "
-                    f"changes do not follow those that were applied. {_ANEW}"
+                    f"changes do not follow those that were applied. {self._anew}. Its versions count from 0 "
+                    "again, so in the same edit add an epoch to spec.ordering.epochs (1, or the next one): "
+                    f'{{epoch: 1, from: {{{self.name}: {{"0": 0}}}}}}. Otherwise rows of the mirror stay as '
+                    "they are until the versions are higher than before. Rows that the table no longer has "
+                    "stay in the mirror: `lakemirror reload` removes them"
                 )
             first = before.until + 1
         if first > latest:
@@ -295,7 +299,8 @@ class ChangeFeed:
         self._storage.write_text(
             f"{_COMMITS}/{number}.json", json.dumps({"committedAt": iso(datetime.now(UTC))}) + "\n"
         )
-        for folder in (_COMMITS, _OFFSETS):
+        # A batch without its commit would be applied again: the commit goes last.
+        for folder in (_OFFSETS, _COMMITS):
             for old in numbered(self._storage, folder):
                 if old < number:
                     self._storage.delete(f"{folder}/{old}.json")
@@ -433,6 +438,17 @@ class ChangeFeed:
     def _place(self) -> str:
         return self._source.table or self._source.path or ""
 
+    @property
+    def _anew(self) -> str:
+        """Return what to do so that a new checkpoint reads the whole table, as it does without a start."""
+        starts = {
+            "startingVersion": self._source.starting_version,
+            "startingTimestamp": self._source.starting_timestamp,
+        }
+        given = next((name for name, start in starts.items() if start is not None), None)
+        without = f"Take {given} out of spec.source.changeFeed and give" if given else "Give"
+        return f"{without} spec.spark.resetToken a new value, so that the whole table is read anew"
+
     def _table(self) -> DeltaTable:
         if self._source.table is not None:
             return DeltaTable.forName(self._spark, self._source.table)
@@ -455,19 +471,19 @@ class ChangeFeed:
         if "DELTA_MISSING_CHANGE_DATA" in str(error):
             return FeedLost(
                 f"{self._place} has no change feed for all of the {which}: ALTER TABLE ... SET TBLPROPERTIES "
-                f"(delta.enableChangeDataFeed = true) makes it keep one from then on. {_ANEW}, or set "
-                "source.changeFeed.startingVersion to the first version that has one"
+                f"(delta.enableChangeDataFeed = true) makes it keep one from then on. {self._anew}; or "
+                "give it a new value and let source.changeFeed.startingVersion be the first version with one"
             )
         if (found := _NOT_COMPUTED.search(str(error))) is not None:
             return FeedLost(
                 f"{self._place} keeps no change feed, and its changes of the {which} cannot be computed "
                 f"({found[0]}): ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true) makes "
-                f"it keep one from then on. {_ANEW}"
+                f"it keep one from then on. {self._anew}"
             )
         if _LOST.search(str(error)) or self._lacks_file(error):
             return FeedLost(
                 f"{self._place}: changes of the {which} were gone before they were read, most likely by "
-                f"VACUUM. {_ANEW}, and let VACUUM keep files for longer than this pipeline may be away"
+                f"VACUUM. {self._anew}, and let VACUUM keep files for longer than this pipeline may be away"
             )
         return None
 
@@ -479,7 +495,7 @@ class ChangeFeed:
             place = path_of(self._table())
         except PySparkException:  # the table does not exist either
             return True
-        return urlsplit(place).path in str(error)
+        return _AUTHORITY.sub("", place) in str(error)
 
 
 def _keeps_feed(properties: Mapping[str, str]) -> bool:

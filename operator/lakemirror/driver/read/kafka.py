@@ -28,9 +28,9 @@ from lakemirror.api.source import FromTimestamp, KafkaSource, Source
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
-from lakemirror.driver.errors import LakemirrorError, NotAnswered, PipelineStopped, cause_of
+from lakemirror.driver.errors import LakemirrorError, NotAnswered, cause_of
 from lakemirror.driver.read import brokers, compaction
-from lakemirror.driver.read.base import Batch, Committed, Lag
+from lakemirror.driver.read.base import Batch, ChangesLost, Committed, Lag
 from lakemirror.driver.read.kafka_admin import KafkaAdmin, TopicsForbidden, named
 from lakemirror.driver.read.login import client_options
 from lakemirror.driver.read.offset_log import SPARK_FOLDER, OffsetLog, Offsets
@@ -45,7 +45,7 @@ _RECORDS_PER_TASK = 10_000
 _TASKS_PER_CORE = 2
 
 
-class SourceLost(PipelineStopped):
+class SourceLost(ChangesLost):
     """Records were lost from Kafka before they were read, or a topic is not the one that was read before."""
 
 
@@ -167,7 +167,8 @@ class KafkaFeed:
         """Check the topics, and remember those that exist.
 
         Returns whether Spark would report a loss where there is none. This is the case if topics that were
-        read are gone with nothing left in them, or if other topics are new here and no longer begin at 0.
+        read are gone with nothing left in them or are no longer wanted, or if other topics are new here and
+        no longer begin at 0.
 
         Raises SourceLost if records were lost or a topic is not the same one as before, and TopicsForbidden
         if that cannot be determined because topics may not be seen or read.
@@ -187,7 +188,11 @@ class KafkaFeed:
         for topic, remembered in known.items():
             if topic in ids and remembered["id"] != ids[topic]:
                 raise SourceLost(_made_again_text(topic, remembered["id"], ids[topic]))
-        gone = [topic for topic in position if topic not in ids]
+        wanted = self._wanted()
+        dropped = [topic for topic in position if not wanted(topic)]
+        for topic in dropped:
+            self._warn_once(f"topic {topic} is no longer read: spec.source.kafka does not name it any more")
+        gone = [topic for topic in position if wanted(topic) and topic not in ids]
         for topic in gone:
             seen = known.get(topic, {}).get("ends", {})
             unread = {p: (at, seen[str(p)]) for p, at in position[topic].items() if at < seen.get(str(p), at)}
@@ -210,11 +215,11 @@ class KafkaFeed:
             }
             for topic in ids
         }
-        kept = {topic: known[topic] for topic in gone if topic in known}
+        kept = {topic: known[topic] for topic in (*gone, *dropped) if topic in known}
         if {**found, **kept} != known:
             text = json.dumps({"topics": {**found, **kept}}, indent=2, sort_keys=True)
             self._storage.write_text(_TOPICS, text + "\n")
-        return bool(gone or late)
+        return bool(gone or dropped or late)
 
     def _warn_of_compaction(self, followed: Mapping[str, Any], position: Offsets, ends: Offsets) -> None:
         """Warn about topics whose deletes may be gone before they are read.

@@ -8,6 +8,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakemirror.driver.errors import NotAnswered, cause_of, stops_pipeline
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit
 from lakemirror.driver.record.audit import AuditHistory
@@ -68,12 +69,22 @@ class Batches:
     def collect_tombstones(self, *, caught_up: bool) -> None:
         """Delete tombstones that no event can need any more.
 
-        ``caught_up`` says that the source has no more events.
+        ``caught_up`` says that the source has no more events. A failure is only reported: the batches before
+        it are applied and counted, and tombstones do no harm until they are collected later.
         """
-        # Not while old events are being read again: they would arrive after their tombstones are gone.
-        if self._run.announcer.progress.batches and self.turns.alone:
-            self.turns.first.collect_tombstones(caught_up=caught_up)
         self._collected = time.monotonic()
+        announcer = self._run.announcer
+        # Not while old events are being read again: they would arrive after their tombstones are gone.
+        if not announcer.progress.batches or not self.turns.alone:
+            return
+        try:
+            self.turns.first.collect_tombstones(caught_up=caught_up)
+        except Exception as error:
+            if not isinstance(error, NotAnswered) and stops_pipeline(error, self._run.session):
+                raise
+            announcer.warn(
+                f"tombstones could not be collected, which is tried again later: {cause_of(error)}"
+            )
 
     def _history(self, session: SparkSession) -> AuditHistory:
         return audit.history(session, self._run.pipeline.spec.checkpoint)

@@ -8,9 +8,10 @@ from contextlib import closing
 from functools import partial
 
 from lakemirror.api import CdcPipeline
+from lakemirror.api.source import Source
 from lakemirror.driver.checkpoint import tokens
-from lakemirror.driver.checkpoint.storage import open_storage
-from lakemirror.driver.read.base import Feed
+from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.read.base import ChangesLost, Feed
 from lakemirror.driver.read.files.waiting import InputIncomplete
 from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.batches import Batches
@@ -49,8 +50,7 @@ class Rereading:
 
         self._run.announcer.tell(Resync(self._tables, done=False))
         self._await_source(stopping)
-        self._read_all(stopping)
-        if not stopping():
+        if self._read_all(stopping) and not stopping():
             self._finish()
 
     def _await_source(self, stopping: Callable[[], bool]) -> None:
@@ -58,21 +58,36 @@ class Rereading:
         while not stopping() and (source.lost or source.said.reached_at is None):
             pause(LOOK_SECONDS, stopping)
 
-    def _read_all(self, stopping: Callable[[], bool]) -> None:
+    def _read_all(self, stopping: Callable[[], bool]) -> bool:
+        """Return whether all that the source has was read.
+
+        If part of it went before it was read, the source itself goes on, and the tables are read again from
+        the beginning at the next start.
+        """
         beginning = self._retries.reading(self._feed.from_its_beginning, stopping)
         if beginning is None:
-            return
+            return False
+        run, place = self._run, tokens.resync_folder(self._wanted)
+        try:
+            self._read(beginning, run.storage.below(place), stopping)
+        except InputIncomplete as error:  # the feed itself reads these files once they are complete
+            run.announcer.warn(str(error))
+        except ChangesLost as error:
+            run.storage.delete_folder(place)
+            run.announcer.warn(
+                f"{self._tables} could not be read again, which is tried at the driver's next start: {error}"
+            )
+            return False
+        return True
+
+    def _read(self, beginning: Source, folder: Storage, stopping: Callable[[], bool]) -> None:
         run = self._run
-        folder = open_storage(f"{run.storage.uri}/{tokens.resync_folder(self._wanted)}", run.session)
         with closing(run.feeds.open(beginning, folder, rereads=self._feed)) as feed:
             history = audit.history(run.session, run.pipeline.spec.checkpoint)
             applier = run.make_applier(_only(run.pipeline, self._wanted), feed.query_id, history)
             apply = partial(self._batches.apply, applier=applier)
             with self._batches.turns.shared_with(applier):
-                try:
-                    self._retries.reading(lambda: feed.run(apply, once=True, stopping=stopping), stopping)
-                except InputIncomplete as error:  # the feed itself reads these files once they are complete
-                    run.announcer.warn(str(error))
+                self._retries.reading(lambda: feed.run(apply, once=True, stopping=stopping), stopping)
 
     def _finish(self) -> None:
         announcer = self._run.announcer

@@ -18,9 +18,14 @@ _TAKEN = (".", "..", "_delta_log", "_files", "_tombstones")
 """Folder names with a meaning to file systems, Delta (`DeltaTableUtils.findDeltaTableRoot`) or mirrors."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableName:
-    """A source table as its envelope names it. ``schema`` is None if the source has none."""
+    """A source table as its envelope names it. ``schema`` is None if the source has none.
+
+    Names are equal if they are shown as the same text, which is what identifies a table in manifests, mirrors
+    and the audit. A record may call the database what another record of the table calls the schema: a topic
+    does not tell what its parts are.
+    """
 
     database: str | None
     schema: str | None
@@ -28,7 +33,25 @@ class TableName:
 
     def __str__(self) -> str:
         """The parts, joined by dots. A part that contains a dot or a quote is in double quotes."""
-        return ".".join(_shown(part) for part in (self.database, self.schema, self.table) if part)
+        return ".".join(map(_shown, self.parts))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TableName) and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that there are; an empty part is none."""
+        return tuple(part for part in (self.database, self.schema, self.table) if part)
+
+    def spellings(self) -> list[TableName]:
+        """Return all names that equal this one, the one with a database first."""
+        *above, table = self.parts
+        if len(above) != 1:
+            return [self]
+        return [TableName(above[0], None, table), TableName(None, above[0], table)]
 
 
 def _shown(part: str) -> str:

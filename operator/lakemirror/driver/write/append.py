@@ -15,7 +15,7 @@ from lakemirror.driver.tables.columns import S, T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.write.own import Own
-from lakemirror.driver.write.writer import Written
+from lakemirror.driver.write.writer import Written, merged
 
 
 def append(
@@ -60,6 +60,4 @@ def append(
         .merge(once.alias("s"), same)
         .whenNotMatchedInsert(values=inserts)
     )
-    counts = result.execute().first()
-    assert counts is not None
-    return Written(counts["num_inserted_rows"], 0, 0)
+    return merged(result, mirror.location)

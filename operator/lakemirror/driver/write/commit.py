@@ -100,11 +100,14 @@ def already(
 ) -> TableResult:
     """Return ``result``, completed with what the batch did when it was applied to this table before.
 
-    Raises BatchMismatch if that was a different batch with the same number.
+    Raises BatchMismatch if that was a different batch with the same number. If the mirror's history no longer
+    goes back to the commit, all that is known is that the records had arrived before.
     """
     batch, done = transaction.batch, writers.done(transaction)
     if done is None:
-        return replace(result, version=table.mirror.version)
+        _require_newest(table, transaction)
+        known = result.counts.duplicates + result.counts.unaccounted
+        return replace(result.counted(duplicates=known), version=table.mirror.version)
     extent = done.note.get("extent")
     if extent != json.loads(json.dumps(batch.extent)):
         raise BatchMismatch(
@@ -116,3 +119,15 @@ def already(
     if plan.mode == "scd2":
         told = history(table, plan, reduced, batch.batch_id, before)
     return counted(table, plan, reduced, result, done.rows, before=before, after=done.version, told=told)
+
+
+def _require_newest(table: MirroredTable, transaction: Transaction) -> None:
+    """Raise BatchMismatch if the mirror has later batches than this one, which its history does not have."""
+    app_id, batch = transaction.app_id, transaction.batch
+    newest = table.mirror.applied(app_id if table.shard is None else f"{app_id}/{table.shard}")
+    if newest is not None and newest > batch.batch_id:
+        raise BatchMismatch(
+            f"table {table.name} has batch {newest} already, but its history does not have batch "
+            f"{batch.batch_id}. The checkpoint is older than {table.mirror.location}: restore the newest "
+            "one, or start with a new one."
+        )

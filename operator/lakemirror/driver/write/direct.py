@@ -144,8 +144,6 @@ class DirectWriter:
         if self._log is None:
             self._log = TableLog(states.sparkSession, self._mirror.required_path)
         attempt = self._log.begin(transaction)
-        if attempt is None:
-            return Written()
         files = attempt.files_within(changes.bounds)
         if files and rewrite.is_little(files.values(), changes):
             return _rewrite(attempt, files, states, changes, first)

@@ -20,7 +20,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.checkpoint.storage import file_system
-from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.errors import CommittedBefore, LakemirrorError
 from lakemirror.driver.java import java_class
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.tables import delta
@@ -148,10 +148,10 @@ class TableLog:
         self._known: DataFiles | None = None
         self._done: int | None = None
 
-    def begin(self, transaction: Transaction) -> Attempt | None:
+    def begin(self, transaction: Transaction) -> Attempt:
         """Start a transaction that fails if somebody else changes the table in the meantime.
 
-        Returns None if the batch was already committed.
+        Raises CommittedBefore if the log has a batch with this number.
         """
         started = self._log.startTransaction()
         snapshot = started.snapshot()
@@ -160,7 +160,8 @@ class TableLog:
             self._known = DataFiles(version, {self._hash(each): each for each in _files(snapshot)})
             self._done = applied_at(snapshot, transaction.app_id)
         if self._done is not None and self._done >= transaction.batch.batch_id:
-            return None
+            number = transaction.batch.batch_id
+            raise CommittedBefore(f"{self._base.toString()} has batch {number} already")
         started.readWholeTable()
         return Attempt(self, transaction, started, snapshot, self._known)
 

@@ -13,7 +13,7 @@ from lakemirror.driver.reduce.changes import Changes
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import Mirror
-from lakemirror.driver.write.writer import Transaction, Written
+from lakemirror.driver.write.writer import Transaction, Written, merged
 
 
 class MergeWriter:
@@ -52,9 +52,7 @@ class MergeWriter:
                 if each.values is None
                 else builder.whenNotMatchedBySourceUpdate(each.when, _quote(each.values))
             )
-        counts = builder.execute().first()
-        assert counts is not None
-        return Written(counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
+        return merged(builder, self._mirror.location)
 
 
 def _quote(values: Mapping[str, Column]) -> dict[str, str | Column]:

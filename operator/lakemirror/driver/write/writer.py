@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame, SparkSession
 
+from lakemirror.driver.errors import CommittedBefore
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.changes import Changes
@@ -43,6 +45,18 @@ class Written:
     deleted: int = 0
     outcomes: Mapping[str, int] | None = field(default=None, compare=False)
     """The outcomes of the records, if the commit stores them (`Transaction.outcomes`)."""
+
+
+def merged(builder: DeltaMergeBuilder, location: object) -> Written:
+    """Carry out a MERGE into the mirror at ``location``.
+
+    Raises CommittedBefore if its log has the batch of the session's transaction. Then Delta does nothing and
+    returns no numbers.
+    """
+    counts = builder.execute().first()
+    if counts is None:
+        raise CommittedBefore(f"{location} has the batch already")
+    return Written(counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
 
 
 @dataclass(frozen=True)

@@ -69,17 +69,30 @@ class DeltaWriters:
         return None
 
     def _notes(self) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, str]]]:
-        """Return the commits that have a note, the newest first: version, note and Delta's metrics."""
+        """Return the commits that have a note like ours, the newest first.
+
+        Each is its version, its note and Delta's metrics.
+        """
         limit, seen = _FIRST_LOOK, 0
         while True:
             commits = self._mirror.delta().history(limit)
             rows = commits.select("version", "userMetadata", "operationMetrics").collect()
             for row in rows[seen:]:
-                if row["userMetadata"] is not None:
-                    yield int(row["version"]), json.loads(row["userMetadata"]), row["operationMetrics"] or {}
+                note = _note(row["userMetadata"])
+                if note is not None:
+                    yield int(row["version"]), note, row["operationMetrics"] or {}
             if len(rows) < limit:
                 return
             limit, seen = limit * _FURTHER, len(rows)
+
+
+def _note(text: str | None) -> Mapping[str, Any] | None:
+    """Return a commit's note, or None if it has none or one that somebody else wrote in another form."""
+    try:
+        note = json.loads(text or "null")
+    except ValueError:
+        return None
+    return note if isinstance(note, dict) else None
 
 
 def _said(note: Mapping[str, Any], metrics: Mapping[str, str]) -> Written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -310,6 +311,16 @@ FLAT: list[Case] = [
 
 def test_flat_records_of_debezium(spark: SparkSession) -> None:
     check(spark, classifier(Envelope(format="debezium-flat")), FLAT)
+
+
+@pytest.mark.parametrize("by", ["auto", "lsn", "offset", "timestamp"])
+def test_a_change_is_unanchored_only_where_its_position_counts(by: str, spark: SparkSession) -> None:
+    wanted: Event = {"unanchored": by in ("auto", "lsn")}
+    flat = '{"id":1,"__op":"c","__lsn":5,"__source_ts_ms":5}'
+    check(spark, classifier(Envelope(format="debezium-flat"), by), [("flat", KEY, flat, wanted)])
+    source = '{"connector":"postgresql","db":"d","schema":"s","table":"t","lsn":7,"ts_ms":5,"sequence":%s}'
+    plain = f'{{"op":"c","after":{{"id":1}},"source":{source % json.dumps(json.dumps([None, "7"]))}}}'
+    check(spark, classifier(Envelope(), by), [("plain", KEY, plain, wanted)])
 
 
 def test_heartbeats_and_tables_are_told_by_their_topics(spark: SparkSession) -> None:

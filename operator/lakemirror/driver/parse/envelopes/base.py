@@ -44,7 +44,7 @@ of such a change, and the delete with ``new_key_text`` is the other half.
 before image has all columns regardless of the table's replica identity.
 ``stream``, ``server`` and ``source_time`` (microseconds) show where positions start again
 (`lakemirror.driver.profile.rewinds`); an event without ``stream`` says nothing about that.
-``raw_*`` are set for bad records only.
+``raw_*`` are set for bad records only. A bad record without ``op`` may have a guess for a table.
 """
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"

@@ -119,7 +119,7 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
         F.when(F.col("b.op") != Op.UPDATE, header("__debezium.oldkey")).alias("old_key_text"),
         *map(F.col, schemas),
         F.when(change, seq).alias("seq"),
-        F.coalesce(change & unanchored(source, snapshot), F.lit(False)).alias("unanchored"),
+        F.coalesce(change & unanchored(source, snapshot, ordering.by), F.lit(False)).alias("unanchored"),
         F.coalesce(may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
         (F.coalesce(F.col("b.source.connector"), F.lit("")) != "postgresql").alias("full_before"),
         F.timestamp_micros(source_micros(source, F.col("b.ts_ms"))).alias("event_time"),

@@ -239,7 +239,7 @@ class DebeziumFlat(Classifier):
         row = F.when(op != Op.DELETE, body)
         return event(
             **{part: F.col("name")[part] for part in ("database", "schema", "table")},
-            op=op,
+            op=F.when((F.col("kind") != "bad") | ~_is_guessed(), op),
             key_text=F.col("key_text"),
             row_text=row,
             # A flat record does not show its row's former key: without a key of its own, it changes none.
@@ -250,7 +250,7 @@ class DebeziumFlat(Classifier):
                 name: F.col(name) for name in ("schema_text", "schema_id", "key_schema_text", "key_schema_id")
             },
             seq=F.when(change, seq),
-            unanchored=F.coalesce(change & unanchored(source, snapshot), F.lit(False)),
+            unanchored=F.coalesce(change & unanchored(source, snapshot, by), F.lit(False)),
             gaps=F.coalesce(may_have_gaps(row), F.lit(False)),
             full_before=F.coalesce(source["connector"] != "postgresql", F.lit(False)) | F.col("key").isNull(),
             event_time=F.timestamp_micros(source_micros(source, F.col("clock"))),
@@ -351,6 +351,17 @@ def _name() -> Column:
     }
     table = F.coalesce(given["table"], by_topic["table"])
     return F.struct(*[each.alias(part) for part, each in parts.items()], table.alias("table"))
+
+
+def _is_guessed() -> Column:
+    """Return whether a bad record's table may be wrong, because what it says could not be read (BOOLEAN).
+
+    The topic then names the table, although other records of the topic may name it otherwise.
+    """
+    misfits = F.col("m._corrupt").isNotNull() | F.col("h._corrupt").isNotNull()
+    plain = F.col("value").isNull() | (is_object(F.col("body")) & ~_has("op", "source"))
+    read = F.col("problem").isNull() & ~misfits & plain & ~(F.col("value_fails") & F.col("value").isNotNull())
+    return F.col("s.table").isNull() & ~F.coalesce(read, F.lit(False))
 
 
 def _source() -> Column:

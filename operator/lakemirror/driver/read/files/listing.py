@@ -13,6 +13,8 @@ from lakemirror.driver.checkpoint.storage import Entry, Storage, file_system, op
 from lakemirror.driver.errors import LakemirrorError
 
 _PATTERN: Final = re.compile(r"[*?\[]")
+_IN_BRACES: Final = re.compile(r"\[[^\]]+\]|[{},]")
+"""What matters in a path with braces. A set of characters is taken whole: its braces stand for themselves."""
 
 
 class InputMissing(LakemirrorError):
@@ -27,10 +29,13 @@ class Inputs:
 
     def __init__(self, path: str, spark: SparkSession, suffixes: tuple[str, ...]) -> None:
         self._path, self._spark, self._suffixes = path.rstrip("/") or "/", spark, suffixes
-        parent, _, self._last = self._path.rpartition("/")
-        self._parent_path = parent or ("/" if path.startswith("/") else ".")
-        self._many = _is_pattern(parent)
-        root = _without_patterns(parent) if self._many else self._parent_path
+        self._lasts: dict[str, list[str]] = {}
+        """The last parts of the path by their parent folder: several if the path has braces."""
+        for each in alternatives(self._path):
+            parent, _, last = each.rpartition("/")
+            self._lasts.setdefault(parent or ("/" if path.startswith("/") else "."), []).append(last)
+        self._many = len(self._lasts) > 1 or any(map(_is_pattern, self._lasts))
+        root = _without_patterns(self._path) if self._many else next(iter(self._lasts))
         self._parent = open_storage(root, spark)
         self._folder = open_storage(self._path, spark) if not _is_pattern(self._path) else None
 
@@ -44,39 +49,39 @@ class Inputs:
             return [e for e in folder.list() if e.name.endswith(self._suffixes) and not _is_hidden(e.name)]
         if self._many:
             return self._in_folders()
-        if _is_hidden(self._last) and not _is_pattern(self._last):
+        [lasts] = self._lasts.values()
+        if self._folder is not None and _is_hidden(lasts[0]):
             raise InputMissing(
                 f"spec.source.files.path: {self._path} is a hidden file, which Spark does not read: give it "
                 "a name that does not begin with _ or . nor end with ._COPYING_"
             )
-        found = [entry for entry in self._parent.list() if self._matches(entry)]
-        if not found and not (_is_pattern(self._last) and self._parent.is_folder("")):
+        found = [entry for entry in self._parent.list() if _matches(entry, lasts)]
+        if not found and (self._folder is not None or not self._parent.is_folder("")):
             raise InputMissing(f"spec.source.files.path: there is no file or directory {self._path}")
         return found
-
-    def _matches(self, entry: Entry) -> bool:
-        return fnmatch.fnmatchcase(entry.name, self._last) and not _is_hidden(entry.name)
 
     def _in_folders(self) -> list[Entry]:
         if not self._parent.is_folder(""):
             raise InputMissing(f"spec.source.files.path: there is no directory {self._parent.uri}")
-        found = [
-            Entry(f"{folder}/{entry.name}", entry.size, entry.mtime)
-            for folder in self._folders()
+        found = {
+            name: Entry(name, entry.size, entry.mtime)
+            for parent, lasts in self._lasts.items()
+            for folder in self._folders(parent)
             for entry in self._parent.list(folder)
-            if self._matches(entry)
-        ]
-        return sorted(found, key=lambda entry: entry.name)
+            if _matches(entry, lasts)
+            for name in [f"{folder}/{entry.name}".lstrip("/")]
+        }
+        return [found[name] for name in sorted(found)]
 
-    def _folders(self) -> Sequence[str]:
-        """Return the matching folders, relative to the root of the file names."""
-        files, pattern = file_system(self._spark, self._parent_path)
+    def _folders(self, parent: str) -> Sequence[str]:
+        """Return the folders that match ``parent``, relative to the root of the file names."""
+        files, pattern = file_system(self._spark, parent)
         _, root = file_system(self._spark, self._parent.uri)
-        base = f"{files.makeQualified(root).toUri().getPath().rstrip('/')}/"
+        base = files.makeQualified(root).toUri().getPath().rstrip("/")
         found = files.globStatus(pattern) or ()
         folders = [each.getPath().toUri().getPath() for each in found if each.isDirectory()]
-        names = [folder.removeprefix(base) for folder in folders]
-        return [name for name in names if not any(part[0] in "_." for part in name.split("/"))]
+        names = [folder.removeprefix(base).strip("/") for folder in folders]
+        return [name for name in names if not any(part[:1] in ("_", ".") for part in name.split("/"))]
 
     def sha256(self, name: str, first: int) -> str:
         """Return the SHA-256 of a file's ``first`` bytes."""
@@ -97,7 +102,9 @@ class Inputs:
         folder.
         """
         if self._many:
-            return name.rpartition("/")[0].replace("/", ".")
+            folders = name.rpartition("/")[0].replace("/", ".")
+            if folders:
+                return folders
         return self.storage().uri.rstrip("/").rpartition("/")[2]
 
     def _as_folder(self) -> Storage | None:
@@ -118,12 +125,39 @@ def _is_hidden(name: str) -> bool:
     return name[:1] in ("_", ".") or name.endswith("._COPYING_")
 
 
+def alternatives(path: str) -> list[str]:
+    """Return what a path with braces stands for: ``{a,b{1,2}}`` for ``a``, ``b1`` and ``b2``.
+
+    A brace without its counterpart stands for itself.
+    """
+    starts: list[int] = []
+    commas: list[list[int]] = []
+    for token in _IN_BRACES.finditer(path):
+        if token[0] == "{":
+            starts.append(token.start())
+            commas.append([])
+        elif token[0] == "," and commas:
+            commas[-1].append(token.start())
+        elif token[0] == "}" and starts:
+            start, ends = starts.pop(), [*commas.pop(), token.start()]
+            begins = [start + 1, *[end + 1 for end in ends[:-1]]]
+            before, after = path[:start], path[token.end() :]
+            parts = [path[begin:end] for begin, end in zip(begins, ends, strict=True)]
+            return list(dict.fromkeys(each for part in parts for each in alternatives(before + part + after)))
+    return [path]
+
+
+def _matches(entry: Entry, patterns: Sequence[str]) -> bool:
+    found = any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in patterns)
+    return found and not _is_hidden(entry.name)
+
+
 def _is_pattern(text: str) -> bool:
-    return _PATTERN.search(text) is not None
+    return _PATTERN.search(text) is not None or alternatives(text) != [text]
 
 
-def _without_patterns(folder: str) -> str:
+def _without_patterns(path: str) -> str:
     """Return the part of the path before the first folder that is a pattern."""
-    parts = folder.split("/")
-    first = next(number for number, part in enumerate(parts) if _is_pattern(part))
-    return "/".join(parts[:first]) or ("/" if folder.startswith("/") else ".")
+    return re.split(r"[*?\[{]", path, maxsplit=1)[0].rpartition("/")[0] or (
+        "/" if path.startswith("/") else "."
+    )
