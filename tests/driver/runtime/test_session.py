@@ -172,7 +172,7 @@ def test_jars_of_object_stores_come_where_they_are_asked_for(
 
 def test_jars_of_a_store_that_is_not_known_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(jars.OBJECT_STORES, "s3,swift")
-    with pytest.raises(jars.JarsUnavailable, match="swift is no object store: give s3, azure, gcs"):
+    with pytest.raises(jars.JarsUnavailable, match="swift is not an object store: give s3, azure, gcs"):
         jars.spark_conf()
 
 
