@@ -97,6 +97,20 @@ def test_a_batch_that_is_done_again_does_not_conflict_with_itself(
     assert sorted((row["id"], row["v"]) for row in current.collect()) == [(1, 3), (2, 2)]
 
 
+def die_before_the_batch_is_marked_done(mirroring: Mirroring, spark: SparkSession) -> None:
+    faults.arm("before-checkpoint-commit")
+    with pytest.raises(faults.InjectedCrash):
+        mirroring.run(spark)
+
+
+def go_back_to_the_first_batch(mirroring: Mirroring, copy: Path) -> None:
+    """Restore the checkpoint from a copy, and take all input away but the first file."""
+    shutil.rmtree(mirroring.checkpoint)
+    shutil.copytree(copy, mirroring.checkpoint)
+    for file in sorted(mirroring.input.iterdir())[1:]:
+        file.unlink()
+
+
 def test_a_batch_that_is_done_again_is_found_behind_the_commits_of_others(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,9 +121,7 @@ def test_a_batch_that_is_done_again_is_found_behind_the_commits_of_others(
     mirroring = Mirroring(tmp_path).deliver(
         [[*shop.create(items, id=1, v=1), *shop.create(items, id=2, v=2)]]
     )
-    faults.arm("before-checkpoint-commit")
-    with pytest.raises(faults.InjectedCrash):
-        mirroring.run(spark)
+    die_before_the_batch_is_marked_done(mirroring, spark)
     mirror = mirroring.path("demo", "public", "items")
     for number in range(5):
         spark.sql(f"ALTER TABLE delta.`{mirror}` SET TBLPROPERTIES (number = '{number}')")
@@ -126,9 +138,7 @@ def test_a_batch_that_is_done_again_is_found_behind_the_notes_of_others(
     """Somebody's own commits may have a note of any kind."""
     mirroring, items = Mirroring(tmp_path), table("items", V)
     mirroring.deliver([Shop().create(items, id=1, v=1)])
-    faults.arm("before-checkpoint-commit")
-    with pytest.raises(faults.InjectedCrash):
-        mirroring.run(spark)
+    die_before_the_batch_is_marked_done(mirroring, spark)
     setting = "spark.databricks.delta.commitInfo.userMetadata"
     mirror = mirroring.path("demo", "public", "items")
     spark.conf.set(setting, note)
@@ -147,9 +157,7 @@ def test_a_batch_that_is_done_again_need_not_be_in_the_history_any_more(
     """The log says that the mirror has the batch, but Delta keeps its history for a limited time."""
     mirroring, items = Mirroring(tmp_path), table("items", V)
     mirroring.deliver([Shop().create(items, id=1, v=1)])
-    faults.arm("before-checkpoint-commit")
-    with pytest.raises(faults.InjectedCrash):
-        mirroring.run(spark)
+    die_before_the_batch_is_marked_done(mirroring, spark)
     monkeypatch.setattr(writers.DeltaWriters, "done", lambda *_: None)
     summary = mirroring.run(spark)
     assert summary.tables["demo.public.items"].error is None
@@ -169,10 +177,7 @@ def test_other_input_under_the_number_of_a_batch_that_is_done_is_not_skipped(
     shutil.copytree(mirroring.checkpoint, tmp_path / "copy")
     mirroring.deliver([shop.create(items, id=2, v=2), shop.create(items, id=3, v=3)]).run(spark)
 
-    shutil.rmtree(mirroring.checkpoint)
-    shutil.copytree(tmp_path / "copy", mirroring.checkpoint)
-    for file in sorted(mirroring.input.iterdir())[1:]:
-        file.unlink()
+    go_back_to_the_first_batch(mirroring, tmp_path / "copy")
     mirroring.deliver([shop.create(others, id=1, v=1), shop.create(items, id=9, v=9)])
     spark.conf.set(writers.SETTING, writer)
     try:
@@ -190,10 +195,7 @@ def test_a_checkpoint_that_is_older_than_the_mirror_is_told(spark: SparkSession,
     shutil.copytree(mirroring.checkpoint, tmp_path / "copy")
     mirroring.deliver([shop.create(others, id=1, v=1), shop.create(items, id=2, v=2)]).run(spark)
 
-    shutil.rmtree(mirroring.checkpoint)
-    shutil.copytree(tmp_path / "copy", mirroring.checkpoint)
-    for file in sorted(mirroring.input.iterdir())[1:]:
-        file.unlink()
+    go_back_to_the_first_batch(mirroring, tmp_path / "copy")
     mirroring.deliver([shop.create(items, id=9, v=9)])
     with pytest.raises(BatchMismatch, match="restore the newest one"):
         mirroring.run(spark)
