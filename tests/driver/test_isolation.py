@@ -157,6 +157,7 @@ def test_a_target_that_another_pipeline_makes_at_the_same_time(
     [
         ("/lake/public/t", "file:///lake//public/T/"),
         ("s3a://lake/a.b/c", "s3a://lake/A.b/c/"),
+        ("s3a://lake/a", "s3://lake/./a"),
         ("lake.public.t", "LAKE.public.T"),
     ],
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from threading import Lock, RLock
 
+from lakemirror.api.object_stores import one_spelling
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.tables.names import Location
 
@@ -87,6 +87,4 @@ def canonical(target: str) -> str:
 
     Catalogs and some file systems ignore case.
     """
-    path = re.sub(r"^file:/*(?=/)", "", target)
-    scheme, separator, rest = path.rpartition("://")
-    return (scheme + separator + re.sub(r"/+", "/", rest).rstrip("/")).lower()
+    return one_spelling(target).lower()
