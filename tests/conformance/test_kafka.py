@@ -47,7 +47,7 @@ def test_a_capture_from_kafka_with_a_topic_that_comes_later(
     assert (again.batches, again.lag.records, mirroring.versions()) == (0, 0, versions)
 
 
-def test_a_table_that_was_parked_is_read_againfrom_kafka(
+def test_a_table_that_was_parked_is_read_again_from_kafka(
     spark: SparkSession, kafka: Broker, tmp_path: Path
 ) -> None:
     prefix = f"shop-{uuid.uuid4().hex[:8]}."

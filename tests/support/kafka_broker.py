@@ -81,7 +81,8 @@ class Broker:
     @property
     def _sending(self) -> Producer:
         if self._producer is None:
-            self._producer = Producer({**self._client, "linger.ms": 5})
+            # Without idempotence, a retry puts records behind later ones of their partition.
+            self._producer = Producer({**self._client, "linger.ms": 5, "enable.idempotence": True})
         return self._producer
 
     @property
