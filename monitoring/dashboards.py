@@ -42,7 +42,7 @@ def fleet() -> Dashboard:
     up = f'lakemirror_pipeline_condition{{type="Ready", status="True", {of}}}'
     per, each = "by (namespace, pipeline)", "{{namespace}}/{{pipeline}}"
     waited = "time() - max(lakemirror_operator_heartbeat_timestamp_seconds)"
-    made = _dashboard("Lakemirror / Fleet", FLEET, "All pipelines: which are well, and which are not.")
+    made = _dashboard("Lakemirror / Fleet", FLEET, "Health of all pipelines and of the operator.")
     made = made.with_variable(
         _variable("namespace", "label_values(lakemirror_pipeline_phase, namespace)")
         .multi(True)
@@ -58,8 +58,8 @@ def fleet() -> Dashboard:
             f'count(lakemirror_pipeline_condition{{type="Stalled", status="True", {of}}}) or vector(0)',
             bad=1,
         ),
-        _stat("Sources away", f"count(lakemirror_source_reachable{{{of}}} == 0) or vector(0)", bad=1),
-        _stat("Tables refused", f"sum(lakemirror_table_failed{{{of}}})", bad=1),
+        _stat("Unreachable sources", f"count(lakemirror_source_reachable{{{of}}} == 0) or vector(0)", bad=1),
+        _stat("Refused tables", f"sum(lakemirror_table_failed{{{of}}})", bad=1),
         _stat("Records in quarantine", f"sum(lakemirror_quarantined_open{{{of}}})", bad=1),
         _pipelines(of),
         _lines("Lag", {each: f"max {per} (lakemirror_lag_seconds{{{of}}})"}, "s"),
@@ -74,38 +74,38 @@ def fleet() -> Dashboard:
             stacked=True,
         ),
         _lines(
-            "Restarts of drivers within an hour",
+            "Driver restarts (last hour)",
             {each: f"increase(lakemirror_pipeline_driver_restarts_total{{{of}}}[1h])"},
         ),
         _lines(
-            "Passes of the operator",
+            "Operator passes",
             {"{{result}}": "sum by (result) (rate(lakemirror_operator_passes_total[$__rate_interval]))"},
             "ops",
         ),
         _lines(
-            "How long passes take",
+            "Operator pass duration",
             {
                 name: f"histogram_quantile({share}, sum by (le) "
                 "(rate(lakemirror_operator_pass_duration_seconds_bucket[$__rate_interval])))"
-                for name, share in (("median", 0.5), ("99 of 100", 0.99))
+                for name, share in (("median", 0.5), ("99th percentile", 0.99))
             },
             "s",
         ),
         _lines(
-            "The operator's queue",
+            "Operator queue and heartbeat",
             {
-                "pipelines that wait": "sum(lakemirror_operator_queue)",
-                "seconds since its last beat": waited,
-                "operators that act": "sum(lakemirror_operator_leader)",
+                "waiting pipelines": "sum(lakemirror_operator_queue)",
+                "seconds since last heartbeat": waited,
+                "active operators": "sum(lakemirror_operator_leader)",
             },
         ),
         _lines(
-            "Requests to the API server",
+            "API server requests",
             {"{{verb}}": "sum by (verb) (rate(lakemirror_operator_api_requests_total[$__rate_interval]))"},
             "reqps",
         ),
         _lines(
-            "Roll-out of the default image",
+            "Rollout of the default image",
             {"{{state}}": "sum by (state) (lakemirror_operator_rollout_pipelines)"},
         ),
     ]
@@ -115,7 +115,7 @@ def fleet() -> Dashboard:
 def pipeline() -> Dashboard:
     """Return the dashboard of one pipeline in depth."""
     of = 'namespace="$namespace", pipeline="$pipeline"'
-    made = _dashboard("Lakemirror / Pipeline", PIPELINE, "One pipeline: its lag, its batches and its tables.")
+    made = _dashboard("Lakemirror / Pipeline", PIPELINE, "Lag, batches and tables of one pipeline.")
     made = made.with_variable(_variable("namespace", "label_values(lakemirror_pipeline_phase, namespace)"))
     made = made.with_variable(
         _variable("pipeline", 'label_values(lakemirror_pipeline_phase{namespace="$namespace"}, pipeline)')
@@ -128,16 +128,16 @@ def pipeline() -> Dashboard:
     took = "lakemirror_batch_duration_seconds"
     panels = [
         _stat("Lag", f"max(lakemirror_lag_seconds{{{of}}})", unit="s", bad=900),
-        _stat("Records to apply", f"max(lakemirror_lag_records{{{of}}})"),
+        _stat("Unapplied records", f"max(lakemirror_lag_records{{{of}}})"),
         _stat("Source reachable", f"min(lakemirror_source_reachable{{{of}}})"),
-        _stat("Tables refused", f"sum(lakemirror_table_failed{{{of}}})", bad=1),
+        _stat("Refused tables", f"sum(lakemirror_table_failed{{{of}}})", bad=1),
         _stat("Records in quarantine", f"max(lakemirror_quarantined_open{{{of}}})", bad=1),
-        _stat("Records held", f"max(lakemirror_held{{{of}}})", bad=1),
+        _stat("Held records", f"max(lakemirror_held{{{of}}})", bad=1),
         _conditions(of),
         _lines("Lag in seconds", {"lag": f"max(lakemirror_lag_seconds{{{of}}})"}, "s"),
         _lines("Lag in records", {"records": f"max(lakemirror_lag_records{{{of}}})"}),
         _lines(
-            "What became of records",
+            "Record outcomes",
             {
                 name.replace("_", " "): f"sum(rate(lakemirror_{name}_total{{{of}}}[$__rate_interval]))"
                 for name in outcomes
@@ -146,14 +146,14 @@ def pipeline() -> Dashboard:
             stacked=True,
         ),
         _lines(
-            "Seconds per batch",
+            "Average batch duration",
             {
-                "seconds": f"sum(rate({took}_sum{{{of}}}[$__rate_interval]))"
+                "average": f"sum(rate({took}_sum{{{of}}}[$__rate_interval]))"
                 f" / (sum(rate({took}_count{{{of}}}[$__rate_interval])) > 0)"
             },
             "s",
         ),
-        _lines("Records applied, by table", {"{{table}}": rate("applied")}, "cps"),
+        _lines("Records applied by table", {"{{table}}": rate("applied")}, "cps"),
         _lines(
             "Rows changed",
             {
@@ -164,44 +164,47 @@ def pipeline() -> Dashboard:
             stacked=True,
         ),
         _lines(
-            "In quarantine, by table",
+            "Records in quarantine by table",
             {"{{table}}": f"max by (table) (lakemirror_table_quarantined_open{{{of}}})"},
         ),
-        _lines("Held, by table", {"{{table}}": f"max by (table) (lakemirror_table_held{{{of}}})"}),
+        _lines("Held records by table", {"{{table}}": f"max by (table) (lakemirror_table_held{{{of}}})"}),
         _lines(
-            "Expectations not met",
+            "Expectation violations (last hour)",
             {
                 "{{table}}: {{expectation}}": "sum by (table, expectation) "
                 f"(increase(lakemirror_table_expectation_violations_total{{{of}}}[1h]))"
             },
         ),
         _lines(
-            "Columns that drifted",
+            "Drifted columns",
             {"{{table}}": f"max by (table) (lakemirror_table_drifted_columns{{{of}}})"},
         ),
-        _lines("Tombstones", {"{{table}}": f"max by (table) (lakemirror_table_tombstones_retained{{{of}}})"}),
         _lines(
-            "Late after collection",
+            "Retained tombstones",
+            {"{{table}}": f"max by (table) (lakemirror_table_tombstones_retained{{{of}}})"},
+        ),
+        _lines(
+            "Records applied after tombstone collection (last hour)",
             {
                 "{{table}}": "sum by (table) "
                 f"(increase(lakemirror_table_late_after_collection_total{{{of}}}[1h]))"
             },
         ),
         _lines(
-            "Age of the newest change, by table",
+            "Age of the newest applied change by table",
             {"{{table}}": f"time() - max by (table) (lakemirror_table_last_event_timestamp_seconds{{{of}}})"},
             "s",
         ),
         _lines(
-            "Age of the position up to which all tables are complete",
+            "Age of the complete position by log",
             {"{{log}}": f"time() - max by (log) (lakemirror_complete_timestamp_seconds{{{of}}})"},
             "s",
         ),
         _lines(
-            "Restarts and failures of the driver",
+            "Driver restarts and failures",
             {
-                "restarts within an hour": f"increase(lakemirror_pipeline_driver_restarts_total{{{of}}}[1h])",
-                "failures in a row": f"lakemirror_pipeline_driver_consecutive_failures{{{of}}}",
+                "restarts (last hour)": f"increase(lakemirror_pipeline_driver_restarts_total{{{of}}}[1h])",
+                "consecutive failures": f"lakemirror_pipeline_driver_consecutive_failures{{{of}}}",
             },
         ),
     ]
@@ -305,10 +308,10 @@ def _pipelines(of: str) -> Builder[Panel]:
         "Ready": f"max by (namespace, pipeline) ({ready})"
         f" or max by (namespace, pipeline) (0 * lakemirror_pipeline_phase{{{of}}})",
         "Lag": f"max by (namespace, pipeline) (lakemirror_lag_seconds{{{of}}})",
-        "Records to apply": f"max by (namespace, pipeline) (lakemirror_lag_records{{{of}}})",
+        "Unapplied records": f"max by (namespace, pipeline) (lakemirror_lag_records{{{of}}})",
         "Tables": f"max by (namespace, pipeline) (lakemirror_tables{{{of}}})",
-        "Refused": f"sum by (namespace, pipeline) (lakemirror_table_failed{{{of}}})",
-        "In quarantine": f"max by (namespace, pipeline) (lakemirror_quarantined_open{{{of}}})",
+        "Refused tables": f"sum by (namespace, pipeline) (lakemirror_table_failed{{{of}}})",
+        "Records in quarantine": f"max by (namespace, pipeline) (lakemirror_quarantined_open{{{of}}})",
         "Restarts": f"max by (namespace, pipeline) (lakemirror_pipeline_driver_restarts_total{{{of}}})",
     }
     made = table.Panel().title("Pipelines").datasource(_SOURCE).height(9).span(_WIDTH)
@@ -319,7 +322,7 @@ def _pipelines(of: str) -> Builder[Panel]:
         made = made.with_target(_query(expression).instant().format(PromQueryFormat.TABLE).ref_id(ref))
     organized = {"excludeByName": {"Time": True}, "renameByName": renamed}
     link = {
-        "title": "Open the pipeline",
+        "title": "Open the pipeline's dashboard",
         "url": f"/d/{PIPELINE}?var-datasource=${{datasource}}"
         "&var-namespace=${__data.fields.Namespace}&var-pipeline=${__data.fields.Pipeline}",
     }

@@ -100,21 +100,21 @@ class Counts(Part):
     """
 
     records: Count = 0
-    """Records read: the sum of the outcomes, which are the counters from applied to refused."""
+    """Records read: the sum of all outcomes, from applied to refused."""
     applied: Outcome = 0
-    """Records whose change the mirror shows, or showed when it was written."""
+    """Records whose change is visible in the mirror, or was when it was written."""
     superseded: Outcome = 0
-    """Records made obsolete by a newer record of the same row in their batch."""
+    """Records superseded by a newer record of the same row in the same batch."""
     stale: Outcome = 0
-    """Records older than what the mirror has of their row; they changed nothing."""
+    """Records without effect because the mirror already had a newer state of the row."""
     duplicates: Outcome = 0
-    """Records that were delivered again."""
+    """Redelivered records."""
     no_row_change: Outcome = 0
-    """Records that change no row: Kafka tombstones, heartbeats, tables that the manifest leaves out."""
+    """Records that change no row, such as Kafka tombstones, heartbeats and records of excluded tables."""
     quarantined: Outcome = 0
-    """Records that cannot be applied and were put into the quarantine table."""
+    """Records that could not be applied and were written to the quarantine table."""
     refused: Outcome = 0
-    """Records of a table that was refused; they are held in the quarantine table and applied later."""
+    """Records of refused tables, held in the quarantine table and applied later."""
     inserted: Count = 0
     """Rows inserted."""
     updated: Count = 0
@@ -122,13 +122,13 @@ class Counts(Part):
     deleted: Count = 0
     """Rows deleted."""
     tombstone_records: Count = 0
-    """Kafka tombstones, which are among the records without a row change."""
+    """Kafka tombstones, which are included in the records that change no row."""
     late_after_collection: Count = 0
-    """Records applied after the tombstone of their key was collected; they may have brought back a row."""
+    """Records applied after the key's tombstone was collected. Deleted rows may have reappeared."""
     out_of_order: Count = 0
-    """Stale records, older than what the mirror has of their row by more than ordering.toleranceMs."""
+    """Stale records older than the mirror's state of the row by more than ordering.toleranceMs."""
     violations: Count = 0
-    """Rows that did not meet an expectation, of records that were applied or put into quarantine."""
+    """Rows that did not meet an expectation, in records that were applied or quarantined."""
 
     @property
     def unaccounted(self) -> int:
@@ -161,11 +161,11 @@ class Totals(Counts):
     """Counts since the checkpoint began, in which a repeated batch counts once, and current numbers."""
 
     tombstones_retained: Count = 0
-    """Tombstones that are kept now."""
+    """Tombstones currently retained."""
     quarantined_open: Count = 0
-    """Records in quarantine now that are neither held nor replayed; `lakemirror replay` applies them."""
+    """Records in quarantine that are neither held nor replayed. Apply them with `lakemirror replay`."""
     held: Count = 0
-    """Records held now for a refused table; the driver applies them by itself once the cause is gone."""
+    """Records held for refused tables. The driver applies them automatically once the cause is resolved."""
 
 
 GAUGES: Final = tuple(name for name in Totals.model_fields if name not in COUNTERS)

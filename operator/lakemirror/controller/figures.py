@@ -27,21 +27,23 @@ class PipelineFigures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         phase = GaugeMetricFamily(
-            "lakemirror_pipeline_phase", "1 for the phase the pipeline is in", labels=[*_WHOSE, "phase"]
+            "lakemirror_pipeline_phase",
+            "Current phase of the pipeline, given by the label. The value is always 1.",
+            labels=[*_WHOSE, "phase"],
         )
         condition = GaugeMetricFamily(
             "lakemirror_pipeline_condition",
-            "1 for each condition of the pipeline, with its status and reason",
+            "Condition of the pipeline, with its status and reason as labels. The value is always 1.",
             labels=[*_WHOSE, "type", "status", "reason"],
         )
         restarts = CounterMetricFamily(
             "lakemirror_pipeline_driver_restarts",
-            "How often the driver was started again; starts over with each revision of the spec",
+            "Number of driver restarts. Resets to 0 with each revision of the spec.",
             labels=_WHOSE,
         )
         failures = GaugeMetricFamily(
             "lakemirror_pipeline_driver_consecutive_failures",
-            "Failures of the driver in a row; beyond restart.backoffLimit the pipeline stalls",
+            "Number of consecutive driver failures. Beyond restart.backoffLimit, the pipeline stalls.",
             labels=_WHOSE,
         )
         for body in self._bodies():

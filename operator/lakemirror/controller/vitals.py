@@ -28,46 +28,52 @@ class Vitals:
         self.registry = CollectorRegistry()
         self.passes = Counter(
             "lakemirror_operator_passes",
-            "Passes over pipelines; waited: what is there was not known yet",
+            "Number of passes over pipelines by result. Those that waited did not know the objects yet.",
             ["result"],
             registry=self.registry,
         )
         self.pipelines = Gauge(
-            "lakemirror_operator_pipelines", "Pipelines by phase", ["phase"], registry=self.registry
+            "lakemirror_operator_pipelines",
+            "Number of pipelines by phase.",
+            ["phase"],
+            registry=self.registry,
         )
         self.rollout = Gauge(
             "lakemirror_operator_rollout_pipelines",
-            "Pipelines without an image of their own, by how far they are with the default image",
+            "Number of pipelines without an image of their own, by rollout state of the default image.",
             ["state"],
             registry=self.registry,
         )
         self.waiting = Gauge(
-            "lakemirror_operator_queue", "Pipelines that wait for a pass", registry=self.registry
+            "lakemirror_operator_queue", "Number of pipelines waiting for a pass.", registry=self.registry
         )
         self.pass_seconds = Histogram(
             "lakemirror_operator_pass_duration_seconds",
-            "How long a pass over one pipeline took",
+            "Duration of a pass over one pipeline in seconds.",
             buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0),
             registry=self.registry,
         )
         self.requests = Counter(
             "lakemirror_operator_api_requests",
-            "Requests to the API server but for the watch of CdcPipelines; dry runs are a verb of their own",
+            "Number of API server requests, except the watch of CdcPipelines. Dry runs are a separate verb.",
             ["verb", "kind"],
             registry=self.registry,
         )
         self.leader = Gauge(
             "lakemirror_operator_leader",
-            "1 while this operator holds the Lease and acts, 0 while it waits for it",
+            "1 if this operator holds the Lease and is active, 0 if it is waiting for the Lease.",
             registry=self.registry,
         )
         self.heartbeat = Gauge(
             "lakemirror_operator_heartbeat_timestamp_seconds",
-            "When a key last came through the queue of passes; it does every 10 s, 0 before the first",
+            "Unix time of the last heartbeat through the queue, due every 10 seconds. 0 before the first.",
             registry=self.registry,
         )
         self.build = Gauge(
-            "lakemirror_operator_build_info", "The operator's version", ["version"], registry=self.registry
+            "lakemirror_operator_build_info",
+            "Version of the operator, given by the label. The value is always 1.",
+            ["version"],
+            registry=self.registry,
         )
         self.build.labels(lakemirror.__version__).set(1)
 

@@ -85,48 +85,78 @@ class ReportCollector(Collector):
 
 def _of_pipeline(report: Report) -> Iterator[Metric]:
     gauges: list[tuple[str, str, float | None]] = [
-        ("batch_id", "Last batch that was committed", report.batch_id),
-        ("committed_timestamp_seconds", "When the last batch was committed", _seconds(report.committed_at)),
-        ("run_started_timestamp_seconds", "When this run began", _seconds(report.started_at)),
-        ("observed_timestamp_seconds", "When these numbers were taken", _seconds(report.observed_at)),
+        ("batch_id", "ID of the last committed batch.", report.batch_id),
+        (
+            "committed_timestamp_seconds",
+            "Unix time at which the last batch was committed.",
+            _seconds(report.committed_at),
+        ),
+        (
+            "run_started_timestamp_seconds",
+            "Unix time at which this run started.",
+            _seconds(report.started_at),
+        ),
+        (
+            "observed_timestamp_seconds",
+            "Unix time at which these values were measured.",
+            _seconds(report.observed_at),
+        ),
         (
             "maintained_timestamp_seconds",
-            "When a table was compacted or cleaned last",
+            "Unix time at which this run last compacted or vacuumed a table.",
             _seconds(report.maintained_at),
         ),
         *_of_verification(report.verified),
-        ("event_timestamp_seconds", "Source time of the newest change applied", _seconds(report.event_time)),
-        ("lag_records", "Records in the source that are not applied", report.lag_records),
-        ("lag_seconds", "Age of the newest change applied, 0 when nothing is left", report.lag_seconds),
-        ("caught_up", "1 when nothing is left in the source", report.caught_up),
+        (
+            "event_timestamp_seconds",
+            "Source timestamp of the newest applied change.",
+            _seconds(report.event_time),
+        ),
+        ("lag_records", "Number of records in the source that have not been applied.", report.lag_records),
+        (
+            "lag_seconds",
+            "Age of the newest applied change in seconds, 0 if all changes have been applied.",
+            report.lag_seconds,
+        ),
+        ("caught_up", "1 if all changes in the source have been applied, 0 otherwise.", report.caught_up),
         (
             "source_restarted",
-            "1 when the source's positions began again",
+            "1 if the run ended because the source's positions started over, 0 otherwise.",
             report.source_restarted is not None,
         ),
-        ("run_ended_by_table", "1 when a table failed and ended the run", report.table_failed is not None),
-        ("source_reachable", "1 while the source can be reached, 0 while it cannot", _reachable(report)),
-        ("tables", "Source tables that have been met", report.tables_total),
+        (
+            "run_ended_by_table",
+            "1 if the run ended because a table failed, 0 otherwise.",
+            report.table_failed is not None,
+        ),
+        ("source_reachable", "1 if the source is reachable, 0 otherwise.", _reachable(report)),
+        ("tables", "Number of source tables seen so far.", report.tables_total),
         (
             "resyncing_tables",
-            "Tables, as the manifest lists them, that are read again",
+            "Number of entries under `tables` in the manifest that are currently being reread.",
             len(report.resyncing),
         ),
         *(
-            (name, f"{_help(name)} Over all tables, and records of no table", getattr(report.totals, name))
+            (
+                name,
+                f"{_help(name)} Sum over all tables, including records without a table.",
+                getattr(report.totals, name),
+            )
             for name in GAUGES
         ),
     ]
     for name in COUNTERS:
         counter = CounterMetricFamily(
             f"lakemirror_{name}",
-            f"{_help(name)} Over all tables, and records of no table",
+            f"{_help(name)} Sum over all tables, including records without a table.",
             labels=["pipeline"],
         )
         counter.add_metric([report.pipeline], getattr(report.totals, name))
         yield counter
     took = SummaryMetricFamily(
-        "lakemirror_batch_duration_seconds", "How long the batches of this run took", labels=["pipeline"]
+        "lakemirror_batch_duration_seconds",
+        "Duration of the batches of this run in seconds.",
+        labels=["pipeline"],
     )
     took.add_metric([report.pipeline], report.batches, report.batch_seconds)
     yield took
@@ -137,7 +167,7 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
             yield gauge
     complete = GaugeMetricFamily(
         "lakemirror_complete_timestamp_seconds",
-        "Source time of the position up to which all tables have all changes, by log of the source",
+        "Source timestamp of the position up to which all tables have all changes, by source log.",
         labels=["pipeline", "log"],
     )
     for each in report.complete:
@@ -145,7 +175,9 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
             complete.add_metric([report.pipeline, each.log], time)
     yield complete
     phase = GaugeMetricFamily(
-        "lakemirror_phase", "1 for the phase the run is in", labels=["pipeline", "phase"]
+        "lakemirror_phase",
+        "Current phase of the run, given by the label. The value is always 1.",
+        labels=["pipeline", "phase"],
     )
     phase.add_metric([report.pipeline, report.phase or ""], 1.0)
     yield phase
@@ -157,9 +189,21 @@ def _of_verification(verified: Verification | None) -> list[tuple[str, str, floa
     told = verified is not None and verified.error is None
     wrong = sum(each.missing + each.extra + each.differing for each in verified.findings) if verified else 0
     return [
-        ("verified_timestamp_seconds", "When the mirrors were compared with their source last", ended),
-        ("verified_equal", "1 when they were all equal", bool(verified.equal) if verified and told else None),
-        ("verified_wrong_keys", "Keys that were wrong then, of the first tables", wrong if told else None),
+        (
+            "verified_timestamp_seconds",
+            "Unix time at which the mirrors were last compared with their source.",
+            ended,
+        ),
+        (
+            "verified_equal",
+            "1 if all mirrors were equal to their source in the last comparison, 0 otherwise.",
+            bool(verified.equal) if verified and told else None,
+        ),
+        (
+            "verified_wrong_keys",
+            "Number of wrong keys found by the last comparison in the first tables that differ.",
+            wrong if told else None,
+        ),
     ]
 
 
@@ -172,7 +216,7 @@ def _of_tables(report: Report) -> Iterator[Metric]:
         yield counter
     unmet = CounterMetricFamily(
         "lakemirror_table_expectation_violations",
-        "Records whose row did not meet an expectation, by its name",
+        "Number of records whose row did not meet an expectation, by name of the expectation.",
         labels=[*labels, "expectation", "on_violation"],
     )
     for table in report.tables:
@@ -182,13 +226,16 @@ def _of_tables(report: Report) -> Iterator[Metric]:
     yield unmet
     states: dict[str, tuple[str, Callable[[TableReport], float | None]]] = {
         **{name: (_help(name), attrgetter(name)) for name in GAUGES},
-        "version": ("Version of the Delta table", lambda t: t.version),
+        "version": ("Version of the Delta table.", lambda t: t.version),
         "last_event_timestamp_seconds": (
-            "Source time of the newest change applied",
+            "Source timestamp of the newest applied change.",
             lambda t: _seconds(t.last_event_time),
         ),
-        "drifted_columns": ("Columns whose change was reported", lambda t: len(t.drift)),
-        "failed": ("1 while the table is refused", lambda t: t.error is not None),
+        "drifted_columns": (
+            "Number of columns for which schema drift has been reported.",
+            lambda t: len(t.drift),
+        ),
+        "failed": ("1 if the table is refused, 0 otherwise.", lambda t: t.error is not None),
     }
     for name, (text, value) in states.items():
         gauge = GaugeMetricFamily(f"lakemirror_table_{name}", text, labels=labels)
