@@ -15,6 +15,7 @@ import yaml
 
 from lakemirror.api import CdcPipeline, crd
 from lakemirror.api.supported import not_supported
+from tests.support import apicurio, connect, kafka_broker
 from website.links import GENERATED
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,20 @@ def test_what_documents_show_is_valid(name: str) -> None:
 
 def test_documents_show_manifests() -> None:
     assert len(MANIFESTS) > 20
+
+
+def test_the_tutorial_installs_the_versions_that_its_test_runs() -> None:
+    text = (ROOT / "docs/tutorial.md").read_text()
+    told = {
+        r"\bkafka_2\.13-(\d+(?:\.\d+)+)": kafka_broker.VERSION,
+        r"/dist/kafka/([^/]+)/": kafka_broker.VERSION,
+        r"\bdebezium-connector-[\w-]+ (\S+)": connect.DEBEZIUM,
+        r"\bapicurio-registry-app[:-]([\w.]+)": apicurio.VERSION,
+        r"\bapicurio-registry-utils-converter (\S+)": apicurio.VERSION,
+    }
+    assert {pattern: set(re.findall(pattern, text)) for pattern in told} == {
+        pattern: {version} for pattern, version in told.items()
+    }
 
 
 def test_the_licence_is_apaches_and_the_package_says_so() -> None:
