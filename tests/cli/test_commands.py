@@ -182,7 +182,10 @@ class TestRun:
             check=False,
         )
         assert result.returncode == 1
-        assert result.stderr == "lakemirror: pyspark is not installed: pip install 'lakemirror[spark]'\n"
+        assert result.stderr == (
+            "lakemirror: pyspark is not installed. It belongs to the extra spark of Lakemirror: "
+            "in a clone, run pip install '.[spark]'\n"
+        )
 
     def test_secrets_are_directories_that_the_manifest_names(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manifest: str

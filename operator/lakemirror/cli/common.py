@@ -134,7 +134,15 @@ def driver_module(name: str) -> ModuleType:
         package = (e.name or "").partition(".")[0]
         if package not in SPARK_PACKAGES:
             raise
-        fail(f"{package} is not installed: pip install 'lakemirror[spark]'")
+        fail(not_installed(package, "spark"))
+
+
+def not_installed(package: str, extra: str) -> str:
+    """Say which extra of Lakemirror a missing package belongs to, and how to install it."""
+    return (
+        f"{package} is not installed. It belongs to the extra {extra} of Lakemirror: "
+        f"in a clone, run pip install '.[{extra}]'"
+    )
 
 
 def call(function: Callable[..., Any], *args: Any, debug: bool, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from datetime import timedelta
 import click
 
 from lakemirror.api import duration_seconds
-from lakemirror.cli.common import driver_image_option, fail
+from lakemirror.cli.common import driver_image_option, fail, not_installed
 from lakemirror.controller.values import Pace, Settings
 
 
@@ -75,7 +75,7 @@ def operator(
     try:
         process = importlib.import_module("lakemirror.controller.operator")
     except ModuleNotFoundError as error:
-        fail(f"{error.name} is not installed: pip install 'lakemirror[operator]'")
+        fail(not_installed(f"{error.name}", "operator"))
     process.run(
         process.Options(
             Settings(driver_image, Pace(rollout_max_concurrent, rollout_timeout)),

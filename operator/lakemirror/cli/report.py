@@ -11,7 +11,14 @@ from pathlib import Path
 
 import click
 
-from lakemirror.cli.common import debug_option, fail, manifest_option, read_pipeline, set_option
+from lakemirror.cli.common import (
+    debug_option,
+    fail,
+    manifest_option,
+    not_installed,
+    read_pipeline,
+    set_option,
+)
 
 PACKAGES = ("altair", "deltalake", "pyarrow", "vl_convert")
 
@@ -35,7 +42,7 @@ def report(file: str, output: str, settings: Sequence[str], debug: bool) -> None
         package = (error.name or "").partition(".")[0]
         if package not in PACKAGES:
             raise
-        fail(f"{package} is not installed: pip install 'lakemirror[report]'")
+        fail(not_installed(package, "report"))
     checkpoint = pipeline.spec.checkpoint
     try:
         made = pages.page(pipeline.name, checkpoint, records.read(checkpoint), datetime.now(UTC))
