@@ -30,6 +30,13 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(named) == sorted([*pages, *PROJECT.values(), *GENERATED])
 
 
+def test_the_index_leads_to_every_page() -> None:
+    docs = ROOT / "docs"
+    linked = set(re.findall(r"\]\(([\w/.-]+\.md)", (docs / "index.md").read_text()))
+    pages = {str(path.relative_to(docs)) for path in docs.glob("**/*.md")} | GENERATED
+    assert pages - linked - {"index.md"} == set()
+
+
 @pytest.mark.parametrize(
     ("page", "link", "expected"),
     [
