@@ -189,6 +189,7 @@ def test_the_alerts_are_evaluated_without_an_error_and_see_these_series(promethe
         "LakemirrorPipelineStalled",
         "LakemirrorDriverRestarting",
         "LakemirrorSchemaDrift",
+        "LakemirrorMirrorDiffers",
         "LakemirrorPipelineLagging",
         "LakemirrorSourceUnreachable",
         "LakemirrorTableRefused",
