@@ -15,6 +15,7 @@ from lakemirror.api.report import (
     TableReport,
     Totals,
     Verification,
+    VerifiedTable,
 )
 from lakemirror.controller.figures import PipelineFigures
 from lakemirror.controller.vitals import Vitals
@@ -60,12 +61,18 @@ def report(step: int = 0, pipeline: str = PIPELINE, error: str | None = None) ->
         lag_records=1000 + step,
         lag_seconds=1200.0,
         caught_up=False,
-        complete=[CompleteReport(log="shop", below="00", time=now.isoformat())],
+        complete=[CompleteReport(log="shop", below=f"{0:04x}{2**53 + step:020x}", time=now.isoformat())],
         tables_total=len(tables),
         tables=tables,
         resyncing=["public.*"],
         totals=Totals(**totals),
-        verified=Verification(ended_at=now.isoformat(), equal=True, tables=2),
+        verified=Verification(
+            ended_at=now.isoformat(),
+            equal=False,
+            tables=2,
+            unequal=1,
+            findings=[VerifiedTable(source="public.orders", missing=1, differing=2)],
+        ),
     )
 
 
@@ -75,6 +82,7 @@ def resource(**status: Any) -> dict[str, Any]:
         {"type": "Ready", "status": "False", "reason": "SourceUnreachable"},
         {"type": "Stalled", "status": "True", "reason": "ResetNeeded"},
         {"type": "SchemaDrift", "status": "True", "reason": "ColumnsChanged"},
+        {"type": "DataQuality", "status": "True", "reason": "MirrorDiffers"},
     ]
     driver = {"restarts": 5, "consecutiveFailures": 4}
     return {

@@ -9,7 +9,7 @@ from monitoring import metrics, samples
 
 LABELS = {
     *("namespace", "pipeline", "table", "phase", "type", "status", "reason"),
-    *("expectation", "on_violation", "result", "state", "version", "le", "log", "verb", "kind"),
+    *("expectation", "on_violation", "result", "state", "version", "le", "log", "position", "verb", "kind"),
 }
 
 

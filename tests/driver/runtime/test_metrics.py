@@ -6,20 +6,27 @@ import socket
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from lakemirror.api.report import Counts, SourceReport
+from lakemirror.api.report import Counts, Report, SourceReport
+from lakemirror.driver.consistent.complete import Mark
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import BatchResult, TableResult
+from lakemirror.driver.runtime.completeness import complete_report
 from lakemirror.driver.runtime.metrics import Metrics, port_from_environment
 from lakemirror.driver.runtime.progress import Progress
 
 
-def scrape(port: int) -> dict[tuple[str, str], float]:
+def families(port: int) -> dict[str, Metric]:
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        families = list(text_string_to_metric_families(answer.read().decode()))
-    return {(s.name, s.labels.get("table", "")): s.value for family in families for s in family.samples}
+        return {each.name: each for each in text_string_to_metric_families(answer.read().decode())}
+
+
+def scrape(port: int) -> dict[tuple[str, str], float]:
+    samples = [sample for family in families(port).values() for sample in family.samples]
+    return {(s.name, s.labels.get("table", "")): s.value for s in samples}
 
 
 def test_the_numbers_of_the_report() -> None:
@@ -62,6 +69,23 @@ def test_whether_the_source_is_reached() -> None:
         ):
             metrics.publish(progress.report("Running", Lag(None, False), source=said))
             assert scrape(metrics.port).get(("lakemirror_source_reachable", "")) == reachable
+
+
+def test_the_complete_position_is_exact_and_replaces_the_last_one() -> None:
+    def told(**majors: int) -> tuple[list[dict[str, str]], str | None]:
+        marks = {log: Mark(f"{0:04x}{major:020x}{7:020x}{0:08x}") for log, major in majors.items()}
+        report = Report(pipeline="shop", **complete_report(marks))
+        metrics.publish(report)
+        found = families(metrics.port)["lakemirror_complete_position_info"].samples
+        assert {sample.value for sample in found} <= {1.0}
+        return [sample.labels for sample in found], report.complete_position
+
+    with Metrics(0, "127.0.0.1") as metrics:
+        for major in (2**53, 2**53 + 1, 2**79):
+            a = {"pipeline": "shop", "log": "a", "position": f"{major}:7"}
+            assert told(a=major) == ([a], f"{major}:7"), "as in the status"
+        assert told(a=2**79, b=5)[0] == [a, {"pipeline": "shop", "log": "b", "position": "5:7"}]
+        assert told() == ([], None)
 
 
 def test_the_port(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from operator import attrgetter
 from types import TracebackType
@@ -17,7 +17,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from lakemirror.api.report import COUNTERS, GAUGES, Report, TableReport, Totals, Verification
+from lakemirror.api.report import COUNTERS, GAUGES, CompleteReport, Report, TableReport, Totals, Verification
+from lakemirror.driver.consistent import text as positions
 from lakemirror.driver.errors import LakemirrorError
 
 PORT_VARIABLE = "LAKEMIRROR_METRICS_PORT"
@@ -165,15 +166,7 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
         if value is not None:
             gauge.add_metric([report.pipeline], float(value))
             yield gauge
-    complete = GaugeMetricFamily(
-        "lakemirror_complete_timestamp_seconds",
-        "Source timestamp of the position up to which all tables have all changes, by source log.",
-        labels=["pipeline", "log"],
-    )
-    for each in report.complete:
-        if (time := _seconds(each.time)) is not None:
-            complete.add_metric([report.pipeline, each.log], time)
-    yield complete
+    yield from _of_completeness(report.pipeline, report.complete)
     phase = GaugeMetricFamily(
         "lakemirror_phase",
         "Current phase of the run, given by the label. The value is always 1.",
@@ -205,6 +198,28 @@ def _of_verification(verified: Verification | None) -> list[tuple[str, str, floa
             wrong if told else None,
         ),
     ]
+
+
+def _of_completeness(pipeline: str, complete: Iterable[CompleteReport]) -> Iterator[Metric]:
+    # The position is a label. As a value it would be rounded: values are floats, exact only up to 2**53, and
+    # positions are greater, and pairs. A log has one series at a time: a new position replaces the last one.
+    position = GaugeMetricFamily(
+        "lakemirror_complete_position_info",
+        "Position up to which all tables have all changes, given by the label, by source log. "
+        "The value is always 1.",
+        labels=["pipeline", "log", "position"],
+    )
+    time = GaugeMetricFamily(
+        "lakemirror_complete_timestamp_seconds",
+        "Source timestamp of the position up to which all tables have all changes, by source log.",
+        labels=["pipeline", "log"],
+    )
+    for each in complete:
+        position.add_metric([pipeline, each.log, positions.shown(each.below)], 1.0)
+        if (seconds := _seconds(each.time)) is not None:
+            time.add_metric([pipeline, each.log], seconds)
+    yield position
+    yield time
 
 
 def _of_tables(report: Report) -> Iterator[Metric]:
