@@ -90,18 +90,29 @@ class Cluster:
                 return found
             more = {"continue": page["metadata"]["continue"]}
 
-    async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Object]]:
-        """Yield what changes from now on, until the caller stops."""
-        listed = await self.ask("GET", path, query={"limit": "1", **query})
-        version = listed["metadata"]["resourceVersion"]
+    async def watch(self, path: str) -> AsyncIterator[tuple[str, Object]]:
+        """Yield what changes from now on, until the caller stops.
+
+        If the server no longer has the changes since the last one, all objects are listed and yielded.
+        """
+        version = await self._version(path)
         whole = aiohttp.ClientTimeout(total=None)
         while True:
-            params = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", **query}
+            params = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
             async with self._session.get(
                 f"{self._address}{path}", params=params, timeout=whole, read_bufsize=2**22
             ) as answer:
                 async for line in answer.content:
                     event = json.loads(line)
+                    if answer.status >= 400 or event["type"] == "ERROR":
+                        version = await self._version(path)
+                        for item in await self.items(path):
+                            yield "MODIFIED", item
+                        break
                     version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] != "BOOKMARK":
                         yield event["type"], event["object"]
+
+    async def _version(self, path: str) -> str:
+        listed = await self.ask("GET", path, query={"limit": "1"})
+        return str(listed["metadata"]["resourceVersion"])

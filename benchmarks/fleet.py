@@ -90,6 +90,7 @@ class Fleet:
         await self._install_crd()
         await each(self.namespaces, self._make_namespace)
         self._watching = asyncio.create_task(self._watch())
+        self._watching.add_done_callback(lambda _: self._news.set())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -179,6 +180,8 @@ class Fleet:
         """Wait until the condition holds. It is checked whenever a status was written."""
         async with asyncio.timeout(seconds):
             while not holds():
+                if self._watching.done():
+                    self._watching.result()  # raises what ended it
                 self._news.clear()
                 await self._news.wait()
 
