@@ -4,6 +4,8 @@ The cluster is the one that ``KUBECONFIG`` names, else one made with kind, of th
 node image ``LAKEMIRROR_KIND_IMAGE`` names. On a cluster that is given,
 ``LAKEMIRROR_IMAGE_COMMAND`` has to say how an image gets into it; scripts/images describes it.
 ``LAKEMIRROR_ON_NODE`` (as ``sh -c`` where the cluster runs on this machine) lets tests stop the API server.
+Where nothing restarts one that was killed, as the kubelet does with kind, ``LAKEMIRROR_REVIVE_API_SERVER`` is
+the command that does.
 For the tests with Spark, ``LAKEMIRROR_HOST_ADDRESS`` tells where pods reach this machine, and
 ``LAKEMIRROR_SHARED_FOLDER`` names a folder that the node has at the same path.
 """

@@ -47,6 +47,7 @@ from tests.support.soak import (
 pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(MINUTES * 60 + 3600)]
 
 ON_NODE = os.environ.get("LAKEMIRROR_ON_NODE")
+REVIVE = os.environ.get("LAKEMIRROR_REVIVE_API_SERVER", "true")
 NEEDS_SOMEONE = ("BackoffLimitExceeded", "InvalidSpec", "Refused", "SourceRestarted", "TableFailed")
 OPERATOR_GROWTH = 0.1
 """By what part the operator's memory may grow while it is left alone."""
@@ -110,7 +111,8 @@ class OnCluster(Trouble):
         beside: Kinds = {
             "broker killed": (2, self.broker),
             "connector killed": (2, self.connector),
-            "API server paused": (2, self._api_server),
+            "API server paused": (2, self._pause_api_server),
+            "API server killed": (1, self._kill_api_server),
         }
         if spare:
             return beside
@@ -141,11 +143,18 @@ class OnCluster(Trouble):
         self._acting_operator()
         self._driver()
 
-    def _api_server(self) -> None:
+    def _pause_api_server(self) -> None:
         seconds = self.chance.uniform(5, 60)
-        pause = f"kill -STOP $(pidof kube-apiserver); sleep {seconds:.0f}; kill -CONT $(pidof kube-apiserver)"
-        subprocess.run([*shlex.split(ON_NODE or ""), pause], check=True, timeout=180)
-        eventually(self._answers, within=90, what="the API server back")
+        self._on_node(
+            f"kill -STOP $(pidof kube-apiserver); sleep {seconds:.0f}; kill -CONT $(pidof kube-apiserver)"
+        )
+
+    def _kill_api_server(self) -> None:
+        self._on_node(f"kill -KILL $(pidof kube-apiserver); {REVIVE}")
+
+    def _on_node(self, command: str) -> None:
+        subprocess.run([*shlex.split(ON_NODE or ""), command], check=True, timeout=300)
+        eventually(self._answers, within=180, what="the API server back")
 
     def _answers(self) -> bool:
         try:
