@@ -14,7 +14,10 @@ PROJECT = {
 }
 """Pages of the site that are outside docs/, by their path in the repository."""
 
-GENERATED = {f"reference/{name}.md" for name in ("spec", "status", "columns", "audit", "commands")}
+GENERATED = {
+    f"reference/{name}.md"
+    for name in ("spec", "status", "conditions", "columns", "audit", "commands", "environment", "chart")
+}
 """Pages that are generated when the site is built (`website.reference`)."""
 
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")

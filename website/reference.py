@@ -13,7 +13,10 @@ import click
 from lakemirror.api import crd
 from lakemirror.api.effects import Effect, effect
 from lakemirror.api.report import COUNTERS, Counts
-from lakemirror.cli.main import CONTEXT, main
+from lakemirror.cli.main import CONTEXT, EXIT_CODES, main
+from website.conditions import conditions_page
+from website.settings import chart_page, environment_page
+from website.tables import table
 
 OPERATOR = Path(__file__).parents[1] / "operator" / "lakemirror"
 Schema = dict[str, Any]
@@ -24,21 +27,24 @@ def pages() -> dict[str, str]:
     return {
         "reference/spec.md": spec_page(),
         "reference/status.md": status_page(),
+        "reference/conditions.md": conditions_page(),
         "reference/columns.md": columns_page(),
         "reference/audit.md": audit_page(),
         "reference/commands.md": commands_page(),
+        "reference/environment.md": environment_page(),
+        "reference/chart.md": chart_page(),
     }
 
 
 def spec_page() -> str:
     """Return the page of all spec fields, with what a change of each does to a running driver."""
     effects = "\n".join(f"- **{each.name.lower()}**: {each.value}." for each in Effect)
-    lines = [_row("field", "type", "default", "a change", "meaning"), _row(*["---"] * 5)]
+    rows = []
     for path, node, required in fields(crd.resource_schema()["properties"]["spec"]):
         plain = path.replace("[]", "").replace(".KEY", "")
         given = "required" if required else _default(node)
         said = node.get("description", "")
-        lines.append(_row(f"`{path}`", _type(node), given, effect(plain).name.lower(), said))
+        rows.append((f"`{path}`", _type(node), given, effect(plain).name.lower(), said))
     return f"""# CdcPipeline: the spec
 
 Every field below `spec`. `[]` stands for the entries of a list and `KEY` for a name of your choice. What a
@@ -49,21 +55,22 @@ change of a field does to a driver that runs:
 What becomes of single tables (target, key, mode, filter and shards, and some more) is judged as it comes out
 of `tables`, `target` and `defaults` together: a change that the checkpoint cannot follow is refused, too.
 
-{_lines(lines)}
+{table(("field", "type", "default", "a change", "meaning"), rows)}
 """
 
 
 def status_page() -> str:
     """Return the page of all status fields."""
-    lines = [_row("field", "type", "meaning"), _row(*["---"] * 3)]
-    for path, node, _ in fields(crd.resource_schema()["properties"]["status"]):
-        lines.append(_row(f"`{path}`", _type(node), node.get("description", "")))
+    rows = [
+        (f"`{path}`", _type(node), node.get("description", ""))
+        for path, node, _ in fields(crd.resource_schema()["properties"]["status"])
+    ]
     return f"""# CdcPipeline: the status
 
 Every field below `status`, which only the operator writes. A field that is not there is not known. The
-conditions have [pages of their own](../conditions/Ready.md).
+conditions have [a page of their own](conditions.md).
 
-{_lines(lines)}
+{table(("field", "type", "meaning"), rows)}
 """
 
 
@@ -78,9 +85,8 @@ def columns_page() -> str:
         ("Mirrors of versions (scd2), besides", found["VERSIONS"]),
         ("Mirrors of several shards, besides", shards),
     ):
-        rows = [_row(f"`{name}`", f"`{kind}`", told[name]) for name, kind in columns.items()]
-        heads = [_row("column", "type", "meaning"), _row(*["---"] * 3)]
-        parts.append(f"## {title}\n\n{_lines([*heads, *rows])}")
+        rows = [(f"`{name}`", f"`{kind}`", told[name]) for name, kind in columns.items()]
+        parts.append(f"## {title}\n\n{table(('column', 'type', 'meaning'), rows)}")
     body = "\n\n".join(parts)
     return f"""# Columns of a mirror
 
@@ -115,17 +121,17 @@ AUDIT = {
 def audit_page() -> str:
     """Return the page of the audit's columns."""
     counters = {name: Counts.model_fields[name].description or "" for name in COUNTERS}
-    lines = [_row("column", "type", "meaning"), _row(*["---"] * 3)]
+    rows = []
     for column in audit_columns().split(", "):
         name, kind = column.split()
-        lines.append(_row(f"`{name}`", kind, (AUDIT | counters)[name].rstrip(".")))
+        rows.append((f"`{name}`", kind, (AUDIT | counters)[name].rstrip(".")))
     return f"""# The audit
 
 `<checkpoint>/audit` is a Delta table with one row for each table of a batch, and one with a null `source` for
 the batch as a whole. A batch comes in within half a minute; until then it stands in
 `<checkpoint>/audit-pending`.
 
-{_lines(lines)}
+{table(("column", "type", "meaning"), rows)}
 """
 
 
@@ -140,12 +146,27 @@ def audit_columns() -> str:
 
 def commands_page() -> str:
     """Return the page of the commands, each with its options, and the exit codes."""
-    parts = [f"# Commands\n\n{_paragraphs(main.help or '')}"]
+    codes = [
+        (f"`{name}`", str(code), meaning)
+        for name in sorted(EXIT_CODES)
+        for code, meaning in EXIT_CODES[name].items()
+    ]
+    parts = [
+        f"# Commands\n\n{_paragraphs(main.help or '')}",
+        f"## Exit codes\n\n{table(('command', 'exit code', 'meaning'), codes)}",
+        f"### The driver's container\n\n{container_exit_codes()}",
+    ]
     for name in sorted(main.commands):
         command = main.commands[name]
         context = click.Context(command, info_name=f"lakemirror {name}", **CONTEXT)  # type: ignore[arg-type]
         parts.append(f"## lakemirror {name}\n\n```text\n{command.get_help(context)}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def container_exit_codes() -> str:
+    """Return what the driver's command in a pod says of its exit codes; importing its module needs Spark."""
+    module = OPERATOR / "pod" / "__main__.py"
+    return _paragraphs(ast.get_docstring(ast.parse(module.read_text())) or "")
 
 
 def literals(module: Path) -> dict[str, Any]:
@@ -189,14 +210,6 @@ def _default(node: Schema) -> str:
     if "default" not in node or (node.get("properties") and node["default"] != {}):
         return ""  # the fields inside have their own defaults
     return f"`{json.dumps(node['default'])}`"
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def _lines(lines: list[str]) -> str:
-    return "\n".join(lines)
 
 
 def _paragraphs(text: str) -> str:

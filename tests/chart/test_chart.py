@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from lakemirror.controller import names
+from tests.support.crds import kind_of, needs_crds, published, wrong_in
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "lakemirror"
@@ -93,6 +94,15 @@ def test_every_value_has_a_schema() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     assert list(holes(values, schema, "values")) == []
     assert set(schema["properties"]) - set(values) == {"global"}
+
+
+@needs_helm
+@needs_crds
+def test_objects_for_monitoring_are_what_the_prometheus_operator_publishes() -> None:
+    made = [o for o in render(*EVERYTHING) if o["apiVersion"].startswith("monitoring.coreos.com/")]
+    assert {o["kind"] for o in made} == {"PodMonitor", "PrometheusRule"}
+    for o in made:
+        assert wrong_in(o, published()[kind_of(o)]) == [], o["metadata"]["name"]
 
 
 @needs_helm

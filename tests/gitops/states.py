@@ -97,6 +97,7 @@ RESTARTED = report(phase="Failed", sourceRestarted="positions start again", fail
 STUCK: dict[str, Any] = {"caughtUp": False, "lagRecords": 10}
 FOREIGN = Obstacle("ForeignObject", "StatefulSet shop-driver is not Lakemirror's: rename or delete it")
 EVICTED = Ending(0, "Evicted", "the node was low on memory", ago(seconds=5))
+KILLED = Ending(137, "OOMKilled", "", ago(seconds=1))
 
 
 def stream(of: Any = STREAM, /, **changes: Any) -> Callable[[], Plan]:
@@ -135,6 +136,16 @@ def scheduled(**run: Any) -> Callable[[], Plan]:
     cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(CRON))
     last = Workload("Job", "shop-driver-1", "job-1", "batch/v1", scheduled=True, created=ago(hours=1), **run)
     return new(CRON, of=CRON, workloads=(cron, last) if run else (cron,))
+
+
+def removed(reason: str, words: str) -> Callable[[], Plan]:
+    """Kubernetes removed the driver's pod, and its successor is not there yet."""
+    return stream(pods=(), lost=replace(EVICTED, reason=reason, message=words))
+
+
+def blocked(reason: Any, words: str) -> Callable[[], Plan]:
+    """An object of a new pipeline cannot be applied."""
+    return new(of=STREAM, obstacles=(Obstacle(reason, words),))
 
 
 def rolled(turn: Turn) -> Callable[[], Plan]:
@@ -238,10 +249,25 @@ STATES: dict[str, State] = {
         "Progressing",
         "InProgress",
     ),
+    "volume-missing": State(
+        waiting("ContainerCreating", mount_problem='configmap "log4j" not found'),
+        "VolumeMissing",
+        "Progressing",
+        "InProgress",
+    ),
     "quota-exceeded": State(
         stream(pods=(), pod_refusal="exceeded quota: small"), "QuotaExceeded", "Progressing", "InProgress"
     ),
     "evicted": State(stream(pods=(), lost=EVICTED), "Evicted", "Progressing", "InProgress"),
+    "preempted": State(
+        removed("Preempted", "by pod mirrors/other on node a"), "Preempted", "Progressing", "InProgress"
+    ),
+    "tainted": State(
+        removed("TaintManagerEviction", "deleting pod"), "TaintManagerEviction", "Progressing", "InProgress"
+    ),
+    "drained": State(
+        removed("EvictionByEvictionAPI", "evicting"), "EvictionByEvictionAPI", "Progressing", "InProgress"
+    ),
     "evicted-replaced": State(still_evicted, "Evicted", "Progressing", "InProgress"),
     "driver-starting": State(reporting(phase="Starting"), "DriverStarting", "Progressing", "InProgress"),
     "source-connecting": State(reporting(source={}), "SourceConnecting", "Progressing", "InProgress"),
@@ -253,6 +279,9 @@ STATES: dict[str, State] = {
         stream(pods=(crashed(pod(STREAM), code=0),)), "Restarting", "Progressing", "InProgress"
     ),
     "driver-failed": State(stream(pods=(crashed(pod(STREAM)),)), "DriverFailed", "Progressing", "InProgress"),
+    "oom-killed": State(
+        stream(pods=(replace(crashed(pod(STREAM)), ending=KILLED),)), "OOMKilled", "Progressing", "InProgress"
+    ),
     "driver-failing": State(
         reporting(phase="Failed", failure="boom"), "DriverFailed", "Progressing", "InProgress"
     ),
@@ -326,6 +355,16 @@ STATES: dict[str, State] = {
     "foreign-object": State(new(of=STREAM, obstacles=(FOREIGN,)), "ForeignObject", "Degraded", "Failed"),
     "foreign-object-beside": State(stream(obstacles=(FOREIGN,)), "Progressing", "Degraded", "Failed", True),
     "foreign-pod": State(new(of=STREAM, foreign_pod="shop-driver-0"), "ForeignObject", "Degraded", "Failed"),
+    "refused": State(blocked("Refused", "the policy wants labels"), "Refused", "Degraded", "Failed"),
+    "quota-of-objects": State(
+        blocked("QuotaExceeded", "exceeded quota: few"), "QuotaExceeded", "Degraded", "Failed"
+    ),
+    "namespace-terminating": State(
+        blocked("NamespaceTerminating", "the namespace is being deleted"),
+        "NamespaceTerminating",
+        "Degraded",
+        "Failed",
+    ),
     "pod-refused": State(
         stream(pods=(), pod_refusal="no PriorityClass with name gold was found"),
         "PodRefused",

@@ -6,14 +6,18 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import yaml
 
 from lakemirror.api import crd
 from lakemirror.api.status import ConditionType
+from lakemirror.cli.main import EXIT_CODES, main
+from website.conditions import meanings, statuses
 from website.links import GENERATED, PROJECT, translated
 from website.reference import fields, pages
+from website.settings import ENVIRONMENT, values, variables
 
 ROOT = Path(__file__).parents[2]
 SOURCE = "https://example.org/source"
@@ -69,7 +73,8 @@ def test_the_reference_has_its_pages_and_each_field() -> None:
     assert "`__delete_seq`" in made["reference/columns.md"]
 
 
-CONTROLLER = ROOT / "operator/lakemirror/controller"
+OPERATOR = ROOT / "operator/lakemirror"
+CONTROLLER = OPERATOR / "controller"
 CONDITIONS = ROOT / "docs/conditions"
 REASON = re.compile(r"[A-Z]+[a-z]+[A-Za-z]*")
 
@@ -99,9 +104,72 @@ def test_each_condition_has_a_page() -> None:
     assert {path.stem for path in CONDITIONS.glob("*.md")} == set(get_args(ConditionType))
 
 
-def test_each_reason_is_told_on_the_page_of_a_condition() -> None:
+def test_each_reason_of_the_code_is_in_the_reference() -> None:
     found = set(reasons())
     assert len(found) > 35
-    text = "\n".join(path.read_text() for path in CONDITIONS.glob("*.md"))
-    told = set(re.findall(r"^## (\w+)$|^\| `(\w+)` \|", text, re.MULTILINE))
-    assert found - {name for pair in told for name in pair} == set()
+    page = pages()["reference/conditions.md"]
+    assert [reason for reason in sorted(found) if f"| [`{reason}`]" not in page] == []
+
+
+def test_each_reason_that_a_page_tells_is_one_that_occurs() -> None:
+    assert set(meanings()) == {reason for _, reason in statuses()}
+
+
+def test_each_value_of_the_chart_is_told() -> None:
+    told = {path: said for path, _, said in values()}
+    page = pages()["reference/chart.md"]
+    for path in leaves(yaml.safe_load((ROOT / "charts/lakemirror/values.yaml").read_text())):
+        group = path.rpartition(".")[0]
+        assert f"| `{path}` |" in page or f"| `{group}` |" in page
+        assert told.get(path) or told[group], f"{path} has no comment"
+    assert "| `driverRollout.maxConcurrent` | `1` | how many drivers at a time |" in page
+
+
+def leaves(found: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The paths of values that are not mappings with further values."""
+    for name, value in found.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+VARIABLE = re.compile(r"[\"'](LAKEMIRROR_[A-Z_]+)[\"']")
+
+
+def test_each_environment_variable_is_told() -> None:
+    assert variables().keys() == ENVIRONMENT.keys()
+    named = {name for path in OPERATOR.rglob("*.py") for name in VARIABLE.findall(path.read_text())}
+    page = pages()["reference/environment.md"]
+    assert [name for name in sorted(named | ENVIRONMENT.keys()) if f"| `{name}` |" not in page] == []
+    assert len(named) >= 8
+
+
+def test_each_read_of_the_environment_is_found() -> None:
+    """By another search than that of the reference: names that are not literal are those of options."""
+    text = "\n".join(path.read_text() for path in OPERATOR.rglob("*.py"))
+    read = re.findall(r"(?:environ\.get\(|environ\[|environment\[|getenv\()([^\]),]+)", text)
+    read += re.findall(r"(\S+) (?:not )?in os\.environ", text)
+    assert len(read) > 15
+    constants = dict(re.findall(r"^([A-Z_]+) = \"([A-Z_]+)\"$", text, re.MULTILINE))
+    names = {constants.get(name, name.strip('"')) for name in read}
+    assert names - ENVIRONMENT.keys() == {"variable"}, "--password-env names it"
+
+
+ENDS = {"FAILED": 1, "fail": 1, "call": 1, "driver_module": 1, "WRONG": 2, "read_pipeline": 2}
+"""The names by which the code of a command ends it, and the exit codes."""
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_each_exit_code_is_told(name: str) -> None:
+    told = EXIT_CODES[name]
+    module = ast.parse((OPERATOR / "cli" / f"{name.replace('-', '_')}.py").read_text())
+    used = {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
+    assert told.keys() >= {0, 2} | {code for word, code in ENDS.items() if word in used}
+    page = pages()["reference/commands.md"]
+    assert all(f"| `{name}` | {code} | {meaning} |" in page for code, meaning in told.items())
+
+
+def test_the_exit_codes_are_those_of_the_commands() -> None:
+    assert EXIT_CODES.keys() == main.commands.keys()
+    assert "repeats the run after anything else" in pages()["reference/commands.md"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from lakemirror.api import CdcPipeline
 from lakemirror.controller import build, podtemplate
 from lakemirror.controller.build import Application
 from tests.controller.builders import observed, planned, revision, spec
 from tests.controller.test_build import app, templates
+from tests.support.crds import kind_of, wrong_in
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples/scheduling"
@@ -103,23 +103,10 @@ def objects() -> Iterator[Any]:
 
 @pytest.mark.parametrize("document", list(objects()))
 def test_queues_are_what_their_projects_publish(document: Template) -> None:
-    kind = f"{document['apiVersion']} {document['kind']}"
+    kind = kind_of(document)
     if kind in ("v1 ConfigMap", "scheduling.k8s.io/v1 PriorityClass"):
         return
-    schema = SCHEMAS[kind]
-    wrong = Draft202012Validator(closed(schema)).iter_errors(document)
-    assert [f"{error.json_path}: {error.message}" for error in wrong] == []
-
-
-def closed(node: Any) -> Any:
-    """A schema that refuses unknown fields, as the API server does when it validates strictly."""
-    if not isinstance(node, dict):
-        return node
-    found = {key: closed(value) for key, value in node.items() if key not in ("properties", "metadata")}
-    if "properties" in node:
-        found["properties"] = {name: closed(value) for name, value in node["properties"].items()}
-        found["additionalProperties"] = node.get("additionalProperties", False)
-    return found
+    assert wrong_in(document, SCHEMAS[kind]) == []
 
 
 def test_the_queue_of_an_example_is_there() -> None:

@@ -56,9 +56,8 @@ def read_at(
     LSN of SQL Server (0000002a:00000d40:0002), an SCN (scn:123456), what `lakemirror status` shows as
     complete (24023128:24023184), or a value of __seq in hexadecimal.
 
-    The exit code is 0 if all tables have such a version, 1 if a table has none, and 2 if the manifest or the
-    command line is invalid. Where a table has none, the output says why and names the nearest positions for
-    which all tables have one.
+    Where a table has no such version, the output says why and names the nearest positions for which all
+    tables have one.
     """
     pipeline = read_pipeline(file, settings)
     module = driver_module("read_at")

@@ -82,9 +82,6 @@ def reload(
     Rows that differ from the snapshot are replaced, rows that it lacks are deleted, and rows that changed
     after it are kept. If a driver owns the checkpoint, it applies the snapshot between two batches, and this
     command waits for it; otherwise this command does it.
-
-    The exit code is 0 if all tables equal the snapshot, 1 if a table could not be reloaded or has rows that
-    were not changed, and 2 if the manifest or the command line is invalid.
     """
     pipeline = read_pipeline(file, settings)
     reloader = driver_module("reload")

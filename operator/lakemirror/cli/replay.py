@@ -41,7 +41,7 @@ def replay(
     """Apply quarantined records again, once their cause is gone.
 
     If a driver owns the checkpoint, it does so between two batches, and this command waits for it; otherwise
-    this command does it. The exit code is 0 if none of the records remain in quarantine, otherwise 1.
+    this command does it.
     """
     pipeline = read_pipeline(file, settings)
     replayer = driver_module("replayer")

@@ -37,10 +37,7 @@ _STYLES = {"True": "green", "False": "red", "Unknown": "yellow"}
 @click.option("--context", metavar="CONTEXT", help="Which cluster of the kubeconfig. Default: kubectl's.")
 @click.option("-w", "--watch", is_flag=True, help="Keep showing it until Ctrl-C.")
 def status(name: str, namespace: str | None, context: str | None, watch: bool) -> None:
-    """Show the state of the pipeline NAME on a cluster: conditions, lag, tables.
-
-    The exit code is 0 if it is ready, otherwise 1.
-    """
+    """Show the state of the pipeline NAME on a cluster: conditions, lag, tables."""
     where = [*(["--namespace", namespace] if namespace else []), *(["--context", context] if context else [])]
     console = Console(highlight=False)
     if watch:

@@ -24,7 +24,7 @@ from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_document
 def validate(files: tuple[str, ...]) -> None:
     """Check manifests: one line for each error, FILE: path: message.
 
-    A file may hold several documents; those of other kinds are left alone. Exit code 2 if one is wrong.
+    A file may hold several documents; those of other kinds are left alone.
     """
     results = [_file_is_good(file) for file in files]
     if not all(results):

@@ -111,9 +111,6 @@ def verify(
 
     Rows are compared by count and checksum for each range of keys, and only ranges that differ are read
     further. The command waits for changes that have not arrived yet; they are not differences.
-
-    The exit code is 0 if all tables are equal (or were repaired), 1 if one is not or could not be compared,
-    and 2 if the manifest or the command line is invalid.
     """
     pipeline = read_pipeline(file, settings)
     verifier = driver_module("verifier")
