@@ -14,7 +14,7 @@ from lakemirror.report import records
 from lakemirror.report.page import page
 from tests.report import histories
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 pytestmark = [
     pytest.mark.sources,
