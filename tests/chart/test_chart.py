@@ -305,6 +305,33 @@ def test_alerts_are_left_out_by_name_and_link_published_runbooks() -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ((), False),
+        (("prometheusRule.enabled=true",), True),
+        (("prometheusRule.enabled=true", "prometheusRule.runbooks=books.example/docs"), True),
+        (("prometheusRule.enabled=true", "prometheusRule.runbooks=https://books.example"), False),
+    ],
+)
+def test_the_notes_say_that_links_to_runbooks_lead_nowhere(
+    settings: tuple[str, ...], said: bool, tmp_path: Path
+) -> None:
+    """`helm template` leaves the notes out, so that a copy of the chart makes an object of them."""
+    chart = tmp_path / "lakemirror"
+    shutil.copytree(CHART, chart)
+    (chart / "templates/shown.yaml").write_text(
+        'kind: Shown\nnotes: {{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}\n'
+    )
+    options = [option for setting in settings for option in ("--set", setting)]
+    done = helm("template", "x", str(chart), KUBERNETES, "--show-only", "templates/shown.yaml", *options)
+    assert done.returncode == 0, done.stderr
+    notes = yaml.safe_load(done.stdout)["notes"]
+    assert "helm -n default test x" in notes
+    assert ("runbooks lead nowhere" in notes) is said
+
+
+@needs_helm
 def test_network_policy_narrows_to_what_is_named() -> None:
     policy = only(
         render(
