@@ -8,6 +8,8 @@
 # Build secrets, all of them optional, let the build use the machine's own registries without leaving a trace of them:
 # `pip` (pip.conf), `maven` (settings.xml), `ca` (certificates, PEM), `truststore` (certificates, for Java). scripts/images
 # passes what is there.
+# The base is named by its tag alone, so that each build starts from Debian's newest security updates, as those of apt do. What was
+# built is named by its own digest, and scripts/scan-images looks for what has no update in it yet.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS base

@@ -128,6 +128,52 @@ def test_images_are_built_for_both_architectures_and_signed_by_digest(project: P
         assert f"cosign sign --yes --recursive {image}@{DIGEST}" in said
 
 
+class TestScan:
+    """What the scanners are asked for; another tool's answer is a stand-in's exit code."""
+
+    @pytest.fixture(autouse=True)
+    def only_stand_ins(self, project: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("bash", "dirname", "sed"):
+            (project / "tools" / name).symlink_to(str(shutil.which(name)))
+        monkeypatch.setenv("PATH", str(project / "tools"))
+
+    def scanner(self, project: Path, name: str, code: int = 0) -> None:
+        tool = project / "tools" / name
+        tool.write_text(f"#!/usr/bin/env bash\nprintf '%s\\n' \"{name} $*\" >>{project}/calls\nexit {code}\n")
+        tool.chmod(0o755)
+
+    @pytest.mark.parametrize(
+        ("name", "asked"),
+        [
+            ("grype", "grype {} --only-fixed --fail-on high"),
+            ("trivy", "trivy image --ignore-unfixed --severity HIGH,CRITICAL --exit-code 1 {}"),
+        ],
+    )
+    def test_both_images_are_scanned(self, project: Path, calls: Path, name: str, asked: str) -> None:
+        self.scanner(project, name)
+        assert run(project, "scan-images").returncode == 0
+        images = ("lakemirror-operator:0.1.0", "lakemirror-driver:0.1.0")
+        assert calls.read_text().splitlines() == [asked.format(image) for image in images]
+
+    def test_one_that_is_vulnerable_fails_after_all_are_scanned(self, project: Path, calls: Path) -> None:
+        self.scanner(project, "grype", 2)
+        done = run(project, "scan-images", "a:1", "b:1")
+        assert done.returncode == 1
+        assert "a:1 b:1" in done.stderr
+        assert len(calls.read_text().splitlines()) == 2
+
+    def test_without_a_scanner_it_says_how_to_get_one(self, project: Path) -> None:
+        done = run(project, "scan-images")
+        assert done.returncode == 3
+        assert "Install grype (https://github.com/anchore/grype) or Trivy" in done.stderr
+
+    def test_a_scanner_that_cannot_be_built_is_no_success(self, project: Path) -> None:
+        self.scanner(project, "go", 1)
+        done = run(project, "scan-images")
+        assert done.returncode == 3
+        assert "Go cannot build grype" in done.stderr
+
+
 def test_the_chart_is_pushed_and_signed_by_digest(project: Path, calls: Path) -> None:
     (project / "dist").mkdir()
     (project / "dist/lakemirror-0.1.0.tgz").touch()
