@@ -56,11 +56,35 @@ def test_actions_are_pinned_by_commit_with_the_release_beside() -> None:
 
 
 def test_a_job_may_read_and_only_publishing_may_write() -> None:
+    more = {"publish": {"contents", "packages", "id-token"}, "pages": {"pages", "id-token"}}
     for path in WORKFLOWS:
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}, path.name
         for name, job in jobs(path).items():
-            assert name == "publish" or "permissions" not in job, (path.name, name)
+            writes = {scope for scope, access in job.get("permissions", {}).items() if access == "write"}
+            assert writes == more.get(name, set()), (path.name, name)
             assert job["timeout-minutes"] <= 360
+
+
+def test_nothing_is_published_that_is_not_tested_and_scanned() -> None:
+    release = jobs(ROOT / ".github/workflows/release.yml")
+    assert release["publish"]["needs"] == ["test", "scan"]
+    assert release["pages"]["needs"] == "publish"
+    scanned = [where for where, step in steps() if step.get("run") == "scripts/scan-images"]
+    assert scanned == ["nightly.yml, scan", "release.yml, scan"]
+
+
+def test_no_test_is_skipped_at_night() -> None:
+    nightly = jobs(ROOT / ".github/workflows/nightly.yml")
+    runs = [step for name in ("nightly", "live") for step in nightly[name]["steps"] if "run" in step]
+    assert len(runs) == 2
+    assert all(step["env"]["LAKEMIRROR_NO_SKIPS"] == "1" for step in runs)
+    parts = [*nightly["nightly"]["strategy"]["matrix"]["part"], "live"]
+    assert f"for part in {' '.join(parts)};" in (ROOT / "scripts/nightly").read_text()
+
+
+def test_the_upgrade_is_tested_from_the_version_before() -> None:
+    checkout = jobs(ROOT / ".github/workflows/ci.yml")["cluster"]["steps"][0]
+    assert checkout["with"] == {"fetch-depth": 0}, "its tag is not there otherwise"
 
 
 def test_the_versions_are_those_that_the_package_names() -> None:
@@ -71,6 +95,7 @@ def test_the_versions_are_those_that_the_package_names() -> None:
     assert project["requires-python"] == f">={classified[0]}"
     nodes = ci["cluster"]["strategy"]["matrix"]["node"]
     minors = [int(re.match(r"kindest/node:v1\.(\d+)\.", node)[1]) for node in nodes]  # type: ignore[index]
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$", node) for node in nodes)
     assert minors == list(range(minors[0], minors[0] - 3, -1)), "the three newest, one after the other"
 
 
