@@ -67,6 +67,10 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         f"spec.spark.conf[{MANAGER}]",
         "ConditionalPutFileManager",
     ),
+    (*conf("spark.hadoop.fs.s3a.secret.key", "x"), "write ${env.NAME} here"),
+    (*conf("spark.hadoop.fs.s3a.bucket.lake.secret.key", "${env.KEY:-x}"), "write ${env.NAME} here"),
+    (*conf("spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net", "x"), "in a Secret"),
+    (*conf("spark.sql.catalog.unity.token", "x"), "spark-defaults.conf"),
     (
         {"source": {"kafka": None, "files": {"path": "/i", "format": "csv"}}},
         "spec.envelope.format",

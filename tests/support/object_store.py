@@ -18,6 +18,8 @@ from tests.support.kafka_broker import free_port
 from tests.support.s3_proxy import Proxy
 
 ACCESS_KEY, SECRET_KEY = "lake", "lake-secret"
+_VARIABLE = "LAKEMIRROR_TESTS_SECRET_KEY"
+os.environ[_VARIABLE] = SECRET_KEY  # for the JVMs of all drivers, to which manifests name it
 _START_SECONDS = 30.0
 
 
@@ -33,7 +35,7 @@ class Bucket:
     def uri(self) -> str:
         return f"s3a://{self.name}"
 
-    def hadoop(self) -> dict[str, str]:
+    def hadoop(self, secret_key: str = SECRET_KEY) -> dict[str, str]:
         """Hadoop's settings with which a client finds the bucket. It gives up sooner than by default."""
         return {
             f"fs.s3a.bucket.{self.name}.{name}": value
@@ -44,7 +46,7 @@ class Bucket:
                 "connection.ssl.enabled": "false",
                 "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
                 "access.key": ACCESS_KEY,
-                "secret.key": SECRET_KEY,
+                "secret.key": secret_key,
                 "attempts.maximum": "2",
                 "retry.limit": "2",
                 "retry.throttle.limit": "2",
@@ -53,8 +55,8 @@ class Bucket:
         }
 
     def conf(self) -> dict[str, str]:
-        """The same for ``spec.spark.conf``."""
-        return {f"spark.hadoop.{name}": value for name, value in self.hadoop().items()}
+        """The same for ``spec.spark.conf``, which refers to the secret key."""
+        return {f"spark.hadoop.{name}": value for name, value in self.hadoop(f"${{env.{_VARIABLE}}}").items()}
 
     def exists(self, key: str) -> bool:
         return (self.files / key).exists()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pydantic.alias_generators import to_camel
 
-from lakemirror.api import object_stores
+from lakemirror.api import object_stores, secret_settings
 from lakemirror.api.errors import Loc, path_of
 from lakemirror.api.spec import Maintenance, PipelineSpec, Restart, Verify
 from lakemirror.api.tables import is_pattern
@@ -210,6 +210,8 @@ def _of_operator(spec: PipelineSpec) -> Iterator[Found]:
         why = "has no effect with spark.backend: kubeflow, which forgives no failures: leave it out"
         yield ("restart", "resetAfter"), why
     for name, why in object_stores.unsafe(spec.spark.conf, spec.checkpoint):
+        yield ("spark", "conf", name), why
+    for name, why in secret_settings.exposed(spec.spark.conf):
         yield ("spark", "conf", name), why
 
 

@@ -1,0 +1,89 @@
+"""Settings of Spark that are passwords or keys are refused; others, which only sound so, are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakemirror.api.secret_settings import exposed
+
+SECRETS = [
+    "spark.authenticate.secret",
+    "spark.connect.authenticate.token",
+    "spark.executorEnv.AWS_SECRET_ACCESS_KEY",
+    "spark.executorEnv.AWS_SESSION_TOKEN",
+    "spark.hadoop.fs.azure.account.key",
+    "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
+    "spark.hadoop.fs.azure.account.oauth2.client.secret",
+    "spark.hadoop.fs.azure.account.oauth2.client.secret.lake.dfs.core.windows.net",
+    "spark.hadoop.fs.azure.account.oauth2.refresh.token",
+    "spark.hadoop.fs.azure.account.oauth2.user.password",
+    "spark.hadoop.fs.azure.sas.fixed.token",
+    "spark.hadoop.fs.azure.sas.fixed.token.container.lake.dfs.core.windows.net",
+    "spark.hadoop.fs.gs.auth.client.secret",
+    "spark.hadoop.fs.gs.auth.refresh.token",
+    "spark.hadoop.fs.gs.auth.service.account.private.key",
+    "spark.hadoop.fs.s3a.bucket.lake.secret.key",
+    "spark.hadoop.fs.s3a.proxy.password",
+    "spark.hadoop.fs.s3a.secret.key",
+    "spark.hadoop.fs.s3a.session.token",
+    "spark.hadoop.javax.jdo.option.ConnectionPassword",
+    "spark.kafka.clusters.shop.ssl.keystore.password",
+    "spark.kubernetes.authenticate.driver.oauthToken",
+    "spark.sql.catalog.unity.auth.oauth.clientSecret",
+    "spark.sql.catalog.unity.token",
+    "spark.ssl.keyStorePassword",
+]
+HARMLESS = [
+    "spark.authenticate",
+    "spark.authenticate.secret.file",
+    "spark.authenticate.secretBitLength",
+    "spark.hadoop.fs.azure.account.auth.type",
+    "spark.hadoop.fs.azure.account.keyprovider.lake.dfs.core.windows.net",
+    "spark.hadoop.fs.azure.account.oauth.provider.type",
+    "spark.hadoop.fs.azure.account.oauth2.client.id",
+    "spark.hadoop.fs.azure.account.oauth2.refresh.token.endpoint",
+    "spark.hadoop.fs.azure.account.oauth2.token.file",
+    "spark.hadoop.fs.azure.sas.token.provider.type",
+    "spark.hadoop.fs.gs.auth.access.token.provider",
+    "spark.hadoop.fs.gs.auth.service.account.json.keyfile",
+    "spark.hadoop.fs.gs.auth.service.account.private.key.id",
+    "spark.hadoop.fs.s3a.access.key",
+    "spark.hadoop.fs.s3a.aws.credentials.provider",
+    "spark.hadoop.fs.s3a.delegation.token.binding",
+    "spark.hadoop.fs.s3a.encryption.key",
+    "spark.hadoop.hadoop.security.credential.provider.path",
+    "spark.hadoop.hadoop.security.credstore.java-keystore-provider.password-file",
+    "spark.io.encryption.keySizeBits",
+    "spark.kafka.clusters.shop.sasl.token.mechanism",
+    "spark.kubernetes.authenticate.driver.oauthTokenFile",
+    "spark.kubernetes.driver.secrets.shop-token",
+    "spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY",
+    "spark.kubernetes.kerberos.tokenSecret.name",
+    "spark.redaction.regex",
+    "spark.redaction.string.regex",
+    "spark.security.credentials.hive.enabled",
+    "spark.sql.redaction.options.regex",
+    "spark.ssl.rpc.privateKey",
+]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_is_refused_without_being_repeated(name: str) -> None:
+    [(found, message)] = exposed({name: "Kn0ck-kn0ck"})
+    assert found == name
+    assert "Kn0ck" not in message
+    assert list(exposed({name: ""})) == []
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_reference_is_not(name: str) -> None:
+    hadoop, spark = "${env.KEY_1}", "${env:KEY_1}"
+    right, wrong = (hadoop, spark) if name.startswith("spark.hadoop.") else (spark, hadoop)
+    assert list(exposed({name: right})) == []
+    for value in (wrong, f"{right}x", right.replace("}", ":-x}"), "${other.setting}"):
+        assert [found for found, _ in exposed({name: value})] == [name], value
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_only_sounds_like_a_secret_is_not(name: str) -> None:
+    assert list(exposed({name: "x"})) == []
