@@ -12,6 +12,7 @@ import pytest
 
 MAY_BE_SKIPPED = {
     "LAKEMIRROR_SPARK_CRDS names no folder": "large files of other projects, which somebody has to choose",
+    "LAKEMIRROR_PUBLISHED_CRDS names no folder": "as above",
     "KUBECONFIG names no cluster": "tests of a cluster have a workflow of their own",
     "MySQL is not installed": "its packages exclude MariaDB's, and Debian has none",
 }
