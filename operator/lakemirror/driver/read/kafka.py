@@ -306,6 +306,7 @@ class KafkaFeed:
             self._source.bootstrap_servers,
             security=self._source.security,
             get_token=self._admin.get_token,
+            certificate_ends=self._admin.certificate_ends,
         )
         with self._watch.asking(why):
             try:
