@@ -48,7 +48,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(MINUTES
 
 ON_NODE = os.environ.get("LAKEMIRROR_ON_NODE")
 REVIVE = os.environ.get("LAKEMIRROR_REVIVE_API_SERVER", "true")
-NEEDS_SOMEONE = ("BackoffLimitExceeded", "InvalidSpec", "Refused", "SourceRestarted", "TableFailed")
+NEEDS_SOMEONE = (
+    "BackoffLimitExceeded",
+    "InvalidSpec",
+    "Refused",
+    "SourceLost",
+    "SourceRestarted",
+    "TableFailed",
+)
 OPERATOR_GROWTH = 0.1
 """By what part the operator's memory may grow while it is left alone."""
 

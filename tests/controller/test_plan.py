@@ -840,14 +840,79 @@ class TestFindings:
         seen = running(STREAM, report=told)
         plan = planned(STREAM, seen)
         assert (ready(plan), reason(plan, "Stalled")) == (("False", "SourceRestarted"), "SourceRestarted")
-        # The driver is started again, and its first report knows nothing of it yet.
+        # The container was started again before the set was scaled down; its report knows nothing of it yet.
         again = report(phase="Starting", batchId=None, committedAt=None)
         later = planned(STREAM, following(seen, plan, report=again))
+        assert (ready(later), replicas(later)) == (("False", "SourceRestarted"), 0)
         assert reason(later, "SourceRestarted") == "PositionsStartAgain"
         epochs = {"epochs": [{"epoch": 1, "from": {"shop.a": {"0": 5}}}]}
         after = spec(ordering=epochs)
         mended = following(seen, later, workloads=(stateful_set(after),), pods=(pod(after),), report=report())
         assert reason(planned(after, mended), "SourceRestarted") is None
+
+    def lost(self, of: PipelineSpec, **changes: Any) -> tuple[Observed, Plan]:
+        """A driver whose source has lost records: the report says so, and so does the end of its pod."""
+        told = report(phase="Failed", sourceLost="records were lost", failure="records were lost")
+        ended = Ending(1, "Error", "records were lost", ago(seconds=1))
+        there = crashed(pod(of))
+        seen = running(of, **{"report": told, "pods": (replace(there, ending=ended),), **changes})
+        return seen, planned(of, seen)
+
+    def test_a_driver_whose_source_was_lost_stays_away_until_the_spec_changes(self) -> None:
+        seen, plan = self.lost(STREAM)
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "SourceLost"), "SourceLost")
+        assert (plan.status.phase, reason(plan, "Reconciling")) == ("Failed", None)
+        assert [(event.type, event.reason) for event in plan.events][:1] == [("Warning", "SourceLost")]
+        away = planned(STREAM, following(seen, plan))
+        assert (ready(away), reason(away, "Stalled"), replicas(away)) == (
+            ("False", "SourceLost"),
+            "SourceLost",
+            0,
+        )
+        gone = following(seen, away, pods=())
+        still = planned(STREAM, gone)
+        message = still.status.condition("Ready")
+        assert message is not None
+        assert (message.reason, message.message, replicas(still)) == ("SourceLost", "records were lost", 0)
+        assert still.events == ()
+        for token in ({"spark": {"resetToken": "2"}}, {"restartToken": "2"}):
+            of = spec(**token)
+            begun = planned(of, following(gone, still))
+            assert (ready(begun), replicas(begun)) == (("False", "DriverPending"), 1)
+            there = pod(of, started=NOW + timedelta(seconds=10))
+            new = planned(of, following(gone, begun, workloads=(stateful_set(of),), pods=(there,)))
+            assert (ready(new), replicas(new)) == (("False", "DriverStarting"), 1)
+            assert reason(new, "Stalled") is None
+
+    def test_an_edit_while_the_former_driver_still_fails_takes_effect(self) -> None:
+        seen, plan = self.lost(STREAM)
+        of = spec(spark={"resetToken": "2"})
+        edited = planned(of, following(seen, plan))
+        assert (ready(edited)[1], replicas(edited)) == ("Restarting", 1)
+        assert replicas(planned(of, following(seen, edited))) == 1
+
+    def test_a_driver_that_fails_for_another_reason_later_is_restarted(self) -> None:
+        _, plan = self.lost(STREAM, pods=(crashed(pod(STREAM)),))
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "DriverFailed"), None)
+
+    def test_a_run_whose_source_was_lost_is_not_repeated(self) -> None:
+        ended = Ending(1, "Error", "records were lost", ago(seconds=1))
+        failed = pod(ONCE, phase="Failed", started=None, ending=ended, exits=1)
+        seen, plan = self.lost(ONCE, workloads=(job(ONCE, failures=1),), pods=(failed,))
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "SourceLost"), "SourceLost")
+        assert deleted(planned(ONCE, following(seen, plan))) == [("Job", job(ONCE).name)]
+
+    def test_the_next_run_of_a_schedule_tries_again(self) -> None:
+        cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(CRON))
+        last = replace(cron, kind="Job", name="shop-1", uid="job-1", scheduled=True, state="Failed")
+        ended = Ending(1, "Error", "records were lost", ago(seconds=1))
+        failed = pod(CRON, phase="Failed", started=None, ending=ended, exits=1)
+        seen, plan = self.lost(CRON, workloads=(cron, last), pods=(failed,))
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "SourceLost"), "SourceLost")
+        after = planned(CRON, following(seen, plan))
+        made = find(after.objects, "CronJob")
+        assert made is not None
+        assert made["spec"]["suspend"] is False
 
     def test_a_report_with_surprises_breaks_nothing(self) -> None:
         odd = report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -171,5 +172,15 @@ def test_why_brokers_are_away() -> None:
     assert why_away("kafka:9092", failed).startswith(
         "kafka:9092: SaslAuthenticationException: bad password: the brokers refuse the login: check username"
     )
+    refused = raised(
+        Throwable("javax.net.ssl.SSLHandshakeException", "Received fatal alert: certificate_unknown")
+    )
+    for ends, remedy in (
+        (None, "the brokers refuse the driver's certificate: check tls.crt and tls.key in a secret"),
+        (datetime(9999, 1, 1, tzinfo=UTC), "the brokers refuse the driver's certificate: check tls.crt"),
+        (datetime(2026, 3, 1, 12, tzinfo=UTC), "tls.crt in a secret expired at 2026-03-01T12:00:00Z: renew"),
+    ):
+        said = why_away("kafka:9092", refused, certificate_ends=lambda ends=ends: ends)
+        assert f"certificate_unknown: {remedy}" in said
     other = raised(Throwable("org.apache.kafka.common.errors.InvalidTopicException", "t"))
     assert why_away("kafka:9092", other) == "kafka:9092: InvalidTopicException: t"

@@ -94,6 +94,7 @@ DIFFERS = report(
     }
 )
 RESTARTED = report(phase="Failed", sourceRestarted="positions start again", failure="positions start again")
+LOST = report(phase="Failed", sourceLost="records were lost", failure="records were lost")
 STUCK: dict[str, Any] = {"caughtUp": False, "lagRecords": 10}
 FOREIGN = Obstacle("ForeignObject", "StatefulSet shop-driver is not Lakemirror's: rename or delete it")
 EVICTED = Ending(0, "Evicted", "the node was low on memory", ago(seconds=5))
@@ -159,10 +160,17 @@ def given_up() -> Plan:
 
 
 def source_restarted_again() -> Plan:
-    """The driver was started again, and its first report knows nothing of it yet."""
-    seen = running(STREAM, report=RESTARTED)
+    """The next run of a schedule has begun, and its first report knows nothing of it yet."""
+    cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(CRON))
+    seen = running(CRON, workloads=(cron,), report=RESTARTED)
     again = report(phase="Starting", batchId=None, committedAt=None)
-    return planned(STREAM, following(seen, planned(STREAM, seen), report=again))
+    return planned(CRON, following(seen, planned(CRON, seen), report=again))
+
+
+def source_lost_and_held() -> Plan:
+    """No driver is started again."""
+    seen = running(STREAM, report=LOST)
+    return planned(STREAM, following(seen, planned(STREAM, seen), pods=()))
 
 
 def still_evicted() -> Plan:
@@ -393,6 +401,8 @@ STATES: dict[str, State] = {
     ),
     "source-restarted": State(stream(report=RESTARTED), "SourceRestarted", "Degraded", "Failed"),
     "source-restarted-again": State(source_restarted_again, "DriverStarting", "Degraded", "Failed"),
+    "source-lost": State(stream(report=LOST), "SourceLost", "Degraded", "Failed"),
+    "source-lost-and-held": State(source_lost_and_held, "SourceLost", "Degraded", "Failed"),
     # It is being deleted: whatever its conditions say, it is on its way out.
     "deleting": State(leaving(), "Deleting", "Progressing", "Terminating", deleting=True),
     "cleanup-blocked": State(

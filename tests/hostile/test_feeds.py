@@ -21,6 +21,8 @@ from lakemirror.driver.read.kafka import KafkaFeed, SourceLost
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime import retry
 from lakemirror.driver.runtime.runner import run
+from tests.driver.read.test_reach import Reports, quickly
+from tests.support.counting import Counter, make
 from tests.support.kafka_broker import Broker
 
 # --- troubles that time heals
@@ -233,6 +235,71 @@ def test_a_topic_that_is_deleted_meanwhile_stops_no_other(
         thread.join(120)
     assert failures == []
     assert sorted(given.values) == ["a", "b", "x"]
+
+
+class Held(Counter):
+    """An applier that holds one batch until it is let go, once it has ``read`` it, or before."""
+
+    batch: int
+    read: bool
+    reached: threading.Event
+    release: threading.Event
+
+    def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
+        if batch.batch_id != Held.batch:
+            return super().apply(raw, batch)
+        result = super().apply(raw, batch) if Held.read else None
+        Held.reached.set()
+        assert Held.release.wait(120)
+        return result or super().apply(raw, batch)
+
+    def forget(self) -> None:
+        """Nothing is kept of a batch that failed."""
+
+
+@pytest.mark.sources
+@pytest.mark.parametrize("planned", [False, True], ids=["before its batch is planned", "after"])
+def test_what_retention_deletes_under_a_running_driver_is_told_as_lost(
+    planned: bool, spark: SparkSession, kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver lags behind, because of the batch that is held. Reset, it reads on with what is left."""
+    quickly(monkeypatch)
+    Held.batch, Held.read = int(planned), not planned
+    Held.reached, Held.release = threading.Event(), threading.Event()
+    topic, reports, failures = kafka.create("retained"), Reports(), list[BaseException]()
+    given = {"bootstrapServers": kafka.bootstrap, "topics": [topic]}
+    pipeline = make(tmp_path, source={"kafka": given}, spark={"resetToken": "1"})
+    fill(kafka, topic, "a", "b")
+
+    def read() -> None:
+        try:
+            run(pipeline, spark=spark, sinks=[reports], make_applier=Held)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        if planned:
+            wait(lambda: bool(reports.all) and reports.all[-1].batch_id == 0)
+            fill(kafka, topic, "c", "d", "e", "f")
+            assert Held.reached.wait(120)
+        else:
+            assert Held.reached.wait(120)
+            fill(kafka, topic, "c", "d", "e", "f")
+        kafka.expire(topic, 4)
+    finally:
+        Held.release.set()
+        thread.join(180)
+    [error] = failures
+    assert isinstance(error, SourceLost)
+    lost = "offset 2 is the next to be read, and the brokers have deleted all before 4"
+    assert f"topic {topic}, partition 0: {lost}" in str(error)
+    last = reports.all[-1]
+    assert (last.phase, last.source_lost, last.batch_id) == ("Failed", str(error), 0)
+    again = make(tmp_path, source={"kafka": given}, spark={"resetToken": "2"})
+    assert run(again, once=True, spark=spark, make_applier=Counter).status == "completed"
+    assert [batch.extent for batch in Counter.made[-1].batches] == [{topic: {"0": [4, 6]}}]
 
 
 def wait(condition: Any, seconds: float = 120) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.support import maven
 
@@ -99,6 +99,9 @@ class Broker:
         """Create a topic, and wait until records can be sent to each of its partitions."""
         for done in self.admin.create_topics([NewTopic(name, partitions, 1, config=dict(config))]).values():
             done.result(30)
+        self._until_led(name, partitions)
+
+    def _until_led(self, name: str, partitions: int) -> None:
         until = time.monotonic() + _KNOWN_SECONDS
         while self._led(name) < partitions:
             assert time.monotonic() < until, f"{name} has no leaders"
@@ -110,6 +113,12 @@ class Broker:
         """
         found = self._sending.list_topics(name, timeout=10).topics[name]
         return sum(each.leader >= 0 for each in found.partitions.values()) if found.error is None else 0
+
+    def widen(self, name: str, partitions: int) -> None:
+        """Give a topic so many partitions, and wait until records can be sent to each of them."""
+        for done in self.admin.create_partitions([NewPartitions(name, partitions)]).values():
+            done.result(30)
+        self._until_led(name, partitions)
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""

@@ -32,6 +32,8 @@ SCRAM = {
 PLAIN_USER, PLAIN_PASSWORD = "plain", "pl'ain$1"
 RELOGIN_MILLIS = 3000
 """After which time the listeners ``scram`` and ``oauth`` ask connected clients to log in again."""
+EXPIRED = ("-startdate", "20200101000000Z", "-enddate", "20200102000000Z")
+"""Options of a certificate that has expired; see ``Certificates.sign``."""
 _HOST = "127.0.0.1"
 _LISTENERS = {
     "scram": "SASL_PLAINTEXT",
@@ -142,9 +144,7 @@ def start_guarded_broker(folder: Path) -> Iterator[GuardedBroker]:
     certificates = Certificates(own)
     stores = {
         "tls": certificates.sign("tls", f"IP:{_HOST},DNS:localhost"),
-        "expired": certificates.sign(
-            "expired", f"IP:{_HOST}", "-startdate", "20200101000000Z", "-enddate", "20200102000000Z"
-        ),
+        "expired": certificates.sign("expired", f"IP:{_HOST}", *EXPIRED),
         "other": certificates.sign("other", "DNS:kafka.example.org"),
         "mutual": certificates.sign("mutual", f"IP:{_HOST}"),
         "oauth": certificates.sign("oauth", f"IP:{_HOST}"),

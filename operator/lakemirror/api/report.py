@@ -354,6 +354,8 @@ class Report(CheckpointReport):
     """Sources of tables, as the manifest lists them, that are being read again."""
     source_restarted: Text | None = None
     """The message of the SourceRestarted that ended the run."""
+    source_lost: Text | None = None
+    """The message of the ChangesLost that ended the run."""
     table_failed: Text | None = None
     """The message of the TableFailed that ended the run."""
     failure: Text | None = None

@@ -130,9 +130,13 @@ def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | No
         )
     if spec.suspend:
         return Verdict("Suspended", "spec.suspend is true: no driver runs, and everything stays as it is")
-    driver = observed.resource.status.driver
-    limit = spec.restart.backoff_limit
-    if driver is not None and driver.revision == revision and (driver.consecutive_failures or 0) > limit:
+    driver, ready = observed.resource.status.driver, observed.resource.status.condition("Ready")
+    if driver is None or driver.revision != revision:
+        return None
+    # With a schedule, the next run tries again, as after any other failure.
+    if ready is not None and ready.reason in _SOURCE_STOPS and spec.trigger.schedule is None:
+        return Verdict(ready.reason, ready.message)
+    if (driver.consecutive_failures or 0) > spec.restart.backoff_limit:
         last = driver.last_failure.message if driver.last_failure is not None else None
         return Verdict(
             "BackoffLimitExceeded",
@@ -140,3 +144,7 @@ def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | No
             f"spec.restartToken a new value{f'. The last failure: {last}' if last else ''}",
         )
     return None
+
+
+_SOURCE_STOPS = ("SourceRestarted", "SourceLost")
+"""Reasons of Ready for which another run of the same revision would end like the last one."""

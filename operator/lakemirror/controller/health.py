@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from lakemirror.api import duration_seconds
+from lakemirror.api import report as api
 from lakemirror.api.status import Phase
 from lakemirror.controller import causes, observe, workloads
-from lakemirror.controller.decide import Decision
+from lakemirror.controller.decide import Decision, Verdict
 from lakemirror.controller.tally import Tally
 from lakemirror.controller.times import moment
 from lakemirror.controller.values import Ending, Observed, Pod, Report, Workload
@@ -131,6 +132,39 @@ def completed(case: Case) -> Health | None:
     if done or (workload is None and workloads.already_completed(case.decision, case.observed)):
         return Health("True", "Completed", "everything that was there has been applied", "Completed")
     return None
+
+
+def source_stopped(case: Case) -> Health | None:
+    """The source stopped the driver for a reason that a restart does not change.
+
+    `decide` therefore keeps the driver away as long as Ready says so.
+    """
+    report = case.observed.report
+    verdict = _stop_of(report.said) if report is not None else None
+    if verdict is None or not _is_of_revision(case, verdict.message):
+        return None
+    return Health("False", verdict.reason, verdict.message, "Failed", stalled=True)
+
+
+def _stop_of(said: api.Report) -> Verdict | None:
+    if said.source_restarted:
+        return Verdict("SourceRestarted", said.source_restarted)
+    return Verdict("SourceLost", said.source_lost) if said.source_lost else None
+
+
+def _is_of_revision(case: Case, message: str) -> bool:
+    """Return whether what the last report says ended a driver of the current revision.
+
+    If a driver runs, the report must be its own. Otherwise, a pod must have ended with the same message.
+    """
+    revision = case.decision.revision
+    if case.pod is not None and case.pod.started is not None:
+        return case.report is not None and case.pod.revision == revision
+    return any(
+        message in causes.why(pod.ending)
+        for pod in case.observed.pods
+        if pod.component == "driver" and pod.revision == revision and pod.ending is not None
+    )
 
 
 def run_failed(case: Case) -> Health | None:
@@ -325,11 +359,6 @@ def _replaced(case: Case, lost: Ending) -> Health:
     return Health("False", lost.reason, message, "Pending", reconciling=True)
 
 
-def source_restarted(case: Case) -> Health | None:
-    said = case.report.said.source_restarted if case.report is not None else None
-    return Health("False", "SourceRestarted", said, "Failed", stalled=True) if said else None
-
-
 def unreached(case: Case) -> Health | None:
     """The source has not been reached by this run yet, or has been lost for longer than the grace period."""
     late = _out_of_reach_at(case)
@@ -466,6 +495,7 @@ CHECKS: tuple[Check, ...] = (
     nothing_to_run,
     held,
     completed,
+    source_stopped,
     run_failed,
     scheduled,
     foreign,
@@ -475,7 +505,6 @@ CHECKS: tuple[Check, ...] = (
     outdated,
     no_pod,
     waiting,
-    source_restarted,
     failing,
     stale,
     unreached,

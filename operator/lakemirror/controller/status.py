@@ -278,8 +278,7 @@ def _wrong(table: VerifiedTable) -> int:
 def _source_restarted(case: Case) -> Verdict | None:
     """Report that the source has restarted.
 
-    A driver that stopped for this reason is restarted again and again, and does not report it until it
-    encounters it again.
+    The next run of a schedule does not report it until it encounters it again.
     """
     report, before = case.observed.report, case.observed.resource.status.condition("SourceRestarted")
     if report is None:

@@ -201,6 +201,55 @@ def test_a_new_topic_is_picked_up_while_running(setup: Setup, kafka: Broker) -> 
     assert list(setup.feed(topicPattern=rf"growing\..*{prefix}").pending()) == []
 
 
+def test_partitions_that_are_added_are_read_from_their_beginning(setup: Setup, kafka: Broker) -> None:
+    """While the driver runs, and while none runs: no record is missed, and none comes twice."""
+    topic, sent = kafka.create("wider", 2), list[str]()
+
+    def fill_all(name: str, partitions: int) -> None:
+        for partition in range(partitions):
+            values = [f"{name}.{partition}.{n}" for n in range(3)]
+            fill(kafka, topic, values, partition=partition)
+            sent.extend(values)
+
+    fill_all("first", 2)
+    feed = setup.feed(topics=[topic])
+    with beside(lambda stop: feed.run(setup.apply, once=False, stopping=stop.is_set)):
+        until(lambda: len(setup.values) == len(sent))
+        kafka.widen(topic, 4)
+        fill_all("running", 4)
+        until(lambda: len(setup.values) >= len(sent))
+        fill_all("later", 4)
+        until(lambda: len(setup.values) >= len(sent))
+        assert feed.lag().records == 0
+    kafka.widen(topic, 5)
+    fill_all("stopped", 5)
+    again = setup.feed(topics=[topic])
+    assert again.lag().records == 15
+    again.run(setup.apply, once=True, stopping=lambda: False)
+    assert again.lag().caught_up
+    setup.once(topics=[topic])
+    assert sorted(setup.values, key=str) == sorted((value.encode() for value in sent), key=str)
+    ends = {str(p): end for p, end in enumerate([12, 12, 9, 9, 3])}
+    assert {p: span[1] for each in setup.extents for p, span in each[topic].items()} == ends
+
+
+def test_a_new_partition_whose_first_records_are_deleted_is_read_on(setup: Setup, kafka: Broker) -> None:
+    """Nothing of it was known, so this is told and stops nothing. The others are read as always."""
+    told: list[str] = []
+    setup.warn = told.append
+    topic = kafka.create("wider")
+    fill(kafka, topic, ["a"])
+    setup.once(topics=[topic])
+    kafka.widen(topic, 2)
+    fill(kafka, topic, ["b"])
+    fill(kafka, topic, ["gone", "c"], partition=1)
+    kafka.expire(topic, 1, partition=1)
+    setup.once(topics=[topic])
+    setup.once(topics=[topic])
+    assert setup.values == [b"a", b"b", b"c"]
+    assert [each.split(" and is read")[0] for each in told] == [f"topic {topic}, partition 1 is new here"]
+
+
 def test_a_topic_that_the_manifest_leaves_out_ends_nothing(setup: Setup, kafka: Broker) -> None:
     """Also with records that were not read. Named again, it is a new one."""
     told: list[str] = []

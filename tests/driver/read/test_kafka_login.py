@@ -33,7 +33,7 @@ from tests.api.manifests import changed
 from tests.driver.read.test_reach import Reports, quickly, until
 from tests.support.beside import beside
 from tests.support.counting import Counter, make
-from tests.support.kafka_login import PLAIN_PASSWORD, PLAIN_USER, GuardedBroker, start_guarded_broker
+from tests.support.kafka_login import EXPIRED, PLAIN_PASSWORD, PLAIN_USER, GuardedBroker, start_guarded_broker
 from tests.support.tokens import AUDIENCE, SCOPE
 
 USER, PASSWORD = "mirror", "Kn0ck-kn0ck"
@@ -627,6 +627,48 @@ def test_a_run_waits_while_it_gets_no_token_and_loses_nothing(
         tokens.certificate = stores / "oauth.pem"
         run.applied(3)
     assert Patient.seen == [(0, offset) for offset in range(3)]
+
+
+@sources
+def test_when_a_clients_certificate_expires(spark: SparkSession, broker: GuardedBroker) -> None:
+    """It is the first of its chain that counts; without one, or with a damaged one, nothing is known."""
+    certificates = broker.certificates
+    certificates.sign("valid", "DNS:valid")
+    valid, expired = certificates.text("valid.crt"), certificates.text("expired.crt")
+    for chain, year in ((valid + expired, 2020), (f"subject=CN = valid\n{expired}", 2020)):
+        ends = KafkaAdmin(spark, {kafka_login.CERTIFICATE: chain}).certificate_ends()
+        assert ends is not None
+        assert ends.year == year
+    for settings in ({}, {kafka_login.CERTIFICATE: "none"}, {kafka_login.CERTIFICATE: valid[:300]}):
+        assert KafkaAdmin(spark, settings).certificate_ends() is None
+
+
+@sources
+@pytest.mark.timeout(300)
+def test_a_run_waits_with_a_client_certificate_that_has_expired_and_loses_nothing(
+    login: Login, broker: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start has the renewed one: a driver in a pod ends by itself when its Secret changes."""
+    quickly(monkeypatch)
+    certificates, topic = broker.certificates, login.filled("expires", "a", "b")
+    broker.allow("CN=expires", "READ", topic)
+
+    def signed(*when: str) -> dict[str, str]:
+        certificates.sign("expires", "DNS:expires", *when)
+        return {f"tls.{kind}": certificates.text(f"expires.{kind}") for kind in ("crt", "key")}
+
+    keys = {"ca.crt": certificates.text("ca.crt"), **signed(*EXPIRED)}
+    given = {"bootstrapServers": broker.addresses["mutual"], "topics": [topic], "security": MUTUAL}
+    message = "tls.crt in secret kafka-auth expired at 2020-01-02T00:00:00Z: renew tls.crt and tls.key"
+    with waiting(login, tmp_path, given, keys, message) as run_on:
+        run_on.lost(message)
+    secret = tmp_path / "kafka-auth"
+    for key, value in signed().items():
+        (secret / key).write_text(value)
+    pipeline, secrets = make(tmp_path, source={"kafka": given}), {"kafka-auth": secret}
+    Patient.seen = []
+    run(pipeline, once=True, spark=login.spark, secrets=secrets, make_applier=Patient)
+    assert Patient.seen == [(0, 0), (0, 1)]
 
 
 @sources

@@ -12,6 +12,8 @@ from lakemirror.api.report import Counts, DriverPhase, Report
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import SourceRestarted, TableFailed
 from lakemirror.driver.read.base import Lag
+from lakemirror.driver.read.change_feed import FeedLost
+from lakemirror.driver.read.kafka import SourceLost
 from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 from lakemirror.driver.runtime.progress import Progress
@@ -161,6 +163,8 @@ def test_lag_in_seconds() -> None:
 def test_what_ended_the_run_is_told() -> None:
     for error, name in (
         (SourceRestarted("epoch"), "source_restarted"),
+        (SourceLost("offsets"), "source_lost"),
+        (FeedLost("versions"), "source_lost"),
         (TableFailed("orders"), "table_failed"),
     ):
         progress = Progress("shop")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from lakemirror.api.source import KafkaSecurity
 from lakemirror.driver.errors import cause_of
@@ -22,6 +23,8 @@ The last token has expired, or the certificate is the endpoint's.
 _REFUSED = re.compile(
     r"\b(\w+(Authentication|Authorization)|Login|UnsupportedSaslMechanism|IllegalSaslState)Exception\b"
 )
+_BAD_CERTIFICATE = r"fatal alert|post-handshake"
+_EXPIRED = "tls.crt in {secret} expired at {at}: renew tls.crt and tls.key"
 _Remedies = Sequence[tuple[str, str]]
 _REMEDIES: _Remedies = (
     (
@@ -52,7 +55,7 @@ _REMEDIES: _Remedies = (
         "brokers' advertised.listeners, or have it issued for this one",
     ),
     (
-        r"fatal alert|post-handshake",
+        _BAD_CERTIFICATE,
         "the brokers refuse the driver's certificate: check tls.crt and tls.key in {secret}",
     ),
     (
@@ -103,12 +106,14 @@ def why_away(
     error: Exception,
     security: KafkaSecurity | None = None,
     get_token: Callable[[], None] = lambda: None,
+    certificate_ends: Callable[[], datetime | None] = lambda: None,
 ) -> str:
     """Explain in one line why the client cannot reach the brokers.
 
     The client's own ``error`` is used if it is informative, such as a failed authentication. Otherwise, the
     result of connecting to each server is used. ``get_token`` raises the error that prevents the client from
-    getting the token that it would log in with.
+    getting the token that it would log in with. ``certificate_ends`` returns when the client's own
+    certificate expires, if it has one: brokers do not say what is wrong with it.
     """
     said = cause_of(error)
     if security is not None and security.oauth is not None:
@@ -117,7 +122,10 @@ def why_away(
             return f"{endpoint}: {why}"
         if none:
             return f"{endpoint}: it gave no token, and gives one now ({said})"
-    if (remedy := _remedy(said, security, _REMEDIES)) is not None:
+    remedies = _REMEDIES
+    if re.search(_BAD_CERTIFICATE, said) and (ends := certificate_ends()) and ends <= datetime.now(UTC):
+        remedies = [(_BAD_CERTIFICATE, _EXPIRED.format(at=f"{ends:%Y-%m-%dT%H:%M:%SZ}", secret="{secret}"))]
+    if (remedy := _remedy(said, security, remedies)) is not None:
         return f"{bootstrap_servers}: {said}: {remedy}"
     if not said.startswith(_IN_VAIN):
         return f"{bootstrap_servers}: {said}"

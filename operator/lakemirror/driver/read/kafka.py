@@ -43,6 +43,7 @@ _NEW_TOPICS_SECONDS = 10
 _MARK_SECONDS = 30
 _RECORDS_PER_TASK = 10_000
 _TASKS_PER_CORE = 2
+Extent = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class SourceLost(ChangesLost):
@@ -305,6 +306,7 @@ class KafkaFeed:
             self._source.bootstrap_servers,
             security=self._source.security,
             get_token=self._admin.get_token,
+            certificate_ends=self._admin.certificate_ends,
         )
         with self._watch.asking(why):
             try:
@@ -460,7 +462,26 @@ class KafkaFeed:
         return DataFrame(frame._jdf, self._session)
 
     def _batch(self, batch_id: int) -> Batch:
-        return Batch(self.query_id, batch_id, self._log.extent(batch_id))
+        extent = self._log.extent(batch_id)
+        return Batch(self.query_id, batch_id, extent, explain=partial(self._explained, extent=extent))
+
+    def _explained(self, error: Exception, extent: Extent) -> SourceLost | None:
+        """Return a SourceLost if Spark could not read a batch because the brokers have deleted records of it.
+
+        Spark's word alone is not enough: what the brokers still have can be read by a retry.
+        """
+        if not _tells_of_loss(str(error)):
+            return None
+        begun = {topic: {int(p): span[0] for p, span in spans.items()} for topic, spans in extent.items()}
+        try:
+            with self._asking():
+                begins = self._admin.begin_offsets(self._described())
+            _require_there(begun, begins)
+        except SourceLost as lost:
+            return lost
+        except Exception as unknown:
+            _log.debug("whether records were lost is not known: %s", cause_of(unknown))
+        return None
 
     def _drain(self, query: StreamingQuery) -> None:
         """Let the running batch be applied and marked as done, and start no other."""
@@ -509,7 +530,7 @@ def _tells_of_loss(message: str) -> bool:
     return "failOnDataLoss" in message or "data may have been" in message or "KAFKA_DATA_LOSS" in message
 
 
-def tasks(extent: Mapping[str, Mapping[str, Sequence[int]]], cores: int) -> int:
+def tasks(extent: Extent, cores: int) -> int:
     """Return the number of tasks that read a batch.
 
     This is one per topic partition, but no more than the records need. A task costs as much as a few thousand

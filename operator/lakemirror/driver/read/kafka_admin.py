@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from lakemirror.driver.document import from_millis
 from lakemirror.driver.errors import NotAnswered
 from lakemirror.driver.java import java_class
-from lakemirror.driver.read.login import TOKEN_HANDLER
+from lakemirror.driver.read.login import CERTIFICATE, TOKEN_HANDLER
 from lakemirror.driver.read.offset_log import Offsets
 
 _log = logging.getLogger(__name__)
@@ -82,6 +84,22 @@ class KafkaAdmin:
             handler.handle(wanted)
         finally:
             handler.close()
+
+    def certificate_ends(self) -> datetime | None:
+        """Return when the client's own certificate, or the first one of its chain, expires.
+
+        Returns None if the client has no certificate, or one that cannot be read.
+        """
+        chain = self._settings.get(CERTIFICATE)
+        if chain is None:
+            return None
+        factory = self._java("java.security.cert.CertificateFactory").getInstance("X.509")
+        try:
+            found = factory.generateCertificates(self._java("java.io.ByteArrayInputStream")(chain.encode()))
+        except Py4JJavaError as error:
+            _log.debug("the client's certificate cannot be read: %s", error.java_exception)
+            return None
+        return min((from_millis(each.getNotAfter().getTime()) for each in found), default=None)
 
     def compile(self, pattern: str) -> Any:
         """Return a Java regular expression."""

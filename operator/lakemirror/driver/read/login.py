@@ -18,6 +18,8 @@ _MODULES = {
     "OAUTHBEARER": f"{_OAUTH}.OAuthBearerLoginModule",
 }
 TOKEN_HANDLER = f"{_OAUTH}.OAuthBearerLoginCallbackHandler"
+CERTIFICATE = "ssl.keystore.certificate.chain"
+"""The client's setting with its own certificate, in PEM."""
 _EXTENSION = "extension_"
 _PATIENCE = {"retry.backoff.max": 5_000, "connect.timeout": 10_000, "read.timeout": 10_000}
 """How long Kafka's client waits for a token endpoint, in milliseconds.
@@ -129,7 +131,7 @@ def _tls(security: KafkaSecurity, secrets: Mapping[str, str]) -> dict[str, str]:
     if certificate:
         options |= {
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": certificate,
+            CERTIFICATE: certificate,
             "ssl.keystore.key": key,
         }
     return options

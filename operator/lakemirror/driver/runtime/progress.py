@@ -26,7 +26,7 @@ from lakemirror.driver.document import iso
 from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
 from lakemirror.driver.profile import positions
 from lakemirror.driver.profile.positions import Memory
-from lakemirror.driver.read.base import Committed, Lag
+from lakemirror.driver.read.base import ChangesLost, Committed, Lag
 from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.quarantine import OpenRecords
 from lakemirror.driver.results import BatchResult, Drift, TableResult, add
@@ -190,6 +190,7 @@ class Progress:
             self._say(
                 failure=message,
                 source_restarted=message if isinstance(error, SourceRestarted) else None,
+                source_lost=message if isinstance(error, ChangesLost) else None,
                 table_failed=message if isinstance(error, TableFailed) else None,
             )
 
