@@ -25,6 +25,8 @@ from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
 from lakemirror.driver.applier import described, is_of
+from lakemirror.driver.checkpoint import identity
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, reach
 from lakemirror.driver.decision import Decision
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
@@ -99,7 +101,9 @@ class BatchApplier:
         self._checkpoint = pipeline.spec.checkpoint
         self._app_id = f"lakemirror/{pipeline.name}/{query_id}"
         self._session = spark
-        self._tables = PipelineTables(spark, pipeline, history.tables, target)
+        begun = identity.begun_at(open_storage(self._checkpoint, spark))
+        fixed = history.targets_since(begun) if begun is not None else {}
+        self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed)
         self._schemas: dict[int, str] = {}
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +48,7 @@ class PipelineTables:
     """The tables that a pipeline has met so far, with their mirrors.
 
     The mirrors are kept in places of the kind ``target``. ``former`` holds the results of earlier runs by
-    source table.
+    source table, and ``fixed`` the targets that tables may not leave.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class PipelineTables:
         pipeline: CdcPipeline,
         former: Mapping[str, TableResult],
         target: TargetKind = DELTA,
+        fixed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._session, self._target = session, target
         self._pipeline = pipeline
@@ -66,7 +68,8 @@ class PipelineTables:
                 table.target: pipeline.spec.kept_as(name)
                 for name, table in former.items()
                 if table.target and table.version is not None
-            }
+            },
+            fixed,
         )
         self._unread: dict[TableName, Exception] = {}
         """Why the mirrors could not be read that had to be known before this batch was decided."""
@@ -228,6 +231,7 @@ class PipelineTables:
                 held = Held(f"tables[{settings.source}].suspend is true", error=False)
                 return TableApplier(name, None, held)
             table = self._mirrored(name, settings)
+            self._targets.require_same(table.location, name)
             self._targets.claim(table.location, table.kept_as)
             writing = self._targets.writing(table.location) if table.shard is not None else None
             return TableApplier(name, table, writing=writing, target=self._target)
