@@ -80,7 +80,8 @@ class TableApplier:
     def files_of(self, batch: Batch, app_id: str) -> list[SourceFile]:
         """Return the batch's files of rows that the mirror already has from another batch."""
         table = self._table
-        asked = [file for file in batch.files if not file.again]
+        mine = (None, str(self.name))
+        asked = [file for file in batch.files if not file.again and file.table in mine]
         if table is None or not asked or not table.mirror.exists:
             return []
         if table.properties.get(SOURCE_PROPERTY) != table.source:

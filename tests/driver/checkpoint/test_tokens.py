@@ -165,7 +165,8 @@ def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -
     assert reset.run(spark).batches == 2
     assert sorted(map(tuple, at(spark, f"{lake}/own/items").collect())) == EXPECTED
     assert reset.run(spark).counts.refused == 0
-    assert "is mirrored at" in (back.deliver([second[:1]]).run(spark).tables["demo.public.items"].error or "")
+    tables = Mirroring(tmp_path).deliver([second[:1]]).run(spark).tables
+    assert f"is mirrored at {lake}/own/items" in (tables["demo.public.items"].error or "")
 
 
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
