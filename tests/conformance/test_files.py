@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.record import quarantine
 from lakemirror.driver.runtime import retry
 from lakemirror.driver.runtime.summary import RunSummary
 from lakemirror.driver.tables.applied_files import AppliedFiles
+from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.write import writers
 from tests.driver.read.test_rows_of_files import TYPES, typed_row
 from tests.support.mirroring import Mirroring, at
@@ -208,6 +211,78 @@ def test_a_list_of_files_that_cannot_be_read_does_not_count_as_empty(
             assert files.anew(spark).counts.duplicates == 1
     files.run(spark)
     assert files.rows(spark, "default/t") == [(1, "new")]
+
+
+KEYED: Mapping[str, Any] = {
+    "envelope": {"format": "custom", "fields": {"after": "row"}},
+    "tables": [{"source": "t", "primaryKey": ["id"]}],
+}
+LINES: Mapping[str, Any] = {"format": "json", "table": "t"}
+
+
+def without_reading_mirrors(broken: pytest.MonkeyPatch) -> None:
+    """Makes every attempt fail to look at a mirror, not at the tables beside it."""
+    refresh = Mirror.refresh
+
+    def fails(self: Mirror) -> None:
+        refresh(self)
+        raise OSError("503 Slow Down")
+
+    broken.setattr(Mirror, "refresh", fails)
+
+
+@pytest.mark.parametrize("why", ["unreadable", "suspended"])
+def test_a_table_that_cannot_be_asked_for_its_files_is_asked_later(
+    why: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of an old file are held without a checkpoint. Applied, they would be the newest ones."""
+    files = Files(tmp_path, LINES, **KEYED)
+    files.put("a.json", '{"row": {"id": 1, "v": "old"}}\n{"row": {"id": 2, "v": "old"}}\n')
+    files.put("b.json", '{"row": {"id": 1, "v": "new"}}\n')
+    files.run(spark)
+    (files.input / "b.json").unlink()
+    if why == "suspended":
+        parked = Files(tmp_path, LINES, **{**KEYED, "tables": [{**KEYED["tables"][0], "suspend": True}]})
+        assert parked.anew(spark).counts.refused == 2
+        files = Files(tmp_path, LINES, **KEYED)
+    else:
+        with monkeypatch.context() as broken:
+            without_reading_mirrors(broken)
+            assert files.anew(spark).counts.refused == 2
+    files.put("c.json", '{"row": {"id": 3, "v": "new"}}\n')
+    with monkeypatch.context() as broken:  # the mirror can be read now, but not the list of its files
+        whole = AppliedFiles.among
+
+        def among(self: AppliedFiles, hashes: Iterable[str], app_id: str, batch_id: int) -> set[str]:
+            if "/replay-" in app_id:
+                raise OSError("503 Slow Down")
+            return whole(self, hashes, app_id, batch_id)
+
+        broken.setattr(AppliedFiles, "among", among)
+        summary = files.run(spark)
+    assert any("t could not be applied: OSError: 503 Slow Down" in each for each in summary.warnings)
+    rows = [(1, "new"), (2, "old"), (3, "new")]
+    assert files.rows(spark, "default/t") == rows
+    assert quarantine.open_counts(spark, str(files.checkpoint)) == {"t": {"table": 2}}
+    assert files.run(spark).counts.duplicates == 2
+    assert files.rows(spark, "default/t") == rows
+    assert quarantine.open_counts(spark, str(files.checkpoint)) == {}
+
+
+def test_rows_that_a_resync_reads_again_are_applied_although_the_table_has_their_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also if they are held first: a row is gone that somebody has deleted from the mirror."""
+    files = Files(tmp_path, LINES, **KEYED)
+    files.put("a.json", '{"row": {"id": 1, "v": "a"}}\n{"row": {"id": 2, "v": "a"}}\n')
+    files.run(spark)
+    DeltaTable.forPath(spark, f"{files.lake}/default/t").delete("id = 1")
+    again = Files(tmp_path, LINES, **{**KEYED, "tables": [{**KEYED["tables"][0], "resyncToken": "1"}]})
+    with pytest.MonkeyPatch.context() as broken:
+        without_reading_mirrors(broken)
+        assert again.run(spark).counts.refused == 2
+    assert again.run(spark).counts.refused == 0
+    assert again.rows(spark, "default/t") == [(1, "a"), (2, "a")]
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro"])

@@ -77,10 +77,16 @@ class TableApplier:
         """Whether the manifest leaves the table out."""
         return self._table is None and self._held is None
 
+    @property
+    def held(self) -> Held | None:
+        """Why nothing is applied to the table, or None."""
+        return self._held
+
     def files_of(self, batch: Batch, app_id: str) -> list[SourceFile]:
         """Return the batch's files of rows that the mirror already has from another batch."""
         table = self._table
-        asked = [file for file in batch.files if not file.again]
+        mine = (None, str(self.name))
+        asked = [file for file in batch.files if not file.again and file.table in mine]
         if table is None or not asked or not table.mirror.exists:
             return []
         if table.properties.get(SOURCE_PROPERTY) != table.source:

@@ -25,6 +25,8 @@ from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
 from lakemirror.driver.applier import described, is_of
+from lakemirror.driver.checkpoint import identity
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, reach
 from lakemirror.driver.decision import Decision
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
@@ -34,7 +36,7 @@ from lakemirror.driver.parallel import LookAhead, side_by_side
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.parse.envelopes.chooser import classifier
-from lakemirror.driver.profile import epochs, positions, rewinds, stretches
+from lakemirror.driver.profile import epochs, positions, rewinds
 from lakemirror.driver.profile.overview import (
     Overview,
     cannot_matter,
@@ -42,7 +44,7 @@ from lakemirror.driver.profile.overview import (
     source_of,
     with_readable_schemas,
 )
-from lakemirror.driver.profile.positions import Memory
+from lakemirror.driver.profile.positions import Memory, Standing
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.aside import keep_aside
@@ -99,7 +101,9 @@ class BatchApplier:
         self._checkpoint = pipeline.spec.checkpoint
         self._app_id = f"lakemirror/{pipeline.name}/{query_id}"
         self._session = spark
-        self._tables = PipelineTables(spark, pipeline, history.tables, target)
+        begun = identity.begun_at(open_storage(self._checkpoint, spark))
+        fixed = history.targets_since(begun) if begun is not None else {}
+        self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed)
         self._schemas: dict[int, str] = {}
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")
@@ -221,10 +225,23 @@ class BatchApplier:
 
     def _order(self, events: DataFrame, seen: Overview) -> rewinds.Verdict:
         """Determine which events are undecided and what to remember about the source's positions."""
-        if self._again:
-            known = {stream: self._memory[stream] for stream in seen.streams if stream in self._memory}
-            return rewinds.Verdict(self._memory, stretches.held_by(known))
-        return rewinds.judge(events, seen.streams, self._memory, self._spec.order, self._tables.standing)
+        about = (events, seen.streams, self._memory, self._spec.order, self._tables.standing)
+        return rewinds.judge_held(*about) if self._again else rewinds.judge(*about, self._standing_again)
+
+    def _standing_again(self, source: str) -> Sequence[Standing] | None:
+        """Return what the mirror of a source table has that could not tell before, or None.
+
+        If records of the table are held, they are judged and applied first: they may show where the positions
+        of the source have started again.
+        """
+        stands = self._tables.standing(source)
+        if stands is None:
+            return None
+        held = quarantine.open_counts(self._session, self._checkpoint).get(source, {})
+        if any(held.get(scope) for scope in quarantine.HELD):
+            self._tables.wait(source)
+            return None
+        return stands
 
     # -- plan and reduce --------------------------------------------------------------------------
 

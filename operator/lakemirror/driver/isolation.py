@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,8 @@ _FEW = 4
 With more tables, the cores are busy anyway.
 """
 
+_WAITING = "its mirror could not be read at first: what has been held since then is applied before this"
+
 Out = TypeVar("Out")
 
 
@@ -47,7 +50,7 @@ class PipelineTables:
     """The tables that a pipeline has met so far, with their mirrors.
 
     The mirrors are kept in places of the kind ``target``. ``former`` holds the results of earlier runs by
-    source table.
+    source table, and ``fixed`` the targets that tables may not leave.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class PipelineTables:
         pipeline: CdcPipeline,
         former: Mapping[str, TableResult],
         target: TargetKind = DELTA,
+        fixed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._session, self._target = session, target
         self._pipeline = pipeline
@@ -66,10 +70,13 @@ class PipelineTables:
                 table.target: pipeline.spec.kept_as(name)
                 for name, table in former.items()
                 if table.target and table.version is not None
-            }
+            },
+            fixed,
         )
         self._unread: dict[TableName, Exception] = {}
         """Why the mirrors could not be read that had to be known before this batch was decided."""
+        self._waiting: set[TableName] = set()
+        """The tables whose held records come before those of this batch."""
         self._fresh: set[str] = set()  # tables whose mirror this query creates
         self._background = ThreadPoolExecutor(_FEW, thread_name_prefix="lakemirror-begin")
 
@@ -101,7 +108,7 @@ class PipelineTables:
 
         This is done only while there are few tables.
         """
-        self._unread = {}
+        self._unread, self._waiting = {}, set()
         if len(self._tables) <= _FEW:
             for table in self._tables.values():
                 table.begin(events, self._background)
@@ -122,6 +129,8 @@ class PipelineTables:
         """
         if name in self._unread:
             return self.failed(name, events, seen, self._unread[name])
+        if name in self._waiting:
+            return hold(name, Held(_WAITING, error=False), events, seen)
 
         def attempt(some: DataFrame = events) -> Decision | Exception:
             return self.tried(name, lambda: self[name].decide(some, seen, documents))
@@ -156,22 +165,34 @@ class PipelineTables:
         self._tables.pop(name, None)
         return hold(name, Held(_failure(name, error)), events, seen)
 
-    def standing(self, source: str) -> Sequence[Standing]:
+    def standing(self, source: str) -> Sequence[Standing] | None:
         """Return what the mirror of a source table has from before this query.
 
-        Returns nothing if that cannot be read. The table is then held in this batch, because without it, old
-        changes could be taken for new ones.
+        Returns None if that cannot be read. The table is then held in this batch, because without it, old
+        changes could be taken for new ones. It has to be asked again before its changes are applied.
         """
-        name = next((each for each in self._tables if str(each) == source), None)
+        name = self._met(source)
         if name is None or source in self._fresh:
             return ()
+        if name in self._unread or self[name].held is not None:
+            return None
         found = self._asked(name, TableApplier.standing)
         if isinstance(found, Exception):
             self._unread[name] = found
-            return ()
+            return None
         if found is None:
             self._fresh.add(source)
         return found or ()
+
+    def wait(self, source: str) -> None:
+        """Hold a table in this batch, because its held records have to be applied first."""
+        name = self._met(source)
+        if name is not None:
+            self._waiting.add(name)
+
+    def _met(self, source: str) -> TableName | None:
+        """Return the name of a table that is open, or that was until it failed."""
+        return next((each for each in (*self._tables, *self._unread) if str(each) == source), None)
 
     def files_of(self, name: TableName, batch: Batch, app_id: str) -> Sequence[SourceFile]:
         """Return the batch's files of rows that the mirror of a table already has.
@@ -228,6 +249,7 @@ class PipelineTables:
                 held = Held(f"tables[{settings.source}].suspend is true", error=False)
                 return TableApplier(name, None, held)
             table = self._mirrored(name, settings)
+            self._targets.require_same(table.location, name)
             self._targets.claim(table.location, table.kept_as)
             writing = self._targets.writing(table.location) if table.shard is not None else None
             return TableApplier(name, table, writing=writing, target=self._target)

@@ -15,6 +15,7 @@ from lakemirror.driver.checkpoint import identity, tokens
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.runtime.events import Event, Reported, Resync
+from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
@@ -138,6 +139,34 @@ def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tm
     versions = again.versions()
     assert again.run(spark).batches == 0, "a token is acted upon once"
     assert again.versions() == versions
+
+
+def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -> None:
+    """Otherwise the mirror at the new target would lack what was applied before."""
+    first, second = history(Shop())
+    lake = Mirroring(tmp_path).deliver([first]).lake
+    Mirroring(tmp_path).run(spark)
+    pattern = r"/demo\.public\.(?<name>items)/"
+    moving = {"tables": [{"source": pattern, "target": {"path": f"{lake}/own/{{name}}"}}]}
+    mirroring = Mirroring(tmp_path, moving).deliver([second])
+    tables = mirroring.run(spark).tables
+    error = tables["demo.public.items"].error or ""
+    assert f"demo.public.items is mirrored at {lake}/demo/public/items, and the manifest moves it" in error
+    assert f"to {lake}/own/items: the checkpoint cannot follow this change. Change it back, or give" in error
+    assert tables["demo.public.items"].counts.refused == 3
+    assert not (tmp_path / "lake/own").exists()
+    assert tables["demo.public.parked"].error is None, "its target is the same"
+    assert replay(mirroring.pipeline, spark=spark).still_bad == 3
+    spelled = {"path": f"file://{lake}//{{db}}/{{schema}}/./{{table}}/"}
+    back = Mirroring(tmp_path, {"tables": [{"source": "public.items", "target": spelled}]})
+    assert back.run(spark).counts.refused == 0
+    assert found(spark, back, "items") == EXPECTED
+    reset = Mirroring(tmp_path, {**moving, "spark": {"resetToken": "1"}})
+    assert reset.run(spark).batches == 2
+    assert sorted(map(tuple, at(spark, f"{lake}/own/items").collect())) == EXPECTED
+    assert reset.run(spark).counts.refused == 0
+    tables = Mirroring(tmp_path).deliver([second[:1]]).run(spark).tables
+    assert f"is mirrored at {lake}/own/items" in (tables["demo.public.items"].error or "")
 
 
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.api.spec import Ordering
+from lakemirror.driver.applier import TableApplier
 from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.profile import epochs, stretches
 from lakemirror.driver.runtime.summary import RunSummary
@@ -306,6 +307,39 @@ def test_a_new_checkpoint_after_a_restore(topic: str, spark: SparkSession, tmp_p
     assert declared == [{"epoch": 1, "from": {new.of.topic: {"0": 0}}}]
     Mirroring(tmp_path, {"ordering": {"epochs": declared}}).run(spark)
     assert found(spark, mirroring, old.of) == new.rows
+
+
+def test_a_mirror_that_cannot_be_read_at_first_tells_later(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, but what the mirror has is not known before the restored source's first changes are held."""
+    old = Case(table("items"), {}).old().gone(0, postgres(OLD + 400, 4), 3)
+    new = Case(table("items"), {1: 2, 2: 1, 3: 3})
+    new.put(1, postgres(NEW, 5), 1, 2).put(2, postgres(NEW + 10, 20), 3, 3)
+    mirroring = Mirroring(tmp_path).deliver(records([old])[:1])
+    mirroring.run(spark)
+    before = found(spark, mirroring, old.of)
+    shutil.rmtree(mirroring.checkpoint)
+    shutil.rmtree(mirroring.input)
+    first, second = records([new])[1:]
+
+    def standing(self: TableApplier) -> Any:
+        raise OSError("503 Slow Down")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(TableApplier, "standing", standing)
+        summary = mirroring.deliver([first]).run(spark)
+    error = summary.tables["demo.public.items"].error or ""
+    assert "could not be written: OSError: 503 Slow Down" in error
+    summary = mirroring.deliver([second]).run(spark)
+    assert summary.counts.applied == summary.counts.stale == 0
+    assert found(spark, mirroring, old.of) == before
+    told = [each for each in summary.warnings if "positions of the source start again" in each]
+    declared = remedy(SourceRestarted(told[-1]))
+    assert declared == [{"epoch": 1, "from": {new.of.topic: {"0": 0}}}]
+    Mirroring(tmp_path, {"ordering": {"epochs": declared}}).run(spark)
+    assert found(spark, mirroring, old.of) == new.rows
+    assert open_records(spark, mirroring) == {}
 
 
 @pytest.mark.parametrize("by", [pytest.param("timestamp", marks=pytest.mark.thorough), "offset"])

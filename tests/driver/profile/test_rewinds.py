@@ -16,12 +16,20 @@ from hypothesis import strategies as st
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.profile.epochs import declared, extended
-from lakemirror.driver.profile.evidence import is_evidence, is_unclear, settle, starts
+from lakemirror.driver.profile.evidence import (
+    asked_again,
+    first_place,
+    is_evidence,
+    is_unclear,
+    settle,
+    starts,
+)
 from lakemirror.driver.profile.positions import (
     At,
     Former,
     Memory,
     Place,
+    Standing,
     Stream,
     StreamSeen,
     Stretch,
@@ -236,6 +244,21 @@ def test_without_memory_the_mirror_tells() -> None:
     assert starts(memory, later, 9) == {("t", 0): 1}
 
 
+def test_a_mirror_that_could_not_tell_is_asked_again() -> None:
+    """Only where the batch has changes of its table."""
+    seen = StreamSeen(At(digits(10), 4), tables={"t": (digits(1), 110), "u": (digits(2), 120)})
+    own = Standing("t", 0, digits(1000), 100)
+    first = first_place(STREAM, seen, {}, lambda table: None if table == "t" else [own])
+    assert (first.unread, first.former) == (("t",), {"u": Former(digits(1000), 100)})
+    memory = from_json(to_json({STREAM: first, Stream("t", 1, "shop"): place(20, 9, 110)}))
+    others = StreamSeen(At(digits(11), 5), tables={"u": (digits(11), 130)})
+    stands = [own, Standing("t", 1, digits(2000), 200)]
+    assert asked_again(memory[STREAM], STREAM, others, memory, lambda table: stands) == first
+    assert asked_again(memory[STREAM], STREAM, seen, memory, lambda table: None) == first
+    told = asked_again(memory[STREAM], STREAM, seen, memory, lambda table: stands)
+    assert (told.unread, told.former["t"]) == ((), Former(digits(1000), 100))
+
+
 @pytest.mark.parametrize(
     ("declared", "begun", "wanted"),
     [
@@ -264,6 +287,7 @@ def test_the_memory_survives_as_text() -> None:
     whole = Place(
         At("0a", 7), At("09", 6), 5, ("1",), (Stretch(8, 9, "01", "02", 4, ("2",)),), {"t": Former("0b", 3)}
     )
+    whole = replace(whole, unread=("u",))
     memory: Memory = {STREAM: whole, Stream("u", 1, ""): Place(At("0c", 1))}
     assert from_json(to_json(memory)) == memory
     assert from_json('{"t/0": ["0a", 1, 7]}') == {}

@@ -163,7 +163,7 @@ def test_what_is_open_is_counted_and_a_replayed_record_that_is_bad_again_is_open
     store(1, bad("a", "parked", "table"), bad("c", "unsure", "order"))
     DeltaTable.forPath(spark, quarantine.path(where)).update("file = 'b'", {"state": F.lit("replayed")})
     assert quarantine.open_counts(spark, where)[SOURCE] == {"record": 1, "table": 1, "order": 1}
-    store(2, bad("b", "second", "record"))
+    store(2, bad("b", "second", "record"), bad("c", "refused", "table"))
     rows = quarantine.read(spark, where)
     assert rows is not None
     found = {
@@ -174,7 +174,7 @@ def test_what_is_open_is_counted_and_a_replayed_record_that_is_bad_again_is_open
         "old": ("open", "record", "as it was", None),
         "a": ("open", "table", "parked", 1),
         "b": ("open", "record", "second", 2),
-        "c": ("open", "order", "unsure", 1),
+        "c": ("open", "order", "refused", 2),  # what decides it is still its place in the order
     }
     before = quarantine.read(spark, where, version)
     assert before is not None

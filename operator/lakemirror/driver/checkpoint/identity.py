@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.document import iso
@@ -31,19 +32,39 @@ def query_id(storage: Storage, source: str, *, started: bool) -> str:
     skip them, so a new ID is generated. The same applies if the checkpoint belonged to another kind of
     source.
     """
-    if started:
-        try:
-            metadata = json.loads(storage.read_text(_METADATA))
-            if metadata["source"] == source:
-                return str(metadata["queryId"])
-        except FileNotFoundError:
-            pass
-        except (ValueError, TypeError, KeyError) as error:
-            raise LakemirrorError(
-                f"{storage.uri}/{_METADATA} is damaged ({error}): restore it from a copy, or give "
-                "spec.spark.resetToken a new value, so that the source is read anew"
-            ) from None
+    found = _stored(storage)
+    same = found if found is not None and found.source == source else None
+    if started and same is not None:
+        return same.query_id
     made = str(uuid.uuid4())
-    document = {"queryId": made, "source": source, "createdAt": iso(datetime.now(UTC))}
+    # Tables may have been loaded from their database since, although the source had nothing yet.
+    begun = datetime.now(UTC) if same is None else same.begun_at
+    document = {"queryId": made, "source": source, "createdAt": iso(begun)}
     storage.write_text(_METADATA, json.dumps(document, indent=2) + "\n")
     return made
+
+
+def begun_at(storage: Storage) -> datetime | None:
+    """Return when the checkpoint began to read its source from the beginning, or None if it has not yet."""
+    found = _stored(storage)
+    return None if found is None else found.begun_at
+
+
+class _Identity(NamedTuple):
+    query_id: str
+    source: str
+    begun_at: datetime
+
+
+def _stored(storage: Storage) -> _Identity | None:
+    try:
+        stored = json.loads(storage.read_text(_METADATA))
+        begun = datetime.fromisoformat(stored["createdAt"])
+        return _Identity(str(stored["queryId"]), str(stored["source"]), begun)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakemirrorError(
+            f"{storage.uri}/{_METADATA} is damaged ({error}): restore it from a copy, or give "
+            "spec.spark.resetToken a new value, so that the source is read anew"
+        ) from None

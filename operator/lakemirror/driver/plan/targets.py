@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from threading import Lock, RLock
+from types import MappingProxyType
 
 from lakemirror.api.object_stores import one_spelling
 from lakemirror.driver.plan.refusal import Refused
-from lakemirror.driver.tables.names import Location
+from lakemirror.driver.tables.names import Location, TableName
 
 
 class Targets:
     """The targets of a pipeline's tables. Thread-safe.
 
-    ``known`` maps the targets that have been written so far to their source tables.
+    ``known`` maps the targets that have been written so far to their source tables. ``fixed`` has the targets
+    of source tables that the checkpoint does not read from the beginning again.
     """
 
-    def __init__(self, known: Mapping[str, str]) -> None:
+    def __init__(self, known: Mapping[str, str], fixed: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._fixed = fixed
         self._owners: dict[str, str] = {}
         self._inside: dict[str, list[str]] = {}
         """The targets inside each folder."""
@@ -54,6 +57,20 @@ class Targets:
                 f"the target {location} of {source} and the mirror of {other} at {nested} are inside one "
                 f"another, and cleaning {outer} would delete the files of {inner}: choose another target, "
                 f"tables[{source}].target or tables[{other}].target"
+            )
+
+    def require_same(self, location: Location, name: TableName) -> None:
+        """Raise Refused if a table is mirrored elsewhere.
+
+        What was applied there is not read again, so a mirror at the new target would lack it.
+        """
+        target = self._fixed.get(str(name))
+        # Unlike `canonical`, this tells upper case from lower case: most stores do.
+        if target is not None and one_spelling(target) != one_spelling(str(location)):
+            raise Refused(
+                f"{name} is mirrored at {target}, and the manifest moves it to {location}: the checkpoint "
+                "cannot follow this change. Change it back, or give spec.spark.resetToken a new value to let "
+                "it take effect (with another spec.checkpoint, to read everything again)"
             )
 
     def has(self, location: Location, source: str) -> bool:

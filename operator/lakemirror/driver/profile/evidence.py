@@ -5,7 +5,7 @@ Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lakemirror.driver.profile.positions import (
@@ -24,6 +24,8 @@ from lakemirror.driver.profile.positions import (
 
 Later = Mapping[Stream, Sequence[tuple[Former, Stretch]]]
 """By stream: what it has below and later than what mirrors have, with one stretch per table."""
+Ask = Callable[[str], Sequence[Standing] | None]
+"""Returns what the mirror of a source table has, or None if that cannot be read."""
 
 
 def is_unclear(place: Place, seen: StreamSeen, *, known: bool = True) -> bool:
@@ -123,20 +125,44 @@ def _is_nearer(stretch: Stretch, evidence: Sequence[Stretch], stood: str) -> boo
     return away < before - here
 
 
-def first_place(
-    stream: Stream, seen: StreamSeen, memory: Memory, standing: Callable[[str], Sequence[Standing]]
-) -> Place:
+def first_place(stream: Stream, seen: StreamSeen, memory: Memory, standing: Ask) -> Place:
     """Return the place of a stream that is read for the first time."""
     known = {(each.topic, each.partition) for each in memory}
-    former = {}
-    for table in seen.tables:
-        groups = [group for group in standing(table) if (group.topic, group.partition) not in known]
+    return _asked(Place(seen.top), stream, seen.tables, known, standing)
+
+
+def asked_again(place: Place, stream: Stream, seen: StreamSeen, memory: Memory, standing: Ask) -> Place:
+    """Return the place, with what those mirrors have that could not tell before.
+
+    Only mirrors of tables in the batch are asked.
+    """
+    known = {(each.topic, each.partition) for each in memory} - {(stream.topic, stream.partition)}
+    tables = [table for table in place.unread if table in seen.tables]
+    left = tuple(table for table in place.unread if table not in tables)
+    return _asked(replace(place, unread=left), stream, tables, known, standing)
+
+
+def _asked(
+    place: Place,
+    stream: Stream,
+    tables: Iterable[str],
+    known: Collection[tuple[str | None, int | None]],
+    standing: Ask,
+) -> Place:
+    """Return the place, with what the mirrors of ``tables`` have from partitions that are not ``known``."""
+    former, unread = dict(place.former), list(place.unread)
+    for table in tables:
+        stands = standing(table)
+        if stands is None:
+            unread.append(table)
+            continue
+        groups = [group for group in stands if (group.topic, group.partition) not in known]
         same = [g for g in groups if (g.topic, g.partition) == (stream.topic, stream.partition)]
         found = same or [g for g in groups if g.topic == stream.topic] or groups
         times = [group.time for group in found if group.time is not None]
         if times:
             former[table] = Former(max(group.seq for group in found), max(times))
-    return Place(seen.top, former=former)
+    return replace(place, former=former, unread=tuple(unread))
 
 
 def unbroken(seen: StreamSeen) -> Stretch:

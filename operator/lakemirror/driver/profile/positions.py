@@ -69,7 +69,8 @@ class Place:
     and ``servers`` are the latest source time (microseconds) and the servers up to there. ``tail`` is what
     has been undecided since. ``former``, by table, is kept until the stream has caught up with it.
     ``snapshots`` are the sequences of the connector's snapshots that were applied: rows at these sequences
-    come from the same source.
+    come from the same source. ``unread`` are tables whose mirrors could not tell what they have: their
+    changes are held, and they are asked again.
     """
 
     top: At
@@ -79,6 +80,7 @@ class Place:
     tail: tuple[Stretch, ...] = ()
     former: Mapping[str, Former] = field(default_factory=dict)
     snapshots: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 Memory = Mapping[Stream, Place]
@@ -197,6 +199,7 @@ def _place(document: Mapping[str, Any]) -> Place:
         tuple(Stretch(**{**stretch, "servers": tuple(stretch["servers"])}) for stretch in document["tail"]),
         {table: Former(**former) for table, former in document["former"].items()},
         tuple(document.get("snapshots", ())),
+        tuple(document.get("unread", ())),
     )
 
 

@@ -22,7 +22,7 @@ events with Spark, `evidence` decides, and `epochs` says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,7 +34,8 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.profile import evidence, stretches
 from lakemirror.driver.profile.epochs import remedy
-from lakemirror.driver.profile.positions import Memory, Standing, Stream, StreamSeen
+from lakemirror.driver.profile.evidence import Ask
+from lakemirror.driver.profile.positions import Memory, Stream, StreamSeen
 
 _REASON: Final = (
     "undecided: its position lies below that of an earlier record of its partition, and nothing shows yet "
@@ -71,17 +72,21 @@ def judge(
     seen: Mapping[Stream, StreamSeen],
     memory: Memory,
     ordering: Ordering,
-    standing: Callable[[str], Sequence[Standing]] = lambda table: (),
+    standing: Ask = lambda table: (),
+    again: Ask | None = None,
 ) -> Verdict:
     """Determine which events of a batch must wait, and what to remember about the batch.
 
-    ``standing`` returns what the mirror of a source table has. Raises SourceRestarted with the epoch that
-    must be declared.
+    ``standing`` returns what the mirror of a source table has, and ``again`` does so for a mirror that could
+    not tell before. Raises SourceRestarted with the epoch that must be declared.
     """
-    before = {
-        stream: memory.get(stream) or evidence.first_place(stream, each, memory, standing)
-        for stream, each in seen.items()
-    }
+    before = {}
+    for stream, each in seen.items():
+        place = memory.get(stream)
+        if place is None:
+            before[stream] = evidence.first_place(stream, each, memory, standing)
+        else:
+            before[stream] = evidence.asked_again(place, stream, each, memory, again or standing)
     unclear = [s for s, each in seen.items() if evidence.is_unclear(before[s], each, known=s in memory)]
     looked = stretches.cut(events, {stream: memory.get(stream) for stream in unclear}) if unclear else {}
     found = {s: looked.get(s, ()) if s in unclear else [evidence.unbroken(each)] for s, each in seen.items()}
@@ -99,3 +104,29 @@ def judge(
     waits = {stream: every[stream] for stream, place in places.items() if place.tail or stream in later}
     left = {stream: evidence.without_reached(place, later.get(stream, ())) for stream, place in every.items()}
     return Verdict(left, stretches.held_by(waits))
+
+
+def judge_held(
+    events: DataFrame, seen: Mapping[Stream, StreamSeen], memory: Memory, ordering: Ordering, standing: Ask
+) -> Verdict:
+    """Determine which of the held events that are tried again must still wait.
+
+    They were judged when they were read, except those of tables whose mirrors could not tell what they have.
+    Raises SourceRestarted with the epoch that must be declared.
+    """
+    known = {stream: memory[stream] for stream in seen if stream in memory}
+    places = {
+        stream: evidence.asked_again(place, stream, seen[stream], memory, standing)
+        for stream, place in known.items()
+    }
+    told = {
+        stream: {table: each for table in place.unread if (each := places[stream].former.get(table))}
+        for stream, place in known.items()
+    }
+    later = stretches.later_than_mirrors(events, {stream: each for stream, each in told.items() if each})
+    every = {**memory, **places}
+    begun = evidence.starts(every, later, ordering.tolerance_ms * 1000) if later else {}
+    if begun:
+        reads = stretches.are_reads(events, begun)
+        raise SourceRestarted(remedy(begun, every, later, ordering, snapshot=reads))
+    return Verdict(memory, stretches.held_by(places))

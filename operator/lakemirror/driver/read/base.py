@@ -40,6 +40,9 @@ class ChangesLost(PipelineStopped):
 CONTENT: Final = "lakemirror.sha256"
 """The header that holds the hash of the file's content, for a row from a file."""
 
+REREAD: Final = "lakemirror.reread"
+"""The header of a row whose file is read even though tables may already have it."""
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -47,7 +50,8 @@ class SourceFile:
 
     ``place`` is the value of ``file`` in its records, and ``sha256`` the hash of its content. ``again`` says
     that the file is read even though tables may already have it. ``table`` is set if the batch contains the
-    file for that table only, and None if for all.
+    file for that table only, and None if for all. A file that is not ``whole`` has more rows than the batch:
+    its table does not get to have it by the batch.
     """
 
     place: str
@@ -55,6 +59,7 @@ class SourceFile:
     sha256: str
     again: bool = False
     table: str | None = None
+    whole: bool = True
 
 
 def _nothing_known(_: Exception) -> Exception | None:
@@ -67,7 +72,7 @@ class Batch:
 
     ``extent`` is the range of input that it covers, as a JSON-compatible value that is the same in any
     replay: for Kafka ``{"topic": {"partition": [from, until]}}``, for files ``{"files": [[name, sha256],
-    ...]}``. ``files`` are the files of rows that it contains completely. ``explain`` returns the error to
+    ...]}``. ``files`` are the files of rows that its records are from. ``explain`` returns the error to
     raise instead of one that means that the source no longer has the records, and None for other errors.
     """
 

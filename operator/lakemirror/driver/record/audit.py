@@ -56,11 +56,21 @@ class AuditHistory:
     """Whether records were kept aside whose table is unknown."""
     version: int = -1
     """A version of the audit table that contains no more than this history."""
+    written: Mapping[str, datetime] = field(default_factory=dict)
+    """When the mirror of each source table was last written."""
 
     def positions(self, query_id: str | None = None) -> dict[Stream, Place]:
         """Return what a query remembers of the source's positions, or without ``query_id``, what all do."""
         every = self.memories.values()
         return newest(every if query_id is None else [self.memories.get(query_id, {})])
+
+    def targets_since(self, moment: datetime) -> dict[str, str]:
+        """Return the targets of the source tables whose mirrors were written since a moment."""
+        return {
+            source: self.tables[source].target or ""
+            for source, at in self.written.items()
+            if at >= moment and self.tables[source].target
+        }
 
 
 _STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
@@ -195,6 +205,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         F.collect_list(F.when(F.col("drift").isNotNull(), F.struct("drift", "committed_at"))).alias("drift"),
         F.max_by("positions", F.when(F.col("positions").isNotNull(), F.col("batch_id"))).alias("positions"),
         F.count(_column(rows, "violations_by")).alias("violations"),
+        F.max(F.when(F.col("target").isNotNull(), F.col("committed_at"))).alias("written"),
     )
     groups = found.collect()
     queries = [row for row in groups if row["source"] is None]
@@ -207,6 +218,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         {row["query_id"]: from_json(row["positions"]) for row in queries if row["positions"] is not None},
         any(row["gap"] is not None for row in queries),
         before,
+        {row["source"]: at for row in tables if (at := aware(row["written"])) is not None},
     )
 
 

@@ -45,7 +45,15 @@ tables created by earlier versions, means ``record``.
 """
 
 _TOLD = ("source", "reason", "scope", "query_id", "batch_id")
-"""Columns that are updated if a record arrives again and is still bad."""
+"""Columns that are updated if a record arrives again and is still bad. So are its headers."""
+
+_SCOPE: Final = (
+    "CASE WHEN t.state = 'open' AND t.scope = 'order' AND s.scope = 'table' THEN 'order' ELSE s.scope END"
+)
+"""The scope of a record that arrives again. An undecided record stays undecided while its table is held.
+
+Otherwise, a table that has the rest of a file would be taken to have an undecided row of it as well.
+"""
 
 
 def path(checkpoint: str) -> str:
@@ -72,7 +80,8 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
             "batch_id": F.lit(batch.batch_id),
         }
     ).dropDuplicates(["id"])
-    again: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in (*_TOLD, "state")}
+    again: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in (*_TOLD, "headers", "state")}
+    again["scope"] = F.expr(_SCOPE)
     differs = " OR ".join(f"NOT t.{name} <=> s.{name}" for name in _TOLD)
     (
         DeltaTable.forPath(spark, path(checkpoint))

@@ -26,7 +26,7 @@ from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import CheckpointInUse
 from lakemirror.driver.parse.encodings import Encoding, encoding_of
-from lakemirror.driver.read.base import CONTENT, RAW_NAMES, Batch, SourceFile
+from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD, Batch, SourceFile
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.record import audit, quarantine
@@ -140,15 +140,15 @@ class Replayer:
 
     def _apply_some(self, chosen: Column, pipeline: CdcPipeline, encoding: Encoding | None) -> list[str]:
         """Apply the open records that meet a condition as ``pipeline`` reads them. Returns the query ids."""
-        rounds = self._rounds(chosen)
         queries = []
-        for number in range(rounds):
-            query = f"replay-{uuid.uuid4().hex}"
-            # Unlike LIMIT, this selects the same rows whenever Spark recomputes them.
-            part = F.pmod(F.xxhash64("id"), F.lit(rounds)) == number
-            with self._alone():
-                self._apply(chosen & part, query, pipeline, encoding)
-            queries.append(query)
+        for scope, rounds in self._rounds(chosen).items():
+            for number in range(rounds):
+                query = f"replay-{uuid.uuid4().hex}"
+                # Unlike LIMIT, this selects the same rows whenever Spark recomputes them.
+                part = (_scope() == scope) & (F.pmod(F.xxhash64("id"), F.lit(rounds)) == number)
+                with self._alone():
+                    self._apply(chosen & part, query, pipeline, encoding)
+                queries.append(query)
         return queries
 
     def left_out(self, sources: Iterable[str]) -> list[str]:
@@ -190,13 +190,16 @@ class Replayer:
         rows = quarantine.read(self._session, self._checkpoint)
         return None if rows is None else rows.where(F.col("state") == "open").where(chosen)
 
-    def _rounds(self, chosen: Column) -> int:
+    def _rounds(self, chosen: Column) -> dict[str, int]:
+        """Return in how many parts the open records that meet a condition are applied, by `_scope`."""
         rows = self._open(chosen)
-        size = None if rows is None else rows.agg(F.count("*"), F.sum(F.length("value"))).first()
-        if size is None:
-            return 0
-        records, volume = int(size[0]), int(size[1] or 0)
-        return math.ceil(max(records / MOST_RECORDS, volume / MOST_BYTES))
+        if rows is None:
+            return {}
+        sizes = rows.groupBy(_scope()).agg(F.count("*"), F.sum(F.length("value"))).collect()
+        return {
+            scope: math.ceil(max(records / MOST_RECORDS, (volume or 0) / MOST_BYTES))
+            for scope, records, volume in sorted(map(tuple, sizes))
+        }
 
     def _apply(self, chosen: Column, query: str, pipeline: CdcPipeline, encoding: Encoding | None) -> None:
         target = DeltaTable.forPath(self._session, quarantine.path(self._checkpoint))
@@ -210,7 +213,7 @@ class Replayer:
                 return
             history = audit.history(self._session, self._checkpoint)
             applier = BatchApplier(self._session, pipeline, query, history, encoding, target=self._target)
-            batch = Batch(query, 0, {"quarantine": int(newest[0])}, _whole_files(rows, stored))
+            batch = Batch(query, 0, {"quarantine": int(newest[0])}, _files(rows, stored))
             self._told(applier.apply(_raw(rows), batch))
             faults.reach("after-replay-applied")
             # Records that are still bad were stored again by this query, perhaps with another reason.
@@ -231,27 +234,53 @@ class Replayer:
             return True
 
 
-def _whole_files(rows: DataFrame, stored: DataFrame) -> tuple[SourceFile, ...]:
-    """Return the files whose open records for a table are all in ``rows``.
+def _files(rows: DataFrame, stored: DataFrame) -> tuple[SourceFile, ...]:
+    """Return the files of held ``rows``, by table, and whether ``rows`` are all that is held of them.
 
-    These records are all that the table lacks of the file, because it was held when the file was read.
+    A table may have had the file already when it was held: it could not be asked while it was suspended or
+    refused, or while its mirror could not be read. It is asked now, except about rows that are applied
+    whether it has the file or not.
     """
-    content = F.get(F.filter("headers", lambda each: each["key"] == CONTENT), 0)["value"].cast("string")
-    held = F.col("scope").isin(*quarantine.HELD) & F.col("file").isNotNull() & content.isNotNull()
+    names = F.transform("headers", lambda each: each["key"])
+    # The rest of an undecided row's file was applied, so the table has the file, but not this row.
+    again = (F.col("scope") == "order") | F.array_contains(names, REREAD)
+    held = _scope().isin(*quarantine.HELD)
 
-    def counts(some: DataFrame) -> dict[tuple[str, str, str], int]:
-        groups = some.where(held).groupBy(_source(), "file", content.alias("sha256")).count().collect()
-        return {(row[0], row[1], row[2]): row[3] for row in groups}
+    def counts(some: DataFrame) -> dict[tuple[str, str, str], tuple[int, bool]]:
+        groups = some.where(held).groupBy(_source(), "file", _content().alias("sha256"))
+        found = groups.agg(F.count("*"), F.max(again)).collect()
+        return {(row[0], row[1], row[2]): (row[3], row[4]) for row in found}
 
     taken = counts(rows)
     if not taken:
         return ()
     there = counts(stored.where("state = 'open'"))
     return tuple(
-        SourceFile(file, file.rpartition("/")[2], sha256, again=True, table=source)
-        for (source, file, sha256), number in taken.items()
-        if number == there[source, file, sha256]
+        SourceFile(
+            file,
+            file.rpartition("/")[2],
+            sha256,
+            again=anyway,
+            table=source,
+            whole=number == there[source, file, sha256][0],
+        )
+        for (source, file, sha256), (number, anyway) in taken.items()
     )
+
+
+def _content() -> Column:
+    """STRING: the hash of the content of the file that a row is from, null for other records."""
+    found = F.get(F.filter("headers", lambda each: each["key"] == CONTENT), 0)["value"].cast("string")
+    return F.when(F.col("file").isNotNull(), found)
+
+
+def _scope() -> Column:
+    """STRING: the scope of a row of a file, "" for other records.
+
+    Rows of each scope are applied on their own: a table that has a file need not have the bad and undecided
+    rows of it.
+    """
+    return F.when(_content().isNotNull(), F.col("scope")).otherwise("")
 
 
 def _source() -> Column:

@@ -20,7 +20,7 @@ def mark_files(table: MirroredTable, transaction: Transaction) -> None:
     Does nothing for a batch without files.
     """
     batch = transaction.batch
-    files = [each for each in batch.files if each.table in (None, str(table.name))]
+    files = [each for each in batch.files if each.whole and each.table in (None, str(table.name))]
     if not files:
         return
     known = AppliedFiles(table.spark, table.mirror)

@@ -27,7 +27,7 @@ from lakemirror.driver.errors import BatchMismatch, PipelineStopped
 from lakemirror.driver.read.base import Batch, Committed, Lag, SourceFile
 from lakemirror.driver.read.files.ledger import InputFile, Ledger
 from lakemirror.driver.read.files.listing import InputMissing, Inputs
-from lakemirror.driver.read.files.rows import SUFFIXES, place_of, reader_of
+from lakemirror.driver.read.files.rows import SUFFIXES, as_reread, place_of, reader_of
 from lakemirror.driver.read.files.waiting import Waiting
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.waiting import LOOK_SECONDS, pause
@@ -165,7 +165,10 @@ class FilesFeed:
         self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
     ) -> None:
         try:
-            apply(self._reader.read(files), self._batch(batch_id, files))
+            rows = self._reader.read(files)
+            if self._of_rows and self._rereads is not None:
+                rows = as_reread(rows)
+            apply(rows, self._batch(batch_id, files))
         except Exception as error:
             damaged = {} if isinstance(error, PipelineStopped) else self._damaged(files)
             if not damaged:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from lakemirror.api.source import CsvFormat, FilesSource
 from lakemirror.driver.checkpoint.storage import Entry, file_system
 from lakemirror.driver.errors import cause_of
-from lakemirror.driver.read.base import CONTENT, RAW_NAMES
+from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD
 from lakemirror.driver.read.files.ledger import InputFile
 from lakemirror.driver.read.files.listing import Inputs
 from lakemirror.driver.read.files.records import read_records
@@ -208,6 +208,12 @@ def _as_records(
         "problem": F.col("problem"),
     }
     return known.select(*[record[name].alias(name) for name in RAW_NAMES])
+
+
+def as_reread(rows: DataFrame) -> DataFrame:
+    """Return rows of files, marked as ones that are read even though tables may already have their files."""
+    mark = F.struct(F.lit(REREAD).alias("key"), F.lit(bytearray()).alias("value"))
+    return rows.withColumn("headers", F.concat("headers", F.array(mark)))
 
 
 def place_of(spark: SparkSession, uri: str) -> str:
