@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from kubernetes.utils.quantity import parse_quantity
+
 from lakemirror.api import API_VERSION, KIND, PipelineStatus
 from lakemirror.controller import names, observe, status
 from lakemirror.controller.cache import Cache, Key, identity_of
@@ -241,7 +243,15 @@ def _covers(there: Any, wanted: Any) -> bool:
         there = there or []
         same = isinstance(there, list) and len(there) == len(wanted)
         return same and all(_covers(a, b) for a, b in zip(there, wanted, strict=True))
-    return bool(there == wanted) or (there is None and not wanted)
+    return bool(there == wanted) or (there is None and not wanted) or _is_same_quantity(there, wanted)
+
+
+def _is_same_quantity(there: Any, wanted: Any) -> bool:
+    """Return whether two quantities are equal: the API server writes 3072Mi as 3Gi, and 0.5 as 500m."""
+    try:
+        return bool(parse_quantity(there) == parse_quantity(wanted))
+    except ValueError:
+        return False
 
 
 def _pinned(document: Object, there: Object | None) -> Object:
