@@ -172,7 +172,7 @@ def changing(server: Server, folder: Path, *, a_second: int) -> Iterator[None]:
         files.append(f"--file={path}@{weight}")
     command = [
         *(str(server.binaries / "pgbench"), "--no-vacuum", *files, "-h", "127.0.0.1", "-p", str(server.port)),
-        *("-U", server.user, "-c", str(CLIENTS), "-T", "3600", "-R", str(a_second), DATABASE),
+        *("-U", server.user, "-c", str(CLIENTS), "-T", str(24 * 3600), "-R", str(a_second), DATABASE),
     ]
     with open(folder / "log", "ab") as log:
         environment = {**os.environ, "PGPASSWORD": PASSWORD}
