@@ -99,11 +99,12 @@ class BatchApplier:
         self._warn = warn
         self._spec = pipeline.spec
         self._checkpoint = pipeline.spec.checkpoint
-        self._app_id = f"lakemirror/{pipeline.name}/{query_id}"
+        self._app_id = _app_id(pipeline, query_id)
         self._session = spark
-        begun = identity.begun_at(open_storage(self._checkpoint, spark))
-        fixed = history.targets_since(begun) if begun is not None else {}
-        self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed)
+        begun = identity.stored(open_storage(self._checkpoint, spark))
+        fixed = history.targets_since(begun.begun_at) if begun is not None else {}
+        main = _app_id(pipeline, begun.query_id) if begun is not None else None
+        self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed, main)
         self._schemas: dict[int, str] = {}
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")
@@ -408,6 +409,11 @@ class BatchApplier:
             for table in self._tables
             if str(table.name) not in waiting
         )
+
+
+def _app_id(pipeline: CdcPipeline, query_id: str) -> str:
+    """Return the application under which a query's batches are transactions of the mirrors."""
+    return f"lakemirror/{pipeline.name}/{query_id}"
 
 
 def _gap(parts: Sequence[Part], given: bool) -> str:

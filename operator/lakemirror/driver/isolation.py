@@ -50,7 +50,8 @@ class PipelineTables:
     """The tables that a pipeline has met so far, with their mirrors.
 
     The mirrors are kept in places of the kind ``target``. ``former`` holds the results of earlier runs by
-    source table, and ``fixed`` the targets that tables may not leave.
+    source table, and ``fixed`` the targets that tables may not leave, unless their mirrors have batches of
+    ``app_id``, the transactions of the checkpoint's source.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class PipelineTables:
         former: Mapping[str, TableResult],
         target: TargetKind = DELTA,
         fixed: Mapping[str, str] = MappingProxyType({}),
+        app_id: str | None = None,
     ) -> None:
-        self._session, self._target = session, target
+        self._session, self._target, self._app_id = session, target, app_id
         self._pipeline = pipeline
         self._tables: dict[TableName, TableApplier] = {}
         self._drift = {name: table.drift for name, table in former.items()}
@@ -249,12 +251,17 @@ class PipelineTables:
                 held = Held(f"tables[{settings.source}].suspend is true", error=False)
                 return TableApplier(name, None, held)
             table = self._mirrored(name, settings)
-            self._targets.require_same(table.location, name)
+            self._targets.require_same(table.location, name, lambda: self._has_batches(table))
             self._targets.claim(table.location, table.kept_as)
             writing = self._targets.writing(table.location) if table.shard is not None else None
             return TableApplier(name, table, writing=writing, target=self._target)
         except (Refused, AmbiguousTable) as reason:
             return TableApplier(name, None, Held(str(reason)))
+
+    def _has_batches(self, table: MirroredTable) -> bool:
+        """Return whether the mirror has batches of the checkpoint."""
+        mirror = table.mirror
+        return mirror.exists and self._app_id is not None and mirror.applied(self._app_id) is not None
 
     def _mirrored(self, name: TableName, settings: Table) -> MirroredTable:
         """Return a table with its mirror, which stays where it is, whatever spelling of the name comes first.

@@ -32,7 +32,7 @@ def query_id(storage: Storage, source: str, *, started: bool) -> str:
     skip them, so a new ID is generated. The same applies if the checkpoint belonged to another kind of
     source.
     """
-    found = _stored(storage)
+    found = stored(storage)
     same = found if found is not None and found.source == source else None
     if started and same is not None:
         return same.query_id
@@ -44,23 +44,20 @@ def query_id(storage: Storage, source: str, *, started: bool) -> str:
     return made
 
 
-def begun_at(storage: Storage) -> datetime | None:
-    """Return when the checkpoint began to read its source from the beginning, or None if it has not yet."""
-    found = _stored(storage)
-    return None if found is None else found.begun_at
+class Identity(NamedTuple):
+    """What a checkpoint knows about itself: ``begun_at`` is when it began to read its source."""
 
-
-class _Identity(NamedTuple):
     query_id: str
     source: str
     begun_at: datetime
 
 
-def _stored(storage: Storage) -> _Identity | None:
+def stored(storage: Storage) -> Identity | None:
+    """Return the identity of a checkpoint, or None if it has not begun to read its source yet."""
     try:
-        stored = json.loads(storage.read_text(_METADATA))
-        begun = datetime.fromisoformat(stored["createdAt"])
-        return _Identity(str(stored["queryId"]), str(stored["source"]), begun)
+        document = json.loads(storage.read_text(_METADATA))
+        begun = datetime.fromisoformat(document["createdAt"])
+        return Identity(str(document["queryId"]), str(document["source"]), begun)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock, RLock
 from types import MappingProxyType
 
@@ -59,14 +59,15 @@ class Targets:
                 f"tables[{source}].target or tables[{other}].target"
             )
 
-    def require_same(self, location: Location, name: TableName) -> None:
+    def require_same(self, location: Location, name: TableName, has_all: Callable[[], bool]) -> None:
         """Raise Refused if a table is mirrored elsewhere.
 
-        What was applied there is not read again, so a mirror at the new target would lack it.
+        What was applied there is not read again, so a mirror at the new target would lack it, unless it
+        ``has_all``: checkpoint and mirrors may be copied to another store together.
         """
         target = self._fixed.get(str(name))
         # Unlike `canonical`, this tells upper case from lower case: most stores do.
-        if target is not None and one_spelling(target) != one_spelling(str(location)):
+        if target is not None and one_spelling(target) != one_spelling(str(location)) and not has_all():
             raise Refused(
                 f"{name} is mirrored at {target}, and the manifest moves it to {location}: the checkpoint "
                 "cannot follow this change. Change it back, or give spec.spark.resetToken a new value to let "
