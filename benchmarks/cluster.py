@@ -28,6 +28,10 @@ class Refused(Exception):
         self.status = status
 
 
+class Gone(Refused):
+    """The object does not exist."""
+
+
 class Cluster:
     """The API server that KUBECONFIG names. A context manager."""
 
@@ -75,7 +79,7 @@ class Cluster:
         ):
             text = await answer.text()
             if answer.status >= 400:
-                raise Refused(answer.status, text)
+                raise (Gone if answer.status == 404 else Refused)(answer.status, text)
             found: Object = json.loads(text)
             return found
 

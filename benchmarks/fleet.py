@@ -10,6 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.cluster import APPLY, MERGE, Cluster, Object, Refused
+from benchmarks.cluster import APPLY, MERGE, Cluster, Gone, Object, Refused
 from lakemirror.api import API_VERSION, GROUP, KIND, VERSION
 from lakemirror.controller import names
 
@@ -150,9 +151,9 @@ class Fleet:
             query = {"gracePeriodSeconds": "0"} if plural == "pods" else {}
             await self._cluster.ask("DELETE", _of(namespace, api_version, plural), query=query)
         for service in await self._cluster.items(_of(namespace, "v1", "services")):
-            await self._cluster.ask(
-                "DELETE", f"{_of(namespace, 'v1', 'services')}/{service['metadata']['name']}"
-            )
+            path = f"{_of(namespace, 'v1', 'services')}/{service['metadata']['name']}"
+            with suppress(Gone):  # the garbage collector was quicker
+                await self._cluster.ask("DELETE", path)
         await self._cluster.ask("DELETE", f"/api/v1/namespaces/{namespace}")
 
     # What a person does
