@@ -202,6 +202,13 @@ NAME = "shop_eu.public.orders"
             ["tables[orders].primaryKey"],
         ),
         (of((EU, {})), of((EU, {"resyncToken": "1"})), []),
+        (of(), of((EU, {**to("s3a://eu/{table}"), "mode": "append", "resyncToken": "1"})), []),
+        (
+            of((EU, {"resyncToken": "1"})),
+            of((EU, {**to("s3a://eu/{table}"), "resyncToken": "1"})),
+            [f"tables[{EU}].target"],
+        ),
+        (of(), of((EU, {"mode": "append", "resyncToken": "1"})), [f"tables[{EU}].mode"]),  # of the old mirror
         (of(), of((EU, {}), (ALL, {"filter": "id > 1"})), [f"tables[{ALL}].filter"]),  # of others than this
         (of(), of(("public.orders", to("s3a://lake/public/orders"))), []),
     ],

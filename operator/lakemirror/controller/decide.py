@@ -74,10 +74,12 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
     if not changed:
         return None
     listed = ", ".join(f"spec.{path}" for path in changed[:10])
+    anew = ", or give each table another target and a new resyncToken" if "spec.tables[" in listed else ""
     return Verdict(
         "ResetNeeded",
-        f"{listed}: the checkpoint cannot follow this change. Change it back, or give spec.spark.resetToken "
-        "a new value to let it take effect (with another spec.checkpoint, to read everything again)",
+        f"{listed}: the checkpoint cannot follow this change. Change it back{anew}, or give "
+        "spec.spark.resetToken a new value to let it take effect (with another spec.checkpoint, to read "
+        "everything again)",
     )
 
 

@@ -53,14 +53,18 @@ def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
 
 
 def _moved_tables(old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str]) -> Iterator[str]:
-    """Yield the settings of tables that would be moved, get another key or filter, or be kept differently."""
+    """Yield the settings of tables that would be moved, get another key or filter, or be kept differently.
+
+    A table that is moved and gets a new resyncToken in the same edit begins a new mirror, which may differ in
+    everything, because it is read again.
+    """
     listed = [table.source for table in (*old.tables, *new.tables)]
     for name in dict.fromkeys([*listed, *mirrored]):
         try:
             before, after = old.table_settings(name), new.table_settings(name)
         except AmbiguousTable:
             continue  # the driver refuses the table
-        if before is None or after is None:
+        if before is None or after is None or _begins_anew(before, after, name):
             continue
         # What the manifest calls the table, now or until now; its name if it was and is not listed.
         called = next((each for each in (after.source, before.source) if each != name), name)
@@ -68,11 +72,15 @@ def _moved_tables(old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str])
         yield from (f"tables[{at}].{field}" for field in _different(before, after, name))
 
 
+def _begins_anew(before: Table, after: Table, name: str) -> bool:
+    """Return whether the table ``name`` is read again into a new mirror."""
+    asked = after.resync_token not in ("", before.resync_token)
+    return asked and _is_moved(before, after, name)
+
+
 def _different(before: Table, after: Table, name: str) -> Iterator[str]:
     """Yield the settings of the table ``name`` in which its mirror cannot follow."""
-    assert before.target is not None
-    assert after.target is not None
-    if _place(before.target, before.source, name) != _place(after.target, after.source, name):
+    if _is_moved(before, after, name):
         yield "target"
     for field in (
         "primary_key",
@@ -86,6 +94,12 @@ def _different(before: Table, after: Table, name: str) -> Iterator[str]:
             yield _alias(field)
     if (before.own_columns, before.expressions) != (after.own_columns, after.expressions):
         yield "columns"
+
+
+def _is_moved(before: Table, after: Table, name: str) -> bool:
+    assert before.target is not None
+    assert after.target is not None
+    return _place(before.target, before.source, name) != _place(after.target, after.source, name)
 
 
 def _place(target: Target, source: str, name: str) -> str:

@@ -25,7 +25,7 @@ from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
 from lakemirror.driver.applier import described, is_of
-from lakemirror.driver.checkpoint import identity
+from lakemirror.driver.checkpoint import identity, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, reach
 from lakemirror.driver.decision import Decision
@@ -36,6 +36,7 @@ from lakemirror.driver.parallel import LookAhead, side_by_side
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.parse.envelopes.chooser import classifier
+from lakemirror.driver.plan.targets import Fixed
 from lakemirror.driver.profile import epochs, positions, rewinds
 from lakemirror.driver.profile.overview import (
     Overview,
@@ -97,14 +98,11 @@ class BatchApplier:
         target: TargetKind = DELTA,
     ) -> None:
         self._warn = warn
-        self._spec = pipeline.spec
+        self._pipeline, self._spec = pipeline, pipeline.spec
         self._checkpoint = pipeline.spec.checkpoint
         self._app_id = _app_id(pipeline, query_id)
         self._session = spark
-        begun = identity.stored(open_storage(self._checkpoint, spark))
-        fixed = history.targets_since(begun.begun_at) if begun is not None else {}
-        main = _app_id(pipeline, begun.query_id) if begun is not None else None
-        self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed, main)
+        self._tables = PipelineTables(spark, pipeline, history.tables, target, self._fixed(history))
         self._schemas: dict[int, str] = {}
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")
@@ -114,6 +112,17 @@ class BatchApplier:
         self._first = True
         self._began = 0.0
         self._ahead = LookAhead()
+
+    def _fixed(self, history: AuditHistory) -> Fixed:
+        storage = open_storage(self._checkpoint, self._session)
+        begun = identity.stored(storage)
+        if begun is None:
+            return Fixed()
+        return Fixed(
+            history.targets_since(begun.begun_at),
+            except_for=tokens.pending(storage, self._spec).keys(),
+            app_id=_app_id(self._pipeline, begun.query_id),
+        )
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
         """Apply one batch of RAW records. Applying it again changes nothing.

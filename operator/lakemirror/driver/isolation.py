@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import MappingProxyType
+from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +25,7 @@ from lakemirror.driver.materialise import is_lost
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
-from lakemirror.driver.plan.targets import Targets
+from lakemirror.driver.plan.targets import Fixed, Targets, require_same
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.profile.positions import Standing
 from lakemirror.driver.read.base import Batch, SourceFile
@@ -50,8 +50,7 @@ class PipelineTables:
     """The tables that a pipeline has met so far, with their mirrors.
 
     The mirrors are kept in places of the kind ``target``. ``former`` holds the results of earlier runs by
-    source table, and ``fixed`` the targets that tables may not leave, unless their mirrors have batches of
-    ``app_id``, the transactions of the checkpoint's source.
+    source table, and ``fixed`` the targets that tables may not leave.
     """
 
     def __init__(
@@ -60,10 +59,9 @@ class PipelineTables:
         pipeline: CdcPipeline,
         former: Mapping[str, TableResult],
         target: TargetKind = DELTA,
-        fixed: Mapping[str, str] = MappingProxyType({}),
-        app_id: str | None = None,
+        fixed: Fixed | None = None,
     ) -> None:
-        self._session, self._target, self._app_id = session, target, app_id
+        self._session, self._target, self._fixed = session, target, fixed or Fixed()
         self._pipeline = pipeline
         self._tables: dict[TableName, TableApplier] = {}
         self._drift = {name: table.drift for name, table in former.items()}
@@ -72,8 +70,7 @@ class PipelineTables:
                 table.target: pipeline.spec.kept_as(name)
                 for name, table in former.items()
                 if table.target and table.version is not None
-            },
-            fixed,
+            }
         )
         self._unread: dict[TableName, Exception] = {}
         """Why the mirrors could not be read that had to be known before this batch was decided."""
@@ -251,17 +248,12 @@ class PipelineTables:
                 held = Held(f"tables[{settings.source}].suspend is true", error=False)
                 return TableApplier(name, None, held)
             table = self._mirrored(name, settings)
-            self._targets.require_same(table.location, name, lambda: self._has_batches(table))
+            require_same(self._fixed, table.location, name, settings.source, partial(_applied, table))
             self._targets.claim(table.location, table.kept_as)
             writing = self._targets.writing(table.location) if table.shard is not None else None
             return TableApplier(name, table, writing=writing, target=self._target)
         except (Refused, AmbiguousTable) as reason:
             return TableApplier(name, None, Held(str(reason)))
-
-    def _has_batches(self, table: MirroredTable) -> bool:
-        """Return whether the mirror has batches of the checkpoint."""
-        mirror = table.mirror
-        return mirror.exists and self._app_id is not None and mirror.applied(self._app_id) is not None
 
     def _mirrored(self, name: TableName, settings: Table) -> MirroredTable:
         """Return a table with its mirror, which stays where it is, whatever spelling of the name comes first.
@@ -276,7 +268,14 @@ class PipelineTables:
         return next((t for t in spelled if self._targets.has(t.location, t.kept_as)), spelled[0])
 
 
+def _applied(table: MirroredTable, app_id: str) -> int | None:
+    """Return the last batch of an application that the mirror has, or None."""
+    return table.mirror.applied(app_id) if table.mirror.exists else None
+
+
 def _failure(name: TableName, error: Exception) -> str:
+    if isinstance(error, Refused):
+        return str(error)
     return (
         f"table {name} could not be written: {cause_of(error)}. Its records are kept in quarantine and "
         f"applied again by the driver when the cause is gone; set tables[{name}].suspend: true to stop trying"

@@ -164,6 +164,7 @@ def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -
     error = tables["demo.public.items"].error or ""
     assert f"demo.public.items is mirrored at {lake}/demo/public/items, and the manifest moves it" in error
     assert f"to {lake}/own/items: the checkpoint cannot follow this change. Change it back, or give" in error
+    assert f"tables[{pattern}].resyncToken a new value" in error
     assert tables["demo.public.items"].counts.refused == 3
     assert not (tmp_path / "lake/own").exists()
     assert tables["demo.public.parked"].error is None, "its target is the same"
@@ -178,6 +179,19 @@ def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -
     assert reset.run(spark).counts.refused == 0
     tables = Mirroring(tmp_path).deliver([second[:1]]).run(spark).tables
     assert f"is mirrored at {lake}/own/items" in (tables["demo.public.items"].error or "")
+
+
+def test_a_table_is_moved_when_it_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    first, second = history(Shop())
+    lake = Mirroring(tmp_path).deliver([first]).lake
+    Mirroring(tmp_path).run(spark)
+    listed = {"source": "public.items", "target": {"path": f"{lake}/own/{{table}}"}, "resyncToken": "1"}
+    moved = Mirroring(tmp_path, {"tables": [listed]}).deliver([second])
+    for _ in ("moved", "started again"):
+        tables = moved.run(spark).tables
+        assert all(table.error is None for table in tables.values())
+        assert sorted(map(tuple, at(spark, f"{lake}/own/items").collect())) == EXPECTED
+    assert found(spark, moved, "items") == [(1, 1), (2, 1)], "the former mirror is not updated"
 
 
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

@@ -63,8 +63,14 @@ def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
         identity.forget(storage)
         _write(storage, asked)
         return loads(spec)
-    all_asked = {**asked.resync, **loads(spec)}
-    return {source: token for source, token in all_asked.items() if handled.resync.get(source) != token}
+    return pending(storage, spec)
+
+
+def pending(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
+    """Return the tables whose tokens have not been acted upon, or not completely, with their tokens."""
+    handled = _handled(storage).resync
+    all_asked = {**Tokens.of(spec).resync, **loads(spec)}
+    return {source: token for source, token in all_asked.items() if handled.get(source) != token}
 
 
 def resynced(storage: Storage, done: Mapping[str, str]) -> None:

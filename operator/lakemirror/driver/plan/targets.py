@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import Lock, RLock
 from types import MappingProxyType
+from typing import NamedTuple
 
 from lakemirror.api.object_stores import one_spelling
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.tables.names import Location, TableName
 
 
+class Fixed(NamedTuple):
+    """The targets of source tables that the checkpoint does not read from the beginning again.
+
+    They may be moved nevertheless if they are read again because of their tokens (``except_for``, the entries
+    under ``tables``), or if their mirrors have transactions of the checkpoint's application (``app_id``).
+    """
+
+    targets: Mapping[str, str] = MappingProxyType({})
+    except_for: Collection[str] = ()
+    app_id: str | None = None
+
+
 class Targets:
     """The targets of a pipeline's tables. Thread-safe.
 
-    ``known`` maps the targets that have been written so far to their source tables. ``fixed`` has the targets
-    of source tables that the checkpoint does not read from the beginning again.
+    ``known`` maps the targets that have been written so far to their source tables.
     """
 
-    def __init__(self, known: Mapping[str, str], fixed: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._fixed = fixed
+    def __init__(self, known: Mapping[str, str]) -> None:
         self._owners: dict[str, str] = {}
         self._inside: dict[str, list[str]] = {}
         """The targets inside each folder."""
@@ -59,21 +70,6 @@ class Targets:
                 f"tables[{source}].target or tables[{other}].target"
             )
 
-    def require_same(self, location: Location, name: TableName, has_all: Callable[[], bool]) -> None:
-        """Raise Refused if a table is mirrored elsewhere.
-
-        What was applied there is not read again, so a mirror at the new target would lack it, unless it
-        ``has_all``: checkpoint and mirrors may be copied to another store together.
-        """
-        target = self._fixed.get(str(name))
-        # Unlike `canonical`, this tells upper case from lower case: most stores do.
-        if target is not None and one_spelling(target) != one_spelling(str(location)) and not has_all():
-            raise Refused(
-                f"{name} is mirrored at {target}, and the manifest moves it to {location}: the checkpoint "
-                "cannot follow this change. Change it back, or give spec.spark.resetToken a new value to let "
-                "it take effect (with another spec.checkpoint, to read everything again)"
-            )
-
     def has(self, location: Location, source: str) -> bool:
         """Return whether a target is assigned to a source table."""
         with self._lock:
@@ -98,6 +94,28 @@ def _above(target: str) -> list[str]:
     """
     parts = target.split("/")
     return ["/".join(parts[:n]) for n in range(1, len(parts)) if not parts[n].startswith("_")]
+
+
+def require_same(
+    fixed: Fixed, location: Location, name: TableName, source: str, applied: Callable[[str], int | None]
+) -> None:
+    """Raise Refused if a table, whose entry under ``tables`` is ``source``, is mirrored elsewhere.
+
+    What was applied there is not read again, so a mirror at the new target would lack it, unless checkpoint
+    and mirrors were copied to another store together: then the mirror knows the last batch that was
+    ``applied`` by the checkpoint's application.
+    """
+    target = fixed.targets.get(str(name))
+    # Unlike `canonical`, this tells upper case from lower case: most stores do.
+    if target is None or source in fixed.except_for or one_spelling(target) == one_spelling(str(location)):
+        return
+    if fixed.app_id is not None and applied(fixed.app_id) is not None:
+        return
+    raise Refused(
+        f"{name} is mirrored at {target}, and the manifest moves it to {location}: the checkpoint cannot "
+        f"follow this change. Change it back, or give tables[{source}].resyncToken a new value to read the "
+        "table again (or spec.spark.resetToken, to read all tables again)"
+    )
 
 
 def canonical(target: str) -> str:
