@@ -148,6 +148,28 @@ def test_a_driver_killed_in_mid_batch_ends_equal(shop: Shop, spark: SparkSession
     shop.check(spark)
 
 
+def test_an_executor_killed_in_mid_batch_ends_equal(shop: Shop, spark: SparkSession) -> None:
+    records = shop.capture.records
+    half = len(records) // 2
+    shop.create(source={"kafka": {"maxRecordsPerBatch": 150}})
+    driver: str | None = None
+    lost: set[str] = set()
+    for part in (records[:half], records[half:]):
+        shop.send(part)
+        eventually(
+            lambda: (shop.mirror.status().get("checkpoint") or {}).get("lagRecords"), within=180, every=0.5
+        )
+        driver = driver or shop.mirror.uid()
+        for pod in eventually(shop.executors, within=120, what="executors"):
+            lost.add(pod["metadata"]["uid"])
+            name = pod["metadata"]["name"]
+            shop.mirror.kube.kubectl("delete", "pod", name, "--force", "--grace-period=0")
+    shop.caught_up()
+    assert len(lost) >= 2
+    assert shop.mirror.uid() == driver, "the driver went on"
+    shop.check(spark)
+
+
 def test_a_container_restarted_in_place_has_new_executors(shop: Shop, spark: SparkSession) -> None:
     records = shop.capture.records
     shop.send(records[: len(records) // 2])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.mirroring import Mirroring
 from tests.support.store_mirroring import StoreMirroring
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ _MAIN = (
 
 
 @contextmanager
-def driver(mirroring: StoreMirroring, *options: str) -> Iterator[subprocess.Popen[str]]:
+def driver(mirroring: Mirroring, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`lakemirror run` as a process of its own, whose group has its JVM too; killed at the end."""
     running = subprocess.Popen(
         [sys.executable, "-c", _MAIN, "run", "-f", str(mirroring.manifest), *options],
