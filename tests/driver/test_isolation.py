@@ -183,6 +183,25 @@ def test_a_mirror_inside_another_mirrors_folder_is_refused(first: str, then: str
         targets.claim(Location(path=first), "s.a")
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/lake/demo/orders", r"spec\.checkpoint \(/lake/demo/orders/state\) lies in the target"),
+        ("file:///lake/Demo", r"lies in the target .* another checkpoint"),
+        ("/lake/demo/orders/state", r"of s\.a lies in spec\.checkpoint"),
+        ("/lake/demo/orders/state/t", r"lies in spec\.checkpoint .*: choose another target, tables\[s\.a\]"),
+    ],
+)
+def test_a_mirror_around_the_checkpoint_or_inside_it_is_refused(path: str, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        Targets({}, "/lake/demo/orders/state").claim(Location(path=path), "s.a")
+
+
+def test_a_checkpoint_beside_mirrors_or_hidden_from_vacuum_is_accepted() -> None:
+    for checkpoint in ("/lake/demo/orders2", "/lake/demo/orders/_state", "s3a://lake/demo/orders/state"):
+        Targets({}, checkpoint).claim(Location(path="/lake/demo/orders"), "s.a")
+
+
 def test_mirrors_beside_each_other_are_accepted() -> None:
     targets = Targets({"/lake/old": "s.a"})
     paths = ("/lake/a", "/lake/ab", "/lake/a/_own/t", "/lake/b/c", "/lake/b/d", "/lake/old/a")

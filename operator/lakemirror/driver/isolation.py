@@ -70,7 +70,8 @@ class PipelineTables:
                 table.target: pipeline.spec.kept_as(name)
                 for name, table in former.items()
                 if table.target and table.version is not None
-            }
+            },
+            pipeline.spec.checkpoint,
         )
         self._unread: dict[TableName, Exception] = {}
         """Why the mirrors could not be read that had to be known before this batch was decided."""

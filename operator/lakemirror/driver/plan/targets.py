@@ -27,10 +27,12 @@ class Fixed(NamedTuple):
 class Targets:
     """The targets of a pipeline's tables. Thread-safe.
 
-    ``known`` maps the targets that have been written so far to their source tables.
+    ``known`` maps the targets that have been written so far to their source tables. ``checkpoint`` is the
+    folder of the pipeline's own state.
     """
 
-    def __init__(self, known: Mapping[str, str]) -> None:
+    def __init__(self, known: Mapping[str, str], checkpoint: str | None = None) -> None:
+        self._checkpoint = canonical(checkpoint) if checkpoint is not None else None
         self._owners: dict[str, str] = {}
         self._inside: dict[str, list[str]] = {}
         """The targets inside each folder."""
@@ -48,9 +50,10 @@ class Targets:
         """Assign a target to a source table.
 
         Raises Refused if it belongs to another one, or if one is inside the other: VACUUM of the outer mirror
-        would delete the inner one's files.
+        would delete the inner one's files. The same goes for the checkpoint.
         """
         target = canonical(str(location))
+        self._require_apart(target, location, source)
         with self._lock:
             owner = self._owners.get(target, source)
             nested = self._nested(target, source)
@@ -74,6 +77,22 @@ class Targets:
         """Return whether a target is assigned to a source table."""
         with self._lock:
             return self._owners.get(canonical(str(location))) == source
+
+    def _require_apart(self, target: str, location: Location, source: str) -> None:
+        state = self._checkpoint
+        if state is None:
+            return
+        if target in _above(state):
+            raise Refused(
+                f"spec.checkpoint ({state}) lies in the target {location} of {source}, and cleaning the "
+                f"mirror would delete it: choose another target, tables[{source}].target, or another "
+                "checkpoint"
+            )
+        if f"{target}/".startswith(f"{state}/"):
+            raise Refused(
+                f"the target {location} of {source} lies in spec.checkpoint ({state}), a folder for the "
+                f"state of this pipeline alone: choose another target, tables[{source}].target"
+            )
 
     def _note(self, target: str, source: str) -> None:
         for folder in _above(target) if target not in self._owners else ():
