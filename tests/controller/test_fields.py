@@ -219,6 +219,21 @@ def test_tables_are_judged_by_the_names_of_mirrors(
     assert incompatible(old, new, [NAME]) == paths
 
 
+@pytest.mark.parametrize("entry", ["orders", "public.orders", NAME, EU])
+def test_a_refused_table_without_a_mirror_may_be_mended(entry: str) -> None:
+    old, new = of((entry, {"mode": "scd1"})), of((entry, {"mode": "append", "primaryKey": ["id"]}))
+    paths = [f"tables[{entry}].primaryKey", f"tables[{entry}].mode"]
+    assert incompatible(old, new) == paths, "it may have a mirror"
+    assert incompatible(old, new, [], [NAME]) == incompatible(of(), new, [], [NAME]) == []
+    assert incompatible(old, new, ["shop.public.others"], [NAME]) == []
+    assert incompatible(old, new, [NAME], []) == paths
+
+
+def test_one_mirror_of_a_pattern_keeps_it_as_it_is() -> None:
+    old, new = of((ALL, {"mode": "scd1"})), of((ALL, {"mode": "append"}))
+    assert incompatible(old, new, ["shop_us.public.orders"], [NAME]) == [f"tables[{ALL}].mode"]
+
+
 def test_a_name_that_two_patterns_match_breaks_nothing() -> None:
     both = of(("/.*orders/", {}), ("/shop.*/", {}), unlisted="ignore")
     assert incompatible(of(("shop_orders", {"mode": "append"})), both, [NAME]) == []

@@ -70,7 +70,7 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
     before = observed.accepted
     if before is None or not begun(observed) or fields.accepts(before.spec, spec):
         return None
-    changed = fields.incompatible(before.spec, spec, observed.mirrored)
+    changed = fields.incompatible(before.spec, spec, observed.mirrored, observed.not_mirrored)
     if not changed:
         return None
     listed = ", ".join(f"spec.{path}" for path in changed[:10])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from lakemirror.api import AmbiguousTable, PipelineSpec
@@ -28,11 +29,14 @@ def revision(spec: PipelineSpec, image: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def incompatible(old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str] = ()) -> list[str]:
+def incompatible(
+    old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str] = (), not_mirrored: Collection[str] = ()
+) -> list[str]:
     """Return the fields whose change needs a reset token, as paths below spec.
 
     The list is empty if the checkpoint can follow all changes. ``mirrored`` has the names of source tables
     that are known to have a mirror: what patterns and short names mean for a table shows only in its name.
+    ``not_mirrored`` has those that are refused and have none yet. The refusal says what to change.
     """
     before, after = _compared(old), _compared(new)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
@@ -44,7 +48,7 @@ def incompatible(old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str] =
     found = {path for path in changed if effect(path) is Effect.RESET}
     if {path.split(".")[0] for path in found} & {"target", "defaults"}:
         return sorted(found)
-    return sorted(found) + list(dict.fromkeys(_moved_tables(old, new, mirrored)))
+    return sorted(found) + list(dict.fromkeys(_moved_tables(old, new, mirrored, not_mirrored)))
 
 
 def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
@@ -52,14 +56,19 @@ def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
     return new.spark.reset_token not in ("", old.spark.reset_token)
 
 
-def _moved_tables(old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str]) -> Iterator[str]:
+def _moved_tables(
+    old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str], not_mirrored: Collection[str]
+) -> Iterator[str]:
     """Yield the settings of tables that would be moved, get another key or filter, or be kept differently.
 
     A table that is moved and gets a new resyncToken in the same edit begins a new mirror, which may differ in
     everything, because it is read again.
     """
     listed = [table.source for table in (*old.tables, *new.tables)]
-    for name in dict.fromkeys([*listed, *mirrored]):
+    known = [*mirrored]
+    entries, begun = (_entries(old, names) | _entries(new, names) for names in (not_mirrored, known))
+    free = entries - begun
+    for name in dict.fromkeys([*(each for each in listed if each not in free), *known]):
         try:
             before, after = old.table_settings(name), new.table_settings(name)
         except AmbiguousTable:
@@ -70,6 +79,16 @@ def _moved_tables(old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str])
         called = next((each for each in (after.source, before.source) if each != name), name)
         at = name if name in listed else called
         yield from (f"tables[{at}].{field}" for field in _different(before, after, name))
+
+
+def _entries(spec: PipelineSpec, names: Iterable[str]) -> set[str]:
+    """Return the entries under ``tables`` that tables belong to, which may be their names themselves."""
+    found = set()
+    for name in names:
+        with suppress(AmbiguousTable):
+            settings = spec.table_settings(name)
+            found |= {settings.source} if settings is not None else set()
+    return found
 
 
 def _begins_anew(before: Table, after: Table, name: str) -> bool:

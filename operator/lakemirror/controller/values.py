@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus, report
+from lakemirror.api.report import TableReport
 
 Object = dict[str, Any]
 """An object of the Kubernetes API as a document."""
@@ -221,8 +222,18 @@ class Observed:
     @property
     def mirrored(self) -> tuple[str, ...]:
         """The source tables that have a mirror, as far as the report or the status names them."""
-        told = self.report.said.tables if self.report is not None else self.resource.status.tables or []
-        return tuple(table.source for table in told if table.version is not None)
+        return tuple(table.source for table in self._told if table.version is not None)
+
+    @property
+    def not_mirrored(self) -> tuple[str, ...]:
+        """The source tables that are refused and have no mirror yet, as far as the same tells."""
+        return tuple(
+            table.source for table in self._told if table.version is None and table.error is not None
+        )
+
+    @property
+    def _told(self) -> Sequence[TableReport]:
+        return self.report.said.tables if self.report is not None else self.resource.status.tables or []
 
 
 @dataclass(frozen=True)
