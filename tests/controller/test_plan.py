@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -849,6 +850,21 @@ class TestFindings:
         after = spec(ordering=epochs)
         mended = following(seen, later, workloads=(stateful_set(after),), pods=(pod(after),), report=report())
         assert reason(planned(after, mended), "SourceRestarted") is None
+
+    def test_the_epochs_to_declare_are_told_whole_however_many_partitions_have_one(self) -> None:
+        topics = {f"shop.public.table_{n}": {"0": 1000 + n} for n in range(100)}
+        epochs = json.dumps([{"epoch": 1, "from": topics}])
+        said = f"positions start again{' and again' * 40}: ordering.epochs: {epochs}; else correct the topic"
+        driver = report(phase="Failed", sourceRestarted=said, failure=said).said.shortened()
+        told = report(**driver.document())
+        ended = Ending(1, "Error", said[:4096], ago(seconds=1))  # as much as Kubernetes keeps
+        there = replace(crashed(pod(STREAM)), ending=ended)
+        plan = planned(STREAM, running(STREAM, report=told, pods=(there,)))
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "SourceRestarted"), "SourceRestarted")
+        for type in ("Ready", "Stalled", "SourceRestarted"):
+            condition = plan.status.condition(type)
+            assert condition is not None
+            assert epochs in condition.message
 
     def lost(self, of: PipelineSpec, **changes: Any) -> tuple[Observed, Plan]:
         """A driver whose source has lost records: the report says so, and so does the end of its pod."""

@@ -21,6 +21,8 @@ REPORT_PERIOD = timedelta(seconds=30)
 STALE_AFTER = 3 * REPORT_PERIOD
 SOURCE_GRACE = timedelta(seconds=60)
 """How long a source may be unreachable before Ready says so."""
+_COMPARED = 512
+"""How much of two messages has to be the same. Both may have been cut at their ends."""
 LEAVING_TOO_LONG = timedelta(seconds=60)
 """If a pod still exists this long after it should be gone, its node is lost."""
 
@@ -160,8 +162,9 @@ def _is_of_revision(case: Case, message: str) -> bool:
     revision = case.decision.revision
     if case.pod is not None and case.pod.started is not None:
         return case.report is not None and case.pod.revision == revision
+    begins = message[:_COMPARED]
     return any(
-        message in causes.why(pod.ending)
+        begins in pod.ending.message
         for pod in case.observed.pods
         if pod.component == "driver" and pod.revision == revision and pod.ending is not None
     )
