@@ -522,6 +522,32 @@ class TestRefusals:
         allowed = planned(spec(**merged(change, {"spark": {"resetToken": "1"}})), seen)
         assert (reason(allowed, "Stalled"), ready(allowed)) == (None, ("False", "Restarting"))
 
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            (RESETS[0], "Change it back, or give spec.spark.resetToken a new value to let it take effect"),
+            (RESETS[3], "Change it back, or give each table another target and a new resyncToken. Until"),
+            (
+                {"tables": [{"source": "public.orders", "target": {"path": "s3a://other/orders"}}]},
+                "Change it back, or give each table another target and a new resyncToken, or give spec.spark",
+            ),
+            (
+                {"defaults": {"mode": "scd2"}},
+                "read everything again). With another spec.defaults.mode, the target has to change, too",
+            ),
+            (
+                {**RESETS[2], **RESETS[3]},
+                "read everything again). With another spec.tables[public.orders].primaryKey, the target has",
+            ),
+        ],
+    )
+    def test_the_remedies_of_a_refusal_are_those_that_the_driver_accepts(
+        self, change: dict[str, Any], told: str
+    ) -> None:
+        stalled = planned(spec(**change), running(STREAM)).status.condition("Stalled")
+        assert stalled is not None
+        assert told in stalled.message
+
     def test_tables_are_known_by_their_mirrors(self) -> None:
         def listed(source: str) -> PipelineSpec:
             table = {"source": source, "target": {"path": "s3a://x/{table}"}}

@@ -81,7 +81,7 @@ class Ordering(Model):
         | None
     ) = None
     """Columns of numbers or times whose values grow with each change, the most significant first. Of custom
-    records they are dotted paths, like those of envelope.fields. They cannot change without new targets.
+    records they are dotted paths, like those of envelope.fields. To change them, set new targets.
     """
     epochs: Annotated[
         list[Epoch],

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from lakemirror.api import AmbiguousTable, PipelineSpec
-from lakemirror.api.effects import EFFECTS, Effect, effect
+from lakemirror.api.effects import EFFECTS, KEPT_BY_MIRRORS, Effect, effect
 from lakemirror.api.jdbc import place_of
 from lakemirror.api.tables import Table, Target, groups_of, is_pattern, parts_of
 
@@ -49,6 +49,19 @@ def incompatible(
     if {path.split(".")[0] for path in found} & {"target", "defaults"}:
         return sorted(found)
     return sorted(found) + list(dict.fromkeys(_moved_tables(old, new, mirrored, not_mirrored)))
+
+
+def kept_by_mirrors(path: str) -> bool:
+    """Return whether a mirror keeps what was set when it was made, so that only another target helps.
+
+    ``path`` is one of those that `incompatible` returns. The driver refuses a mirror that was made otherwise.
+    """
+    return path in KEPT_BY_MIRRORS or (is_of_table(path) and not path.endswith("].target"))
+
+
+def is_of_table(path: str) -> bool:
+    """Return whether a path belongs to a single table."""
+    return path.startswith("tables[")
 
 
 def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
