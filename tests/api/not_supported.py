@@ -108,7 +108,14 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         {"target": {"path": "lake/{schema}/{table}", "compatibility": ["trino"]}}
         | table(columns={"identity": "n"}),
         "spec.tables[public.a].columns.identity",
-        "trino of target.compatibility",
+        "or use keyHash",
+    ),
+    (
+        {"target": {"path": "lake/{schema}/{table}", "compatibility": ["trino"]}}
+        | table(mode="append", columns={"identity": "n"}),
+        "spec.tables[public.a].columns.identity",
+        "trino of target.compatibility must read the mirror: its rows are written anew when a column is "
+        "widened. Leave it out",
     ),
     (table(trackedColumns=["a"]), "spec.tables[public.a].trackedColumns", EFFECT),
     (
@@ -197,6 +204,11 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         {**DATABASE, **table(snapshot="jdbc"), "ordering": {"by": "timestamp"}},
         "spec.tables[public.a].snapshot",
         "--at",
+    ),
+    (
+        {**DATABASE, **table(snapshot="jdbc"), "ordering": {"by": "columns", "columns": ["version"]}},
+        "spec.tables[public.a].snapshot",
+        "leave it out, and have the connector read the table",
     ),
     (
         {"target": {**JDBC["target"], "compatibility": ["duckdb"]}},

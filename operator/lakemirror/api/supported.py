@@ -131,6 +131,12 @@ def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
             )
         elif (table.mode or spec.defaults.mode) == "append":
             yield at, "jdbc loads rows, and mode append keeps events: use scd1 or scd2"
+        elif by == "columns":
+            why = "jdbc needs changes that are in the order of the log of their database"
+            yield (
+                at,
+                f"{why}, and ordering.by is columns: leave it out, and have the connector read the table",
+            )
         elif not log or spec.source.change_feed is not None:
             why = "jdbc needs changes that are in the order of the log of their database"
             yield at, f"{why}: use `lakemirror reload` with the time of the snapshot (--at)"
@@ -254,9 +260,10 @@ def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
             why = (
                 f"is not supported where {lacking} of target.compatibility must read the mirror: its rows are"
             )
+            instead = "" if mode == "append" else ", or use keyHash"
             yield (
                 ("tables", index, "columns", "identity"),
-                f"{why} written anew when a column is widened. Leave it out, or use keyHash",
+                f"{why} written anew when a column is widened. Leave it out{instead}",
             )
         if mode == "append" and table.on_conflict == "fail":
             yield ("tables", index, "onConflict"), f"{kept[mode]}: leave it out, or set mode: scd1"

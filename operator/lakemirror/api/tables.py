@@ -90,9 +90,12 @@ def match_table(sources: Iterable[str], table: str) -> str | None:
     found = [source for source in sources if source == table or matches(source, table)]
     found = [source for source in found if not is_pattern(source)] or found
     if len(found) > 1:
-        raise AmbiguousTable(
-            f"table {table} is matched by both {found[0]} and {found[1]}: keep one, or write longer names"
+        remedy = (
+            "list it by its name, which comes before patterns, or let one of the two match less"
+            if is_pattern(found[0])
+            else "keep one, or write longer names"
         )
+        raise AmbiguousTable(f"table {table} is matched by both {found[0]} and {found[1]}: {remedy}")
     return found[0] if found else None
 
 
