@@ -18,7 +18,6 @@ from lakemirror.api.base import (
     PositiveDuration,
     SecretName,
     Token,
-    TopicName,
     rules,
     wrong,
 )
@@ -37,8 +36,10 @@ from lakemirror.api.tables import (
     same_name,
 )
 
+Topic = Annotated[str, Field(min_length=1, max_length=767)]
+"""What records say of their origin: a topic of Kafka, or else the table whose rows they are."""
 Positions = Annotated[
-    dict[TopicName, Annotated[dict[Partition, Offset], Field(min_length=1, max_length=10_000)]],
+    dict[Topic, Annotated[dict[Partition, Offset], Field(min_length=1, max_length=10_000)]],
     Field(min_length=1, max_length=1000),
 ]
 
