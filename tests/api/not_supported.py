@@ -208,7 +208,7 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
     (
         {**DATABASE, **table(snapshot="jdbc"), "ordering": {"by": "columns", "columns": ["version"]}},
         "spec.tables[public.a].snapshot",
-        "leave it out, and have the connector read the table",
+        "leave it out. With ordering.by: columns",
     ),
     (
         {"target": {**JDBC["target"], "compatibility": ["duckdb"]}},

@@ -109,6 +109,10 @@ def _of_database_tables(spec: PipelineSpec) -> Iterator[Found]:
                 yield (*at, "columns", name), why
 
 
+_TIMED = "use `lakemirror reload` with the time of the snapshot (--at)"
+_NO_PLACE = "leave it out. With ordering.by: columns, only the source itself can send the rows"
+
+
 def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
     """Yield tables that cannot be loaded from their database.
 
@@ -131,15 +135,9 @@ def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
             )
         elif (table.mode or spec.defaults.mode) == "append":
             yield at, "jdbc loads rows, and mode append keeps events: use scd1 or scd2"
-        elif by == "columns":
-            why = "jdbc needs changes that are in the order of the log of their database"
-            yield (
-                at,
-                f"{why}, and ordering.by is columns: leave it out, and have the connector read the table",
-            )
         elif not log or spec.source.change_feed is not None:
             why = "jdbc needs changes that are in the order of the log of their database"
-            yield at, f"{why}: use `lakemirror reload` with the time of the snapshot (--at)"
+            yield at, f"{why}: {_NO_PLACE if by == 'columns' else _TIMED}"
 
 
 def _of_verify(spec: PipelineSpec) -> Iterator[Found]:
