@@ -27,7 +27,8 @@ def why(ending: Ending, memory_limit: str = "") -> str:
         limit = f" of {memory_limit}" if memory_limit else ""
         return (
             f"the driver's container used more memory than its limit{limit} and was killed (OOMKilled): "
-            "raise spec.spark.driver.memory, or lower spec.source.kafka.maxRecordsPerBatch"
+            "raise spec.spark.driver.memory. A batch that was begun is repeated as it is, so smaller ones "
+            "(maxRecordsPerBatch or maxFilesPerBatch of spec.source) help only after it"
         )
     said = innermost(ending.message)
     code = exit_code(ending.code)
