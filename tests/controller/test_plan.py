@@ -769,7 +769,7 @@ class TestLostNodes:
         condition = plan.status.condition("Ready")
         assert condition is not None
         assert condition.reason == "NodeLost"
-        assert "kubectl delete pod shop-driver-0 --force" in condition.message
+        assert "kubectl delete pod shop-driver-0 --force -n mirrors" in condition.message
         assert plan.deletions == ()
 
 

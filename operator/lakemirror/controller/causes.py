@@ -33,7 +33,7 @@ def why(ending: Ending, memory_limit: str = "") -> str:
     said = innermost(ending.message)
     code = exit_code(ending.code)
     if not said:
-        return f"{code}; its log may say more: kubectl logs --previous"
+        return f"{code}; its log may say more: kubectl logs POD --previous"
     return f"{said} ({code})" if ending.code > 128 else said
 
 

@@ -116,7 +116,7 @@ def held(case: Case) -> Health | None:
         return None
     if hold.reason == "Suspended":
         if case.pod is not None:
-            return ending(case.pod, case.now) or Health(
+            return ending(case.pod, case.observed.resource.namespace, case.now) or Health(
                 "False",
                 "Suspended",
                 f"waiting for driver pod {case.pod.name} to end",
@@ -225,7 +225,7 @@ def leaving(case: Case) -> Health | None:
     pod = case.pod or next(iter(held), None)
     if pod is None:
         return None
-    found = ending(pod, case.now)
+    found = ending(pod, case.observed.resource.namespace, case.now)
     if found is None and pod.deleted is not None:
         return Health(
             "False",
@@ -241,7 +241,7 @@ def leaving(case: Case) -> Health | None:
 _NO_FINALIZERS = '{"metadata":{"finalizers":null}}'
 
 
-def ending(pod: Pod, now: datetime) -> Health | None:
+def ending(pod: Pod, namespace: str, now: datetime) -> Health | None:
     """Return why a pod that is being deleted remains: finalizers hold it, or its node may be lost."""
     if pod.deleted is None:
         return None
@@ -250,7 +250,7 @@ def ending(pod: Pod, now: datetime) -> Health | None:
         message = (
             f"pod {pod.name} has ended, but cannot go before its finalizers are removed: "
             f"{', '.join(pod.finalizers)}. They belong to whoever set them; to remove them by hand: "
-            f"kubectl patch pod {pod.name} --type=merge -p '{_NO_FINALIZERS}'"
+            f"kubectl patch pod {pod.name} -n {namespace} --type=merge -p '{_NO_FINALIZERS}'"
         )
         return Health("False", "PodTerminating", message, "Starting", reconciling=True, stalled=now >= lost)
     if now >= lost:
@@ -258,8 +258,8 @@ def ending(pod: Pod, now: datetime) -> Health | None:
             "False",
             "NodeLost",
             f"driver pod {pod.name} should have ended, but node {pod.node} has not confirmed it. If the "
-            f"node is gone, `kubectl delete pod {pod.name} --force` is safe: a driver that still writes is "
-            "stopped by the checkpoint's owner record",
+            f"node is gone, `kubectl delete pod {pod.name} --force -n {namespace}` is safe: a driver that "
+            "still writes is stopped by the checkpoint's owner record",
             "Starting",
             reconciling=True,
         )
