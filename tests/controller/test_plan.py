@@ -800,7 +800,11 @@ class TestObstaclesAndRivals:
         assert ready(planned(STREAM, observed())) == ("False", "DriverPending")
 
     def test_one_that_ran_is_stopped(self) -> None:
-        assert replicas(planned(STREAM, running(STREAM, rivals=(Rival("a/b", "target"),)))) == 0
+        begun = planned(STREAM, running(STREAM, rivals=(Rival("a/b", "target"),)))
+        assert replicas(begun) == 0
+        condition = begun.status.condition("Stalled")
+        assert condition is not None
+        assert "give one of them another, with a new spec.spark.resetToken, or" in condition.message
 
 
 class TestFindings:

@@ -138,13 +138,18 @@ def begun(observed: Observed) -> bool:
     )
 
 
+_MOVED = ", with a new spec.spark.resetToken, or a new resyncToken where it is the target of a single table"
+"""What a pipeline that has begun needs besides to be moved."""
+
+
 def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | None:
     """Return why no driver may run; the first reason counts."""
     if observed.rivals:
         rival = observed.rivals[0]
         return Verdict(
             "Conflict",
-            f"{rival.claim} belongs to pipeline {rival.pipeline}, which is older: give one of them another",
+            f"{rival.claim} belongs to pipeline {rival.pipeline}, which is older: give one of them another"
+            f"{_MOVED if begun(observed) else ''}",
         )
     if spec.suspend:
         return Verdict("Suspended", "spec.suspend is true: no driver runs, and everything stays as it is")
