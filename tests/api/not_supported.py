@@ -117,7 +117,7 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         "trino of target.compatibility must read the mirror: its rows are written anew when a column is "
         "widened. Leave it out",
     ),
-    (table(trackedColumns=["a"]), "spec.tables[public.a].trackedColumns", EFFECT),
+    (table(trackedColumns=["a"]), "spec.tables[public.a].trackedColumns", "or set mode: scd2"),
     (
         table(mode="append", initialValidFrom="1900-01-01T00:00:00Z"),
         "spec.tables[public.a].initialValidFrom",

@@ -233,7 +233,7 @@ def _of_source(spec: PipelineSpec) -> Iterator[Found]:
             yield ("ordering", "epochs", index, "from", topic), why
 
 
-_NO_VERSIONS = "which keeps no versions: leave it out, or set mode: scd2"
+_NO_VERSIONS = "which keeps no versions: leave it out"
 
 
 def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
@@ -245,6 +245,7 @@ def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
     }
     nets = spec.source.change_feed is not None and spec.source.change_feed.net_changes
     modes = [table.mode or defaults.mode for table in spec.tables]
+    no_versions = _NO_VERSIONS if spec.target.jdbc is not None else f"{_NO_VERSIONS}, or set mode: scd2"
     for index, (mode, table) in enumerate(zip(modes, spec.tables, strict=True)):
         if mode in kept and table.delete is not None:
             yield ("tables", index, "delete"), f"{kept[mode]}: leave it out, or set mode: scd1"
@@ -266,9 +267,9 @@ def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
         if mode == "append" and table.on_conflict == "fail":
             yield ("tables", index, "onConflict"), f"{kept[mode]}: leave it out, or set mode: scd1"
         if mode != "scd2" and table.tracked_columns is not None:
-            yield ("tables", index, "trackedColumns"), f"has no effect with mode {mode}, {_NO_VERSIONS}"
+            yield ("tables", index, "trackedColumns"), f"has no effect with mode {mode}, {no_versions}"
         if mode != "scd2" and table.initial_valid_from is not None:
-            yield ("tables", index, "initialValidFrom"), f"has no effect with mode {mode}, {_NO_VERSIONS}"
+            yield ("tables", index, "initialValidFrom"), f"has no effect with mode {mode}, {no_versions}"
         files = spec.source.files
         if table.merge_shards and files is not None and files.format != "records":
             why = f"is not supported with files of format {files.format}: give each shard its own target"
