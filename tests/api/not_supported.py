@@ -108,9 +108,16 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         {"target": {"path": "lake/{schema}/{table}", "compatibility": ["trino"]}}
         | table(columns={"identity": "n"}),
         "spec.tables[public.a].columns.identity",
-        "trino of target.compatibility",
+        "or use keyHash",
     ),
-    (table(trackedColumns=["a"]), "spec.tables[public.a].trackedColumns", EFFECT),
+    (
+        {"target": {"path": "lake/{schema}/{table}", "compatibility": ["trino"]}}
+        | table(mode="append", columns={"identity": "n"}),
+        "spec.tables[public.a].columns.identity",
+        "trino of target.compatibility must read the mirror: its rows are written anew when a column is "
+        "widened. Leave it out",
+    ),
+    (table(trackedColumns=["a"]), "spec.tables[public.a].trackedColumns", "or set mode: scd2"),
     (
         table(mode="append", initialValidFrom="1900-01-01T00:00:00Z"),
         "spec.tables[public.a].initialValidFrom",
@@ -197,6 +204,11 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
         {**DATABASE, **table(snapshot="jdbc"), "ordering": {"by": "timestamp"}},
         "spec.tables[public.a].snapshot",
         "--at",
+    ),
+    (
+        {**DATABASE, **table(snapshot="jdbc"), "ordering": {"by": "columns", "columns": ["version"]}},
+        "spec.tables[public.a].snapshot",
+        "leave it out. With ordering.by: columns",
     ),
     (
         {"target": {**JDBC["target"], "compatibility": ["duckdb"]}},

@@ -9,6 +9,7 @@ import pytest
 from lakemirror.api import crd
 from lakemirror.api.report import (
     COUNTERS,
+    CUT_OFF,
     GAUGES,
     OUTCOMES,
     TABLES_SHOWN,
@@ -101,6 +102,17 @@ def test_a_report_is_read_as_it_was_written() -> None:
     said = Report(pipeline="shop", phase="Running", tables=[table], tables_total=1)
     assert Report.read(json.loads(json.dumps(said.document()))) == said
     assert len(table.error or "") == 32768
+
+
+def test_what_to_do_is_kept_and_what_is_cut_says_so() -> None:
+    remedy = "w" * 900 + ": choose another target"
+    said = Report(tables=[TableReport(source="a.b", error=remedy, target="t" * 900)], failure="f" * 9000)
+    short = said.shortened()
+    [table] = short.tables
+    assert table.error == remedy
+    assert table.target == "t" * (512 - len(CUT_OFF)) + CUT_OFF
+    assert short.failure is not None
+    assert (len(short.failure), short.failure.endswith(CUT_OFF)) == (8192, True)
 
 
 def test_new_drift_is_shown_however_many_tables_have_old_drift() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import lakemirror
 from lakemirror.api import CdcPipeline, ManifestError, Pipeline, load_documents
 from tests.api.manifests import FULL, SMALL
+from tests.controller.builders import spec
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))
 
@@ -136,6 +137,13 @@ def test_python_in_snake_case_equals_yaml() -> None:
     assert pipeline.spec.source.kafka is not None
     assert pipeline.spec.source.kafka.starting_offsets == {"a": {0: 5}}
     assert pipeline.spec.ordering.epochs[0].from_ == {"a": {0: 7}}
+
+
+@pytest.mark.parametrize("topic", ["public.Kundenübersicht", 'public."v1.orders"', "my%20table", "a" * 300])
+def test_an_epoch_may_begin_in_a_source_that_has_tables_instead_of_topics(topic: str) -> None:
+    epochs = [{"epoch": 1, "from": {topic: {"0": 0}}}]
+    of = spec(source={"kafka": None, "changeFeed": {"path": "/lake/t"}}, ordering={"epochs": epochs})
+    assert of.ordering.epochs[0].from_ == {topic: {0: 0}}
 
 
 def test_a_mistake_in_python_is_told_like_one_in_yaml() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lakemirror.api.object_stores import FILE_MANAGER_SETTING, one_spelling, session_settings
 from lakemirror.api.supported import not_supported
-from tests.api.not_supported import NOT_SUPPORTED
+from tests.api.not_supported import JDBC, NOT_SUPPORTED
 from tests.controller.builders import spec
 
 
@@ -17,6 +17,12 @@ def test_it_is_refused_with_its_path(change: dict[str, Any], path: str, word: st
     [(found, message)] = not_supported(spec(**change))
     assert found == path
     assert word in message
+
+
+def test_no_remedy_is_one_that_is_refused_as_well() -> None:
+    tracked = {"tables": [{"source": "public.a", "trackedColumns": ["a"]}]}
+    [(_, message)] = not_supported(spec(**JDBC, **tracked))
+    assert message.endswith("keeps no versions: leave it out")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_an_ambiguity_names_both() -> None:
 
 
 def test_two_patterns_of_one_table_are_ambiguous() -> None:
-    with pytest.raises(AmbiguousTable, match=r"matched by both /a\.\+/ and /\.\+b/"):
+    with pytest.raises(AmbiguousTable, match=r"matched by both /a\.\+/ and /\.\+b/: list it by its name"):
         match_table(["/a.+/", "/.+b/"], "a.b")
     assert match_table(["/a.+/", "/.+b/", "b"], "a.b") == "b"
 

@@ -203,7 +203,7 @@ class TestRun:
         assert driver.calls[0][1]["secrets"] == {"kafka-auth": str(tmp_path), "registry-auth": str(tmp_path)}
         for arguments, error in (
             ([str(full), *given[:2]], "spec.envelope.schemaRegistry.secret names the secret registry-auth"),
-            ([manifest, "--secret", f"a={tmp_path}"], "does not name such a Secret"),
+            ([manifest, "--secret", f"a={tmp_path}"], "does not read such a Secret"),
             ([manifest, "--secret", "a"], "NAME=DIR"),
             ([manifest, "--secret", f"a={tmp_path}/none"], "is not a directory"),
         ):

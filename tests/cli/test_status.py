@@ -43,7 +43,7 @@ def test_conditions_lag_driver_and_tables() -> None:
     assert "10 applied, 1 stale" in text
     assert "driver inventory-driver-0 for 5m, 1 restarts" in text
     assert "inventory.public.customers" in text
-    assert "a widened" in text
+    assert "a widened (altered)" in text
 
 
 def test_up_to_where_all_tables_are_complete_is_told() -> None:

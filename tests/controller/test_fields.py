@@ -229,6 +229,24 @@ def test_a_refused_table_without_a_mirror_may_be_mended(entry: str) -> None:
     assert incompatible(old, new, [NAME], []) == paths
 
 
+@pytest.mark.parametrize("entry", ["orders", "public.orders", NAME, EU])
+def test_a_refused_table_may_become_what_its_mirror_is(entry: str) -> None:
+    old, new = of((entry, {"filter": "id > 1"})), of((entry, {"mode": "append"}))
+    paths = [f"tables[{entry}].mode", f"tables[{entry}].filter"]
+    assert incompatible(old, new, [NAME]) == paths
+    assert incompatible(old, new, [NAME], refused=[NAME]) == []
+    assert incompatible(old, of((entry, to("s3a://x/{table}"))), [NAME], refused=[NAME]) == [
+        f"tables[{entry}].target"
+    ]
+
+
+def test_a_pattern_of_which_one_table_is_refused_stays_for_the_others() -> None:
+    old, new = of((ALL, {"filter": "id > 1"})), of((ALL, {}))
+    both = [NAME, "shop_us.public.orders"]
+    assert incompatible(old, new, both, refused=[NAME]) == [f"tables[{ALL}].filter"]
+    assert incompatible(old, new, both, refused=both) == []
+
+
 def test_one_mirror_of_a_pattern_keeps_it_as_it_is() -> None:
     old, new = of((ALL, {"mode": "scd1"})), of((ALL, {"mode": "append"}))
     assert incompatible(old, new, ["shop_us.public.orders"], [NAME]) == [f"tables[{ALL}].mode"]

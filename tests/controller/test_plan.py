@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -521,6 +522,32 @@ class TestRefusals:
         allowed = planned(spec(**merged(change, {"spark": {"resetToken": "1"}})), seen)
         assert (reason(allowed, "Stalled"), ready(allowed)) == (None, ("False", "Restarting"))
 
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            (RESETS[0], "Change it back, or give spec.spark.resetToken a new value to let it take effect"),
+            (RESETS[3], "Change it back, or give each table another target and a new resyncToken. Until"),
+            (
+                {"tables": [{"source": "public.orders", "target": {"path": "s3a://other/orders"}}]},
+                "Change it back, or give each table another target and a new resyncToken, or give spec.spark",
+            ),
+            (
+                {"defaults": {"mode": "scd2"}},
+                "read everything again). With another spec.defaults.mode, the target has to change, too",
+            ),
+            (
+                {**RESETS[2], **RESETS[3]},
+                "read everything again). With another spec.tables[public.orders].primaryKey, the target has",
+            ),
+        ],
+    )
+    def test_the_remedies_of_a_refusal_are_those_that_the_driver_accepts(
+        self, change: dict[str, Any], told: str
+    ) -> None:
+        stalled = planned(spec(**change), running(STREAM)).status.condition("Stalled")
+        assert stalled is not None
+        assert told in stalled.message
+
     def test_tables_are_known_by_their_mirrors(self) -> None:
         def listed(source: str) -> PipelineSpec:
             table = {"source": source, "target": {"path": "s3a://x/{table}"}}
@@ -531,6 +558,14 @@ class TestRefusals:
         nothing = report(tables=[{"source": "shop.public.orders", "error": "no key"}])
         assert reason(planned(after, running(before, report=nothing)), "Stalled") is None
         assert running(before, report=None).mirrored == ("shop.public.orders",)
+
+    def test_a_refused_table_may_be_set_as_it_was(self) -> None:
+        """As after a change that a reset token let through, although the mirror could not follow it."""
+        before, after = (spec(tables=[{"source": "orders", **f}]) for f in ({"filter": "id > 1"}, {}))
+        there = {"source": "shop.public.orders", "version": 4}
+        for error, verdict in ((None, "ResetNeeded"), ("was made without a filter", None)):
+            told = report(tables=[{**there, "error": error}])
+            assert reason(planned(after, running(before, report=told)), "Stalled") == verdict
 
     @pytest.mark.parametrize("change", RESETS)
     def test_before_the_first_batch_everything_may_change(self, change: dict[str, Any]) -> None:
@@ -734,7 +769,7 @@ class TestLostNodes:
         condition = plan.status.condition("Ready")
         assert condition is not None
         assert condition.reason == "NodeLost"
-        assert "kubectl delete pod shop-driver-0 --force" in condition.message
+        assert "kubectl delete pod shop-driver-0 --force -n mirrors" in condition.message
         assert plan.deletions == ()
 
 
@@ -765,7 +800,11 @@ class TestObstaclesAndRivals:
         assert ready(planned(STREAM, observed())) == ("False", "DriverPending")
 
     def test_one_that_ran_is_stopped(self) -> None:
-        assert replicas(planned(STREAM, running(STREAM, rivals=(Rival("a/b", "target"),)))) == 0
+        begun = planned(STREAM, running(STREAM, rivals=(Rival("a/b", "target"),)))
+        assert replicas(begun) == 0
+        condition = begun.status.condition("Stalled")
+        assert condition is not None
+        assert "give one of them another, with a new spec.spark.resetToken, or" in condition.message
 
 
 class TestFindings:
@@ -849,6 +888,21 @@ class TestFindings:
         after = spec(ordering=epochs)
         mended = following(seen, later, workloads=(stateful_set(after),), pods=(pod(after),), report=report())
         assert reason(planned(after, mended), "SourceRestarted") is None
+
+    def test_the_epochs_to_declare_are_told_whole_however_many_partitions_have_one(self) -> None:
+        topics = {f"shop.public.table_{n}": {"0": 1000 + n} for n in range(100)}
+        epochs = json.dumps([{"epoch": 1, "from": topics}])
+        said = f"positions start again{' and again' * 40}: ordering.epochs: {epochs}; else correct the topic"
+        driver = report(phase="Failed", sourceRestarted=said, failure=said).said.shortened()
+        told = report(**driver.document())
+        ended = Ending(1, "Error", said[:4096], ago(seconds=1))  # as much as Kubernetes keeps
+        there = replace(crashed(pod(STREAM)), ending=ended)
+        plan = planned(STREAM, running(STREAM, report=told, pods=(there,)))
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "SourceRestarted"), "SourceRestarted")
+        for type in ("Ready", "Stalled", "SourceRestarted"):
+            condition = plan.status.condition(type)
+            assert condition is not None
+            assert epochs in condition.message
 
     def lost(self, of: PipelineSpec, **changes: Any) -> tuple[Observed, Plan]:
         """A driver whose source has lost records: the report says so, and so does the end of its pod."""

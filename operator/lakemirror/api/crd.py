@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from lakemirror.api.effects import EFFECTS, WHERE_IT_ENDS, Effect
+from lakemirror.api.effects import EFFECTS, KEPT_BY_MIRRORS, WHERE_IT_ENDS, Effect
 from lakemirror.api.pipeline import GROUP, KIND, NAME_PATTERN, VERSION, CdcPipeline
 
 UNSEEN = {"observedGeneration": -1}
@@ -134,10 +134,16 @@ def _transitions(spec: Schema) -> Iterator[dict[str, str]]:
 
 
 def _transition(path: str, same: str) -> dict[str, str]:
+    kept = path in KEPT_BY_MIRRORS
+    besides = (
+        "and another target, because a mirror stays as it was made"
+        if kept
+        else "and another spec.checkpoint to read everything again"
+    )
     return {
         "rule": f"{_FOLLOWED} || {same}",
         "message": "the checkpoint cannot follow this change: undo it, or set a new spec.spark.resetToken in "
-        "the same edit (and another spec.checkpoint to read everything again)",
+        f"the same edit ({besides})",
         "fieldPath": f".spec.{path}",
     }
 

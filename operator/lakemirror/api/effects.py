@@ -66,6 +66,9 @@ mode, filter, shards, tracked columns, first moment and columns that the manifes
 they come out of ``tables``, ``target`` and ``defaults`` together.
 """
 
+KEPT_BY_MIRRORS = ("defaults.mode", "ordering.by", "ordering.columns")
+"""Fields that need another target as well: mirrors that are there stay as they were made."""
+
 WHERE_IT_ENDS: dict[str, str] = {"target.jdbc.url": "?"}
 """Of fields that need a reset, the mark that ends what must not change. What comes after it are options."""
 

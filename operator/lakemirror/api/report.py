@@ -41,6 +41,16 @@ EXPECTATIONS_KEPT = 50
 FINDINGS_SHOWN = 10
 KEYS_SHOWN, KEY_SHOWN = 5, 200
 TEXT_SHOWN = 512
+ERROR_SHOWN = 1024
+"""Why a table is refused ends with what to do about it."""
+MESSAGE_SHOWN = 8192
+"""Why a run ended may name what has to be written into the manifest, such as the epochs of all partitions."""
+CUT_OFF = " ... (cut off)"
+
+
+def cut_off(text: str, most: int) -> str:
+    """Return ``text`` in at most that many characters; if something is missing, the end says so."""
+    return text if len(text) <= most else f"{text[: most - len(CUT_OFF)]}{CUT_OFF}"
 
 
 def _cut_to(most: int) -> Callable[[Any], Any]:
@@ -365,7 +375,7 @@ class Report(CheckpointReport):
 
     def shortened(self) -> Report:
         """Return a report that fits in a ConfigMap, however many tables there are."""
-        cut = {name: value[:TEXT_SHOWN] for name, value in self if isinstance(value, str)}
+        cut = {name: cut_off(value, _most(name)) for name, value in self if isinstance(value, str)}
         verified = None if self.verified is None else _short_verification(self.verified)
         return self.model_copy(update={**cut, "tables": shown_tables(self.tables), "verified": verified})
 
@@ -404,4 +414,11 @@ def _short_verification(verified: Verification) -> Verification:
 
 
 def _cut(part: P) -> P:
-    return part.model_copy(update={n: v[:TEXT_SHOWN] for n, v in part if isinstance(v, str)})
+    return part.model_copy(update={n: cut_off(v, _most(n)) for n, v in part if isinstance(v, str)})
+
+
+def _most(name: str) -> int:
+    """Return how many characters of a text a person needs to see, by the name of its field."""
+    if name in ("source_restarted", "source_lost", "table_failed", "failure"):
+        return MESSAGE_SHOWN
+    return ERROR_SHOWN if name == "error" else TEXT_SHOWN

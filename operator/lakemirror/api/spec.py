@@ -18,7 +18,6 @@ from lakemirror.api.base import (
     PositiveDuration,
     SecretName,
     Token,
-    TopicName,
     rules,
     wrong,
 )
@@ -37,8 +36,10 @@ from lakemirror.api.tables import (
     same_name,
 )
 
+Topic = Annotated[str, Field(min_length=1, max_length=767)]
+"""What records say of their origin: a topic of Kafka, or else the table whose rows they are."""
 Positions = Annotated[
-    dict[TopicName, Annotated[dict[Partition, Offset], Field(min_length=1, max_length=10_000)]],
+    dict[Topic, Annotated[dict[Partition, Offset], Field(min_length=1, max_length=10_000)]],
     Field(min_length=1, max_length=1000),
 ]
 
@@ -81,7 +82,7 @@ class Ordering(Model):
         | None
     ) = None
     """Columns of numbers or times whose values grow with each change, the most significant first. Of custom
-    records they are dotted paths, like those of envelope.fields. They cannot change without new targets.
+    records they are dotted paths, like those of envelope.fields. To change them, set new targets.
     """
     epochs: Annotated[
         list[Epoch],

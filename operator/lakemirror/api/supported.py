@@ -109,6 +109,10 @@ def _of_database_tables(spec: PipelineSpec) -> Iterator[Found]:
                 yield (*at, "columns", name), why
 
 
+_TIMED = "use `lakemirror reload` with the time of the snapshot (--at)"
+_NO_PLACE = "leave it out. With ordering.by: columns, only the source itself can send the rows"
+
+
 def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
     """Yield tables that cannot be loaded from their database.
 
@@ -133,7 +137,7 @@ def _of_snapshots(spec: PipelineSpec) -> Iterator[Found]:
             yield at, "jdbc loads rows, and mode append keeps events: use scd1 or scd2"
         elif not log or spec.source.change_feed is not None:
             why = "jdbc needs changes that are in the order of the log of their database"
-            yield at, f"{why}: use `lakemirror reload` with the time of the snapshot (--at)"
+            yield at, f"{why}: {_NO_PLACE if by == 'columns' else _TIMED}"
 
 
 def _of_verify(spec: PipelineSpec) -> Iterator[Found]:
@@ -229,7 +233,7 @@ def _of_source(spec: PipelineSpec) -> Iterator[Found]:
             yield ("ordering", "epochs", index, "from", topic), why
 
 
-_NO_VERSIONS = "which keeps no versions: leave it out, or set mode: scd2"
+_NO_VERSIONS = "which keeps no versions: leave it out"
 
 
 def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
@@ -241,6 +245,7 @@ def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
     }
     nets = spec.source.change_feed is not None and spec.source.change_feed.net_changes
     modes = [table.mode or defaults.mode for table in spec.tables]
+    no_versions = _NO_VERSIONS if spec.target.jdbc is not None else f"{_NO_VERSIONS}, or set mode: scd2"
     for index, (mode, table) in enumerate(zip(modes, spec.tables, strict=True)):
         if mode in kept and table.delete is not None:
             yield ("tables", index, "delete"), f"{kept[mode]}: leave it out, or set mode: scd1"
@@ -254,16 +259,17 @@ def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
             why = (
                 f"is not supported where {lacking} of target.compatibility must read the mirror: its rows are"
             )
+            instead = "" if mode == "append" else ", or use keyHash"
             yield (
                 ("tables", index, "columns", "identity"),
-                f"{why} written anew when a column is widened. Leave it out, or use keyHash",
+                f"{why} written anew when a column is widened. Leave it out{instead}",
             )
         if mode == "append" and table.on_conflict == "fail":
             yield ("tables", index, "onConflict"), f"{kept[mode]}: leave it out, or set mode: scd1"
         if mode != "scd2" and table.tracked_columns is not None:
-            yield ("tables", index, "trackedColumns"), f"has no effect with mode {mode}, {_NO_VERSIONS}"
+            yield ("tables", index, "trackedColumns"), f"has no effect with mode {mode}, {no_versions}"
         if mode != "scd2" and table.initial_valid_from is not None:
-            yield ("tables", index, "initialValidFrom"), f"has no effect with mode {mode}, {_NO_VERSIONS}"
+            yield ("tables", index, "initialValidFrom"), f"has no effect with mode {mode}, {no_versions}"
         files = spec.source.files
         if table.merge_shards and files is not None and files.format != "records":
             why = f"is not supported with files of format {files.format}: give each shard its own target"

@@ -90,9 +90,12 @@ def match_table(sources: Iterable[str], table: str) -> str | None:
     found = [source for source in sources if source == table or matches(source, table)]
     found = [source for source in found if not is_pattern(source)] or found
     if len(found) > 1:
-        raise AmbiguousTable(
-            f"table {table} is matched by both {found[0]} and {found[1]}: keep one, or write longer names"
+        remedy = (
+            "list it by its name, which comes before patterns, or let one of the two match less"
+            if is_pattern(found[0])
+            else "keep one, or write longer names"
         )
+        raise AmbiguousTable(f"table {table} is matched by both {found[0]} and {found[1]}: {remedy}")
     return found[0] if found else None
 
 
@@ -307,15 +310,20 @@ class Columns(Model):
     """Spark SQL types of columns, instead of those found in the events."""
     metadata: Annotated[dict[NewColumnName, MetadataColumn], Field(min_length=1, max_length=32)] | None = None
     """Additional columns with metadata of the change that a row was written for (sourceTime, op, topic,
-    partition, offset) or of the write (loadTime, pipeline, batch). It cannot change without a new target.
+    partition, offset) or of the write (loadTime, pipeline, batch). To change it, set a new target and
+    resyncToken.
     """
     row_hash: NewColumnName | None = None
-    """An additional column with the SHA-256 of the row's values. It cannot change without a new target."""
+    """An additional column with the SHA-256 of the row's values. To change it, set a new target and
+    resyncToken.
+    """
     key_hash: NewColumnName | None = None
-    """An additional column with the SHA-256 of the key's values. It cannot change without a new target."""
+    """An additional column with the SHA-256 of the key's values. To change it, set a new target and
+    resyncToken.
+    """
     identity: NewColumnName | None = None
-    """An additional column with a number that each row gets when it is inserted. It cannot change without a
-    new target.
+    """An additional column with a number that each row gets when it is inserted. To change it, set a new
+    target and resyncToken.
     """
     expressions: (
         Annotated[
@@ -327,8 +335,8 @@ class Columns(Model):
         ]
         | None
     ) = None
-    """Additional columns, each computed by a Spark SQL expression on the columns of the mirror. It cannot
-    change without a new target.
+    """Additional columns, each computed by a Spark SQL expression on the columns of the mirror. To change it,
+    set a new target and resyncToken.
     """
 
     @model_validator(mode="after")
@@ -448,7 +456,7 @@ class Table(Model):
     """A condition of Spark SQL on the row, with the columns of the mirror: rows that meet it are mirrored. An
     event whose row does not (false or null) is what a delete is; with mode append it is left out. No
     subqueries, aggregates, or functions of the moment such as rand and now. PostgreSQL has to send whole
-    rows (REPLICA IDENTITY FULL). It cannot change without a new target.
+    rows (REPLICA IDENTITY FULL). To change it, set a new target and resyncToken.
     """
     expectations: (
         Annotated[
@@ -467,16 +475,16 @@ class Table(Model):
     """Conditions that rows should meet. Checked for each change that passes the filter, not for deletes."""
     tracked_columns: ColumnList | None = None
     """With mode scd2: columns whose changes begin a version; a change of others alone is taken into the
-    version. Default: every change begins one. It cannot change without a new target.
+    version. Default: every change begins one. To change it, set a new target and resyncToken.
     """
     initial_valid_from: Moment | None = None
     """With mode scd2: since when a row counts as valid that was there before its first change was seen, such
-    as 1900-01-01T00:00:00Z. Default: since that change. It cannot change without a new target.
+    as 1900-01-01T00:00:00Z. Default: since that change. To change it, set a new target and resyncToken.
     """
     merge_shards: bool = False
     """The tables that source means are shards of one: they share a mirror, whose key has the shard's name in
     the column __source before all others. What happens in a shard changes its own rows alone. Not from files
-    of rows. It cannot change without a new target.
+    of rows. To change it, set a new target and resyncToken.
     """
     suspend: bool = False
     """Pause the table; the others continue. Its records are held and applied when it resumes."""

@@ -122,7 +122,9 @@ def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str,
             )
     for name in directories:
         if name not in used.values():
-            raise click.UsageError(f"--secret {name}: the manifest does not name such a Secret")
+            raise click.UsageError(
+                f"--secret {name}: the driver of this manifest does not read such a Secret"
+            )
     return directories
 
 

@@ -179,7 +179,7 @@ def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> 
         )
     yield shown
     for table in tables:
-        drifted = ", ".join(f"{drift.column} {drift.change}" for drift in table.drift or [])
+        drifted = ", ".join(f"{drift.column} {drift.change} ({drift.done})" for drift in table.drift or [])
         if drifted:
             yield Text(f"  drift of {table.source}: {drifted}")
         if table.error:

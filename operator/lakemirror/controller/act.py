@@ -13,6 +13,7 @@ from typing import Any, Literal
 from kubernetes.utils.quantity import parse_quantity
 
 from lakemirror.api import API_VERSION, KIND, PipelineStatus
+from lakemirror.api.report import cut_off
 from lakemirror.controller import names, observe, status
 from lakemirror.controller.cache import Cache, Key, identity_of
 from lakemirror.controller.kube import Api, ApiError, Propagation
@@ -202,7 +203,7 @@ class Actor:
             },
             "type": event.type,
             "reason": event.reason,
-            "message": event.message[:1024],
+            "message": cut_off(event.message, 1024),
             "source": {"component": names.FIELD_MANAGER},
             "reportingComponent": names.FIELD_MANAGER,
             "firstTimestamp": now,

@@ -27,12 +27,13 @@ def why(ending: Ending, memory_limit: str = "") -> str:
         limit = f" of {memory_limit}" if memory_limit else ""
         return (
             f"the driver's container used more memory than its limit{limit} and was killed (OOMKilled): "
-            "raise spec.spark.driver.memory, or lower spec.source.kafka.maxRecordsPerBatch"
+            "raise spec.spark.driver.memory. A batch that was begun is repeated as it is, so smaller ones "
+            "(maxRecordsPerBatch or maxFilesPerBatch of spec.source) help only after it"
         )
     said = innermost(ending.message)
     code = exit_code(ending.code)
     if not said:
-        return f"{code}; its log may say more: kubectl logs --previous"
+        return f"{code}; its log may say more: kubectl logs POD --previous"
     return f"{said} ({code})" if ending.code > 128 else said
 
 

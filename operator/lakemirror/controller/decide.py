@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -70,17 +71,32 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
     before = observed.accepted
     if before is None or not begun(observed) or fields.accepts(before.spec, spec):
         return None
-    changed = fields.incompatible(before.spec, spec, observed.mirrored, observed.not_mirrored)
+    changed = fields.incompatible(
+        before.spec, spec, observed.mirrored, observed.not_mirrored, observed.refused
+    )
     if not changed:
         return None
-    listed = ", ".join(f"spec.{path}" for path in changed[:10])
-    anew = ", or give each table another target and a new resyncToken" if "spec.tables[" in listed else ""
-    return Verdict(
-        "ResetNeeded",
-        f"{listed}: the checkpoint cannot follow this change. Change it back{anew}, or give "
-        "spec.spark.resetToken a new value to let it take effect (with another spec.checkpoint, to read "
-        "everything again)",
+    why = f"{_listed(changed)}: the checkpoint cannot follow this change"
+    return Verdict("ResetNeeded", f"{why}. Change it back{''.join(_alternatives(changed))}")
+
+
+def _alternatives(changed: Sequence[str]) -> Iterator[str]:
+    """Yield what else to do about a change that the checkpoint cannot follow, as parts of a sentence."""
+    kept = [path for path in changed if fields.kept_by_mirrors(path)]
+    if all(fields.is_of_table(path) for path in changed):
+        yield ", or give each table another target and a new resyncToken"
+        if kept:
+            return
+    yield (
+        ", or give spec.spark.resetToken a new value to let it take effect (with another spec.checkpoint, to "
+        "read everything again)"
     )
+    if kept:
+        yield f". With another {_listed(kept)}, the target has to change, too: a mirror stays as it was made"
+
+
+def _listed(paths: Sequence[str]) -> str:
+    return ", ".join(f"spec.{path}" for path in paths[:10])
 
 
 def _refused_by_api(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
@@ -122,13 +138,18 @@ def begun(observed: Observed) -> bool:
     )
 
 
+_MOVED = ", with a new spec.spark.resetToken, or a new resyncToken where it is the target of a single table"
+"""What a pipeline that has begun needs besides to be moved."""
+
+
 def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | None:
     """Return why no driver may run; the first reason counts."""
     if observed.rivals:
         rival = observed.rivals[0]
         return Verdict(
             "Conflict",
-            f"{rival.claim} belongs to pipeline {rival.pipeline}, which is older: give one of them another",
+            f"{rival.claim} belongs to pipeline {rival.pipeline}, which is older: give one of them another"
+            f"{_MOVED if begun(observed) else ''}",
         )
     if spec.suspend:
         return Verdict("Suspended", "spec.suspend is true: no driver runs, and everything stays as it is")

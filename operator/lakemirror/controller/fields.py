@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from lakemirror.api import AmbiguousTable, PipelineSpec
-from lakemirror.api.effects import EFFECTS, Effect, effect
+from lakemirror.api.effects import EFFECTS, KEPT_BY_MIRRORS, Effect, effect
 from lakemirror.api.jdbc import place_of
 from lakemirror.api.tables import Table, Target, groups_of, is_pattern, parts_of
 
@@ -30,13 +30,18 @@ def revision(spec: PipelineSpec, image: str) -> str:
 
 
 def incompatible(
-    old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str] = (), not_mirrored: Collection[str] = ()
+    old: PipelineSpec,
+    new: PipelineSpec,
+    mirrored: Iterable[str] = (),
+    not_mirrored: Collection[str] = (),
+    refused: Collection[str] = (),
 ) -> list[str]:
     """Return the fields whose change needs a reset token, as paths below spec.
 
     The list is empty if the checkpoint can follow all changes. ``mirrored`` has the names of source tables
     that are known to have a mirror: what patterns and short names mean for a table shows only in its name.
     ``not_mirrored`` has those that are refused and have none yet. The refusal says what to change.
+    ``refused`` has all that are refused. What their mirrors can follow, the driver judges.
     """
     before, after = _compared(old), _compared(new)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
@@ -48,7 +53,20 @@ def incompatible(
     found = {path for path in changed if effect(path) is Effect.RESET}
     if {path.split(".")[0] for path in found} & {"target", "defaults"}:
         return sorted(found)
-    return sorted(found) + list(dict.fromkeys(_moved_tables(old, new, mirrored, not_mirrored)))
+    return sorted(found) + list(dict.fromkeys(_moved_tables(old, new, mirrored, not_mirrored, refused)))
+
+
+def kept_by_mirrors(path: str) -> bool:
+    """Return whether a mirror keeps what was set when it was made, so that only another target helps.
+
+    ``path`` is one of those that `incompatible` returns. The driver refuses a mirror that was made otherwise.
+    """
+    return path in KEPT_BY_MIRRORS or (is_of_table(path) and not path.endswith("].target"))
+
+
+def is_of_table(path: str) -> bool:
+    """Return whether a path belongs to a single table."""
+    return path.startswith("tables[")
 
 
 def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
@@ -57,7 +75,11 @@ def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
 
 
 def _moved_tables(
-    old: PipelineSpec, new: PipelineSpec, mirrored: Iterable[str], not_mirrored: Collection[str]
+    old: PipelineSpec,
+    new: PipelineSpec,
+    mirrored: Iterable[str],
+    not_mirrored: Collection[str],
+    refused: Collection[str],
 ) -> Iterator[str]:
     """Yield the settings of tables that would be moved, get another key or filter, or be kept differently.
 
@@ -66,8 +88,8 @@ def _moved_tables(
     """
     listed = [table.source for table in (*old.tables, *new.tables)]
     known = [*mirrored]
-    entries, begun = (_entries(old, names) | _entries(new, names) for names in (not_mirrored, known))
-    free = entries - begun
+    free = _entries_of_all(old, new, not_mirrored, known)
+    held = {*refused} | _entries_of_all(old, new, refused, [name for name in known if name not in refused])
     for name in dict.fromkeys([*(each for each in listed if each not in free), *known]):
         try:
             before, after = old.table_settings(name), new.table_settings(name)
@@ -78,7 +100,18 @@ def _moved_tables(
         # What the manifest calls the table, now or until now; its name if it was and is not listed.
         called = next((each for each in (after.source, before.source) if each != name), name)
         at = name if name in listed else called
-        yield from (f"tables[{at}].{field}" for field in _different(before, after, name))
+        different = (
+            field for field in _different(before, after, name) if field == "target" or name not in held
+        )
+        yield from (f"tables[{at}].{field}" for field in different)
+
+
+def _entries_of_all(
+    old: PipelineSpec, new: PipelineSpec, names: Iterable[str], others: Iterable[str]
+) -> set[str]:
+    """Return the entries under ``tables`` to which some of ``names`` belong, and none of the ``others``."""
+    some, rest = (_entries(old, each) | _entries(new, each) for each in (list(names), list(others)))
+    return some - rest
 
 
 def _entries(spec: PipelineSpec, names: Iterable[str]) -> set[str]:

@@ -21,6 +21,8 @@ REPORT_PERIOD = timedelta(seconds=30)
 STALE_AFTER = 3 * REPORT_PERIOD
 SOURCE_GRACE = timedelta(seconds=60)
 """How long a source may be unreachable before Ready says so."""
+_COMPARED = 512
+"""How much of two messages has to be the same. Both may have been cut at their ends."""
 LEAVING_TOO_LONG = timedelta(seconds=60)
 """If a pod still exists this long after it should be gone, its node is lost."""
 
@@ -114,7 +116,7 @@ def held(case: Case) -> Health | None:
         return None
     if hold.reason == "Suspended":
         if case.pod is not None:
-            return ending(case.pod, case.now) or Health(
+            return ending(case.pod, case.observed.resource.namespace, case.now) or Health(
                 "False",
                 "Suspended",
                 f"waiting for driver pod {case.pod.name} to end",
@@ -160,8 +162,9 @@ def _is_of_revision(case: Case, message: str) -> bool:
     revision = case.decision.revision
     if case.pod is not None and case.pod.started is not None:
         return case.report is not None and case.pod.revision == revision
+    begins = message[:_COMPARED]
     return any(
-        message in causes.why(pod.ending)
+        begins in pod.ending.message
         for pod in case.observed.pods
         if pod.component == "driver" and pod.revision == revision and pod.ending is not None
     )
@@ -222,7 +225,7 @@ def leaving(case: Case) -> Health | None:
     pod = case.pod or next(iter(held), None)
     if pod is None:
         return None
-    found = ending(pod, case.now)
+    found = ending(pod, case.observed.resource.namespace, case.now)
     if found is None and pod.deleted is not None:
         return Health(
             "False",
@@ -238,7 +241,7 @@ def leaving(case: Case) -> Health | None:
 _NO_FINALIZERS = '{"metadata":{"finalizers":null}}'
 
 
-def ending(pod: Pod, now: datetime) -> Health | None:
+def ending(pod: Pod, namespace: str, now: datetime) -> Health | None:
     """Return why a pod that is being deleted remains: finalizers hold it, or its node may be lost."""
     if pod.deleted is None:
         return None
@@ -247,7 +250,7 @@ def ending(pod: Pod, now: datetime) -> Health | None:
         message = (
             f"pod {pod.name} has ended, but cannot go before its finalizers are removed: "
             f"{', '.join(pod.finalizers)}. They belong to whoever set them; to remove them by hand: "
-            f"kubectl patch pod {pod.name} --type=merge -p '{_NO_FINALIZERS}'"
+            f"kubectl patch pod {pod.name} -n {namespace} --type=merge -p '{_NO_FINALIZERS}'"
         )
         return Health("False", "PodTerminating", message, "Starting", reconciling=True, stalled=now >= lost)
     if now >= lost:
@@ -255,8 +258,8 @@ def ending(pod: Pod, now: datetime) -> Health | None:
             "False",
             "NodeLost",
             f"driver pod {pod.name} should have ended, but node {pod.node} has not confirmed it. If the "
-            f"node is gone, `kubectl delete pod {pod.name} --force` is safe: a driver that still writes is "
-            "stopped by the checkpoint's owner record",
+            f"node is gone, `kubectl delete pod {pod.name} --force -n {namespace}` is safe: a driver that "
+            "still writes is stopped by the checkpoint's owner record",
             "Starting",
             reconciling=True,
         )

@@ -91,7 +91,10 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     driving = [w for w in observed.workloads if w.name != names.cleanup(observed.resource.name)]
     if running or driving:
         gone = tuple(workloads.deletion(w) for w in driving if not w.deleting)
-        slow = next(filter(None, (health.ending(pod, now) for pod in observed.pods)), None)
+        slow = next(
+            filter(None, (health.ending(pod, observed.resource.namespace, now) for pod in observed.pods)),
+            None,
+        )
         return _leaving(decision, observed, now, _kept(slow) if slow is not None else ending, deletions=gone)
     job = next((w for w in observed.workloads if w.name == names.cleanup(observed.resource.name)), None)
     if job is not None and job.state == "Succeeded":

@@ -8,7 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus
-from lakemirror.api.report import CheckpointReport, TableReport, Verification, VerifiedTable, shown_tables
+from lakemirror.api.report import (
+    MESSAGE_SHOWN,
+    CheckpointReport,
+    TableReport,
+    Verification,
+    VerifiedTable,
+    cut_off,
+    shown_tables,
+)
 from lakemirror.api.status import WARNINGS_SHOWN, Condition, ConditionType, DriverStatus, Handled
 from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Case, Health
@@ -17,7 +25,8 @@ from lakemirror.controller.values import Event, Observed, Report, Resource
 
 MOST_BYTES = 60_000
 """A status stays below 64 KB, so that watching thousands of pipelines is cheap."""
-_MESSAGE_KEPT = 1024
+_WORDS_KEPT = 1024
+"""How much is kept of what the API server says."""
 _NAMED = 5
 """The number of tables that a condition's message names."""
 
@@ -80,7 +89,7 @@ def essential(after: PipelineStatus, words: str) -> PipelineStatus:
     """Return what of a status can always be written, with what the API server says about the whole."""
     lead = f"the API server refuses the whole status (is the CRD older than the operator?): {words}"
     conditions = [
-        c.model_copy(update={"message": f"{c.message[: _MESSAGE_KEPT // 2]} [{lead[:_MESSAGE_KEPT]}]"})
+        c.model_copy(update={"message": f"{c.message[: _WORDS_KEPT // 2]} [{lead[:_WORDS_KEPT]}]"})
         if c.type == "Ready"
         else c
         for c in after.conditions or []
@@ -180,7 +189,7 @@ def conditions_of(
             observed_generation=resource.generation,
             last_transition_time=since,
             reason=verdict.reason,
-            message=verdict.message[:_MESSAGE_KEPT],
+            message=cut_off(verdict.message, MESSAGE_SHOWN),
         )
 
 
