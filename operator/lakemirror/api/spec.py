@@ -114,9 +114,11 @@ class Ordering(Model):
         return self
 
     @property
-    def values(self) -> str | None:
-        """The columns that order changes, as in the mirror's table property; None if something else does."""
-        return json.dumps(self.columns) if self.by == "columns" else None
+    def kept_as(self) -> str:
+        """What orders changes, as in the mirror's table property: positions, time, offset or a JSON list."""
+        if self.by == "columns":
+            return json.dumps(self.columns)
+        return {"timestamp": "time", "offset": "offset"}.get(self.by, "positions")
 
 
 class Tombstones(Model):

@@ -207,7 +207,26 @@ def test_columns_have_the_types_of_their_schema(spark: SparkSession, tmp_path: P
     changed = Mirroring(tmp_path, {"ordering": {"by": "timestamp"}, "checkpoint": str(tmp_path / "other")})
     error = changed.run(spark).tables["demo.public.full"].error
     assert error is not None
-    assert 'in the order of ["v", "at"], and in the order of positions' in error
+    assert 'in the order of ["v", "at"], and the order of time is asked for now' in error
+
+
+def test_a_mirror_keeps_its_kind_of_order(spark: SparkSession, tmp_path: Path) -> None:
+    """Times are above all positions: a row that was placed by its time would never change again."""
+    shop, items = Shop(), table("items", Column("v", "int32"))
+
+    def ordered(by: str) -> str:
+        settings = {"ordering": {"by": by}, "checkpoint": str(tmp_path / by)}
+        return Mirroring(tmp_path, settings).run(spark).tables["demo.public.items"].error or ""
+
+    Mirroring(tmp_path).deliver([shop.create(items, id=1, v=1)])
+    assert ordered("auto") == ordered("lsn") == ""
+    for by in ("timestamp", "offset"):
+        said = ordered(by)
+        assert "was made in the order of positions, and the order of" in said
+        assert "Choose another target with a new resyncToken, or set ordering as it was" in said
+    mirror = Mirroring(tmp_path).path("demo", "public", "items")
+    spark.sql(f"ALTER TABLE delta.`{mirror}` UNSET TBLPROPERTIES ('lakemirror.ordering')")
+    assert "made in the order of" not in ordered("timestamp"), "an earlier mirror does not say"
 
 
 def _bare(record: dict[str, Any]) -> dict[str, Any]:

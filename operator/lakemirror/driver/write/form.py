@@ -99,6 +99,7 @@ def _create(table: MirroredTable, plan: TablePlan, properties: Mapping[str, str]
         SOURCE_PROPERTY: table.source,
         KEY_PROPERTY: json.dumps(list(key)),
         MODE_PROPERTY: plan.mode,
+        ORDER_PROPERTY: table.spec.order.kept_as,
     }
     computed = {name: each.kind for name, each in plan.computed.items()}
     shard: dict[str, DataType] = {}
@@ -106,8 +107,6 @@ def _create(table: MirroredTable, plan: TablePlan, properties: Mapping[str, str]
         own[SHARD_PROPERTY] = "true"
         shard[SHARD] = StringType()
     own |= made_for_good(table)
-    if table.spec.order.values is not None:
-        own[ORDER_PROPERTY] = table.spec.order.values
     table.mirror.create(
         {**shard, **plan.alteration.columns, **soft, **table.own, **computed},
         {**own, **properties},
