@@ -19,7 +19,7 @@ from lakemirror.api.source import KafkaSource
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.read.base import RAW, Batch
-from lakemirror.driver.read.kafka import KafkaFeed, tasks
+from lakemirror.driver.read.kafka import KafkaFeed, SourceLost, tasks
 from lakemirror.driver.read.login import client_options
 from tests.support.beside import beside
 from tests.support.kafka_broker import COMPACTED, Broker
@@ -159,6 +159,22 @@ def test_starting_at_offsets(setup: Setup, kafka: Broker) -> None:
     fill(kafka, other, ["other"])
     setup.once(topics=[topic, other], startingOffsets={topic: {"1": 3}})
     assert setup.extents == [{topic: {"0": [0, 5], "1": [3, 5]}, other: {"0": [0, 1]}}]
+
+
+@pytest.mark.parametrize("start", [1, 6])
+def test_starting_where_the_broker_has_nothing(setup: Setup, kafka: Broker, start: int) -> None:
+    """A reset would start there again, so the message names the field."""
+    topic = kafka.create("nowhere")
+    fill(kafka, topic, [str(i) for i in range(5)])
+    kafka.expire(topic, 2)
+    said = rf"startingOffsets starts partition 0 of topic {topic} at offset {start}, and only 2 to 5 are"
+    with pytest.raises(SourceLost, match=said):
+        setup.once(topics=[topic], startingOffsets={topic: {"0": start}})
+    setup.once(topics=[topic], startingOffsets={topic: {"0": 5}})
+    assert setup.batches == []
+    fill(kafka, topic, ["5"])
+    setup.once(topics=[topic], startingOffsets={topic: {"0": 1}})
+    assert setup.values == [b"5"], "where a checkpoint has begun, it goes on"
 
 
 def test_starting_at_a_moment(setup: Setup, kafka: Broker) -> None:

@@ -407,10 +407,13 @@ class KafkaFeed:
             return {"startingTimestamp": str(millis), "startingOffsetsByTimestampStrategy": "latest"}
         if self._log.recorded():
             return {}
+        topics = self._described()
+        begins, ends = self._admin.begin_offsets(topics), self._admin.end_offsets(topics)
+        _require_startable(start, begins, ends)
         # Spark requires every partition; those that the manifest leaves out start at the beginning (-2).
         offsets = {
             topic: {str(p): start.get(topic, {}).get(p, -2) for p in partitions}
-            for topic, partitions in self._admin.end_offsets(self._described()).items()
+            for topic, partitions in ends.items()
         }
         return {"startingOffsets": json.dumps(offsets)}
 
@@ -506,6 +509,23 @@ def _require_there(position: Offsets, begins: Offsets) -> None:
                         f"topic {topic}, partition {partition}: offset {at} is the next to be read, and the "
                         f"brokers have deleted all before {first}"
                     )
+                )
+
+
+def _require_startable(start: Mapping[str, Mapping[int, int]], begins: Offsets, ends: Offsets) -> None:
+    """Raise SourceLost if the manifest starts a partition where the brokers have nothing.
+
+    A reset alone would not help: it starts at the same offsets again.
+    """
+    for topic, partitions in start.items():
+        for partition, at in partitions.items():
+            first, end = (each.get(topic, {}).get(partition) for each in (begins, ends))
+            if at >= 0 and first is not None and end is not None and not first <= at <= end:
+                raise SourceLost(
+                    f"spec.source.kafka.startingOffsets starts partition {partition} of topic {topic} at "
+                    f"offset {at}, and only {first} to {end} are possible: correct it, or leave the "
+                    "partition out, so that it starts with its first record. If the pipeline has begun, set "
+                    "spec.spark.resetToken to a new value, too"
                 )
 
 
