@@ -252,6 +252,13 @@ def test_one_mirror_of_a_pattern_keeps_it_as_it_is() -> None:
     assert incompatible(old, new, ["shop_us.public.orders"], [NAME]) == [f"tables[{ALL}].mode"]
 
 
+def test_one_of_two_patterns_that_match_a_refused_table_may_go() -> None:
+    both, one = of((EU, to("s3a://eu/{table}")), (ALL, {})), of((ALL, {}))
+    assert incompatible(both, one) == [f"tables[{EU}].target"], "it may have mirrors"
+    assert incompatible(both, one, [], [NAME]) == []
+    assert incompatible(both, one, ["shop_eu.public.items"], [NAME]) == [f"tables[{EU}].target"]
+
+
 def test_a_name_that_two_patterns_match_breaks_nothing() -> None:
     both = of(("/.*orders/", {}), ("/shop.*/", {}), unlisted="ignore")
     assert incompatible(of(("shop_orders", {"mode": "append"})), both, [NAME]) == []

@@ -6,13 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from lakemirror.api import AmbiguousTable, PipelineSpec
 from lakemirror.api.effects import EFFECTS, KEPT_BY_MIRRORS, Effect, effect
 from lakemirror.api.jdbc import place_of
-from lakemirror.api.tables import Table, Target, groups_of, is_pattern, parts_of
+from lakemirror.api.tables import Table, Target, groups_of, is_pattern, matches, parts_of
 
 
 def revision(spec: PipelineSpec, image: str) -> str:
@@ -118,8 +117,11 @@ def _entries(spec: PipelineSpec, names: Iterable[str]) -> set[str]:
     """Return the entries under ``tables`` that tables belong to, which may be their names themselves."""
     found = set()
     for name in names:
-        with suppress(AmbiguousTable):
+        try:
             settings = spec.table_settings(name)
+        except AmbiguousTable:
+            found |= {table.source for table in spec.tables if matches(table.source, name)}
+        else:
             found |= {settings.source} if settings is not None else set()
     return found
 
