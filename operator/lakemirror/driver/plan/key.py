@@ -125,17 +125,17 @@ def _renamed(table: MirroredTable, names: Sequence[str]) -> list[str]:
 def check_key(table: MirroredTable, key: Sequence[str]) -> None:
     """Check that a table without a key may be kept as a list of events.
 
-    Raises Refused if the manifest itself asks for rows by key, or if the target keeps no events.
+    Raises Refused if the target keeps no events, or if the manifest itself asks for rows by key.
     """
-    if not key and table.asks_for_key:
-        raise Refused(
-            f"mode {table.mode} needs a key, but records of {table.name} have none: "
-            f"set tables[{table.settings.source}].primaryKey, or mode: append"
-        )
     if not key and not table.mirror.keeps_events:
         raise Refused(
             f"the target {table.mirror.location} needs a key, but records of {table.name} have none: "
             f"set tables[{table.settings.source}].primaryKey"
+        )
+    if not key and table.asks_for_key:
+        raise Refused(
+            f"mode {table.mode} needs a key, but records of {table.name} have none: "
+            f"set tables[{table.settings.source}].primaryKey, or mode: append"
         )
 
 

@@ -42,13 +42,14 @@ def check_columns(
     own: Collection[str] = (),
     metadata: Collection[str] = METADATA,
     made: bool = False,
+    keeps_events: bool = True,
 ) -> None:
     """Check that every column of a ``table`` has a name of its own in the mirror.
 
     ``versions`` are the source's columns, by schema, and ``names`` their names in the mirror. ``columns`` are
     the mirror's columns, without its ``metadata``, without ``soft`` (the column of a soft delete), and
     without its ``own`` columns, which the manifest adds. In a mirror that is ``made`` already, these two keep
-    their names.
+    their names. ``keeps_events``: whether the mirror can be a list of events.
 
     Raises Refused, also for a column of the ``key`` whose values cannot be compared.
     """
@@ -89,9 +90,10 @@ def check_columns(
             raise Refused(f"column {name!r} cannot be mirrored: {problem}; {leave}")
     for name in key:
         if name in columns and not can_be_key(columns[name]):
+            other = ", or mode: append" if keeps_events else ""
             raise Refused(
                 f"key column {name!r} is of type {columns[name].simpleString()}, whose values cannot be "
-                f"compared: set tables[{table.source}].primaryKey to other columns, or mode: append"
+                f"compared: set tables[{table.source}].primaryKey to other columns{other}"
             )
 
 

@@ -225,6 +225,7 @@ def _check(
             *([SHARD] if table.shard is not None else []),
         ),
         made=table.mirror.exists,
+        keeps_events=table.mirror.keeps_events,
     )
     features = table.mirror.features
     columns_ = {**alteration.columns, **table.own, **{name: each.kind for name, each in computed.items()}}
