@@ -229,6 +229,14 @@ def test_a_refused_table_without_a_mirror_may_be_mended(entry: str) -> None:
     assert incompatible(old, new, [NAME], []) == paths
 
 
+def test_a_list_of_events_may_be_told_its_key() -> None:
+    """The key is what the net changes of a change feed are grouped by; the list has none."""
+    events, keyed = {"mode": "append"}, {"mode": "append", "primaryKey": ["id"]}
+    assert incompatible(of(("orders", events)), of(("orders", keyed)), [NAME]) == []
+    rows = of(("orders", {"mode": "scd1"}))
+    assert incompatible(of(("orders", keyed)), rows) == ["tables[orders].primaryKey", "tables[orders].mode"]
+
+
 @pytest.mark.parametrize("entry", ["orders", "public.orders", NAME, EU])
 def test_a_refused_table_may_become_what_its_mirror_is(entry: str) -> None:
     old, new = of((entry, {"filter": "id > 1"})), of((entry, {"mode": "append"}))

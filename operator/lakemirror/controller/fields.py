@@ -144,10 +144,15 @@ def _different(before: Table, after: Table, name: str) -> Iterator[str]:
         "tracked_columns",
         "initial_valid_from",
     ):
-        if getattr(before, field) != getattr(after, field):
+        if getattr(before, field) != getattr(after, field) and not _is_of_events(field, before, after):
             yield _alias(field)
     if (before.own_columns, before.expressions) != (after.own_columns, after.expressions):
         yield "columns"
+
+
+def _is_of_events(field: str, before: Table, after: Table) -> bool:
+    """Return whether a field is the key of a list of events, which only says what net changes are."""
+    return field == "primary_key" and before.mode == after.mode == "append"
 
 
 def _is_moved(before: Table, after: Table, name: str) -> bool:
