@@ -229,6 +229,14 @@ def test_a_refused_table_without_a_mirror_may_be_mended(entry: str) -> None:
     assert incompatible(old, new, [NAME], []) == paths
 
 
+def test_a_list_of_events_may_be_told_its_key() -> None:
+    """The key is what the net changes of a change feed are grouped by; the list has none."""
+    events, keyed = {"mode": "append"}, {"mode": "append", "primaryKey": ["id"]}
+    assert incompatible(of(("orders", events)), of(("orders", keyed)), [NAME]) == []
+    rows = of(("orders", {"mode": "scd1"}))
+    assert incompatible(of(("orders", keyed)), rows) == ["tables[orders].primaryKey", "tables[orders].mode"]
+
+
 @pytest.mark.parametrize("entry", ["orders", "public.orders", NAME, EU])
 def test_a_refused_table_may_become_what_its_mirror_is(entry: str) -> None:
     old, new = of((entry, {"filter": "id > 1"})), of((entry, {"mode": "append"}))
@@ -250,6 +258,13 @@ def test_a_pattern_of_which_one_table_is_refused_stays_for_the_others() -> None:
 def test_one_mirror_of_a_pattern_keeps_it_as_it_is() -> None:
     old, new = of((ALL, {"mode": "scd1"})), of((ALL, {"mode": "append"}))
     assert incompatible(old, new, ["shop_us.public.orders"], [NAME]) == [f"tables[{ALL}].mode"]
+
+
+def test_one_of_two_patterns_that_match_a_refused_table_may_go() -> None:
+    both, one = of((EU, to("s3a://eu/{table}")), (ALL, {})), of((ALL, {}))
+    assert incompatible(both, one) == [f"tables[{EU}].target"], "it may have mirrors"
+    assert incompatible(both, one, [], [NAME]) == []
+    assert incompatible(both, one, ["shop_eu.public.items"], [NAME]) == [f"tables[{EU}].target"]
 
 
 def test_a_name_that_two_patterns_match_breaks_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType
 
-from lakemirror.api import ManifestError
+from lakemirror.api import ManifestError, Table
 from lakemirror.api.tables import LACKING, Target
 from lakemirror.driver.plan.names import check_features
 from lakemirror.driver.plan.refusal import Refused
@@ -60,12 +60,16 @@ def test_a_table_follows_the_pipeline_unless_it_says_otherwise(tmp_path: Path) -
 def test_what_needs_a_feature_that_is_avoided_is_refused_by_name() -> None:
     avoided = Target(path="/lake/{table}", compatibility=["all"]).avoided
     plain = {"id": IntegerType(), "note": StringType()}
-    check_features("public.a", Location("/lake/a"), {"timestampNtz"}, plain, avoided)
-    check_features("public.a", Location("/lake/a"), {"typeWidening"}, {"a b": IntegerType()}, {})
+    check_features(Table(source="public.a"), Location("/lake/a"), {"timestampNtz"}, plain, avoided)
+    check_features(
+        Table(source="public.a"), Location("/lake/a"), {"typeWidening"}, {"a b": IntegerType()}, {}
+    )
     with pytest.raises(Refused, match=r"column 'a b' .*columnMapping, which delta-rs and polars .*rename"):
-        check_features("public.a", Location("/lake/a"), (), {**plain, "a b": IntegerType()}, avoided)
+        check_features(
+            Table(source="public.a"), Location("/lake/a"), (), {**plain, "a b": IntegerType()}, avoided
+        )
     with pytest.raises(Refused, match="the mirror /lake/a has Delta's feature typeWidening, which delta-rs"):
-        check_features("public.a", Location("/lake/a"), {"typeWidening"}, plain, avoided)
+        check_features(Table(source="public.a"), Location("/lake/a"), {"typeWidening"}, plain, avoided)
 
 
 def test_a_mirror_has_only_the_features_that_it_needs_and_may_have(

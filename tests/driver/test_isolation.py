@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -200,6 +201,18 @@ def test_a_mirror_around_the_checkpoint_or_inside_it_is_refused(path: str, said:
 def test_a_checkpoint_beside_mirrors_or_hidden_from_vacuum_is_accepted() -> None:
     for checkpoint in ("/lake/demo/orders2", "/lake/demo/orders/_state", "s3a://lake/demo/orders/state"):
         Targets({}, checkpoint).claim(Location(path="/lake/demo/orders"), "s.a")
+
+
+def test_a_refusal_calls_tables_as_the_manifest_does() -> None:
+    """An entry with a longer name would match the same table twice."""
+    targets = Targets({"/lake/a": "db.s.a"}, "/lake/c/state", lambda name: name.removeprefix("db."))
+    for path, said in {
+        "/lake/a": "give db.s.b a target of its own, tables[s.b].target",
+        "/lake/a/b": "another target, tables[s.b].target, or tables[s.a].target with a new resyncToken",
+        "/lake/c": "another target, tables[s.b].target (with a new resyncToken if the table is mirrored",
+    }.items():
+        with pytest.raises(Refused, match=re.escape(said)):
+            targets.claim(Location(path=path), "db.s.b")
 
 
 def test_mirrors_beside_each_other_are_accepted() -> None:

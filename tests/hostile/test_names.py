@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
+from lakemirror.api.tables import Columns
+from lakemirror.api.tables import Table as Settings
 from lakemirror.driver.plan.names import RESERVED, check_columns
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.tables.columns import METADATA
@@ -278,12 +280,21 @@ def test_a_mirror_has_the_features_that_its_names_and_types_need_and_no_others(
     assert found == wanted
 
 
-def refusal(*version: str, soft: str | None = None, **names: str) -> str | None:
+SETTINGS = Settings(source="s.t")
+
+
+def refusal(
+    *version: str,
+    soft: str | None = None,
+    of: Settings = SETTINGS,
+    made: bool = False,
+    names: Mapping[str, str] | None = None,
+) -> str | None:
     """Why a table with these columns (``names``: what they are renamed to) cannot be mirrored."""
-    called = {name: names.get(name, name) for name in version}
+    called = {name: (names or {}).get(name, name) for name in version}
     columns = dict.fromkeys(called.values(), StringType())
     try:
-        check_columns("s.t", [version], called, columns, key=["id"], soft=soft)
+        check_columns(of, [version], called, columns, key=["id"], soft=soft, own=of.own_columns, made=made)
     except Refused as refused:
         return str(refused)
     return None
@@ -296,7 +307,7 @@ def test_a_name_that_the_mirror_needs_itself_is_refused(name: str) -> None:
     assert why.startswith(f"column {name!r} has a name")
     assert "tables[s.t].columns.rename" in why
     assert "tables[s.t].columns.exclude" in why
-    assert refusal("id", name, **{name: "other"}) is None
+    assert refusal("id", name, names={name: "other"}) is None
 
 
 @pytest.mark.parametrize(
@@ -311,22 +322,43 @@ def test_a_name_that_the_mirror_needs_itself_is_refused(name: str) -> None:
         (["a", ""], {}, "column '' cannot be mirrored: it has no name"),
     ],
 )
-def test_columns_that_would_meet_in_one_are_refused(version: list[str], names: Row, why: str) -> None:
-    assert (refusal(*version, soft="Gone", **names) or "").startswith(why)
+def test_columns_that_would_meet_in_one_are_refused(
+    version: list[str], names: dict[str, str], why: str
+) -> None:
+    assert (refusal(*version, soft="Gone", names=names) or "").startswith(why)
+
+
+def test_a_mirror_that_is_there_keeps_the_names_of_added_columns() -> None:
+    for made in (False, True):
+        assert ("choose another delete.column" in str(refusal("gone", soft="gone", made=made))) != made
+        of = Settings(source="s.t", columns=Columns(row_hash="hash"))
+        why = str(refusal("hash", of=of, made=made))
+        assert ("choose another one there" in why) != made
+        assert "rename this with tables[s.t].columns.rename" in why
+
+
+def test_a_column_is_left_out_in_a_way_that_the_manifest_allows() -> None:
+    assert "leave it out with tables[s.t].columns.exclude" in str(refusal("a", "A"))
+    included = Settings(source="s.t", columns=Columns(include=["id", "a", "b", "__seq"]))
+    assert "take it out of tables[s.t].columns.include" in str(refusal("a", "__seq", of=included))
+    assert "take one of them out of tables[s.t].columns.include" in str(
+        refusal("a", "b", of=included, names={"a": "b"})
+    )
+    assert str(refusal("a", "")).endswith("it has no name; list the others in tables[s.t].columns.include")
 
 
 def test_columns_that_change_places_or_follow_each_other_do_not_meet() -> None:
-    assert refusal("a", "b", a="b", b="a") is None
+    assert refusal("a", "b", names={"a": "b", "b": "a"}) is None
     columns = {"id": StringType(), "a": StringType()}
     names = {"id": "id", "a": "a", "A": "a"}  # the source changed the case of a name
-    check_columns("t", [["id", "a"], ["id", "A"]], names, columns, key=["id"], soft=None)
+    check_columns(SETTINGS, [["id", "a"], ["id", "A"]], names, columns, key=["id"], soft=None)
 
 
 @pytest.mark.parametrize("ddl", ["map<string,int>", "struct<a: map<int,int>>", "variant"])
 def test_a_key_that_cannot_be_compared_is_refused(spark: SparkSession, ddl: str) -> None:
     columns = {"id": DataType.fromDDL(ddl)}
     with pytest.raises(Refused, match=r"key column 'id' is of type .*primaryKey"):
-        check_columns("t", [["id"]], {"id": "id"}, columns, key=["id"], soft=None)
+        check_columns(SETTINGS, [["id"]], {"id": "id"}, columns, key=["id"], soft=None)
 
 
 @pytest.mark.parametrize("mark", " ,;{}()=\n\t")

@@ -6,13 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from lakemirror.api import AmbiguousTable, PipelineSpec
 from lakemirror.api.effects import EFFECTS, KEPT_BY_MIRRORS, Effect, effect
 from lakemirror.api.jdbc import place_of
-from lakemirror.api.tables import Table, Target, groups_of, is_pattern, parts_of
+from lakemirror.api.tables import Table, Target, groups_of, is_pattern, matches, parts_of
 
 
 def revision(spec: PipelineSpec, image: str) -> str:
@@ -118,8 +117,11 @@ def _entries(spec: PipelineSpec, names: Iterable[str]) -> set[str]:
     """Return the entries under ``tables`` that tables belong to, which may be their names themselves."""
     found = set()
     for name in names:
-        with suppress(AmbiguousTable):
+        try:
             settings = spec.table_settings(name)
+        except AmbiguousTable:
+            found |= {table.source for table in spec.tables if matches(table.source, name)}
+        else:
             found |= {settings.source} if settings is not None else set()
     return found
 
@@ -142,10 +144,15 @@ def _different(before: Table, after: Table, name: str) -> Iterator[str]:
         "tracked_columns",
         "initial_valid_from",
     ):
-        if getattr(before, field) != getattr(after, field):
+        if getattr(before, field) != getattr(after, field) and not _is_of_events(field, before, after):
             yield _alias(field)
     if (before.own_columns, before.expressions) != (after.own_columns, after.expressions):
         yield "columns"
+
+
+def _is_of_events(field: str, before: Table, after: Table) -> bool:
+    """Return whether a field is the key of a list of events, which only says what net changes are."""
+    return field == "primary_key" and before.mode == after.mode == "append"
 
 
 def _is_moved(before: Table, after: Table, name: str) -> bool:

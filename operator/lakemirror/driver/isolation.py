@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -72,6 +73,7 @@ class PipelineTables:
                 if table.target and table.version is not None
             },
             pipeline.spec.checkpoint,
+            self._entry,
         )
         self._unread: dict[TableName, Exception] = {}
         """Why the mirrors could not be read that had to be known before this batch was decided."""
@@ -163,7 +165,7 @@ class PipelineTables:
         """Hold the table's records because it failed twice."""
         log.debug("table %s failed twice", name, exc_info=error)
         self._tables.pop(name, None)
-        return hold(name, Held(_failure(name, error)), events, seen)
+        return hold(name, Held(self._failure(name, error)), events, seen)
 
     def standing(self, source: str) -> Sequence[Standing] | None:
         """Return what the mirror of a source table has from before this query.
@@ -256,6 +258,22 @@ class PipelineTables:
         except (Refused, AmbiguousTable) as reason:
             return TableApplier(name, None, Held(str(reason)))
 
+    def _failure(self, name: TableName, error: Exception) -> str:
+        if isinstance(error, Refused):
+            return str(error)
+        return (
+            f"table {name} could not be written: {cause_of(error)}. Its records are kept in quarantine and "
+            "applied again by the driver when the cause is gone; set "
+            f"tables[{self._entry(str(name))}].suspend: true to stop trying"
+        )
+
+    def _entry(self, name: str) -> str:
+        """Return what the manifest calls a table, or would call it."""
+        with suppress(AmbiguousTable):
+            listed = self._pipeline.spec.listed(name)
+            return listed.source if listed is not None else name
+        return name
+
     def _mirrored(self, name: TableName, settings: Table) -> MirroredTable:
         """Return a table with its mirror, which stays where it is, whatever spelling of the name comes first.
 
@@ -272,12 +290,3 @@ class PipelineTables:
 def _applied(table: MirroredTable, app_id: str) -> int | None:
     """Return the last batch of an application that the mirror has, or None."""
     return table.mirror.applied(app_id) if table.mirror.exists else None
-
-
-def _failure(name: TableName, error: Exception) -> str:
-    if isinstance(error, Refused):
-        return str(error)
-    return (
-        f"table {name} could not be written: {cause_of(error)}. Its records are kept in quarantine and "
-        f"applied again by the driver when the cause is gone; set tables[{name}].suspend: true to stop trying"
-    )

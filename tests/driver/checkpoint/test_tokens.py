@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,7 @@ def test_another_form_is_refused_for_a_table_that_is_there(spark: SparkSession, 
     for name, (_, _, why) in FORMS.items():
         result = results[f"demo.public.{name}"]
         assert why in (result.error or "")
+        assert re.search(r"with a new resyncToken[,;] .*set tables\[\w+\]\.\w+", result.error or "")
         assert result.counts.refused == 1
     assert {path: version for path, version in after.versions().items() if path in versions} == versions
 

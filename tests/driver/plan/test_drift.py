@@ -433,6 +433,25 @@ def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path
 # Keys
 
 
+def test_a_key_of_another_type_is_told_what_takes_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Under another name, as other columns get it, it would be another key."""
+    shop, size = Shop(), Column("size", "int32")
+    ids = (Column("id", "string"), size)
+    first = shop.create(table("items", size), id=1, size=1)
+    second = shop.create(Table("demo", "public", "items", ids, ("id",), "demo", False, True), id="b", size=2)
+    mirroring = Mirroring(tmp_path).deliver([first, second])
+    mirroring.run(spark)
+    [bad] = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
+    place = "tables[demo.public.items]"
+    said = f"columns.types: {{id: TYPE}}, and {place}.target to a new place with a new resyncToken"
+    assert said in bad["reason"], bad["reason"]
+    listed = {"source": "demo.public.items", "columns": {"types": {"id": "string"}}, "resyncToken": "1"}
+    anew = f"{mirroring.lake}/anew/{{table}}"
+    Mirroring(tmp_path, {"tables": [{**listed, "target": {"path": anew}}]}).run(spark)
+    rows = at(spark, f"{mirroring.lake}/anew/items").collect()
+    assert sorted((row["id"], row["size"]) for row in rows) == [("1", 1), ("b", 2)]
+
+
 @pytest.mark.long
 def test_another_key_is_told_and_never_ignored(spark: SparkSession, tmp_path: Path) -> None:
     shop, region = Shop(), Column("region", "string")

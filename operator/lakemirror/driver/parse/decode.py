@@ -367,7 +367,7 @@ def _doubts(reading: Reading, version: Version) -> list[Column]:
     listed = ", ".join(reading.from_rows)
     remedy = (
         f"primaryKey has {listed}, which the record's own key does not have: set REPLICA IDENTITY FULL on "
-        "the table, or declare the record's key"
+        "the table, or declare the record's key with a new target and a new resyncToken"
     )
     sent = F.col("before_text").isNotNull()
     defaults = {reading.names[each.name]: each for each in version.fields if each.default is not None}

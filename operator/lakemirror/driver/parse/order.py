@@ -216,7 +216,8 @@ def _reason(names: Sequence[str], *, custom: bool) -> Column:
         F.when(
             op == Op.TRUNCATE,
             f"a truncate has no row, so that {because} cannot order it. The mirror keeps its rows: to begin "
-            "anew, give the table a new target and a new resyncToken",
+            "anew, give the table a new target and a new resyncToken once the source has no older records of "
+            "it any more",
         )
     ]
     made_up = reduce(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
@@ -27,12 +28,13 @@ from lakemirror.driver.plan.drift import DriftPlan, SchemaVersion, plan_drift
 from lakemirror.driver.plan.fills import Fill, aged
 from lakemirror.driver.plan.lives import Turn, together
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.refusal import new_mirror
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift, DriftAction
 from lakemirror.driver.sequence import WIDTH
 from lakemirror.driver.tables.columns import T
-from lakemirror.driver.tables.mirror import GAPS_PROPERTY, WIDENING
+from lakemirror.driver.tables.mirror import GAPS_PROPERTY, KEY_PROPERTY, WIDENING
 
 _ALL = b"\xff" * WIDTH
 _SPELLED_ALIKE = (IntegralType, DecimalType, BooleanType, DateType, StringType)
@@ -205,6 +207,12 @@ def _changed(table: MirroredTable, name: str, before: DataType, after: DataType)
 
 def _to_keep_both(table: MirroredTable, name: str) -> str:
     """Return the remedy for values of a type that the mirror's column cannot hold."""
+    stored = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
+    if table.rename.get(name, name) in stored:  # under another name, it would be another key
+        return (
+            f"To take them, set tables[{table.settings.source}].columns.types: {{{name}: TYPE}}, and "
+            f"{new_mirror(table.settings)}"
+        )
     return (
         f"To write them to a new column, set tables[{table.settings.source}].columns.rename: "
         f"{{{name}: NEW_NAME}} and run `lakemirror replay`"

@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from pyspark.sql.types import DataType, StringType
 
+from lakemirror.api import Table
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import WrongCondition
 from lakemirror.driver.plan.columns import with_consequence
 from lakemirror.driver.plan.drift import DriftPlan, fits, widened
 from lakemirror.driver.plan.mirrored import MirroredTable
-from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.plan.refusal import Refused, new_mirror
 from lakemirror.driver.results import Drift, DriftAction, DriftChange
 from lakemirror.driver.tables.columns import SHARD
 
@@ -46,7 +47,7 @@ def computed_of(
                 "expression without it, or add the column to the source again"
             )
         stored = (table.mirror.columns or {}).get(name)
-        found[name] = each if stored is None else _as_stored(each, stored, place)
+        found[name] = each if stored is None else _as_stored(each, stored, place, table.settings)
         if stored is not None and found[name].kind != stored:
             alteration = _altered(table, alteration, name, stored, found[name].kind)
     return found, alteration
@@ -62,7 +63,7 @@ def _checked(table: MirroredTable, sql: str, columns: Mapping[str, DataType], pl
         ) from None
 
 
-def _as_stored(each: Computed, stored: DataType, place: str) -> Computed:
+def _as_stored(each: Computed, stored: DataType, place: str, settings: Table) -> Computed:
     """Return the expression with the type that its column has or can get. Raises Refused if there is none."""
     if fits(each.kind, stored):
         return replace(each, kind=stored)
@@ -71,7 +72,7 @@ def _as_stored(each: Computed, stored: DataType, place: str) -> Computed:
         raise Refused(
             f"{place} is of type {each.kind.simpleString()} now, because of the types of the columns that it "
             f"reads, and its column is of type {stored.simpleString()}, which cannot hold that: set "
-            "target to a new place with a new resyncToken"
+            f"{new_mirror(settings)}"
         )
     return replace(each, kind=common)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from lakemirror.driver.plan.mirrored import MirroredTable
-from lakemirror.driver.plan.refusal import Refused, Waiting
+from lakemirror.driver.plan.refusal import Refused, Waiting, new_mirror
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.tables.mirror import (
@@ -52,28 +52,32 @@ def key_of(
             f"set tables[{table.settings.source}].primaryKey"
         )
         if seen.keyed == seen.events:
-            raise Refused(reason)
-        return [], reason
+            raise Refused(f"{reason}{_if_made(table)}")
+        return [], f"{reason}, and {new_mirror(table.settings)}"
     key = json.loads(stored) if stored is not None else keys[0] if keys else []
     others = [each for each in keys if set(each) != set(key)]
     if not others:
         return key, None
     reason = _another_key(table, key, others[0])
     if len(others) == len(keys) and seen.keyed == seen.events:
-        raise Refused(reason)
+        kept = f"; to go on as before, set tables[{table.settings.source}].mode: append"
+        raise Refused(reason if key else f"{reason}{kept}")
     return key, reason
+
+
+def _if_made(table: MirroredTable) -> str:
+    """Return what another key needs besides, if the table has a mirror, which keeps its key."""
+    return f", and {new_mirror(table.settings)}" if table.mirror.exists else ""
 
 
 def _another_key(table: MirroredTable, key: Sequence[str], other: Sequence[str]) -> str:
     """Return why a record cannot be applied, and the remedy if the source's key changed."""
     back = {mirror: source for source, mirror in table.rename.items()}
     made, found = ([back.get(name, name) for name in each] for each in (key, other))
-    place = f"tables[{table.settings.source}]"
-    kept = "" if made else f"; to go on as before, set {place}.mode: append"
     return (
         f"the mirror {table.mirror.location} has {_keyed(made)}, and this record has {_keyed(found)}: rows "
-        f"cannot be told apart by both. If the source's key changed, set {place}.primaryKey: "
-        f"[{', '.join(found)}], and {place}.target to a new place with a new resyncToken{kept}"
+        f"cannot be told apart by both. If the source's key changed, set tables[{table.settings.source}]"
+        f".primaryKey: [{', '.join(found)}], and {new_mirror(table.settings)}"
     )
 
 
@@ -102,7 +106,7 @@ def check_key_columns(
         raise Refused(f"the key of {table.name} needs {listed}, which {place}.columns leaves out: keep it")
     raise Refused(
         f"{listed} of the key of {table.name} is not a column of its rows, which have "
-        f"{', '.join(sorted(names))}: set {place}.primaryKey to columns of the rows"
+        f"{', '.join(sorted(names))}: set {place}.primaryKey to columns of the rows{_if_made(table)}"
     )
 
 
@@ -121,17 +125,17 @@ def _renamed(table: MirroredTable, names: Sequence[str]) -> list[str]:
 def check_key(table: MirroredTable, key: Sequence[str]) -> None:
     """Check that a table without a key may be kept as a list of events.
 
-    Raises Refused if the manifest itself asks for rows by key, or if the target keeps no events.
+    Raises Refused if the target keeps no events, or if the manifest itself asks for rows by key.
     """
-    if not key and table.asks_for_key:
-        raise Refused(
-            f"mode {table.mode} needs a key, but records of {table.name} have none: "
-            f"set tables[{table.settings.source}].primaryKey, or mode: append"
-        )
     if not key and not table.mirror.keeps_events:
         raise Refused(
             f"the target {table.mirror.location} needs a key, but records of {table.name} have none: "
             f"set tables[{table.settings.source}].primaryKey"
+        )
+    if not key and table.asks_for_key:
+        raise Refused(
+            f"mode {table.mode} needs a key, but records of {table.name} have none: "
+            f"set tables[{table.settings.source}].primaryKey, or mode: append"
         )
 
 
@@ -143,7 +147,8 @@ def _check_order(table: MirroredTable, what: str) -> None:
         raise Refused(
             f"{what} was made in the order of {made or 'positions, times or offsets'}, and the order of "
             f"{asked} is asked for now: the places of its rows in the one order say nothing in the other. "
-            "Choose another target with a new resyncToken, or set ordering as it was"
+            "Choose another target with a new resyncToken, or set ordering as it was, with a new "
+            "spec.spark.resetToken"
         )
 
 
@@ -205,13 +210,14 @@ def check_target(table: MirroredTable, key: Sequence[str]) -> None:
     wanted = table.mode if key or table.asks_for_key else "append"
     if mode != wanted:
         raise Refused(
-            f"{what} was made with mode {mode}, and {wanted} is asked for now: choose another target"
+            f"{what} was made with mode {mode}, and {wanted} is asked for now. Choose another target with a "
+            f"new resyncToken, or set tables[{table.settings.source}].mode: {mode}"
         )
     _check_made_for_good(table, what)
     _check_order(table, what)
     stored = json.loads(table.properties.get(KEY_PROPERTY, "null"))
     if key and stored is not None and set(stored) != set(key):
         raise Refused(
-            f"{what} has the key {', '.join(stored)}, and {', '.join(key)} is asked for now: "
-            "choose another target"
+            f"{what} has the key {', '.join(stored)}, and {', '.join(key)} is asked for now. Choose another "
+            f"target with a new resyncToken, or set tables[{table.settings.source}].primaryKey as it was"
         )

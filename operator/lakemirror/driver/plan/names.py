@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from lakemirror.driver.plan.refusal import Refused
+from lakemirror.api import Table
+from lakemirror.driver.plan.refusal import Refused, left_out, new_mirror
 from lakemirror.driver.tables.columns import METADATA
 from lakemirror.driver.tables.keys import can_be_key
 from lakemirror.driver.tables.mirror import MAPPING, needs_mapping
@@ -31,7 +32,7 @@ _LONGEST_FOLDER = 255
 
 
 def check_columns(
-    source: str,
+    table: Table,
     versions: Iterable[Sequence[str]],
     names: Mapping[str, str],
     columns: Mapping[str, DataType],
@@ -40,18 +41,21 @@ def check_columns(
     soft: str | None,
     own: Collection[str] = (),
     metadata: Collection[str] = METADATA,
+    made: bool = False,
+    keeps_events: bool = True,
 ) -> None:
-    """Check that every column of a table has a name of its own in the mirror.
+    """Check that every column of a ``table`` has a name of its own in the mirror.
 
-    ``source`` is what the manifest calls the table. ``versions`` are the source's columns, by schema, and
-    ``names`` their names in the mirror. ``columns`` are the mirror's columns, without its ``metadata``,
-    without ``soft`` (the column of a soft delete), and without its ``own`` columns, which the manifest adds.
+    ``versions`` are the source's columns, by schema, and ``names`` their names in the mirror. ``columns`` are
+    the mirror's columns, without its ``metadata``, without ``soft`` (the column of a soft delete), and
+    without its ``own`` columns, which the manifest adds. In a mirror that is ``made`` already, these two keep
+    their names. ``keeps_events``: whether the mirror can be a list of events.
 
     Raises Refused, also for a column of the ``key`` whose values cannot be compared.
     """
-    settings = f"tables[{source}].columns"
+    settings, leave = f"tables[{table.source}].columns", left_out(table)
     for version in versions:
-        _check_renamed([name for name in version if name in names], names, settings)
+        _check_renamed([name for name in version if name in names], names, table)
     taken = {**{name.lower(): name for name in RESERVED}, **{name.lower(): name for name in metadata}}
     seen: dict[str, str] = {}
     added = {name.lower() for name in own}
@@ -60,39 +64,41 @@ def check_columns(
         if other != name:
             raise Refused(
                 f"columns {other!r} and {name!r} differ in case only, and Delta takes them for one: "
-                f"rename one with {settings}.rename, or leave it out with {settings}.exclude"
+                f"rename one with {settings}.rename, or {leave}"
             )
         if name.lower() in taken:
             raise Refused(
                 f"column {name!r} has a name that the mirror needs for a column of its own: "
-                f"rename it with {settings}.rename, or leave it out with {settings}.exclude"
+                f"rename it with {settings}.rename, or {leave}"
             )
         if soft is not None and name.lower() == soft.lower():
+            other = "" if made else "choose another delete.column, "
             raise Refused(
-                f"column {name!r} has the name of the soft delete's column: choose another delete.column, "
-                f"rename it with {settings}.rename, or leave it out with {settings}.exclude"
+                f"column {name!r} has the name of the soft delete's column: {other}"
+                f"rename it with {settings}.rename, or {leave}"
             )
         if name.lower() in added:
+            other = "" if made else "choose another one there, or "
             raise Refused(
                 f"column {name!r} has the name of a column that {settings} adds (metadata, rowHash, "
-                "keyHash, identity or expressions): choose another one there, or rename this with "
-                f"{settings}.rename"
+                f"keyHash, identity or expressions): {other}rename this with {settings}.rename"
             )
-        problem = "it has no name" if not name else next(_problems(kind), None)
+        problem = next(_problems(kind), None)
+        if not name:  # nor can it be in a list of columns
+            problem, leave = "it has no name", f"list the others in {settings}.include"
         if problem is not None:
-            raise Refused(
-                f"column {name!r} cannot be mirrored: {problem}; leave it out with {settings}.exclude"
-            )
+            raise Refused(f"column {name!r} cannot be mirrored: {problem}; {leave}")
     for name in key:
         if name in columns and not can_be_key(columns[name]):
+            other = ", or mode: append" if keeps_events else ""
             raise Refused(
                 f"key column {name!r} is of type {columns[name].simpleString()}, whose values cannot be "
-                f"compared: set tables[{source}].primaryKey to other columns, or mode: append"
+                f"compared: set tables[{table.source}].primaryKey to other columns{other}"
             )
 
 
 def check_features(
-    source: str,
+    table: Table,
     location: Location,
     features: Collection[str],
     columns: Mapping[str, DataType],
@@ -107,15 +113,15 @@ def check_features(
             raise Refused(
                 f"column {name!r} has a name that needs Delta's feature {MAPPING}, which "
                 f"{' and '.join(avoided[MAPPING])} of target.compatibility cannot read: rename it with "
-                f"tables[{source}].columns.rename, or leave it out with tables[{source}].columns.exclude"
+                f"tables[{table.source}].columns.rename, or {left_out(table)}"
             )
     present = sorted(set(features) & set(avoided))
     if present:
         raise Refused(
             f"the mirror {location} has Delta's feature {present[0]}, which "
             f"{' and '.join(avoided[present[0]])} of target.compatibility cannot read: set "
-            f"tables[{source}].target to a new place with a new resyncToken, or run ALTER TABLE ... DROP "
-            f"FEATURE {present[0]} while the table is suspended"
+            f"{new_mirror(table)}, or run ALTER TABLE ... DROP FEATURE {present[0]} while the table is "
+            "suspended"
         )
 
 
@@ -138,7 +144,7 @@ def check_location(source: str, location: Location) -> None:
         )
 
 
-def _check_renamed(version: Sequence[str], names: Mapping[str, str], settings: str) -> None:
+def _check_renamed(version: Sequence[str], names: Mapping[str, str], table: Table) -> None:
     """Check that no two columns of one schema are written to the same column of the mirror."""
     seen: dict[str, str] = {}
     for name in version:
@@ -146,7 +152,7 @@ def _check_renamed(version: Sequence[str], names: Mapping[str, str], settings: s
         if other != name:
             raise Refused(
                 f"columns {other!r} and {name!r} would both be called {names[name]!r} in the mirror: "
-                f"change {settings}.rename, or leave one of them out with {settings}.exclude"
+                f"change tables[{table.source}].columns.rename, or {left_out(table, 'one of them')}"
             )
 
 

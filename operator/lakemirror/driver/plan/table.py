@@ -20,11 +20,12 @@ from lakemirror.driver.plan.fills import Fill
 from lakemirror.driver.plan.lives import Life
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.names import check_columns, check_features
-from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.plan.refusal import Refused, left_out
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift
 from lakemirror.driver.tables.columns import SHARD, metadata_of
+from lakemirror.driver.tables.store import Unfit
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def _check(
 ) -> None:
     """Raise Refused for names and types that the mirror cannot have."""
     check_columns(
-        table.settings.source,
+        table.settings,
         [[each.name for each in version.fields] for version in versions],
         names,
         alteration.columns,
@@ -223,10 +224,22 @@ def _check(
             *metadata_of(table.mode if mirror_key else "append"),
             *([SHARD] if table.shard is not None else []),
         ),
+        made=table.mirror.exists,
+        keeps_events=table.mirror.keeps_events,
     )
-    features, place = table.mirror.features, f"tables[{table.settings.source}]"
+    features = table.mirror.features
     columns_ = {**alteration.columns, **table.own, **{name: each.kind for name, each in computed.items()}}
-    check_features(table.settings.source, table.location, features, columns_, table.avoided)
-    problem = table.mirror.unfit(columns_, mirror_key)
-    if problem is not None:
-        raise Refused(f"the target {table.location} cannot have {problem}, or set {place}.target")
+    check_features(table.settings, table.location, features, columns_, table.avoided)
+    unfit = table.mirror.unfit(columns_, mirror_key)
+    if unfit is not None:
+        raise Refused(f"the target {table.location} cannot have {unfit.what}: {_fitting(table, unfit)}")
+
+
+def _fitting(table: MirroredTable, unfit: Unfit) -> str:
+    """Return what to do about something that the target cannot have."""
+    place = f"tables[{table.settings.source}]"
+    if unfit.change == "target":
+        return f"set {place}.target to another one"
+    if unfit.change == "name":
+        return f"rename it with {place}.columns.rename"
+    return f"set {place}.primaryKey to other columns" if unfit.change == "key" else left_out(table.settings)

@@ -28,10 +28,16 @@ class Targets:
     """The targets of a pipeline's tables. Thread-safe.
 
     ``known`` maps the targets that have been written so far to their source tables. ``checkpoint`` is the
-    folder of the pipeline's own state.
+    folder of the pipeline's own state. ``entry`` returns what the manifest calls a source table.
     """
 
-    def __init__(self, known: Mapping[str, str], checkpoint: str | None = None) -> None:
+    def __init__(
+        self,
+        known: Mapping[str, str],
+        checkpoint: str | None = None,
+        entry: Callable[[str], str] = str,
+    ) -> None:
+        self._entry = entry
         self._checkpoint = canonical(checkpoint) if checkpoint is not None else None
         self._owners: dict[str, str] = {}
         self._inside: dict[str, list[str]] = {}
@@ -62,7 +68,7 @@ class Targets:
         if owner != source:
             raise Refused(
                 f"the target {location} is the mirror of {owner} (names that differ only in case or in where "
-                f"a dot stands count as one): give {source} a target of its own, tables[{source}].target"
+                f"a dot stands count as one): give {source} a target of its own, {self._field(source)}"
             )
         if nested is not None:
             other = self._owners[nested]
@@ -70,7 +76,7 @@ class Targets:
             raise Refused(
                 f"the target {location} of {source} and the mirror of {other} at {nested} are inside one "
                 f"another, and cleaning {outer} would delete the files of {inner}: choose another target, "
-                f"tables[{source}].target or tables[{other}].target"
+                f"{self._field(source)}, or {self._field(other)} with a new resyncToken"
             )
 
     def has(self, location: Location, source: str) -> bool:
@@ -85,14 +91,19 @@ class Targets:
         if target in _above(state):
             raise Refused(
                 f"spec.checkpoint ({state}) lies in the target {location} of {source}, and cleaning the "
-                f"mirror would delete it: choose another target, tables[{source}].target, or another "
-                "checkpoint"
+                f"mirror would delete it: choose another target, {self._field(source)} (with a new "
+                "resyncToken if the table is mirrored already), or another checkpoint with a new "
+                "spec.spark.resetToken"
             )
         if f"{target}/".startswith(f"{state}/"):
             raise Refused(
                 f"the target {location} of {source} lies in spec.checkpoint ({state}), a folder for the "
-                f"state of this pipeline alone: choose another target, tables[{source}].target"
+                f"state of this pipeline alone: choose another target, {self._field(source)} (with a new "
+                "resyncToken if the table is mirrored already)"
             )
+
+    def _field(self, source: str) -> str:
+        return f"tables[{self._entry(source)}].target"
 
     def _note(self, target: str, source: str) -> None:
         for folder in _above(target) if target not in self._owners else ():

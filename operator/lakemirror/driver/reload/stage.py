@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.refusal import left_out, new_mirror
 from lakemirror.driver.reload.compare import Shape, counted, differences, records
 from lakemirror.driver.reload.place import NOWHERE, after
 from lakemirror.driver.reload.reading import RELOAD_TOPIC
@@ -183,12 +184,12 @@ def _compare(
         raise SourceUnfit(
             f"{table.name}: a key of the snapshot has a value that the mirror's type cannot hold "
             f"({counts['lost']}), so that nothing tells which rows are gone: declare a type that can in "
-            f"tables[{table.settings.source}].columns.types, with a new target if the mirror is there already"
+            f"tables[{table.settings.source}].columns.types{_if_made(table)}"
         )
     if counts["twice"] is not None:
         raise SourceUnfit(
             f"{table.name}: the snapshot has several rows with the key {counts['twice']}: name the columns "
-            f"that tell its rows apart in tables[{table.settings.source}].primaryKey"
+            f"that tell its rows apart in tables[{table.settings.source}].primaryKey{_if_made(table)}"
         )
     return Staged(**counts_of(counts))
 
@@ -227,9 +228,14 @@ def shape_of(table: MirroredTable, described: Described) -> Shape:
         )
         raise SourceUnfit(
             f"{table.name}: {why}, so that nothing tells its rows apart: name the columns that do in "
-            f"tables[{table.settings.source}].primaryKey"
+            f"tables[{table.settings.source}].primaryKey{_if_made(table)}"
         )
     return Shape(table.name, Compared(columns, names, key, excluded=known.excluded), tuple(fresh))
+
+
+def _if_made(table: MirroredTable) -> str:
+    """Return what a change of the key needs besides, if the table is mirrored."""
+    return f", and set {new_mirror(table.settings)}" if _is_mirrored(table) else ""
 
 
 def _key(table: MirroredTable, described: Described, names: Mapping[str, str]) -> list[str]:
@@ -242,8 +248,7 @@ def _key(table: MirroredTable, described: Described, names: Mapping[str, str]) -
 def _unreadable(table: MirroredTable, column: str, why: str) -> str:
     return (
         f"{table.name}: column {column} cannot be read exactly ({why}), so that rows would not be whole: "
-        f"leave it out (tables[{table.settings.source}].columns.exclude), or have the connector make the "
-        "snapshot"
+        f"{left_out(table.settings)}, or have the connector make the snapshot"
     )
 
 

@@ -39,7 +39,7 @@ from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.jdbc_database import STAGING, Database, Session
 from lakemirror.driver.tables.jdbc_marks import Mark, Marks
 from lakemirror.driver.tables.names import Location
-from lakemirror.driver.tables.store import Impossible
+from lakemirror.driver.tables.store import Impossible, Unfit
 
 _TOMBSTONES: Final = "__tombstones"
 _MIRRORS, _BATCHES = "lakemirror_mirrors", "lakemirror_batches"
@@ -199,27 +199,21 @@ class JdbcMirror:
     def side(self, name: str) -> str:
         raise LakemirrorError(f"the target {self.location} is in a database and has no files beside it")
 
-    def unfit(self, columns: Kinds, key: Sequence[str]) -> str | None:
+    def unfit(self, columns: Kinds, key: Sequence[str]) -> Unfit | None:
         dialect, table = self.database.dialect, f"{self._name}{_TOMBSTONES}"
-        name = self._name.lower()
+        name, most = self._name.lower(), f"names have {dialect.longest} characters at most"
         if name in (_MIRRORS, _BATCHES) or name.startswith(STAGING) or name.endswith(_TOMBSTONES):
-            return "a name that Lakemirror gives to tables of its own: choose another one"
+            return Unfit("a name that Lakemirror gives to tables of its own", "target")
         if dialect.length(self._schema) > dialect.longest:
-            return (
-                f"a schema of this name, for names have {dialect.longest} characters at most: choose a "
-                "shorter one"
-            )
+            return Unfit(f"a schema of this name, for {most}", "target")
         if dialect.length(table) > dialect.longest:
-            return (
-                f"a table of this name, since {table} stands beside it and names have {dialect.longest} "
-                "characters at most: choose a shorter one"
-            )
+            return Unfit(f"a table of this name, since {table} stands beside it and {most}", "target")
         for name, kind in columns.items():
             if dialect.length(name) > dialect.longest:
-                return f"column {name!r}, for names have {dialect.longest} characters at most: rename it"
+                return Unfit(f"column {name!r}, for {most}", "name")
             if dialect.type_of(kind, len(key) if name in key else 0) is None:
-                as_what = "key column" if name in key else "column"
-                return f"{as_what} {name!r} of type {kind.simpleString()}: leave it out"
+                of_type = f"column {name!r} of type {kind.simpleString()}"
+                return Unfit(f"key {of_type}", "key") if name in key else Unfit(of_type, "columns")
         return None
 
     def needs(self, added: Kinds, *, wider: bool = False) -> str | None:

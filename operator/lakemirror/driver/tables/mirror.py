@@ -38,6 +38,7 @@ from lakemirror.driver.tables.delta import (
     sql_text,
 )
 from lakemirror.driver.tables.names import Location
+from lakemirror.driver.tables.store import Unfit
 from lakemirror.driver.tables.tombstones import DeltaFacts, folder_of
 
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
@@ -223,7 +224,7 @@ class Mirror:
         made: dict[str, str | Column] = {quoted(name): value for name, value in values.items()}
         self.delta().update(when, made)
 
-    def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> str | None:
+    def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> Unfit | None:
         """Return None: any column can be stored, because column mapping allows any name."""
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DataType
@@ -44,6 +44,15 @@ reason is phrased as a statement about the column.
 """
 
 
+class Unfit(NamedTuple):
+    """What a mirror cannot have, and what has to change: the target, the name of a column, the key columns,
+    or which columns there are.
+    """
+
+    what: str
+    change: Literal["target", "name", "key", "columns"]
+
+
 class Store(Protocol):
     """A mirror. Its schema and properties are read once. Only one driver writes it."""
 
@@ -75,8 +84,8 @@ class Store(Protocol):
         """The values that cannot be stored, or None if all can."""
         ...
 
-    def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> str | None:
-        """Return why columns cannot be stored, for people, or None if they can."""
+    def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> Unfit | None:
+        """Return what of these columns or of the target's name cannot be, or None if all can."""
         ...
 
     def needs(self, added: Mapping[str, DataType], *, wider: bool = False) -> str | None:

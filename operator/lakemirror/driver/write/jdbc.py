@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.materialise import materialised
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.refusal import left_out, new_mirror
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.changes import Changes
@@ -105,14 +106,15 @@ class JdbcWriter:
     def _told(self, error: CannotHold) -> str:
         """Return what the database cannot hold, by the source's names, and what to do."""
         back = {mirror: source for source, mirror in self._table.rename.items()}
-        column, settings = back.get(error.column, error.column), f"tables[{self._table.settings.source}]"
-        leave = f", or leave the column out with {settings}.columns.exclude"
+        column, settings = back.get(error.column, error.column), self._table.settings
+        leave = left_out(settings, "the column")
         if error.column in json.loads(self._mirror.properties.get("lakemirror.key", "[]")):
-            leave = f", or set {settings}.primaryKey to other columns with a new target"
+            key = f"tables[{settings.source}].primaryKey"
+            leave = f"set {key} to other columns, and {new_mirror(settings)}"
         return (
             f"the column {column} {error.why} in the row {error.row}, which "
             f"{self._mirror.database.dialect.title} cannot hold in {self._table.location} ({error.said}): "
-            f"change the row in the source, after which it is applied{leave}"
+            f"change the row in the source, after which it is applied, or {leave}"
         )
 
     def _write(

@@ -76,8 +76,9 @@ _Tree = dict[str, Any]
 _CALLED: Final = {"ts_us": "the timestamp", "ts_ms": "the timestamp"}
 
 _NULL: Final = (
-    "a null value deletes the row of its key, but nothing says when: order all by Kafka's offset, "
-    "ordering.by: offset, or set envelope.nullValue: ignore"
+    "a null value deletes the row of its key, but nothing says when: set envelope.nullValue: ignore, or "
+    "order all by Kafka's offset, ordering.by: offset, with a new spec.spark.resetToken and another "
+    "spec.target"
 )
 
 

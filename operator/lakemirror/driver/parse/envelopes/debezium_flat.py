@@ -91,7 +91,8 @@ _WRAPPED: Final = '{"type":"struct","fields":[{"field":"after",', "]}"
 _NULL: Final = (
     "a null value deletes its key's row, but nothing says when: if other records are the deletes "
     "(delete.tombstone.handling.mode rewrite-with-tombstone), set envelope.nullValue: ignore; else add op "
-    "and the fields of add.fields to add.headers, or order all by Kafka's offset, ordering.by: offset"
+    "and the fields of add.fields to add.headers, or order all by Kafka's offset, ordering.by: offset, with "
+    "a new spec.spark.resetToken and another spec.target"
 )
 
 
