@@ -11,6 +11,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError
+from lakemirror.driver.plan.targets import Targets
 from lakemirror.driver.runtime.cleanup import delete_data
 from tests.support.mirroring import Mirroring
 from tests.support.records import Column
@@ -71,8 +72,11 @@ def test_a_mirror_that_another_pipeline_has_taken_over_stays(spark: SparkSession
     assert mirror.exists()
 
 
-def test_a_mirror_in_the_checkpoint_is_not_deleted_with_it(spark: SparkSession, tmp_path: Path) -> None:
-    """Because its name led there: the manifest alone does not tell."""
+def test_a_mirror_in_the_checkpoint_is_not_deleted_with_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Because its name led there, before drivers refused such a target."""
+    monkeypatch.setattr(Targets, "_require_apart", lambda *_: None)
     of = table("orders", Column("v", "int32"))
     inside = {
         "target": {"path": f"{tmp_path}/lake/{{db}}/{{schema}}/{{table}}"},
