@@ -71,9 +71,7 @@ def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict 
     before = observed.accepted
     if before is None or not begun(observed) or fields.accepts(before.spec, spec):
         return None
-    changed = fields.incompatible(
-        before.spec, spec, observed.mirrored, observed.not_mirrored, observed.refused
-    )
+    changed = fields.incompatible(before.spec, spec, observed.mirrored, observed.refused)
     if not changed:
         return None
     why = f"{_listed(changed)}: the checkpoint cannot follow this change"

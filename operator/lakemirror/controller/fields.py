@@ -31,16 +31,15 @@ def revision(spec: PipelineSpec, image: str) -> str:
 def incompatible(
     old: PipelineSpec,
     new: PipelineSpec,
-    mirrored: Iterable[str] = (),
-    not_mirrored: Collection[str] = (),
+    mirrored: Collection[str] = (),
     refused: Collection[str] = (),
 ) -> list[str]:
     """Return the fields whose change needs a reset token, as paths below spec.
 
     The list is empty if the checkpoint can follow all changes. ``mirrored`` has the names of source tables
     that are known to have a mirror: what patterns and short names mean for a table shows only in its name.
-    ``not_mirrored`` has those that are refused and have none yet. The refusal says what to change.
-    ``refused`` has all that are refused. What their mirrors can follow, the driver judges.
+    ``refused`` has those that the driver refuses: the refusal says what to change, and the driver judges what
+    their mirrors can follow, if they have any.
     """
     before, after = _compared(old), _compared(new)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
@@ -52,7 +51,7 @@ def incompatible(
     found = {path for path in changed if effect(path) is Effect.RESET}
     if {path.split(".")[0] for path in found} & {"target", "defaults"}:
         return sorted(found)
-    return sorted(found) + list(dict.fromkeys(_moved_tables(old, new, mirrored, not_mirrored, refused)))
+    return sorted(found) + list(dict.fromkeys(_moved_tables(old, new, mirrored, refused)))
 
 
 def kept_by_mirrors(path: str) -> bool:
@@ -74,11 +73,7 @@ def accepts(old: PipelineSpec, new: PipelineSpec) -> bool:
 
 
 def _moved_tables(
-    old: PipelineSpec,
-    new: PipelineSpec,
-    mirrored: Iterable[str],
-    not_mirrored: Collection[str],
-    refused: Collection[str],
+    old: PipelineSpec, new: PipelineSpec, mirrored: Collection[str], refused: Collection[str]
 ) -> Iterator[str]:
     """Yield the settings of tables that would be moved, get another key or filter, or be kept differently.
 
@@ -86,10 +81,9 @@ def _moved_tables(
     everything, because it is read again.
     """
     listed = [table.source for table in (*old.tables, *new.tables)]
-    known = [*mirrored]
-    free = _entries_of_all(old, new, not_mirrored, known)
-    held = {*refused} | _entries_of_all(old, new, refused, [name for name in known if name not in refused])
-    for name in dict.fromkeys([*(each for each in listed if each not in free), *known]):
+    free = _entries_of_all(old, new, {*refused} - {*mirrored}, mirrored)
+    held = {*refused} | _entries_of_all(old, new, refused, {*mirrored} - {*refused})
+    for name in dict.fromkeys([*(each for each in listed if each not in free), *mirrored]):
         try:
             before, after = old.table_settings(name), new.table_settings(name)
         except AmbiguousTable:
@@ -106,10 +100,10 @@ def _moved_tables(
 
 
 def _entries_of_all(
-    old: PipelineSpec, new: PipelineSpec, names: Iterable[str], others: Iterable[str]
+    old: PipelineSpec, new: PipelineSpec, names: Collection[str], others: Collection[str]
 ) -> set[str]:
     """Return the entries under ``tables`` to which some of ``names`` belong, and none of the ``others``."""
-    some, rest = (_entries(old, each) | _entries(new, each) for each in (list(names), list(others)))
+    some, rest = (_entries(old, each) | _entries(new, each) for each in (names, others))
     return some - rest
 
 

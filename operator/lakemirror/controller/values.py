@@ -225,14 +225,8 @@ class Observed:
         return tuple(table.source for table in self._told if table.version is not None)
 
     @property
-    def not_mirrored(self) -> tuple[str, ...]:
-        """The source tables that are refused and have no mirror yet, as far as the same tells."""
-        without = {table.source for table in self._told if table.version is None}
-        return tuple(source for source in self.refused if source in without)
-
-    @property
     def refused(self) -> tuple[str, ...]:
-        """The source tables that are refused, whether they have a mirror or not."""
+        """The source tables that the driver refuses, with or without a mirror, as far as the same tells."""
         return tuple(table.source for table in self._told if table.error is not None)
 
     @property

@@ -63,14 +63,17 @@ def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
         identity.forget(storage)
         _write(storage, asked)
         return loads(spec)
-    return pending(storage, spec)
+    return _left(spec, handled)
 
 
 def pending(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
     """Return the tables whose tokens have not been acted upon, or not completely, with their tokens."""
-    handled = _handled(storage).resync
-    all_asked = {**Tokens.of(spec).resync, **loads(spec)}
-    return {source: token for source, token in all_asked.items() if handled.get(source) != token}
+    return _left(spec, _handled(storage))
+
+
+def _left(spec: PipelineSpec, handled: Tokens) -> dict[str, str]:
+    asked = {**Tokens.of(spec).resync, **loads(spec)}
+    return {source: token for source, token in asked.items() if handled.resync.get(source) != token}
 
 
 def resynced(storage: Storage, done: Mapping[str, str]) -> None:

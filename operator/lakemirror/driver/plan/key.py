@@ -142,8 +142,7 @@ def check_key(table: MirroredTable, key: Sequence[str]) -> None:
 def _check_order(table: MirroredTable, what: str) -> None:
     made, asked = table.properties.get(ORDER_PROPERTY), table.spec.order.kept_as
     # Mirrors that were made before anything but columns was noted may have any other order.
-    same = not asked.startswith("[") if made is None else made == asked
-    if not same:
+    if made != asked and (made is not None or table.spec.order.columns is not None):
         raise Refused(
             f"{what} was made in the order of {made or 'positions, times or offsets'}, and the order of "
             f"{asked} is asked for now: the places of its rows in the one order say nothing in the other. "
