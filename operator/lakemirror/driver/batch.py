@@ -120,7 +120,7 @@ class BatchApplier:
             return Fixed()
         return Fixed(
             history.targets_since(begun.begun_at),
-            except_for=tokens.pending(storage, self._spec).keys(),
+            except_for=tokens.reread(storage, self._spec),
             app_id=_app_id(self._pipeline, begun.query_id),
         )
 

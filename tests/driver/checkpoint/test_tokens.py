@@ -195,6 +195,27 @@ def test_a_table_is_moved_when_it_is_read_again(spark: SparkSession, tmp_path: P
     assert found(spark, moved, "items") == [(1, 1), (2, 1)], "the former mirror is not updated"
 
 
+def test_a_table_that_is_moved_while_its_source_has_nothing_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It leaves no trace at the new target, and the audit knows the former one only."""
+    shop = Shop()
+    first, second = history(shop)
+    lake = Mirroring(tmp_path).deliver([first]).lake
+    Mirroring(tmp_path).run(spark)
+    for file in [*(tmp_path / "input").iterdir()]:
+        file.rename(file.with_name(f"_{file.name}"))  # hidden
+    own = {"path": f"{lake}/own/{{table}}"}
+    moved = Mirroring(tmp_path, {"tables": [{"source": "public.items", "target": own, "resyncToken": "1"}]})
+    for _ in ("moved", "started again"):
+        moved.run(spark)
+    assert moved.deliver([second]).run(spark).tables["demo.public.items"].error is None
+    assert sorted(map(tuple, at(spark, f"{lake}/own/items").collect())) == EXPECTED
+    elsewhere = {"source": "public.items", "target": {"path": f"{lake}/third/{{table}}"}, "resyncToken": "1"}
+    third = Mirroring(tmp_path, {"tables": [elsewhere]}).deliver([shop.update(ITEMS, id=1, v=3)])
+    assert "moves it to" in (third.run(spark).tables["demo.public.items"].error or "")
+
+
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "rekeyed": ({}, {"primaryKey": ["code"]}, "has the key id, and code is asked for now"),
     "appended": ({}, {"mode": "append"}, "was made with mode scd1, and append is asked for now"),
@@ -226,7 +247,7 @@ def test_another_form_is_refused_for_a_table_that_is_there(spark: SparkSession, 
 
 
 def test_a_table_is_loaded_at_first_and_with_each_new_token_until_that_is_noted(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path / "checkpoint")
+    storage, spec = LocalStorage(tmp_path / "checkpoint"), Mirroring(tmp_path).pipeline.spec
 
     def begin(*, reset: str = "", parked: bool = False, **tokens_: str) -> dict[str, str]:
         tables = [
@@ -243,11 +264,11 @@ def test_a_table_is_loaded_at_first_and_with_each_new_token_until_that_is_noted(
     assert begin(streamed="1") == {"public.loaded": ""}
     identity.query_id(storage, "files", started=False)
     assert begin(streamed="1") == {"public.loaded": ""}  # it was cut off
-    tokens.loaded(storage, "public.loaded", "")
+    tokens.loaded(storage, {"public.loaded": ""}, spec)
     assert begin(streamed="1") == {}
     assert begin(streamed="2", loaded="1") == {"public.streamed": "2", "public.loaded": "1"}
-    tokens.resynced(storage, {"public.streamed": "2"})
+    tokens.resynced(storage, {"public.streamed": "2"}, spec)
     assert begin(streamed="2", loaded="1", parked=True) == {}
     assert begin(streamed="2", loaded="1") == {"public.loaded": "1"}
-    tokens.loaded(storage, "public.loaded", "1")
+    tokens.loaded(storage, {"public.loaded": "1"}, spec)
     assert begin(streamed="2", loaded="1", reset="1") == {"public.loaded": "1"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver.checkpoint import identity
@@ -24,10 +24,14 @@ _FEEDS = ("files", "spark", "kafka", "changes", "resync")
 
 @dataclass(frozen=True)
 class Tokens:
-    """The reset token, and ``resync``, which maps the source of a listed table to its token."""
+    """The reset token, and ``resync``, which maps the source of a listed table to its token.
+
+    ``targets`` maps it to the target into which the table was read again, even if its source had nothing.
+    """
 
     reset: str = ""
     resync: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: PipelineSpec) -> Tokens:
@@ -66,9 +70,11 @@ def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
     return _left(spec, handled)
 
 
-def pending(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
-    """Return the tables whose tokens have not been acted upon, or not completely, with their tokens."""
-    return _left(spec, _handled(storage))
+def reread(storage: Storage, spec: PipelineSpec) -> set[str]:
+    """Return the listed tables that are read again into the target that they have now, or that were."""
+    handled = _handled(storage)
+    here = {source for source, target in handled.targets.items() if _target(spec, source) == target}
+    return here | _left(spec, handled).keys()
 
 
 def _left(spec: PipelineSpec, handled: Tokens) -> dict[str, str]:
@@ -76,17 +82,23 @@ def _left(spec: PipelineSpec, handled: Tokens) -> dict[str, str]:
     return {source: token for source, token in asked.items() if handled.resync.get(source) != token}
 
 
-def resynced(storage: Storage, done: Mapping[str, str]) -> None:
-    """Record that these tables were read again."""
-    handled = _handled(storage)
-    _write(storage, Tokens(handled.reset, {**handled.resync, **done}))
+def resynced(storage: Storage, done: Mapping[str, str], spec: PipelineSpec) -> None:
+    """Record that these tables were read again from the source."""
+    loaded(storage, done, spec)
     storage.delete_folder("resync")
 
 
-def loaded(storage: Storage, source: str, token: str) -> None:
-    """Record that a table was loaded from its database."""
+def loaded(storage: Storage, done: Mapping[str, str], spec: PipelineSpec) -> None:
+    """Record that these tables were loaded from their database."""
     handled = _handled(storage)
-    _write(storage, Tokens(handled.reset, {**handled.resync, source: token}))
+    targets = {source: _target(spec, source) for source in done}
+    _write(storage, Tokens(handled.reset, {**handled.resync, **done}, {**handled.targets, **targets}))
+
+
+def _target(spec: PipelineSpec, source: str) -> str:
+    """Return the target of a listed table, with its placeholders."""
+    own = next((table.target for table in spec.tables if table.source == source), None)
+    return (own or spec.target).template
 
 
 def resync_folder(wanted: Mapping[str, str]) -> str:
@@ -98,7 +110,7 @@ def resync_folder(wanted: Mapping[str, str]) -> str:
 def _handled(storage: Storage) -> Tokens:
     try:
         document = json.loads(storage.read_text(_HANDLED))
-        return Tokens(document["reset"], document["resync"])
+        return Tokens(document["reset"], document["resync"], document.get("targets", {}))
     except FileNotFoundError:
         return Tokens()
     except (ValueError, TypeError, KeyError, FileCutOff) as error:
@@ -109,5 +121,5 @@ def _handled(storage: Storage) -> Tokens:
 
 
 def _write(storage: Storage, tokens: Tokens) -> None:
-    text = json.dumps({"reset": tokens.reset, "resync": tokens.resync}, indent=2, sort_keys=True)
+    text = json.dumps(asdict(tokens), indent=2, sort_keys=True)
     storage.write_text(_HANDLED, text + "\n")

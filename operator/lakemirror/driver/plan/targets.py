@@ -15,8 +15,9 @@ from lakemirror.driver.tables.names import Location, TableName
 class Fixed(NamedTuple):
     """The targets of source tables that the checkpoint does not read from the beginning again.
 
-    They may be moved nevertheless if they are read again because of their tokens (``except_for``, the entries
-    under ``tables``), or if their mirrors have transactions of the checkpoint's application (``app_id``).
+    They may be moved nevertheless if they are read again there because of their tokens, or were
+    (``except_for``, the entries under ``tables``), or if their mirrors have transactions of the checkpoint's
+    application (``app_id``).
     """
 
     targets: Mapping[str, str] = MappingProxyType({})

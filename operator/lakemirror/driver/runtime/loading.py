@@ -131,7 +131,7 @@ class Loading:
         outcome = done.outcome
         for bad in outcome.bad if outcome is not None and outcome.still_bad else ():
             run.announcer.warn(f"{table}: {bad.records} rows were not loaded: {bad.reason}")
-        tokens.loaded(run.storage, table, self._left[table])
+        tokens.loaded(run.storage, {table: self._left[table]}, run.pipeline.spec)
         del self._left[table]
         self._filed.pop(table, None)
         self._delays.forget(table)

@@ -91,7 +91,7 @@ class Rereading:
 
     def _finish(self) -> None:
         announcer = self._run.announcer
-        tokens.resynced(self._run.storage, self._wanted)
+        tokens.resynced(self._run.storage, self._wanted, self._run.pipeline.spec)
         announcer.progress.resyncing(self._others)
         announcer.news()
         announcer.tell(Resync(self._tables, done=True))
