@@ -113,9 +113,20 @@ class Ordering(Model):
             raise wrong("each epoch must have a higher number than the one before it", "epochs")
         return self
 
+    _kept_as: str | None = PrivateAttr(None)
+    """What `kept_as` returns for events that the driver makes, which carry their places in that order."""
+
+    def carried(self, ordering: Ordering) -> Ordering:
+        """Return this order for events whose places are in another ``ordering``, that of their mirror."""
+        copy = self.model_copy()
+        copy._kept_as = ordering.kept_as
+        return copy
+
     @property
     def kept_as(self) -> str:
         """What orders changes, as in the mirror's table property: positions, time, offset or a JSON list."""
+        if self._kept_as is not None:
+            return self._kept_as
         if self.by == "columns":
             return json.dumps(self.columns)
         return {"timestamp": "time", "offset": "offset"}.get(self.by, "positions")

@@ -340,6 +340,30 @@ def test_a_new_table_is_loaded_and_what_cannot_be_is_told(
     assert items.rows() == {}
 
 
+@pytest.mark.parametrize("by", ["timestamp", "offset"])
+def test_a_reload_keeps_the_order_of_a_mirror_that_is_there_and_of_a_new_one(
+    by: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Changes that a reload makes carry their places, which are of the pipeline's kind."""
+    shop = Shop()
+    rows, fresh = (table(name, Column("v", "int32")) for name in ("rows", "fresh"))
+    settings = {"ordering": {"by": by}, "tables": [{"source": "public.fresh", "primaryKey": ["id"]}]}
+    mirroring = Mirroring(tmp_path, settings).deliver([shop.create(rows, id=1, v=1)])
+    mirroring.run(spark)
+    for name in ("rows", "fresh"):
+        snapshot(spark, tmp_path / "snapshots", name, {1: 2, 2: 2})
+    wanted = SnapshotWanted(f"{tmp_path}/snapshots/{{db}}/{{table}}", "parquet")
+    moment = BEGAN + timedelta(seconds=shop.seconds)
+    both = ["demo.public.fresh", "demo.public.rows"]
+    done = reload(mirroring.pipeline, wanted, tables=both, at=moment, spark=spark)
+    assert [(each.source, each.error, each.done) for each in done] == [(name, None, True) for name in both]
+    later = [r for of in (rows, fresh) for r in shop.update(of, id=2, v=3)]
+    tables = mirroring.deliver([later]).run(spark).tables
+    for name in ("rows", "fresh"):
+        assert tables[f"demo.public.{name}"].error is None
+        assert stored(spark, mirroring, name) == {1: 2, 2: 3}, name
+
+
 def test_a_row_that_is_kept_aside_keeps_no_other_from_being_loaded(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ def of_own_events(pipeline: CdcPipeline, ordering: Mapping[str, Any]) -> CdcPipe
     """
     changes: dict[str, Any] = {
         "envelope": Envelope(),
-        "ordering": pipeline.spec.ordering.model_copy(update=dict(ordering)),
+        "ordering": pipeline.spec.ordering.model_copy(update=dict(ordering)).carried(pipeline.spec.order),
         "on_bad_record": "quarantine",
     }
     return pipeline.model_copy(update={"spec": pipeline.spec.model_copy(update=changes)})
