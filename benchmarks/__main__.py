@@ -14,6 +14,7 @@ from benchmarks.options import Options, environment, options_of, parser
 from benchmarks.parts import (
     ablation,
     apply,
+    backlog,
     executors,
     large,
     latency,
@@ -27,7 +28,20 @@ from benchmarks.parts import (
 
 PARTS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (apply, ablation, mixes, scale, large, tables, executors, latency, start, memory, operator)
+    for module in (
+        apply,
+        ablation,
+        mixes,
+        scale,
+        large,
+        tables,
+        executors,
+        backlog,
+        latency,
+        start,
+        memory,
+        operator,
+    )
 }
 
 

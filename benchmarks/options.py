@@ -114,7 +114,7 @@ def parser(parts: Sequence[str]) -> argparse.ArgumentParser:
     add("--results", type=Path, help="folder for RESULTS.md (benchmarks)")
     add("--keep", action="store_true", help="leave the data there")
     add("--postgres", default="localhost:15432", help="latency: PostgreSQL with wal_level=logical, user cdc")
-    add("--kafka", default="localhost:19092", help="latency: Kafka")
+    add("--kafka", default="localhost:19092", help="latency and backlog: Kafka")
     add("--connect", default="localhost:18083", help="latency: Kafka Connect with Debezium's connector")
     add("--tables", type=int, help="tables: how many, in place of 100")
     add("--kubeconfig", type=Path, help="operator: of a cluster without pipelines, where some may be made")

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.markdown import table
 from benchmarks.options import Options
 from benchmarks.postgres import NAME, Source, SourceMissing
+from benchmarks.running import Watch, lakemirror, running
 from benchmarks.stats import percentile
 
 TITLE = "Latency"
 _A_SECOND = 100
 _UPDATES = 3
 """Every third commit changes an existing row; the others insert one."""
-_LOOK_SECONDS = 0.005
 _QUIET_SECONDS = 15.0
-_START_SECONDS = 300.0
-"""How long the first version may take."""
 
 
 def run(options: Options) -> dict[str, Any]:
@@ -38,11 +31,12 @@ def run(options: Options) -> dict[str, Any]:
     warm_up, counted = (5, 5) if options.quick else (60, 120)
     with options.folder("latency") as folder, source.table():
         watch = Watch(folder / "lake" / "orders")
-        with _mirror(options, source, folder), watch:
+        command = lakemirror(options, NAME.replace("_", "-"), source.kafka, source.topic, folder)
+        with running(command, folder / "run.log"), watch:
             committed = _commit(source, range(1))
-            watch.until_it_is_there()
+            watch.until_there_are(1)
             committed += _commit(source, range(1, _A_SECOND * (warm_up + counted)))
-            watch.until_quiet()
+            watch.until_quiet(_QUIET_SECONDS)
         seen = _seen(options, watch)
     seconds = latencies(committed, seen)
     if len(seconds) < len(committed):
@@ -50,77 +44,6 @@ def run(options: Options) -> dict[str, Any]:
     seconds = seconds[_A_SECOND * warm_up :]
     counts = Counter(f"{each:.2f}" for each in seconds)
     return {"rate": _A_SECOND, "interval": "1s", "counts": dict(sorted(counts.items()))}
-
-
-class Watch:
-    """Notes when each version of a Delta table becomes visible, which is when its file is in the log."""
-
-    def __init__(self, table: Path) -> None:
-        self.table = table
-        self.times: dict[int, float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def until_it_is_there(self) -> None:
-        """Wait for the first version."""
-        began = time.time()
-        while not self.times:
-            if time.time() - began > _START_SECONDS:
-                raise TimeoutError(f"there is no mirror after {_START_SECONDS:.0f} s")
-            time.sleep(0.5)
-
-    def until_quiet(self) -> None:
-        """Wait until no version has come for a while."""
-        began = time.time()
-        while time.time() - max(began, *self.times.values()) < _QUIET_SECONDS:
-            time.sleep(0.5)
-
-    def _look(self) -> None:
-        while not self._stop.wait(_LOOK_SECONDS):
-            while (self.table / "_delta_log" / f"{len(self.times):020d}.json").exists():
-                self.times[len(self.times)] = time.time()
-
-
-@contextmanager
-def _mirror(options: Options, source: Source, folder: Path) -> Iterator[None]:
-    """Keep `lakemirror run` running in the meantime."""
-    manifest = folder / "pipeline.json"
-    manifest.write_text(json.dumps(_manifest(options, source, folder)))
-    command = [sys.executable, "-m", "lakemirror.cli.main", "run", "-f", str(manifest)]
-    with (folder / "run.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            yield
-            if process.poll() is not None:
-                raise RuntimeError(f"lakemirror ended: {(folder / 'run.log').read_text()[-2000:]}")
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _manifest(options: Options, source: Source, folder: Path) -> dict[str, Any]:
-    spec = {
-        "source": {
-            "kafka": {
-                "bootstrapServers": options.kafka,
-                "topics": [source.topic],
-                "startingOffsets": "earliest",
-            }
-        },
-        "target": {"path": f"{folder}/lake/{{table}}"},
-        "checkpoint": f"{folder}/checkpoint",
-        "trigger": {"interval": "1s"},
-        "spark": {"conf": options.spark_settings},
-    }
-    head = {"apiVersion": "lakemirror.io/v1alpha1", "kind": "CdcPipeline"}
-    return {**head, "metadata": {"name": NAME.replace("_", "-")}, "spec": spec}
 
 
 def _commit(source: Source, numbers: range) -> list[float]:

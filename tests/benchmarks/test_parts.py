@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import PARTS
+from tests.support.kafka_broker import Broker
 
 
 def measure(part: str, folder: Path, *options: str) -> dict[str, Any]:
@@ -21,8 +22,12 @@ def measure(part: str, folder: Path, *options: str) -> dict[str, Any]:
     return json.loads((folder / "RESULTS.json").read_text())[part]["figures"]
 
 
+ELSEWHERE = ("latency", "backlog", "apply", "operator")
+"""Parts that need a broker or a cluster, or have a test of their own."""
+
+
 @pytest.mark.bench
-@pytest.mark.parametrize("part", [name for name in PARTS if name not in ("latency", "apply", "operator")])
+@pytest.mark.parametrize("part", [name for name in PARTS if name not in ELSEWHERE])
 def test_a_small_run_of_a_part(tmp_path: Path, part: str) -> None:
     assert measure(part, tmp_path)
     assert f"## {PARTS[part].TITLE}" in (tmp_path / "RESULTS.md").read_text()
@@ -36,6 +41,13 @@ def test_all_contenders_end_with_the_rows_of_the_source(tmp_path: Path) -> None:
     assert equal.pop("floor") is None
     assert len(equal) == 4
     assert all(equal.values())
+
+
+@pytest.mark.bench
+@pytest.mark.sources
+def test_a_small_backlog_becomes_the_rows_of_the_source(tmp_path: Path, kafka: Broker) -> None:
+    found = measure("backlog", tmp_path, "--kafka", kafka.bootstrap)
+    assert [each["equal"] for each in found["runs"]["lakemirror"]] == [True]
 
 
 @pytest.mark.bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import report, svg
+from benchmarks import ematix, report, svg
 from benchmarks.__main__ import PARTS, main
 from benchmarks.events import Load
 from benchmarks.markdown import lane_table
@@ -19,6 +20,7 @@ from benchmarks.options import options_of, parser
 from benchmarks.parts import (
     ablation,
     apply,
+    backlog,
     executors,
     large,
     latency,
@@ -151,7 +153,7 @@ def test_the_report_has_a_section_a_part_and_its_plots(tmp_path: Path) -> None:
     for module in (apply, ablation, mixes, start, memory):
         assert f"## {module.TITLE}" in text
     assert "Skipped: there is no PostgreSQL" in text
-    assert "Not measured: scale, large, tables, executors, operator." in text
+    assert "Not measured: scale, large, tables, executors, backlog, operator." in text
     assert text.count("heap: 4g") == 1
     for plot in ("apply-100", "mixes", "memory"):
         assert f"(plots/{plot}.svg)" in text
@@ -198,3 +200,25 @@ def test_a_commit_is_seen_with_the_first_version_that_has_it() -> None:
 def test_latency_tells_the_median_and_the_slowest() -> None:
     text = latency.text({"rate": 100, "interval": "1s", "counts": {"1.00": 1, "2.00": 1, "3.00": 1}})
     assert "| commit to mirror | 2.00 s | 2.90 s | 2.98 s | 3.00 s |" in text
+
+
+def test_a_backlog_tells_the_medians_and_whether_all_were_equal() -> None:
+    def a_run(last: float, equal: bool) -> dict[str, Any]:
+        return {"first": last / 2, "last": last, "commits": 3, "equal": equal}
+
+    runs = {
+        "lakemirror": [a_run(10.0, True), a_run(20.0, True), a_run(60.0, True)],
+        "ematix-flow": [a_run(40.0, True), a_run(40.0, False), a_run(40.0, True)],
+    }
+    load = asdict(Load(rows=1000, batch=100, batches=10))
+    text = backlog.text({"load": load, "runs": runs})
+    assert "2,000 events of one table" in text
+    assert "| lakemirror | 10.0 | 20.0 | 100 | 3 | yes |" in text
+    assert "| ematix-flow | 20.0 | 40.0 | 50 | 3 | no |" in text
+
+
+def test_the_configuration_of_the_rival_is_toml(tmp_path: Path) -> None:
+    found = tomllib.loads(ematix.settings("localhost:9092", 'a"b', str(tmp_path), "accounts"))
+    assert (found["source"]["kind"], found["source_query"]) == ("kafka", 'a"b')
+    assert found["target"]["table"] == {"schema": "public", "name": "accounts", "primary_key": ["id"]}
+    assert found["transform"]["cdc"]["envelope"] == "debezium"

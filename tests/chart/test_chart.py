@@ -106,6 +106,18 @@ def test_objects_for_monitoring_are_what_the_prometheus_operator_publishes() -> 
 
 
 @needs_helm
+@needs_crds
+def test_series_can_be_relabeled_and_dropped() -> None:
+    targets = [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]
+    series = [{"sourceLabels": ["__name__"], "regex": "lakemirror_batch_.*", "action": "drop"}]
+    rules = {"enabled": True, "relabelings": targets, "metricRelabelings": series}
+    monitors = of_kind(render(json_settings=(f"podMonitor={json.dumps(rules)}",)), "PodMonitor")
+    endpoints = [endpoint for monitor in monitors for endpoint in monitor["spec"]["podMetricsEndpoints"]]
+    assert [(e["relabelings"], e["metricRelabelings"]) for e in endpoints] == [(targets, series)] * 2
+    assert [wrong_in(monitor, published()[kind_of(monitor)]) for monitor in monitors] == [[], []]
+
+
+@needs_helm
 @pytest.mark.parametrize("settings", [(), EVERYTHING, ("namespaces={a,b}",)], ids=["plain", "all", "roles"])
 def test_lint(settings: tuple[str, ...]) -> None:
     done = helm("lint", "--strict", KUBERNETES, str(CHART), *(o for s in settings for o in ("--set", s)))
@@ -123,6 +135,7 @@ def test_lint(settings: tuple[str, ...]) -> None:
         ("log.level=loud", "level"),
         ("crds.keep=maybe", "keep"),
         ("podMonitor.interval=often", "interval"),
+        ("podMonitor.metricRelabelings=none", "metricRelabelings"),
         ("networkPolicy.apiServer.ports={0}", "ports"),
         ("backends.flink=true", "flink"),
         ("driverRollout.maxConcurrent=0", "maxConcurrent"),

@@ -1,0 +1,118 @@
+"""Measures how long it takes to work off a backlog in Kafka, beside a rival that reads nothing but Kafka."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ematix
+from benchmarks.events import Load, make
+from benchmarks.markdown import table
+from benchmarks.options import Options
+from benchmarks.race import OURS, WrongResult, is_source
+from benchmarks.running import Watch, lakemirror, running
+from benchmarks.topic import KafkaMissing, filled
+
+TITLE = "A backlog in Kafka"
+_ROUNDS = 3
+_QUIET_SECONDS, _QUIET_SECONDS_OF_SHORT_RUNS = 60.0, 10.0
+"""How long no version comes before a mirror counts as complete. Whether it is shows in its rows."""
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A mirror to make: the command that keeps it, and where it will be."""
+
+    command: Sequence[str]
+    path: Path
+
+
+Prepare = Callable[[str, Path], Mirror]
+"""Returns the mirror of a topic in a folder."""
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Mirror the whole topic from an empty start, in turn, each time by a new process."""
+    load = Load(options.rows_or(200_000), options.batch_or(10_000), options.batches_or(30, cold=0))
+    made: dict[str, Prepare] = {OURS: lambda topic, folder: _ours(options, load, topic, folder)}
+    if ematix.is_installed():
+        made[ematix.PACKAGE] = lambda topic, folder: _ematix(options, load, topic, folder)
+    rounds, quiet = (1, _QUIET_SECONDS_OF_SHORT_RUNS) if options.quick else (_ROUNDS, _QUIET_SECONDS)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in made}
+    with options.folder("backlog") as folder, options.session() as spark:
+        files = make(load, folder / "load")
+        try:
+            with filled(options.kafka, load.names[0], [*files.snapshot, *files.batches]) as topic:
+                for name, prepare in [*made.items()] * rounds:
+                    with options.folder("backlog/mirror") as place:
+                        mirror = prepare(topic, place)
+                        measured = _measure(mirror, place / "run.log", quiet)
+                        rows = spark.read.format("delta").load(str(mirror.path))
+                        equal = is_source(spark, rows, load, files.truth)
+                    found[name].append({**measured, "equal": equal})
+        except KafkaMissing as error:
+            return {"skipped": f"{error}; --kafka says where it is."}
+    _require_equal(found[OURS])
+    return {"load": asdict(load), "runs": found}
+
+
+def _require_equal(runs: Sequence[dict[str, Any]]) -> None:
+    if not all(each["equal"] for each in runs):
+        raise WrongResult(f"{OURS} does not have the source's rows")
+
+
+def _ours(options: Options, load: Load, topic: str, folder: Path) -> Mirror:
+    command = lakemirror(options, "backlog", options.kafka, topic, folder)
+    return Mirror(command, folder / "lake" / load.names[0])
+
+
+def _ematix(options: Options, load: Load, topic: str, folder: Path) -> Mirror:
+    name = load.names[0]
+    path = ematix.prepare(folder, name, load.columns)
+    return Mirror(ematix.command(options.kafka, topic, folder, name), path)
+
+
+def _measure(mirror: Mirror, log: Path, quiet: float) -> dict[str, Any]:
+    """Return the seconds from the start of the process to the first and the last version that it made."""
+    watch, before = Watch(mirror.path), _versions(mirror.path)
+    began = time.time()
+    with running(mirror.command, log), watch:
+        watch.until_there_are(before + 1)
+        watch.until_quiet(quiet)
+    seconds = [round(at - began, 2) for version, at in watch.times.items() if version >= before]
+    return {"first": seconds[0], "last": seconds[-1], "commits": len(seconds)}
+
+
+def _versions(table: Path) -> int:
+    """Return how many versions there are already."""
+    return len(list((table / "_delta_log").glob("*.json")))
+
+
+def text(figures: dict[str, Any]) -> str:
+    """Return a table of the medians, with a line for each mirror."""
+    load = figures["load"]
+    events = load["rows"] + load["batch"] * load["batches"]
+    lines = []
+    for name, runs in figures["runs"].items():
+        first, last, commits = (
+            statistics.median(each[part] for each in runs) for part in ("first", "last", "commits")
+        )
+        equal = "yes" if all(each["equal"] for each in runs) else "no"
+        lines.append([name, f"{first:.1f}", f"{last:.1f}", f"{events / last:,.0f}", f"{commits:,.0f}", equal])
+    about = (
+        f"{events:,} events of one table, in one topic with three partitions: a snapshot of "
+        f"{load['rows']:,} rows and {load['batch'] * load['batches']:,} changes, all in Kafka before a "
+        "mirror is started. From the start of its process to the first commit and to the last; medians of "
+        f"{len(next(iter(figures['runs'].values())))} runs in turn."
+    )
+    header = ("", "s to the first commit", "s to the last", "events/s", "commits", "equal")
+    return f"{about}\n\n{table(header, lines)}"
+
+
+def plots(figures: dict[str, Any]) -> dict[str, str]:
+    """Return no plots."""
+    return {}
