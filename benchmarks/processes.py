@@ -16,8 +16,26 @@ def jvm(spark: SparkSession) -> int:
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU seconds that a process has used."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    after_name = _stat(pid)
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and that still run."""
+    found = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return [each for each in found if _parent(each) == pid]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(_stat(pid)[1])
+    except OSError:
+        return None  # it has ended
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process's state after its name, as in proc_pid_stat(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def resident_mib(pid: int) -> float:

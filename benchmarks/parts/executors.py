@@ -8,12 +8,15 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import SparkSession
 
+from benchmarks import processes
 from benchmarks.contenders import Ours
 from benchmarks.events import Load, make
 from benchmarks.markdown import table
@@ -25,32 +28,38 @@ _MIB = 1024
 """Memory of an executor."""
 _ORDER = (1, 2, 2, 1)
 """The executors of each run. In this order, whatever else the machine does affects both alike."""
-_WARM_UP = 1
+_WARM_UP = 4
+"""Batches that do not count, in which Java compiles, in the driver and in each executor."""
 
 
 def run(options: Options) -> dict[str, Any]:
     """Apply a million events, in a process of its own for each run and number of executors."""
-    load = Load(options.rows_or(1_000_000), options.batch_or(250_000), _WARM_UP + (1 if options.quick else 4))
-    seconds: dict[str, list[float]] = {"1": [], "2": []}
+    warm_up, counted = (1, 1) if options.quick else (_WARM_UP, 4)
+    load = Load(options.rows_or(1_000_000), options.batch_or(250_000), warm_up + counted)
+    runs: dict[str, list[dict[str, float]]] = {"1": [], "2": []}
     with options.folder("executors") as folder:
         make(load, folder / "load")
         for number, count in enumerate(_ORDER[:2] if options.quick else _ORDER):
             place = folder / f"run-{number}"
-            seconds[str(count)].append(
-                _in_a_process(load, folder / "load", place, count, options.spark_settings)
-            )
-    return {"load": asdict(load), "events": load.batch * (load.batches - _WARM_UP), "seconds": seconds}
+            said = [asdict(load), warm_up, str(folder / "load"), str(place), count, options.spark_settings]
+            runs[str(count)].append(_in_a_process(said))
+    return {"load": asdict(load), "warm_up": warm_up, "events": load.batch * counted, "runs": runs}
 
 
-def _in_a_process(load: Load, files: Path, place: Path, executors: int, settings: dict[str, str]) -> float:
-    said = json.dumps([asdict(load), str(files), str(place), executors, settings])
-    command = [sys.executable, "-m", "benchmarks.parts.executors", said]
+def _in_a_process(said: list[Any]) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.parts.executors", json.dumps(said)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def measure(load: Load, files: Path, place: Path, executors: int, settings: dict[str, str]) -> float:
-    """Return the seconds for all batches but the first, with this many executors of one core each."""
+def measure(
+    load: Load, warm_up: int, files: Path, place: Path, executors: int, settings: dict[str, str]
+) -> dict[str, float]:
+    """Return what all batches took but those of the warm-up, with this many executors of one core each.
+
+    `seconds` on the clock, and CPU seconds of the `driver` and of all `executors`.
+    """
     master = f"local-cluster[{executors},1,{_MIB}]"
     cluster = {"spark.master": master, "spark.executor.memory": f"{_MIB}m"}
     spark = create_session("lakemirror-benchmark", settings | cluster)
@@ -58,13 +67,14 @@ def measure(load: Load, files: Path, place: Path, executors: int, settings: dict
     snapshot, batches = (sorted(files.glob(f"{kind}-*.jsonl")) for kind in ("snapshot", "batch"))
     try:
         contender.load(snapshot)
-        for batch in batches[:_WARM_UP]:
+        for batch in batches[:warm_up]:
             contender.apply(batch)
-        began = time.perf_counter()
-        for batch in batches[_WARM_UP:]:
+        before, began = _cpu(spark), time.perf_counter()
+        for batch in batches[warm_up:]:
             contender.apply(batch)
         done = time.perf_counter()
         seconds = done - began + work_afterwards(spark, done)
+        cpu = [now - former for now, former in zip(_cpu(spark), before, strict=True)]
         if not is_source(spark, contender.table(spark), load, files / "truth.parquet"):
             raise WrongResult("lakemirror does not have the source's rows")
     finally:
@@ -73,22 +83,37 @@ def measure(load: Load, files: Path, place: Path, executors: int, settings: dict
         spark.stop()
         # Workers of a local cluster copy the jars to Spark's folder and leave them there.
         shutil.rmtree(Path(_find_spark_home(), "work", application), ignore_errors=True)
-    return seconds
+    return {"seconds": seconds, "driver": cpu[0], "executors": cpu[1]}
+
+
+def _cpu(spark: SparkSession) -> tuple[float, float]:
+    """Return the CPU seconds of the driver, with Python, and of the executors, so far."""
+    jvm = processes.jvm(spark)
+    executors = sum(processes.cpu_seconds(pid) for pid in processes.children(jvm))
+    return time.process_time() + processes.cpu_seconds(jvm), executors
 
 
 def text(figures: dict[str, Any]) -> str:
-    """Return a table of the seconds with one and with two executors."""
-    load, seconds = figures["load"], figures["seconds"]
-    middle = {count: statistics.median(values) for count, values in seconds.items()}
-    rows = [
-        [f"{count} x 1 core", f"{middle[count]:.1f}", f"{figures['events'] / middle[count]:,.0f}", ratio]
-        for count, ratio in (("1", ""), ("2", f"{middle['2'] / middle['1']:.2f}"))
-    ]
+    """Return a table with a line for one executor and for two."""
+    load, one = figures["load"], _medians(figures["runs"]["1"])
+    lines = []
+    for count, runs in figures["runs"].items():
+        found = _medians(runs)
+        by_one = "" if count == "1" else f"{found['seconds'] / one['seconds']:.2f}"
+        cpu = [f"{found[part]:.1f}" for part in ("driver", "executors")]
+        rate = f"{figures['events'] / found['seconds']:,.0f}"
+        lines.append([f"{count} x 1 core", f"{found['seconds']:.1f}", rate, *cpu, by_one])
     about = (
-        f"{figures['events']:,} events in batches of {load['batch']:,} on {load['rows']:,} rows, with "
-        "Spark's `local-cluster`: driver and executors are processes of one machine and share its cores."
+        f"{figures['events']:,} events in batches of {load['batch']:,} on {load['rows']:,} rows, after "
+        f"{figures['warm_up']} batches that do not count, with Spark's `local-cluster`: driver and executors "
+        "are processes of one machine and share its cores."
     )
-    return f"{about}\n\n{table(('executors', 's', 'events/s', 'by one'), rows)}"
+    header = ("executors", "s", "events/s", "CPU s of the driver", "of the executors", "by one")
+    return f"{about}\n\n{table(header, lines)}"
+
+
+def _medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {part: statistics.median(each[part] for each in runs) for part in runs[0]}
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
@@ -97,5 +122,13 @@ def plots(figures: dict[str, Any]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    said_load, said_files, said_place, said_executors, said_settings = json.loads(sys.argv[1])
-    print(measure(Load(**said_load), Path(said_files), Path(said_place), said_executors, said_settings))
+    said_load, said_warm_up, said_files, said_place, said_executors, said_settings = json.loads(sys.argv[1])
+    found = measure(
+        Load(**said_load),
+        said_warm_up,
+        Path(said_files),
+        Path(said_place),
+        said_executors,
+        said_settings,
+    )
+    print(json.dumps(found))

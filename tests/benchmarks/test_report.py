@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import ematix, report, svg
+from benchmarks import ematix, processes, report, svg
 from benchmarks.__main__ import PARTS, main
 from benchmarks.events import Load
 from benchmarks.markdown import lane_table
@@ -83,8 +85,19 @@ def test_growth_is_that_of_the_second_half() -> None:
 
 
 def test_executors_are_compared_with_one() -> None:
-    figures = {"load": asdict(Load()), "events": 1000, "seconds": {"1": [10.0, 12.0], "2": [5.0, 6.0]}}
-    assert "| 2 x 1 core | 5.5 | 182 | 0.50 |" in executors.text(figures)
+    def a_run(seconds: float) -> dict[str, float]:
+        return {"seconds": seconds, "driver": 2.0, "executors": 2 * seconds}
+
+    runs = {"1": [a_run(10.0), a_run(12.0)], "2": [a_run(5.0), a_run(6.0)]}
+    figures = {"load": asdict(Load(batch=250)), "warm_up": 4, "events": 1000, "runs": runs}
+    assert "| 2 x 1 core | 5.5 | 182 | 2.0 | 11.0 | 0.50 |" in executors.text(figures)
+    assert "after 4 batches that do not count" in executors.text(figures)
+
+
+def test_processes_know_their_children() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert child.pid in processes.children(os.getpid())
+        child.kill()
 
 
 def test_large_tables_are_shown_by_choice_of_keys() -> None:

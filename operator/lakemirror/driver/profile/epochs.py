@@ -89,7 +89,8 @@ def remedy(
         f"later{f' ({details})' if details else ''}: these records were made after those that were read "
         "before them, but stand before them in the source's log. Nothing of this batch was written. If "
         f"the source failed over or was restored, declare a new epoch: ordering.epochs: {epochs}; if these "
-        "are old records that were sent again, correct the topic." + (_SNAPSHOT if snapshot else "")
+        "are old records that were sent again, declare it as well, and make the mirror equal to the source "
+        "afterwards, with lakemirror verify --repair." + (_SNAPSHOT if snapshot else "")
     )
 
 
