@@ -67,9 +67,9 @@ def running(command: Sequence[str], log: Path) -> Iterator[None]:
             process.wait()
 
 
-def lakemirror(options: Options, name: str, kafka: str, topic: str, folder: Path) -> list[str]:
-    """Return the command that mirrors a topic to `folder`/lake/TABLE, with an interval of a second."""
-    source = {"bootstrapServers": kafka, "topics": [topic], "startingOffsets": "earliest"}
+def lakemirror(options: Options, name: str, kafka: str, topics: Sequence[str], folder: Path) -> list[str]:
+    """Return the command that mirrors topics to `folder`/lake/TABLE, with an interval of a second."""
+    source = {"bootstrapServers": kafka, "topics": list(topics), "startingOffsets": "earliest"}
     spec = {
         "source": {"kafka": source},
         "target": {"path": f"{folder}/lake/{{table}}"},

@@ -22,13 +22,13 @@ class KafkaMissing(Exception):
 
 
 @contextmanager
-def filled(kafka: str, table: str, files: Iterable[Path]) -> Iterator[str]:
-    """Write the records of the files to a new topic, and return its name; delete the topic at the end.
+def filled(kafka: str, name: str, files: Iterable[Path]) -> Iterator[str]:
+    """Write the records of the files to a new topic, and return its full name; delete the topic at the end.
 
     Raises KafkaMissing if there is no broker at `kafka` (host:port).
     """
     admin = AdminClient({"bootstrap.servers": kafka})
-    topic = f"bench_{int(time.time())}.public.{table}"
+    topic = f"bench_{int(time.time())}.{name}"
     try:
         admin.list_topics(timeout=_SECONDS)
     except KafkaException as error:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ematix
-from benchmarks.events import Load, make
+from benchmarks.events import Files, Load, make
 from benchmarks.markdown import table
 from benchmarks.options import Options
 from benchmarks.race import OURS, WrongResult, is_source
@@ -25,31 +27,39 @@ _QUIET_SECONDS, _QUIET_SECONDS_OF_SHORT_RUNS = 60.0, 10.0
 
 @dataclass(frozen=True)
 class Mirror:
-    """A mirror to make: the command that keeps it, and where it will be."""
+    """A mirror: the command that keeps it, and where it is."""
 
     command: Sequence[str]
     path: Path
 
 
-Prepare = Callable[[str, Path], Mirror]
-"""Returns the mirror of a topic in a folder."""
+@dataclass(frozen=True)
+class Topics:
+    """A topic with the initial rows, and one with the changes that are measured."""
+
+    snapshot: str
+    changes: str
+
+
+Prepare = Callable[[Topics, Path], Mirror]
+"""Makes a mirror of the initial rows in a folder, and returns how it goes on."""
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Mirror the whole topic from an empty start, in turn, each time by a new process."""
+    """Apply all changes to mirrors of the initial rows, in turn, each time by a new process."""
     load = Load(options.rows_or(200_000), options.batch_or(10_000), options.batches_or(30, cold=0))
-    made: dict[str, Prepare] = {OURS: lambda topic, folder: _ours(options, load, topic, folder)}
+    made: dict[str, Prepare] = {OURS: lambda topics, folder: _ours(options, load, topics, folder)}
     if ematix.is_installed():
-        made[ematix.PACKAGE] = lambda topic, folder: _ematix(options, load, topic, folder)
+        made[ematix.PACKAGE] = lambda topics, folder: _ematix(options, load, topics, folder)
     rounds, quiet = (1, _QUIET_SECONDS_OF_SHORT_RUNS) if options.quick else (_ROUNDS, _QUIET_SECONDS)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in made}
     with options.folder("backlog") as folder, options.session() as spark:
         files = make(load, folder / "load")
         try:
-            with filled(options.kafka, load.names[0], [*files.snapshot, *files.batches]) as topic:
-                for name, prepare in [*made.items()] * rounds:
-                    with options.folder("backlog/mirror") as place:
-                        mirror = prepare(topic, place)
+            with _topics(options.kafka, files) as topics:
+                for number, (name, prepare) in enumerate([*made.items()] * rounds):
+                    with options.folder(f"backlog/{number}") as place:
+                        mirror = prepare(topics, place)
                         measured = _measure(mirror, place / "run.log", quiet)
                         rows = spark.read.format("delta").load(str(mirror.path))
                         equal = is_source(spark, rows, load, files.truth)
@@ -60,20 +70,32 @@ def run(options: Options) -> dict[str, Any]:
     return {"load": asdict(load), "runs": found}
 
 
+@contextmanager
+def _topics(kafka: str, files: Files) -> Iterator[Topics]:
+    with (
+        filled(kafka, "snapshot", files.snapshot) as snapshot,
+        filled(kafka, "changes", files.batches) as changes,
+    ):
+        yield Topics(snapshot, changes)
+
+
 def _require_equal(runs: Sequence[dict[str, Any]]) -> None:
     if not all(each["equal"] for each in runs):
         raise WrongResult(f"{OURS} does not have the source's rows")
 
 
-def _ours(options: Options, load: Load, topic: str, folder: Path) -> Mirror:
-    command = lakemirror(options, "backlog", options.kafka, topic, folder)
+def _ours(options: Options, load: Load, topics: Topics, folder: Path) -> Mirror:
+    first = lakemirror(options, "backlog", options.kafka, [topics.snapshot], folder)
+    with (folder / "first.log").open("w") as log:
+        subprocess.run([*first, "--once"], stdout=log, stderr=log, check=True)
+    command = lakemirror(options, "backlog", options.kafka, [topics.snapshot, topics.changes], folder)
     return Mirror(command, folder / "lake" / load.names[0])
 
 
-def _ematix(options: Options, load: Load, topic: str, folder: Path) -> Mirror:
+def _ematix(options: Options, load: Load, topics: Topics, folder: Path) -> Mirror:
     name = load.names[0]
-    path = ematix.prepare(folder, name, load.columns)
-    return Mirror(ematix.command(options.kafka, topic, folder, name), path)
+    path = ematix.prepare(folder, name, load)
+    return Mirror(ematix.command(options.kafka, topics.changes, folder, name), path)
 
 
 def _measure(mirror: Mirror, log: Path, quiet: float) -> dict[str, Any]:
@@ -94,9 +116,8 @@ def _versions(table: Path) -> int:
 
 def text(figures: dict[str, Any]) -> str:
     """Return a table of the medians, with a line for each mirror."""
-    load = figures["load"]
-    events = load["rows"] + load["batch"] * load["batches"]
-    lines = []
+    load, lines = figures["load"], []
+    events = load["batch"] * load["batches"]
     for name, runs in figures["runs"].items():
         first, last, commits = (
             statistics.median(each[part] for each in runs) for part in ("first", "last", "commits")
@@ -104,9 +125,9 @@ def text(figures: dict[str, Any]) -> str:
         equal = "yes" if all(each["equal"] for each in runs) else "no"
         lines.append([name, f"{first:.1f}", f"{last:.1f}", f"{events / last:,.0f}", f"{commits:,.0f}", equal])
     about = (
-        f"{events:,} events of one table, in one topic with three partitions: a snapshot of "
-        f"{load['rows']:,} rows and {load['batch'] * load['batches']:,} changes, all in Kafka before a "
-        "mirror is started. From the start of its process to the first commit and to the last; medians of "
+        f"{events:,} changes of one table with {load['rows']:,} rows, all of them in a topic with three "
+        "partitions before the process starts; the mirror has the initial rows already. From the start of "
+        "the process to its first commit and to its last; medians of "
         f"{len(next(iter(figures['runs'].values())))} runs in turn."
     )
     header = ("", "s to the first commit", "s to the last", "events/s", "commits", "equal")

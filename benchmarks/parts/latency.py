@@ -31,7 +31,7 @@ def run(options: Options) -> dict[str, Any]:
     warm_up, counted = (5, 5) if options.quick else (60, 120)
     with options.folder("latency") as folder, source.table():
         watch = Watch(folder / "lake" / "orders")
-        command = lakemirror(options, NAME.replace("_", "-"), source.kafka, source.topic, folder)
+        command = lakemirror(options, NAME.replace("_", "-"), source.kafka, [source.topic], folder)
         with running(command, folder / "run.log"), watch:
             committed = _commit(source, range(1))
             watch.until_there_are(1)

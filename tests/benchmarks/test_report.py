@@ -225,9 +225,9 @@ def test_a_backlog_tells_the_medians_and_whether_all_were_equal() -> None:
     }
     load = asdict(Load(rows=1000, batch=100, batches=10))
     text = backlog.text({"load": load, "runs": runs})
-    assert "2,000 events of one table" in text
-    assert "| lakemirror | 10.0 | 20.0 | 100 | 3 | yes |" in text
-    assert "| ematix-flow | 20.0 | 40.0 | 50 | 3 | no |" in text
+    assert "1,000 changes of one table with 1,000 rows" in text
+    assert "| lakemirror | 10.0 | 20.0 | 50 | 3 | yes |" in text
+    assert "| ematix-flow | 20.0 | 40.0 | 25 | 3 | no |" in text
 
 
 def test_the_configuration_of_the_rival_is_toml(tmp_path: Path) -> None:
