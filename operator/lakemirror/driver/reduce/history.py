@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from lakemirror.driver.codes import Op
+from lakemirror.driver.joins import hinted
 from lakemirror.driver.materialise import materialised
 from lakemirror.driver.plan.fills import aged, is_former
 from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
@@ -26,9 +27,6 @@ from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.tombstones import encoded_key
-
-_BROADCAST = 500_000
-"""Maximum number of keys that are broadcast to all tasks."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +210,7 @@ class _Fetch:
             limits = {} if within is None else bounds_of(self.plan, within.counts)
             for name, each in limits.items():
                 rows = rows.where(bounds.within(T(name), each.kind, each.low, each.high))
-            few = within is not None and within.counts.keys <= _BROADCAST
-            wanted = (F.broadcast(firsts) if few else firsts).alias("f")
+            wanted = (firsts if within is None else hinted(firsts, within.counts.keys)).alias("f")
             same = [T(name) == F.col("f.key")[name] for name in key]
             found = rows.join(wanted, reduce(Column.__and__, same)).select(
                 F.col("f.key").alias("key"),

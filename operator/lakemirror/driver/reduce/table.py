@@ -49,6 +49,7 @@ class StateCounts:
     - ``duplicates``: delivered again in the batch
     - ``stale``: older than a tombstone or a former truncate
     - ``newest``: the state of their key, and not stale
+    - ``repeated``: the newest of their key, a delete that has its tombstone already
     - ``left_out``: excluded by the filter of a table without a key
     - ``records``: all of these, counted independently
 
@@ -69,6 +70,7 @@ class StateCounts:
     duplicates: int = 0
     stale: int = 0
     newest: int = 0
+    repeated: int = 0
     left_out: int = 0
     keys: int = 0
     deletes: int = 0
@@ -359,6 +361,7 @@ def _aggregates(bounded: tuple[tuple[str, DataType], ...]) -> list[Column]:
         _sum(F.when(good, F.col("duplicates"))).alias("duplicates"),
         _sum(F.when((op == Op.TRUNCATED) | (good & F.col("stale")), own)).alias("stale"),
         _sum(F.when(good & ~F.col("stale"), own)).alias("newest"),
+        _sum(F.when(good & F.col("known"), own)).alias("repeated"),
         F.count_if(good & (op != Op.PASSED)).alias("keys"),
         F.count_if(deleted).alias("deletes"),
         F.count_if(good & F.col("known")).alias("known"),

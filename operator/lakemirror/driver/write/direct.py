@@ -23,6 +23,7 @@ from pyspark.sql.types import StructField
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.expressions import kept
+from lakemirror.driver.joins import hinted
 from lakemirror.driver.materialise import materialised
 from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.tables.columns import T
@@ -41,8 +42,6 @@ _KNOWN: Final = frozenset(
 )
 """Delta features that require nothing of a writer beyond what Delta's own transaction does."""
 
-_BROADCAST: Final = 500_000
-"""Maximum number of keys that are broadcast to all tasks. More keys are shuffled."""
 _ROWS_PER_FILE: Final = 50_000
 _BYTES_PER_FILE: Final = 64 * 1024 * 1024
 _SMALL, _FEW = 8 * 1024 * 1024, 24
@@ -146,10 +145,11 @@ class DirectWriter:
         attempt = self._log.begin(transaction)
         files = attempt.files_within(changes.bounds)
         if files and rewrite.is_little(files.values(), changes):
-            return _rewrite(attempt, files, states, changes, first)
-        with ThreadPoolExecutor(1) as pool:
+            return _rewrite(attempt, files, states, changes, transaction, first)
+        with ThreadPoolExecutor(2) as pool:
             standing = pool.submit(first)
             outcome = self._outcome(attempt, states, changes)
+            told = pool.submit(transaction.told, outcome.written) if outcome.written is not None else None
             gone = outcome.gone.by_file()
             large = sum(attempt.data.files[place].size() for place in gone) > rewrite.BYTES
             hides = large and self._may_hide and attempt.vectors is not False
@@ -166,7 +166,10 @@ class DirectWriter:
             elif anew:
                 added = [*added, *_written(attempt, replace(outcome, rows=None), anew, states, changes)]
             standing.result()
-        written = outcome.written or Written(inserted=_count(added, outcome))
+            if told is not None:
+                written = told.result()
+            else:
+                written = transaction.told(Written(inserted=_count(added, outcome)))
         attempt.commit(added, gone, written, anew=anew)
         self._in_order = hides and self._in_order
         return written
@@ -218,12 +221,14 @@ def _rewrite(
     files: Mapping[int, Any],
     states: DataFrame,
     changes: Changes,
+    transaction: Transaction,
     first: Callable[[], None],
 ) -> Written:
     """Rewrite small files, with the changes applied."""
     with ThreadPoolExecutor(1) as pool:
         standing = pool.submit(first)
         added, written = rewrite.rewritten(attempt, files.values(), states, changes)
+        written = transaction.told(written)
         standing.result()
     if written == Written():
         attempt.discard(added)
@@ -265,7 +270,7 @@ def _lookup(attempt: Attempt, states: DataFrame, changes: Changes) -> dict[str, 
         (F.col("op") == Op.DELETE).alias("gone"),
     )
     same = [F.col(f"k{i}") == F.col(f"s{i}") for i in range(len(changes.key))]
-    found = stored.join(_hinted(keys, changes), reduce(Column.__and__, same)).select(
+    found = stored.join(hinted(keys, changes.keys), reduce(Column.__and__, same)).select(
         *_PLACE,
         "number",
         (F.col("seq") > F.col("stored")).alias("newer"),
@@ -282,11 +287,11 @@ def _full(attempt: Attempt, states: DataFrame, changes: Changes) -> _Outcome:
     """
     stored = attempt.rows(attempt.files_within(changes.bounds).values()).alias("t")
     keys = states.select("key", "number")
-    wanted = stored.join(_hinted(keys, changes).alias("s"), same_key(changes)).select(
+    wanted = stored.join(hinted(keys, changes.keys).alias("s"), same_key(changes)).select(
         F.struct("t.*").alias("t"), F.col("s.number").alias("of"), *_place(attempt, stored)
     )
     wanted = materialised(wanted)
-    joined = states.alias("s").join(_hinted(wanted, changes), F.col("s.number") == F.col("of"), "left")
+    joined = states.alias("s").join(hinted(wanted, changes.keys), F.col("s.number") == F.col("of"), "left")
     matched = F.col("at_file").isNotNull()
     outcome = materialised(resolved(joined, attempt.schema.fields, changes, matched, *_PLACE, "number"))
     found = _arrays(outcome.select(F.col("at_file").isNotNull().alias("matched"), "gone", "number", *_PLACE))
@@ -342,7 +347,7 @@ def _remaining(
     numbers = states.sparkSession.createDataFrame(pa.table({"number": np.unique(gone.numbers)}))
     keys = states.join(F.broadcast(numbers), "number", "left_semi").select("key")
     stored = attempt.rows(files).alias("t")
-    return stored.join(_hinted(keys, changes).alias("s"), same_key(changes), "left_anti")
+    return stored.join(hinted(keys, changes.keys).alias("s"), same_key(changes), "left_anti")
 
 
 def _as_stored(attempt: Attempt, states: DataFrame, changes: Changes) -> DataFrame:
@@ -358,10 +363,6 @@ def _stored_columns(
     """Return which clause applies to a state, as ``choice``, and the columns that the state then produces."""
     values = [typed(value_of(each.name, clauses, F.lit(None)), each) for each in fields]
     return first_of(clauses).alias("choice"), values
-
-
-def _hinted(frame: DataFrame, changes: Changes) -> DataFrame:
-    return F.broadcast(frame) if changes.keys <= _BROADCAST else frame
 
 
 def _place(attempt: Attempt, stored: DataFrame) -> list[Column]:

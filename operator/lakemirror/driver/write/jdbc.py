@@ -127,9 +127,7 @@ class JdbcWriter:
             rows = materialised(self._outcome(states, stored, changes))
             found = {row["what"]: row["count"] for row in rows.groupBy("what").count().collect()}
             counts = found.get("i", 0), found.get("u", 0), found.get("d", 0)
-            written = Written(*counts)
-            told = transaction.outcomes(written) if transaction.outcomes is not None else None
-            written = Written(*counts, told)
+            written = transaction.told(Written(*counts))
             first()
             note = json.dumps({**transaction.note, "rows": asdict(written)}, sort_keys=True)
             mark = Mark(transaction.app_id, transaction.batch.batch_id, note)

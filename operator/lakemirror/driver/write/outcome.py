@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.driver.codes import WITH_ROW, Op
-from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
+from lakemirror.driver.joins import hinted
+from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce.bounds import within
 from lakemirror.driver.reduce.history import History
@@ -70,8 +73,7 @@ def outcomes_of(
         outcomes = _keyed(table, plan, reduced, rows, before)
     else:
         outcomes = _appended(reduced, rows)
-    out_of_order = _out_of_order(table, plan, reduced, outcomes.get("stale", 0), before)
-    return {**outcomes, "out_of_order": out_of_order}
+    return outcomes
 
 
 def _keyed(
@@ -79,16 +81,21 @@ def _keyed(
 ) -> dict[str, int]:
     """Return the outcomes of the records of a table with a key, including truncates."""
     held = reduced.counts
-    stale, duplicates = _passed_over(table, plan, reduced, rows, before)
+    with ThreadPoolExecutor(1) as pool:
+        forbidden = pool.submit(_forbidden_out_of_order, table, reduced)
+        passed = _passed_over(table, plan, reduced, rows, before)
+    out_of_order = passed.out_of_order + forbidden.result()
     found = {
-        "applied": held.newest - stale - duplicates,
+        "applied": held.newest - passed.stale - passed.duplicates,
         "superseded": held.superseded,
-        "stale": held.stale + stale,
-        "duplicates": held.duplicates + duplicates,
+        "stale": held.stale + passed.stale,
+        "duplicates": held.duplicates + passed.duplicates,
+        "out_of_order": out_of_order,
     }
     if plan.seen.floor is not None:
         found[_truncate(plan.seen.floor, plan.former_floor)] += 1
         found["superseded"] += plan.seen.truncates - 1
+    _warn_of_order(table, out_of_order)
     return found
 
 
@@ -118,10 +125,23 @@ def _appended(reduced: Reduced, rows: Written) -> dict[str, int]:
     return {"applied": rows.inserted, "duplicates": reduced.counts.newest - rows.inserted}
 
 
+@dataclass(frozen=True)
+class _Passed:
+    """How many records change nothing although they are the newest ones of their keys in the batch.
+
+    ``stale``: older than the stored row; ``duplicates``: as new; ``out_of_order``: stale, and made more than
+    the tolerance before the stored row.
+    """
+
+    stale: int = 0
+    duplicates: int = 0
+    out_of_order: int = 0
+
+
 def _passed_over(
     table: MirroredTable, plan: TablePlan, reduced: Reduced, rows: Written, before: int | None
-) -> tuple[int, int]:
-    """Return (stale, duplicates) among the newest records of their keys, from the rows before the commit.
+) -> _Passed:
+    """Determine what was passed over, from the rows before the commit.
 
     The table is queried only if a key was passed over.
     """
@@ -129,61 +149,68 @@ def _passed_over(
     # Only then does each changed row stand for a key of the batch.
     plain = plan.seen.floor is None and not plan.alteration.add
     if reduced.state is None or before is None or (plain and changed >= reduced.counts.expected):
-        return 0, 0
-    stored = table.stored_seqs(plan.reading, before)
+        return _Passed()
+    counts, own, known = reduced.counts, F.col("own"), F.col("known")
+    stored = _bounded(table.rows(before), plan, reduced)
+    newest = reduced.state.frame.where(f"key IS NOT NULL AND op <> '{Op.PASSED}'")
+    same_key = [T(name) == F.col("s.key")[name] for name in plan.reading.key]
+    both = stored.join(hinted(newest, counts.keys).alias("s"), reduce(Column.__and__, same_key))
+    later = T("__seq") > F.col("s.seq")
+    found = _sums(
+        both,
+        stale=F.when(later, own),
+        same=F.when(T("__seq") == F.col("s.seq"), own),
+        known=F.when(known, own),
+        out_of_order=F.when(later & _is_much_older(table, F.col("s.event_time"), T("__event_time")), own),
+    )
+    # A delete whose tombstone exists came before, even if there is no row any more.
+    without_row = counts.repeated - found["known"]
+    return _Passed(found["stale"], found["same"] + without_row, found["out_of_order"])
+
+
+def _bounded(stored: DataFrame, plan: TablePlan, reduced: Reduced) -> DataFrame:
+    """Return the stored rows whose keys are within the bounds of the batch's keys."""
     for name, (low, high) in reduced.counts.bounds.items():
         if low is not None:
-            stored = stored.where(within(F.col("key")[name], plan.reading.columns[name], low, high))
-    newest = reduced.state.frame.where(f"key IS NOT NULL AND op <> '{Op.PASSED}'")
-    own, known = F.col("own"), F.col("known")
-    same = (F.col("stored") == F.col("seq")) | (known & F.col("stored").isNull())
-    row = (
-        newest.join(stored, "key", "left")
-        .agg(
-            F.sum(F.when(F.col("stored") > F.col("seq"), own)).alias("stale"),
-            F.sum(F.when(same, own)).alias("duplicates"),
-        )
-        .first()
-    )
-    assert row is not None
-    return row["stale"] or 0, row["duplicates"] or 0
+            stored = stored.where(within(T(name), plan.reading.columns[name], low, high))
+    return stored
 
 
-def _out_of_order(
-    table: MirroredTable, plan: TablePlan, reduced: Reduced, stale: int, before: int | None
-) -> int:
-    """Return how many stale records were made more than the tolerance before what was stored for their row.
-
-    That is the row, or the tombstone of its key. Applies only to a table of current rows, and runs a query
-    only if there are stale records.
-    """
-    if not stale or plan.mode != "scd1" or reduced.state is None or before is None:
+def _forbidden_out_of_order(table: MirroredTable, reduced: Reduced) -> int:
+    """Return how many records that a tombstone forbids were made more than the tolerance before it."""
+    if reduced.state is None or not reduced.counts.stale or not table.tombstone_summary.retained:
         return 0
-    tolerance = F.lit(timedelta(milliseconds=table.spec.ordering.tolerance_ms))
-    keyed = reduced.state.frame.where("key IS NOT NULL")
-    stood = T("__seq").alias("stood"), T("__event_time").alias("at")
-    rows = table.rows(before).select(stored_key(plan.reading), *stood)
-    passed = keyed.where(f"NOT stale AND op <> '{Op.PASSED}'").join(rows, "key").where("stood > seq")
-    found = _older(passed, tolerance)
-    gated = keyed.where("stale")
-    if table.tombstone_summary.retained:
-        gone = table.tombstones.frame().where("kind IN ('deleted', 'moved')")
-        gone = gone.groupBy(F.col("key").alias("gone")).agg(F.max_by("event_time", "seq").alias("at"))
-        found += _older(gated.join(gone, encoded_key(gated) == F.col("gone")), tolerance)
-    if found and not table.warned_of_order:
+    gated = reduced.state.frame.where("key IS NOT NULL AND stale")
+    gated = gated.select(encoded_key(gated).alias("gated"), "number", "own", "event_time")
+    gone = table.tombstones.frame().where("kind IN ('deleted', 'moved')")
+    gone = gone.select(F.col("key").alias("gone"), F.col("seq"), F.col("event_time").alias("at"))
+    both = gone.join(hinted(gated, reduced.counts.stale), F.col("gone") == F.col("gated"))
+    newest = both.groupBy("number", "own", "event_time").agg(F.max_by("at", "seq").alias("at"))
+    older = _is_much_older(table, F.col("event_time"), F.col("at"))
+    return _sums(newest, older=F.when(older, F.col("own")))["older"]
+
+
+def _is_much_older(table: MirroredTable, made: Column, stood: Column) -> Column:
+    """BOOLEAN: whether something was made more than the tolerance before what stood there."""
+    return stood - made > F.lit(timedelta(milliseconds=table.spec.ordering.tolerance_ms))
+
+
+def _sums(frame: DataFrame, **columns: Column) -> dict[str, int]:
+    """Return the sums of columns, 0 for one without a value."""
+    row = frame.agg(*[F.sum(column).alias(name) for name, column in columns.items()]).first()
+    assert row is not None
+    return {name: row[name] or 0 for name in columns}
+
+
+def _warn_of_order(table: MirroredTable, records: int) -> None:
+    """Warn once of records that came long after newer changes of their rows."""
+    if records and not table.warned_of_order:
         table.warned_of_order = True
         _LOG.warning(
             "table %s: %d record(s) came more than ordering.toleranceMs (%d ms) after newer changes of their "
             "rows, and changed nothing. Further ones are counted as outOfOrder",
-            *(table.name, found, table.spec.ordering.tolerance_ms),
+            *(table.name, records, table.spec.ordering.tolerance_ms),
         )
-    return found
-
-
-def _older(passed: DataFrame, tolerance: Column) -> int:
-    """Return how many records are older than what was stored, ``at``, by more than the tolerance."""
-    row = passed.where(F.col("at") - F.col("event_time") > tolerance).agg(F.sum("own")).first()
-    return (row[0] if row is not None else None) or 0
 
 
 def _late(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> int:

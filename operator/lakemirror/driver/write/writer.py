@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from delta.tables import DeltaMergeBuilder
@@ -29,6 +29,12 @@ class Transaction:
 
     Called once it is known which rows change, and before any has.
     """
+
+    def told(self, written: Written) -> Written:
+        """Return what a commit is about to do, with the outcomes of the batch's records."""
+        if self.outcomes is None:
+            return written
+        return replace(written, outcomes=self.outcomes(written))
 
     @property
     def note(self) -> dict[str, Any]:
