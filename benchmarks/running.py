@@ -53,15 +53,19 @@ class Watch:
                 self.times[len(self.times)] = time.time()
 
 
+class Ended(Exception):
+    """A command ended by itself. The message is the last line that it wrote."""
+
+
 @contextmanager
 def running(command: Sequence[str], log: Path) -> Iterator[None]:
-    """Keep a command running in the meantime. Raises RuntimeError if it ends by itself."""
+    """Keep a command running in the meantime. Raises Ended if it ends by itself."""
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
         try:
             yield
             if process.poll() is not None:
-                raise RuntimeError(f"{command[:4]} ended: {log.read_text()[-2000:]}")
+                raise Ended(log.read_text().strip().rpartition("\n")[2])
         finally:
             process.terminate()
             process.wait()

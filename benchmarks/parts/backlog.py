@@ -11,12 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from benchmarks import ematix
 from benchmarks.events import Files, Load, make
 from benchmarks.markdown import table
 from benchmarks.options import Options
 from benchmarks.race import OURS, WrongResult, is_source
-from benchmarks.running import Watch, lakemirror, running
+from benchmarks.running import Ended, Watch, lakemirror, running
 from benchmarks.topic import KafkaMissing, filled
 
 TITLE = "A backlog in Kafka"
@@ -58,16 +60,28 @@ def run(options: Options) -> dict[str, Any]:
         try:
             with _topics(options.kafka, files) as topics:
                 for number, (name, prepare) in enumerate([*made.items()] * rounds):
+                    if any("ended" in each for each in found[name]):
+                        continue
                     with options.folder(f"backlog/{number}") as place:
-                        mirror = prepare(topics, place)
-                        measured = _measure(mirror, place / "run.log", quiet)
-                        rows = spark.read.format("delta").load(str(mirror.path))
-                        equal = is_source(spark, rows, load, files.truth)
-                    found[name].append({**measured, "equal": equal})
+                        found[name].append(_run(spark, prepare, topics, place, load, files.truth, quiet))
         except KafkaMissing as error:
             return {"skipped": f"{error}; --kafka says where it is."}
-    _require_equal(found[OURS])
+    if not all(each.get("equal") for each in found[OURS]):
+        raise WrongResult(f"{OURS} does not have the source's rows: {found[OURS]}")
     return {"load": asdict(load), "runs": found}
+
+
+def _run(
+    spark: SparkSession, prepare: Prepare, topics: Topics, place: Path, load: Load, truth: Path, quiet: float
+) -> dict[str, Any]:
+    """Return the figures of one run, or what its process said if it ended by itself."""
+    try:
+        mirror = prepare(topics, place)
+        measured = _measure(mirror, place / "run.log", quiet)
+    except Ended as error:
+        return {"ended": str(error).replace(str(place), "")}
+    rows = spark.read.format("delta").load(str(mirror.path))
+    return {**measured, "equal": is_source(spark, rows, load, truth)}
 
 
 @contextmanager
@@ -77,11 +91,6 @@ def _topics(kafka: str, files: Files) -> Iterator[Topics]:
         filled(kafka, "changes", files.batches) as changes,
     ):
         yield Topics(snapshot, changes)
-
-
-def _require_equal(runs: Sequence[dict[str, Any]]) -> None:
-    if not all(each["equal"] for each in runs):
-        raise WrongResult(f"{OURS} does not have the source's rows")
 
 
 def _ours(options: Options, load: Load, topics: Topics, folder: Path) -> Mirror:
@@ -118,7 +127,10 @@ def text(figures: dict[str, Any]) -> str:
     """Return a table of the medians, with a line for each mirror."""
     load, lines = figures["load"], []
     events = load["batch"] * load["batches"]
+    ended = {name: runs[0]["ended"] for name, runs in figures["runs"].items() if "ended" in runs[0]}
     for name, runs in figures["runs"].items():
+        if name in ended:
+            continue
         first, last, commits = (
             statistics.median(each[part] for each in runs) for part in ("first", "last", "commits")
         )
@@ -131,7 +143,8 @@ def text(figures: dict[str, Any]) -> str:
         f"{len(next(iter(figures['runs'].values())))} runs in turn."
     )
     header = ("", "s to the first commit", "s to the last", "events/s", "commits", "equal")
-    return f"{about}\n\n{table(header, lines)}"
+    failures = "".join(f"\n\n{name} ended by itself: `{message}`" for name, message in ended.items())
+    return f"{about}\n\n{table(header, lines)}{failures}"
 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:

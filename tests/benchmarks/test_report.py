@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import time
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import ematix, processes, report, svg
+from benchmarks import ematix, processes, report, running, svg
 from benchmarks.__main__ import PARTS, main
 from benchmarks.events import Load
 from benchmarks.markdown import lane_table
@@ -228,6 +230,23 @@ def test_a_backlog_tells_the_medians_and_whether_all_were_equal() -> None:
     assert "1,000 changes of one table with 1,000 rows" in text
     assert "| lakemirror | 10.0 | 20.0 | 50 | 3 | yes |" in text
     assert "| ematix-flow | 20.0 | 40.0 | 25 | 3 | no |" in text
+
+
+def test_a_rival_that_ends_is_told_with_its_message() -> None:
+    runs = {
+        "lakemirror": [{"first": 1.0, "last": 2.0, "commits": 3, "equal": True}],
+        "ematix-flow": [{"ended": "ValueError: no"}],
+    }
+    text = backlog.text({"load": asdict(Load(rows=10, batch=10, batches=10)), "runs": runs})
+    assert "| lakemirror | 1.0 | 2.0 | 50 | 3 | yes |" in text
+    assert text.endswith("ematix-flow ended by itself: `ValueError: no`")
+    assert "| ematix-flow" not in text
+
+
+def test_a_command_that_ends_by_itself_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "print('first'); print('last')"]
+    with pytest.raises(running.Ended, match=r"^last$"), running.running(command, tmp_path / "log"):
+        time.sleep(1)
 
 
 def test_the_configuration_of_the_rival_is_toml(tmp_path: Path) -> None:
