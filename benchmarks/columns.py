@@ -15,6 +15,11 @@ def types_of(columns: int) -> dict[str, str]:
     return {**FEWEST, **more}
 
 
+def all_types_of(columns: int) -> dict[str, str]:
+    """Return the Spark types of all columns, including `id`."""
+    return {"id": "int", **types_of(columns)}
+
+
 def names_of(columns: int) -> tuple[str, ...]:
     """Return the names of all columns, including `id`."""
     return ("id", *types_of(columns))

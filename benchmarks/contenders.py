@@ -13,7 +13,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from benchmarks.columns import names_of, types_of
+from benchmarks.columns import all_types_of, names_of, types_of
 from benchmarks.events import FILES_A_BATCH, Load
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.runtime.runner import BatchDone, Event, run
@@ -106,7 +106,7 @@ class Ours:
 
 def manifest(folder: Path, load: Load) -> str:
     """Return the manifest of a pipeline that mirrors a load's tables from the files in `folder`/input."""
-    types = ", ".join(f"{name}: {kind}" for name, kind in {"id": "int", **types_of(load.columns)}.items())
+    types = ", ".join(f"{name}: {kind}" for name, kind in all_types_of(load.columns).items())
     columns = f"columns: {{types: {{{types}}}}}"
     tables = "\n".join(f"    - {{source: public.{name}, {columns}}}" for name in load.names)
     return f"""

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.options import Options
 
@@ -71,14 +72,27 @@ def running(command: Sequence[str], log: Path) -> Iterator[None]:
             process.wait()
 
 
-def lakemirror(options: Options, name: str, kafka: str, topics: Sequence[str], folder: Path) -> list[str]:
-    """Return the command that mirrors topics to `folder`/lake/TABLE, with an interval of a second."""
+def lakemirror(
+    options: Options,
+    name: str,
+    kafka: str,
+    topics: Sequence[str],
+    folder: Path,
+    types: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> list[str]:
+    """Return the command that mirrors topics to `folder`/lake/TABLE, with an interval of a second.
+
+    `types` are those of columns, by source table.
+    """
     source = {"bootstrapServers": kafka, "topics": list(topics), "startingOffsets": "earliest"}
     spec = {
         "source": {"kafka": source},
         "target": {"path": f"{folder}/lake/{{table}}"},
         "checkpoint": f"{folder}/checkpoint",
         "trigger": {"interval": "1s"},
+        "tables": [
+            {"source": table, "columns": {"types": dict(columns)}} for table, columns in types.items()
+        ],
         "spark": {"conf": options.spark_settings},
     }
     head = {"apiVersion": "lakemirror.io/v1alpha1", "kind": "CdcPipeline", "metadata": {"name": name}}

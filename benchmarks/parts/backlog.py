@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks import ematix
+from benchmarks.columns import all_types_of
 from benchmarks.events import Files, Load, make
 from benchmarks.markdown import table
 from benchmarks.options import Options
@@ -94,10 +95,11 @@ def _topics(kafka: str, files: Files) -> Iterator[Topics]:
 
 
 def _ours(options: Options, load: Load, topics: Topics, folder: Path) -> Mirror:
-    first = lakemirror(options, "backlog", options.kafka, [topics.snapshot], folder)
+    types = {f"public.{load.names[0]}": all_types_of(load.columns)}
+    first = lakemirror(options, "backlog", options.kafka, [topics.snapshot], folder, types)
     with (folder / "first.log").open("w") as log:
         subprocess.run([*first, "--once"], stdout=log, stderr=log, check=True)
-    command = lakemirror(options, "backlog", options.kafka, [topics.snapshot, topics.changes], folder)
+    command = lakemirror(options, "backlog", options.kafka, [topics.snapshot, topics.changes], folder, types)
     return Mirror(command, folder / "lake" / load.names[0])
 
 
