@@ -34,3 +34,18 @@ def test_records_that_come_much_later_than_newer_ones_are_counted_and_told(
         (4, 1),
     ]
     assert "2 record(s) came more than ordering.toleranceMs (10000 ms) after newer changes" in caplog.text
+
+
+@pytest.mark.parametrize("named", ["own", "known", "seq", "key", "event_time", "a.b"])
+def test_columns_may_be_called_what_states_call_theirs(
+    spark: SparkSession, tmp_path: Path, named: str
+) -> None:
+    shop, items = Shop(), table("items", Column(named, "int32"))
+    first = [*shop.create(items, id=1, **{named: 1}), *shop.create(items, id=2, **{named: 1})]
+    late = shop.update(items, id=1, **{named: 2})
+    newer = [*shop.update(items, id=1, **{named: 3}), *shop.delete(items, id=2, **{named: 1})]
+    gone = newer[-2:]
+    mirroring = Mirroring(tmp_path).deliver([[*first, *newer], [*late, *gone]])
+    counts = mirroring.run(spark).tables["demo.public.items"].counts
+    assert (counts.applied, counts.stale, counts.unaccounted) == (2, 1, 0)
+    assert sorted(map(tuple, at(spark, mirroring.path("demo", "public", "items")).collect())) == [(1, 3)]

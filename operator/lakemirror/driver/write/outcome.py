@@ -150,7 +150,7 @@ def _passed_over(
     plain = plan.seen.floor is None and not plan.alteration.add
     if reduced.state is None or before is None or (plain and changed >= reduced.counts.expected):
         return _Passed()
-    counts, own, known = reduced.counts, F.col("own"), F.col("known")
+    counts, own, known = reduced.counts, F.col("s.own"), F.col("s.known")
     stored = _bounded(table.rows(before), plan, reduced)
     newest = reduced.state.frame.where(f"key IS NOT NULL AND op <> '{Op.PASSED}'")
     same_key = [T(name) == F.col("s.key")[name] for name in plan.reading.key]
@@ -222,4 +222,5 @@ def _late(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> int:
         return 0
     written = reduced.state.frame.where(F.col("key").isNotNull() & F.col("op").isin(*WITH_ROW))
     old = written.where(F.col("seq") <= F.lit(collected))
-    return old.join(table.stored_seqs(plan.reading), "key").where("stored = seq").count()
+    stored = table.stored_seqs(plan.reading)
+    return stored.join(hinted(old, reduced.counts.keys), "key").where("stored = seq").count()
