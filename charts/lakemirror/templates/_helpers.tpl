@@ -51,3 +51,16 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{/* How often metrics are scraped, and what is done to them; the same for the operator and for drivers. */}}
+{{- define "lakemirror.scrape" -}}
+interval: {{ .Values.podMonitor.interval }}
+{{- with .Values.podMonitor.relabelings }}
+relabelings:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .Values.podMonitor.metricRelabelings }}
+metricRelabelings:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end }}
