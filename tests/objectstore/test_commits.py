@@ -149,6 +149,16 @@ def test_a_refusal_where_nothing_stands_is_no_conflict(write: Write, bucket: Buc
     write("ours")
 
 
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_put_that_was_refused_where_nothing_stands_is_sent_again(
+    status: int, write: Write, bucket: Bucket
+) -> None:
+    with bucket.proxy.fault(Fault(status, commits, 2)) as fault:
+        write("ours")
+    assert fault.met == 2
+    assert (bucket.files / FIRST).read_text() == "ours\n"
+
+
 def test_a_store_that_is_away_leaves_the_commit_open(write: Write, bucket: Bucket) -> None:
     with bucket.proxy.away():
         assert failure(lambda: write("ours")) not in (None, "FileAlreadyExistsException")

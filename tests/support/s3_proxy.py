@@ -15,7 +15,12 @@ Matches = Callable[[str, str], bool]
 """Whether a request is meant, by its method and its path."""
 
 _HELD_SECONDS = 300.0
-_ERRORS = {503: "SlowDown", 500: "InternalError", 412: "PreconditionFailed"}
+_ERRORS = {
+    503: "SlowDown",
+    500: "InternalError",
+    409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+}
 
 
 def every(method: str, path: str) -> bool:

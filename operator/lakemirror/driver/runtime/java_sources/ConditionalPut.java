@@ -17,6 +17,8 @@ final class ConditionalPut {
     /** Hadoop's Options.CreateFileOptionKeys: the store itself refuses the object at the end of the write. */
     private static final String CONDITION = "fs.option.create.conditional.overwrite";
 
+    private static final int ATTEMPTS = 3;
+
     private ConditionalPut() {}
 
     /**
@@ -33,22 +35,34 @@ final class ConditionalPut {
 
     /**
      * Create an object with this content. Throws FileAlreadyExistsException where there is another one, and any
-     * other IOException where nothing stands at the path, or the store cannot be asked what does.
+     * other IOException where nothing stands at the path after several attempts, or the store cannot be asked
+     * what does.
      *
      * A client that gets no answer to a put sends it again, and then is refused because of what it wrote itself. So
-     * what stands at the path decides and not how the put failed.
+     * what stands at the path decides and not how the put failed. Where nothing does, the put is sent again: S3 asks
+     * for that when it answers 409 ConditionalRequestConflict (PutObject, If-None-Match, in its API reference).
      */
     static void create(FileSystem files, Path path, byte[] content) throws IOException {
-        try {
-            put(open(files, path), content);
-        } catch (IOException failure) {
-            byte[] found = read(files, path, failure);
-            if (found == null) {
-                throw new IOException(path + " could not be created, and nothing stands there", failure);
+        IOException last = null;
+        for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+            try {
+                put(open(files, path), content);
+                return;
+            } catch (IOException failure) {
+                byte[] found = read(files, path, failure);
+                if (found != null) {
+                    requireOurs(path, found, content, failure);
+                    return;
+                }
+                last = failure;
             }
-            if (!Arrays.equals(found, content)) {
-                throw taken(path, failure);
-            }
+        }
+        throw new IOException(path + " could not be created, and nothing stands there", last);
+    }
+
+    private static void requireOurs(Path path, byte[] found, byte[] content, IOException failure) throws IOException {
+        if (!Arrays.equals(found, content)) {
+            throw taken(path, failure);
         }
     }
 
