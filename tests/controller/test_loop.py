@@ -20,7 +20,7 @@ from lakemirror.controller.lease import Lease
 from lakemirror.controller.operator import Operator, Options
 from lakemirror.controller.values import Object, Pace, Settings
 from lakemirror.controller.vitals import Vitals
-from tests.controller.builders import SETTINGS, document, iso
+from tests.controller.builders import SETTINGS, document, iso, merged
 from tests.controller.fake_api import FakeApi
 
 POD_SPEC = {"containers": [{"name": "driver", "image": "driver:1"}]}
@@ -75,6 +75,9 @@ class World:
         return (
             (conditions["Ready"]["status"], conditions["Ready"]["reason"]) if "Ready" in conditions else None
         )
+
+    def stalled(self, name: str = "shop") -> str | None:
+        return next((c["reason"] for c in self.status(name)["conditions"] if c["type"] == "Stalled"), None)
 
     async def until(self, what: Callable[[], Any]) -> None:
         while True:
@@ -337,6 +340,26 @@ async def test_the_younger_of_two_waits_until_the_older_is_gone() -> None:
         assert [o["metadata"]["name"] for o in w.api.all("StatefulSet")] == ["first-driver"]
         await w.api.remove(w.api.one("CdcPipeline", "first"))
         await w.until(lambda: w.api.one("StatefulSet", "second-driver"))
+
+
+@in_loop
+async def test_an_edit_into_a_conflict_waits_while_the_driver_goes_on() -> None:
+    elsewhere = {"checkpoint": "s3a://other/c", "target": {"path": "s3a://other/{table}"}}
+    moved = {"target": document("first")["spec"]["target"], "spark": {"resetToken": "1"}}
+    async with world() as w:
+        await w.run("first")
+        await w.run("second", **elsewhere)
+        before = w.api.one("StatefulSet", "second-driver")
+        await w.apply("second", **merged(elsewhere, moved))
+        await w.until(lambda: w.stalled("second") == "Conflict")
+        assert w.api.one("StatefulSet", "second-driver")["spec"] == before["spec"]
+        await w.apply("second", **elsewhere)
+        await w.until(lambda: w.stalled("second") is None)
+        await w.apply("second", **merged(elsewhere, moved))
+        await w.until(lambda: w.stalled("second") == "Conflict")
+        await w.api.remove(w.api.one("CdcPipeline", "first"))
+        await w.until(lambda: w.api.one("StatefulSet", "second-driver")["spec"] != before["spec"])
+        await w.until(lambda: w.stalled("second") is None)
 
 
 @in_loop

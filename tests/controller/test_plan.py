@@ -791,7 +791,7 @@ class TestObstaclesAndRivals:
         assert plan.again == NOW + timedelta(seconds=5)
 
     def test_the_younger_of_two_gets_nothing(self) -> None:
-        rival = (Rival("mirrors/older", "checkpoint s3a://lake/_checkpoints/shop"),)
+        rival = (Rival("mirrors/older", ("checkpoint", "s3a://lake/_checkpoints/shop")),)
         plan = planned(STREAM, observed(rivals=rival))
         assert (plan.objects, ready(plan)) == ((), ("False", "Conflict"))
         condition = plan.status.condition("Stalled")
@@ -800,11 +800,37 @@ class TestObstaclesAndRivals:
         assert ready(planned(STREAM, observed())) == ("False", "DriverPending")
 
     def test_one_that_ran_is_stopped(self) -> None:
-        begun = planned(STREAM, running(STREAM, rivals=(Rival("a/b", "target"),)))
+        rivals = (Rival("a/b", ("checkpoint", STREAM.checkpoint)),)
+        begun = planned(STREAM, running(STREAM, rivals=rivals))
         assert replicas(begun) == 0
         condition = begun.status.condition("Stalled")
         assert condition is not None
         assert "give one of them another, with a new spec.spark.resetToken, or" in condition.message
+
+    MOVED = spec(target={"path": "s3a://other/{table}"}, spark={"resetToken": "1"})
+    TAKEN = (Rival("a/b", ("target", "s3a://other/{table}")),)
+
+    def test_an_edit_that_leads_to_what_another_has_is_refused_and_can_be_taken_back(self) -> None:
+        before = running(STREAM, rivals=self.TAKEN, resource={"generation": 2})
+        plan = planned(self.MOVED, before)
+        assert (replicas(plan), plan.deletions, ready(plan)) == (1, (), ("True", "Progressing"))
+        condition = plan.status.condition("Stalled")
+        assert condition is not None
+        assert condition.reason == "Conflict"
+        assert condition.message.startswith(
+            "target s3a://other/{table} belongs to pipeline a/b, which is older: change it back, or give one"
+        )
+        taken_back = planned(STREAM, following(before, plan))
+        assert (reason(taken_back, "Stalled"), taken_back.deletions) == (None, ())
+        allowed = planned(self.MOVED, replace(following(before, plan), rivals=()))
+        assert (reason(allowed, "Stalled"), ready(allowed)) == (None, ("False", "Restarting"))
+
+    def test_an_edit_leads_away_from_what_another_has(self) -> None:
+        rivals = (Rival("a/b", ("target", f"{STREAM.target.path}")),)
+        assert replicas(planned(STREAM, running(STREAM, rivals=rivals))) == 0
+        assert ready(planned(self.MOVED, running(STREAM, rivals=rivals))) == ("False", "Restarting")
+        both = planned(self.MOVED, running(STREAM, rivals=(*rivals, *self.TAKEN)))
+        assert (replicas(both), ready(both)) == (0, ("False", "Conflict"))
 
 
 class TestFindings:
@@ -1102,7 +1128,7 @@ class TestDeletion:
     def test_a_mistake_that_says_nothing_of_the_policy_leaves_it(self) -> None:
         assert find(self.leaving(wanted=WRONG, workloads=(), pods=()).objects, "Job", "shop-cleanup")
 
-    RIVALS = (Rival("prod/shop", "checkpoint s3a://lake/_checkpoints/shop"),)
+    RIVALS = (Rival("prod/shop", ("checkpoint", "s3a://lake/_checkpoints/shop")),)
 
     def test_one_that_never_ran_for_an_older_one_holds_nothing_and_deletes_nothing(self) -> None:
         """Its checkpoint is that of the older one."""

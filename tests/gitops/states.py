@@ -195,6 +195,7 @@ def cleanup(**changes: Any) -> Workload:
 
 SUSPENDED = {"suspend": True}
 RETARGETED = {"target": {"path": "s3a://other/{table}"}}
+TAKEN = {"target": {"path": "s3a://taken/{table}"}, "spark": {"resetToken": "1"}}
 TOLERATIONS = {"spark": {"podTemplate": {"spec": {"tolerations": "all"}}}}
 NO_TEMPLATE = {"spark": {"podTemplate": {"spec": {"containers": "none"}}}}
 APACHE_CRON = {"trigger": {"availableNow": True, "schedule": "@daily"}, "spark": {"backend": "apache"}}
@@ -353,6 +354,13 @@ STATES: dict[str, State] = {
     ),
     "not-supported": State(new(spec(**APACHE_CRON)), "NotSupported", "Degraded", "Failed", spec=APACHE_CRON),
     "edit-refused": State(edited(spec(**RETARGETED)), "Progressing", "Degraded", "Failed", spec=RETARGETED),
+    "edit-conflicts": State(
+        edited(spec(**TAKEN), rivals=(Rival("mirrors/older", ("target", "s3a://taken/{table}")),)),
+        "Progressing",
+        "Degraded",
+        "Failed",
+        spec=TAKEN,
+    ),
     "edit-refused-by-api": State(
         edited(spec(**TOLERATIONS), obstacles=(INVALID,)),
         "Progressing",
@@ -386,7 +394,7 @@ STATES: dict[str, State] = {
         "Failed",
     ),
     "conflict": State(
-        new(rivals=(Rival("mirrors/older", "checkpoint s3a://lake/_checkpoints/shop"),)),
+        new(rivals=(Rival("mirrors/older", ("checkpoint", "s3a://lake/_checkpoints/shop")),)),
         "Conflict",
         "Degraded",
         "Failed",

@@ -10,7 +10,8 @@ from lakemirror.api import ManifestError, PipelineSpec
 from lakemirror.api.errors import line
 from lakemirror.api.supported import not_supported
 from lakemirror.controller import fields, podtemplate
-from lakemirror.controller.values import DeletionPolicy, Observed, Settings, Stated
+from lakemirror.controller.claims import claims
+from lakemirror.controller.values import DeletionPolicy, Observed, Rival, Settings, Stated
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Decision:
 
 def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Settings) -> Decision:
     """Choose the newest spec if it is valid and the checkpoint can follow it, otherwise the last good one."""
-    refusal = _refusal(spec, observed) or _refused_by_api(spec, observed)
+    refusal = _refusal(spec, observed) or _taken(spec, observed) or _refused_by_api(spec, observed)
     chosen = _last_good(spec, observed) if refusal is not None else spec
     if chosen is None or isinstance(chosen, ManifestError):
         return Decision(None, refusal=refusal)
@@ -97,6 +98,34 @@ def _listed(paths: Sequence[str]) -> str:
     return ", ".join(f"spec.{path}" for path in paths[:10])
 
 
+def _taken(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
+    """Return why an edit leads to what an older pipeline has, if there is an earlier spec to fall back on."""
+    last = _last_good(spec, observed)
+    if last is None or isinstance(spec, ManifestError):
+        return None
+    rival = _rival(spec, observed, but=last)
+    if rival is None:
+        return None
+    return Verdict("Conflict", f"{_belongs(rival)}: change it back, or {_move_one(observed)}")
+
+
+def _rival(spec: PipelineSpec, observed: Observed, but: PipelineSpec | None = None) -> Rival | None:
+    """Return the first rival that claims what ``spec`` does, ``but`` not that spec."""
+    if not observed.rivals:
+        return None
+    namespace = observed.resource.namespace
+    claimed = claims(spec, namespace) - (claims(but, namespace) if but is not None else frozenset())
+    return next((rival for rival in observed.rivals if rival.claim in claimed), None)
+
+
+def _belongs(rival: Rival) -> str:
+    return f"{' '.join(rival.claim)} belongs to pipeline {rival.pipeline}, which is older"
+
+
+def _move_one(observed: Observed) -> str:
+    return f"give one of them another{_MOVED if begun(observed) else ''}"
+
+
 def _refused_by_api(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
     """Return why an edit was refused when it was tried, if there is an earlier spec to fall back on."""
     if spec == _last_good(spec, observed) or observed.accepted is None:
@@ -142,13 +171,9 @@ _MOVED = ", with a new spec.spark.resetToken, or a new resyncToken where it is t
 
 def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | None:
     """Return why no driver may run; the first reason counts."""
-    if observed.rivals:
-        rival = observed.rivals[0]
-        return Verdict(
-            "Conflict",
-            f"{rival.claim} belongs to pipeline {rival.pipeline}, which is older: give one of them another"
-            f"{_MOVED if begun(observed) else ''}",
-        )
+    rival = _rival(spec, observed)
+    if rival is not None:
+        return Verdict("Conflict", f"{_belongs(rival)}: {_move_one(observed)}")
     if spec.suspend:
         return Verdict("Suspended", "spec.suspend is true: no driver runs, and everything stays as it is")
     driver, ready = observed.resource.status.driver, observed.resource.status.condition("Ready")

@@ -84,7 +84,7 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     """
     ending = Health("False", "Deleting", "the pipeline is being deleted", "Pending", reconciling=True)
     held = names.FINALIZER in observed.resource.finalizers
-    cleans = _has_data_to_delete(decision, observed) and not observed.rivals
+    cleans = _has_data_to_delete(decision, observed) and not decision.conflicts
     if not held or not cleans or _cannot_clean(observed):
         return _leaving(decision, observed, now, ending, finalizer=False)
     running = workloads.drivers(observed)

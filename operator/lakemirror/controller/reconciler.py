@@ -263,9 +263,16 @@ class Reconciler:
         return await self._look_closer(key, pipeline, observed, now, since)
 
     def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
-        """Claim what the spec to run needs, and wake the pipelines that share an old or new claim."""
-        spec = decide(pipeline.spec, observed, self._settings).spec
-        wanted = claims(spec, key.namespace) if spec is not None else frozenset()
+        """Claim what the pipeline needs, and wake the pipelines that share an old or new claim.
+
+        What it has is claimed until it has moved. What an edit leads to is claimed even while it belongs to
+        another pipeline, so that this one is woken when it may go there.
+        """
+        sought = decide(pipeline.spec, replace(observed, rivals=()), self._settings).spec
+        has = observed.accepted.spec if observed.accepted is not None else None
+        wanted = frozenset().union(
+            *(claims(spec, key.namespace) for spec in (sought, has) if spec is not None)
+        )
         if wanted != pipeline.claims:
             self._set_claims(key, pipeline, wanted)
 
@@ -276,7 +283,7 @@ class Reconciler:
             had = observe.given(config, PipelineStatus())
             self.images.take(other, rollout.unseen(had) if had is not None else None)
         decision = decide(pipeline.spec, observed, self._settings)
-        held = decision.suspended or bool(observed.rivals)
+        held = decision.suspended or decision.conflicts
         self.images.take(key, rollout.standing(decision.spec, held, observed, now))
         turn, concerned = self.images.turn(key, now)
         for other in concerned:
@@ -287,13 +294,13 @@ class Reconciler:
         return turn
 
     def _rivals(self, key: Key, pipeline: Pipeline) -> Iterator[Rival]:
-        """Yield older pipelines that share a claim with this one, oldest first."""
+        """Yield each claim that this pipeline shares with an older one, those of the oldest first."""
         sharing = {name for claim in pipeline.claims for name in self._claimants[claim]} - {key}
         for name in sorted(sharing, key=lambda name: self.pipelines[name].age):
             other = self.pipelines[name]
             if other.age < pipeline.age:
-                what, where = min(other.claims & pipeline.claims)
-                yield Rival(f"{name.namespace}/{name.name}", f"{what} {where}")
+                for claim in sorted(other.claims & pipeline.claims):
+                    yield Rival(f"{name.namespace}/{name.name}", claim)
 
     def _set_claims(self, key: Key, pipeline: Pipeline, wanted: frozenset[Claim]) -> None:
         self._claimed += wanted != pipeline.claims

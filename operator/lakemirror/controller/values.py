@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from lakemirror.api import PipelineSpec, PipelineStatus, report
 from lakemirror.api.report import TableReport
+from lakemirror.controller.claims import Claim
 
 Object = dict[str, Any]
 """An object of the Kubernetes API as a document."""
@@ -188,10 +189,10 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Rival:
-    """An older pipeline that has the same checkpoint or target."""
+    """An older pipeline, and a checkpoint or target that both claim."""
 
     pipeline: str
-    claim: str
+    claim: Claim
 
 
 @dataclass(frozen=True)
