@@ -6,8 +6,6 @@ Nothing here is recorded or made up: the events are those that the connector sen
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import deltalake
@@ -15,31 +13,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support import bank
-from tests.support.connect import start_connect
-from tests.support.databases import start_postgres
 from tests.support.kafka_broker import Broker
-from tests.support.live import Live, came_of, wrong
+from tests.support.live import Live, came_of, live, wrong
 
 pytestmark = [pytest.mark.sources, pytest.mark.timeout(1500)]
-
-
-@contextmanager
-def live(folder: Path, broker: Broker) -> Iterator[Live]:
-    """All of it, until the end of the block."""
-    with ExitStack() as stack:
-        server = stack.enter_context(start_postgres(folder))
-        bank.create(server)
-        worker = folder / "connect"
-        worker.mkdir()
-        settings = bank.connector(server)
-        connect = stack.enter_context(start_connect(worker, broker, bank.DATABASE, settings))
-        made = Live(folder, server, broker, connect)
-        made.start()
-        try:
-            connect.until_running()
-            yield made
-        finally:
-            made.end()
 
 
 def test_a_mirror_equals_a_database_that_changes_all_the_time(kafka: Broker, tmp_path: Path) -> None:

@@ -9,15 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import INTERPRETED
 from tests.support import bank
-from tests.support.connect import Connect
-from tests.support.databases import PASSWORD, Server
+from tests.support.connect import Connect, start_connect
+from tests.support.databases import PASSWORD, Server, start_postgres
 from tests.support.kafka_broker import NOTHING, Broker
 from tests.support.mirroring import Mirroring, Settings
 
@@ -108,10 +109,16 @@ class Banking:
         return bool(self._report().get("tablesTotal") == len(self._tables))
 
     def caught_up(self) -> bool:
-        """Whether the driver says that Kafka has no more for it, and said so after this was asked first."""
+        """Whether the driver says that Kafka has no more for it, and said so after this was asked first.
+
+        Once it has, the next question is a new one.
+        """
         report = self._report()
         self._asked = self._asked or datetime.now(UTC)
-        return bool(report["caughtUp"]) and datetime.fromisoformat(report["observedAt"]) > self._asked
+        caught_up = bool(report["caughtUp"]) and datetime.fromisoformat(report["observedAt"]) > self._asked
+        if caught_up:
+            self._asked = None
+        return caught_up
 
     def _report(self) -> dict[str, Any]:
         report = self.mirroring.checkpoint / "progress.json"
@@ -168,6 +175,25 @@ class Live(Banking):
         return "\n".join(
             path.read_text(errors="replace")[-3000:] for path in self.folder.glob("driver-*.log")
         )
+
+
+@contextmanager
+def live(folder: Path, broker: Broker) -> Iterator[Live]:
+    """A bank that opens, with a connector and a driver, until the end of the block."""
+    with ExitStack() as stack:
+        server = stack.enter_context(start_postgres(folder))
+        bank.create(server)
+        worker = folder / "connect"
+        worker.mkdir()
+        settings = bank.connector(server)
+        connect = stack.enter_context(start_connect(worker, broker, bank.DATABASE, settings))
+        made = Live(folder, server, broker, connect)
+        made.start()
+        try:
+            connect.until_running()
+            yield made
+        finally:
+            made.end()
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:
