@@ -83,6 +83,17 @@ def test_what_was_materialised_is_lost_with_an_executor(
     assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
 
 
+def test_a_table_that_failed_for_a_while_is_whole_when_the_run_ends(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends on its own retries what it held, and does not leave that to the next one."""
+    monkeypatch.setattr(TableApplier, "decide", failing(TableApplier.decide, 2))
+    mirroring = delivered(tmp_path)
+    assert mirroring.run(spark).tables["demo.public.bad"].error is None
+    assert json.loads((mirroring.checkpoint / "progress.json").read_text())["totals"]["held"] == 0
+    assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
+
+
 def test_a_table_that_fails_twice_is_held_and_applied_later(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +51,28 @@ def test_too_many_are_no_poison() -> None:
 )
 def test_the_environment_is_not_to_blame(message: str, poison: bool) -> None:
     assert is_poison(RuntimeError(message)) == poison
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is full"), PermissionError("denied"), MemoryError()])
+def test_no_record_is_to_blame_for_what_the_driver_itself_lacks(error: Exception) -> None:
+    assert not is_poison(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "poison"),
+    [
+        ("software.amazon.awssdk.services.s3.model.S3Exception", False),
+        ("com.azure.storage.blob.models.BlobStorageException", False),
+        ("com.google.cloud.storage.StorageException", False),
+        ("com.google.common.base.VerifyException", True),
+        ("org.apache.spark.SparkArithmeticException", True),
+    ],
+)
+def test_no_record_is_to_blame_for_a_store(name: str, poison: bool) -> None:
+    thrown = SimpleNamespace(getClass=lambda: SimpleNamespace(getName=lambda: name), getCause=lambda: None)
+    error = RuntimeError("failed")
+    error.java_exception = thrown  # type: ignore[attr-defined]
+    assert is_poison(error) == poison
 
 
 def test_poisoned_records_are_found_by_their_origin(spark: SparkSession) -> None:

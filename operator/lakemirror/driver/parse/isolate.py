@@ -22,7 +22,8 @@ Item = TypeVar("Item")
 
 _ENVIRONMENT_CLASS = re.compile(
     r"^java\.io\.(?!CharConversion|UTFDataFormat)|^java\.net\.|^java\.nio\.file\.|^java\.nio\.channels\."
-    r"|^org\.apache\.(hadoop|kafka)\.|OutOfMemory|InterruptedException|MemoryError|ConnectionError|TimeoutError"
+    r"|^org\.apache\.(hadoop|kafka)\.|^software\.amazon\.|^com\.(azure|google\.(api|cloud)|microsoft)\."
+    r"|OutOfMemory|InterruptedException|MemoryError"
 )
 _ENVIRONMENT_TEXT = re.compile(
     r"ExecutorLostFailure|FetchFailed|SparkContext|No space left|cancel+ed|[Cc]heckpoint block|TaskKilled"
@@ -113,7 +114,9 @@ def as_bad(raw: DataFrame, places: Mapping[int, str]) -> DataFrame:
 def is_poison(error: BaseException) -> bool:
     """Return whether data may be to blame: not for a lost executor, a stopped context or an I/O error."""
     head = "\n".join(str(error).splitlines()[:5])
-    return not (_ENVIRONMENT_TEXT.search(head) or any(map(_ENVIRONMENT_CLASS.search, _classes(error))))
+    if isinstance(error, OSError) or _ENVIRONMENT_TEXT.search(head):
+        return False
+    return not any(map(_ENVIRONMENT_CLASS.search, _classes(error)))
 
 
 def _classes(error: BaseException) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from lakemirror.driver.errors import CheckpointInUse, cause_of
 from lakemirror.driver.runtime.backoff import Backoff
@@ -40,12 +41,12 @@ class BetweenBatches:
         while not over.wait(_EVERY_SECONDS):
             self.serve()
 
-    def serve(self) -> None:
-        """Do what is due."""
+    def serve(self, *, last: bool = False) -> None:
+        """Do what is due. ``last``: no batch follows in this run."""
         self._attempt("requests for a replay", lambda: self._recounting(self._requests.serve))
         self._attempt("requests for a repair", lambda: self._recounting(self._repairs))
         self._attempt("requests for a reload", lambda: self._recounting(self._reloads))
-        self._attempt("held records", self._held.serve)
+        self._attempt("held records", partial(self._held.serve, last=last))
         self._attempt("maintenance", self._more)
 
     def _recounting(self, serve: Callable[[], object]) -> None:

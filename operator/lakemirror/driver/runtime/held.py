@@ -1,8 +1,9 @@
 """Retries held records without a request.
 
 Records are held if their table was refused, failed or suspended, or if their place in the source's order was
-undecided. A table is retried at the start of a run, as soon as it takes batches again, and otherwise after a
-growing delay. Merging is commutative, so records that are applied late result in the same rows.
+undecided. A table is retried at the start of a run, as soon as it takes batches again, otherwise after a
+growing delay, and at the latest when a run ends on its own. Merging is commutative, so records that are
+applied late result in the same rows.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class HeldRecords:
         self._delays: Backoff[str] = Backoff(FIRST_DELAY, LONGEST_DELAY, clock)
         self._results: SimpleQueue[BatchResult] = SimpleQueue()
         self._held: set[str] | None = None
+        self._untried: set[str] = set()
+        """Tables whose records were first held in this run, and have not been retried yet."""
         self._refused: set[str] = set()
         self._outdated = True
         self.open: OpenRecords = {}
@@ -64,12 +67,13 @@ class HeldRecords:
         """Note that the quarantine has changed."""
         self._outdated = True
 
-    def serve(self) -> None:
-        """Retry what is due."""
+    def serve(self, *, last: bool = False) -> None:
+        """Retry what is due, and the ``last`` time in a run also what has not been retried yet."""
         self._take_in()
         if self._outdated:
             self._count()
-        due = sorted(source for source in self._held or () if self._delays.is_due(source))
+        now = self._untried if last else set()
+        due = sorted(each for each in self._held or () if self._delays.is_due(each) or each in now)
         if due:
             self._try(due)
 
@@ -100,11 +104,13 @@ class HeldRecords:
         if self._held is not None:
             for source in found - self._held:
                 self._delays.failed(source)
+                self._untried.add(source)
         self._held, self._outdated = found, False
 
     def _try(self, sources: Sequence[str]) -> None:
         """Retry all tables at once, or each on its own if that fails."""
         _log.info("held records are tried again: %s", ", ".join(sources))
+        self._untried.difference_update(sources)
         try:
             self._replayer.apply(_held(sources))
         except CheckpointInUse:

@@ -174,7 +174,7 @@ def _mirror(
                 retries.reading(lambda: feed.run(batches.apply, once=run.once, stopping=stopping), stopping)
                 ended.set()
             if run.once and not run.threads.stopping():
-                between.serve()
+                between.serve(last=True)
                 maintenance.serve_all(run.threads.stopping)
                 verifications.serve_once(run.threads.stopping)
         lag = announcer.lag(feed)
