@@ -155,11 +155,12 @@ class BatchApplier:
 
         Schemas that the events name but that are unknown are fetched first.
         """
+        self._classifier.ask_again(at_once=self._again)
         events, seen = self._classified(raw)
         while seen.unknown_schemas:
             release(events)
             self._schemas.update(seen.documents)
-            self._schemas.update(self._classifier.learn(seen.unknown_schemas))
+            self._classifier.learn(seen.unknown_schemas)
             events, seen = self._classified(raw)
         return events, seen
 
@@ -168,6 +169,7 @@ class BatchApplier:
 
         Records that make Spark throw are classified as bad.
         """
+        self._schemas.update(self._classifier.documents())
         try:
             return self._materialised(self._classifier.classify(raw, self._schemas))
         except Exception as error:

@@ -15,7 +15,10 @@ import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
+from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.parse import encodings
 from lakemirror.driver.runtime import retry
+from lakemirror.driver.runtime.replay_requests import ReplayRequest, file_request
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.runner import run
 from tests.support.mirroring import Mirroring, at
@@ -289,6 +292,25 @@ def test_a_record_is_replayed_when_its_schema_is_registered(
     assert rows(spark, mirroring) == [(0, "a"), (1, "a")]
     (stored,) = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
     assert bytes(stored["value"])[:5] == b"\x00\x00\x00\x00\x05"
+
+
+def test_a_schema_that_is_registered_late_is_found_by_the_driver_that_runs(
+    spark: SparkSession, tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New records at the latest after a minute, and those in quarantine with the next replay."""
+    monkeypatch.setattr(encodings, "_ASK_AGAIN_SECONDS", 0.0)
+    mirroring = Mirroring(tmp_path, {"envelope": registry.envelope})
+    mirroring.deliver([[record(0)], [record(1, of=5)], [record(2, of=5)]])
+
+    def follow(event: Any) -> None:
+        if type(event).__name__ == "BatchDone" and event.result.counts.quarantined:
+            registry.schemas[5] = registry.schemas[2]
+            file_request(LocalStorage(mirroring.checkpoint), ReplayRequest("late"))
+
+    summary = run(mirroring.pipeline, once=True, spark=spark, on_event=follow)
+    assert summary.counts.quarantined == 1
+    assert rows(spark, mirroring) == [(0, "a"), (1, "a"), (2, "a")]
+    assert registry.asked.count("/schemas/ids/5") == 2
 
 
 def test_a_registry_that_is_away_is_waited_for(

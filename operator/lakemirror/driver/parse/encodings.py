@@ -16,6 +16,7 @@ JsonConverter.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -47,6 +48,7 @@ from lakemirror.driver.read.watch import SourceWatch
 UNKNOWN_SCHEMA: Final = "the schema is not known yet"
 """Prefix of the ``problem`` of a record whose schema has to be fetched from the registry."""
 
+_ASK_AGAIN_SECONDS: Final = 60.0
 _WHOLE: Final = 2**31 - 1
 _SPACES: Final = {IDS: 0, GUIDS: 0, GLOBAL_IDS: 1 << 61, CONTENT_IDS: 1 << 62}
 _OF_KEYS: Final = 1 << 60
@@ -57,8 +59,8 @@ _OF_KEYS: Final = 1 << 60
 class Documents:
     """Connect schemas of values and of keys, by id, as JsonConverter writes them."""
 
-    values: Mapping[int, str] = field(default_factory=dict)
-    keys: Mapping[int, str] = field(default_factory=dict)
+    values: dict[int, str] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
 
 
 class Encoding(Protocol):
@@ -66,13 +68,23 @@ class Encoding(Protocol):
 
     @property
     def revision(self) -> int:
-        """A number that grows whenever the result of `split` changes."""
+        """A number that grows whenever the result of `split` or the documents change."""
+
+    @property
+    def documents(self) -> Documents:
+        """The documents of all schemas that were fetched so far, for any query."""
 
     def split(self, names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
         """Return the columns to select, list by list; see `lakemirror.driver.parse.envelopes.embedded`."""
 
-    def learn(self, unknown: Collection[str]) -> Documents:
-        """Fetch schemas that records name (see `unknown_schemas`); return those that exist."""
+    def learn(self, unknown: Collection[str]) -> None:
+        """Fetch schemas that records name (see `unknown_schemas`)."""
+
+    def ask_again(self, *, at_once: bool) -> None:
+        """Ask again for schemas that did not exist: they may have been registered since.
+
+        This is not done more often than once a minute, unless ``at_once`` is set.
+        """
 
 
 def encoding_of(spec: PipelineSpec, secrets: Secrets, watch: SourceWatch) -> Encoding:
@@ -94,12 +106,16 @@ class JsonEncoding:
     """JSON documents, with or without an embedded schema."""
 
     revision = 0
+    documents = Documents()
 
     def split(self, names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
         return embedded.split(names, known)
 
-    def learn(self, unknown: Collection[str]) -> Documents:
-        return Documents()
+    def learn(self, unknown: Collection[str]) -> None:
+        pass
+
+    def ask_again(self, *, at_once: bool) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -134,17 +150,17 @@ class AvroEncoding:
         self._needs_keys = needs_keys
         self._asked: dict[Reference, AvroSchema | str] = {}
         self._schemas: dict[str, dict[int, AvroSchema | str]] = {"value": {}, "key": {}}
+        self._missing: dict[Reference, float] = {}
+        """Schemas that the registry lacked, and when it was last asked for them, as monotonic seconds."""
+        self.revision = 0
+        self.documents = Documents()
 
-    @property
-    def revision(self) -> int:
-        return sum(map(len, self._schemas.values()))
-
-    def learn(self, unknown: Collection[str]) -> Documents:
+    def learn(self, unknown: Collection[str]) -> None:
         """Fetch schemas that records name.
 
         Raises RegistryUnreachable. A problem with a schema is reported on the records that use it.
         """
-        found: dict[str, dict[int, str]] = {"value": {}, "key": {}}
+        documents = {"value": self.documents.values, "key": self.documents.keys}
         for each in sorted(filter(None, unknown)):
             name, _, text = each.partition(" ")
             kind, _, raw = text.partition("/")
@@ -156,8 +172,16 @@ class AvroEncoding:
                 schema = f"{reference} of the registry is not one of a record"
             self._schemas[name][identity] = schema
             if isinstance(schema, AvroSchema) and not schema.plain:
-                found[name][identity] = schema.document
-        return Documents(found["value"], found["key"])
+                documents[name][identity] = schema.document
+            self.revision += 1
+
+    def ask_again(self, *, at_once: bool) -> None:
+        until = time.monotonic() - (0 if at_once else _ASK_AGAIN_SECONDS)
+        for reference in [each for each, asked in self._missing.items() if asked <= until]:
+            del self._missing[reference], self._asked[reference]
+            for name, schemas in self._schemas.items():
+                schemas.pop(_identity(name, reference), None)
+            self.revision += 1
 
     def split(self, names: Sequence[str], known: Mapping[int, str]) -> list[list[Column]]:
         """Select the payload and schema id of each name, and a record's problem as ``problem``."""
@@ -214,6 +238,7 @@ class AvroEncoding:
         except NotOfThisRegistry as error:
             return f"{reference} cannot be asked for: {error}"
         if found is None:
+            self._missing[reference] = time.monotonic()
             return f"{reference} is not in the registry: register it there, and replay the record"
         if found.kind != "AVRO":
             return (

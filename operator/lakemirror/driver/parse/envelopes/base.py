@@ -99,6 +99,7 @@ class Classifier(ABC):
         self._encoding = encoding or JsonEncoding()
         self._known: tuple[frozenset[int], int] | None = None
         self._made: list[list[Column]] = []
+        self._fetched: tuple[int, dict[int, str]] = (0, {})
 
     def classify(self, raw: DataFrame, known: Mapping[int, str] = MappingProxyType({})) -> DataFrame:
         """Classify RAW records into events with the columns of `EVENT_COLUMNS`.
@@ -111,16 +112,26 @@ class Classifier(ABC):
             self._known = given
         return reduce(lambda frame, columns: frame.select(*columns), self._made, raw)
 
-    def learn(self, unknown: Collection[str]) -> dict[int, str]:
-        """Fetch schemas that records name (see `Encoding.learn`).
+    def learn(self, unknown: Collection[str]) -> None:
+        """Fetch schemas that records name (see `Encoding.learn`)."""
+        self._encoding.learn(unknown)
 
-        Returns the schema documents that events then have, by id.
+    def documents(self) -> dict[int, str]:
+        """Return the schema documents that events have beside those that they contain, by id.
+
+        They include those that other queries with the same encoding have fetched.
         """
-        found = self._encoding.learn(unknown)
-        documents = dict(found.keys)
-        for identity, text in found.values.items():
-            documents |= self._of_value(identity, text)
-        return documents
+        if self._fetched[0] != self._encoding.revision:
+            found = self._encoding.documents
+            documents = dict(found.keys)
+            for identity, text in found.values.items():
+                documents |= self._of_value(identity, text)
+            self._fetched = self._encoding.revision, documents
+        return self._fetched[1]
+
+    def ask_again(self, *, at_once: bool) -> None:
+        """Ask again for schemas that did not exist (see `Encoding.ask_again`)."""
+        self._encoding.ask_again(at_once=at_once)
 
     def _of_value(self, identity: int, text: str) -> dict[int, str]:
         """Return the documents, by id, that events have for the schema of a value."""
