@@ -18,11 +18,12 @@ def project(tmp_path: Path) -> Path:
     """A copy of what the scripts read."""
     for name in ("pyproject.toml", "CHANGELOG.md", "Dockerfile"):
         shutil.copy(ROOT / name, tmp_path)
-    for name in ("scripts", "charts"):
+    for name in ("scripts", "charts", "kustomize"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    values = tmp_path / "operator/lakemirror/controller/values.py"
-    values.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "operator/lakemirror/controller/values.py", values)
+    for name in ("__init__.py", "controller/values.py"):
+        copy = tmp_path / "operator/lakemirror" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "operator/lakemirror" / name, copy)
     layouts = tmp_path / "tests/fixtures/layouts"
     layouts.mkdir(parents=True)
     (layouts / "0.1.0.tar.xz").touch()
@@ -97,6 +98,8 @@ class TestCheck:
         ("file", "before", "after"),
         [
             ("pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"'),
+            ("operator/lakemirror/__init__.py", '__version__ = "0.1.0"', '__version__ = "0.2.0"'),
+            ("kustomize/base/operator.yaml", "lakemirror-operator:0.1.0", "lakemirror-operator:0.2.0"),
             ("charts/lakemirror/Chart.yaml", "\nversion: 0.1.0", "\nversion: 0.2.0"),
             ("charts/lakemirror/Chart.yaml", "appVersion: 0.1.0", "appVersion: 0.2.0"),
             (
