@@ -525,7 +525,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "told"),
         [
-            (RESETS[0], "Change it back, or give spec.spark.resetToken a new value to let it take effect"),
+            (
+                RESETS[0],
+                "Change it back, or give spec.spark.resetToken a new value, to read everything again that "
+                "the source still has. Until",
+            ),
             (RESETS[3], "Change it back, or give each table another target and a new resyncToken. Until"),
             (
                 {"tables": [{"source": "public.orders", "target": {"path": "s3a://other/orders"}}]},
@@ -533,11 +537,11 @@ class TestRefusals:
             ),
             (
                 {"defaults": {"mode": "scd2"}},
-                "read everything again). With another spec.defaults.mode, the target has to change, too",
+                "that the source still has. With another spec.defaults.mode, the target has to change, too",
             ),
             (
                 {**RESETS[2], **RESETS[3]},
-                "read everything again). With another spec.tables[public.orders].primaryKey, the target has",
+                "the source still has. With another spec.tables[public.orders].primaryKey, the target has",
             ),
         ],
     )

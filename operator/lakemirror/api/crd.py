@@ -136,14 +136,14 @@ def _transitions(spec: Schema) -> Iterator[dict[str, str]]:
 def _transition(path: str, same: str) -> dict[str, str]:
     kept = path in KEPT_BY_MIRRORS
     besides = (
-        "and another target, because a mirror stays as it was made"
+        "and another target in the same edit, because a mirror stays as it was made"
         if kept
-        else "and another spec.checkpoint to read everything again"
+        else "in the same edit, to read everything again that the source still has"
     )
     return {
         "rule": f"{_FOLLOWED} || {same}",
-        "message": "the checkpoint cannot follow this change: undo it, or set a new spec.spark.resetToken in "
-        f"the same edit ({besides})",
+        "message": "the checkpoint cannot follow this change: undo it, or set a new spec.spark.resetToken "
+        f"{besides}",
         "fieldPath": f".spec.{path}",
     }
 

@@ -86,10 +86,7 @@ def _alternatives(changed: Sequence[str]) -> Iterator[str]:
         yield ", or give each table another target and a new resyncToken"
         if kept:
             return
-    yield (
-        ", or give spec.spark.resetToken a new value to let it take effect (with another spec.checkpoint, to "
-        "read everything again)"
-    )
+    yield ", or give spec.spark.resetToken a new value, to read everything again that the source still has"
     if kept:
         yield f". With another {_listed(kept)}, the target has to change, too: a mirror stays as it was made"
 
