@@ -116,7 +116,8 @@ def test_the_queue_of_an_example_is_there() -> None:
     [config] = queues("yunikorn")
     [partition] = yaml.safe_load(config["data"]["queues.yaml"])["partitions"]
     assert [q["name"] for q in partition["queues"][0]["queues"]] == ["mirrors"]
-    assert [q["metadata"]["name"] for q in queues("volcano")] == ["mirrors", "mirror-driver"]
+    assert [q["metadata"]["name"] for q in queues("volcano")] == ["mirrors"]
+    assert [q["metadata"]["name"] for q in queues("priority")] == ["mirror-driver"]
     assert [q["metadata"]["name"] for q in queues("kueue") if q["kind"] == "LocalQueue"] == ["mirrors"]
 
 
