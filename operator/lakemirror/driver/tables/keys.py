@@ -10,10 +10,11 @@ type                text
 ==================  =====================================================================================
 integers            ``42``
 DECIMAL             ``1.1``, without trailing zeros in the fraction; ``42`` if there is no fraction
-FLOAT, DOUBLE       an integer as such (``-0.0`` is ``0``), else hexadecimal as C's ``%a``, ``NaN``,
-                    ``Infinity``; a FLOAT as the DOUBLE that it equals
+FLOAT, DOUBLE       a whole number within BIGINT as such (``-0.0`` is ``0``), else as by Java's
+                    ``Double.toHexString`` (``0x1.0p-1``), ``NaN``, ``Infinity``, ``-Infinity``; a FLOAT as
+                    the DOUBLE that it equals
 STRING              itself
-BINARY              hexadecimal digits
+BINARY              hexadecimal digits, in upper case
 BOOLEAN             ``true`` or ``false``
 DATE, TIMESTAMP_NTZ ``2026-01-02 03:04:05.000006``, a DATE at midnight, no trailing zeros in the fraction
 TIMESTAMP           microseconds since 1970-01-01 UTC
