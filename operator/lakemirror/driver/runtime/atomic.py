@@ -128,7 +128,7 @@ def _require_known(spark: SparkSession, place: str) -> None:
             f"environment of `lakemirror run`, or build the image with --build-arg OBJECT_STORES={store.name}"
         )
     _require_log_store(spark, place, store.log_store, default=store.creates_by != "condition")
-    if store.log_store == object_stores.CONDITIONAL_LOG_STORE:
+    if store.creates_by != "rename":
         log_store.install(spark)  # a session that the caller made may lack the class
 
 

@@ -26,11 +26,11 @@ _COMPILER: Final = "org.codehaus.commons.compiler.util.resource"
 def install(spark: SparkSession) -> None:
     """Make the classes available to the session's JVMs if one of them may be needed.
 
-    That is the case if the jars of a store without a log store of its own are present. Does nothing if the
-    classes are already known.
+    That is the case if the jars of a store without an exclusive rename are present: even if Delta has a log
+    store for it, Spark's streaming has nothing. Does nothing if the classes are already known.
     """
     if knows(spark, CONDITIONAL_LOG_STORE) or not any(
-        knows(spark, store.file_system) for store in STORES if store.log_store == CONDITIONAL_LOG_STORE
+        knows(spark, store.file_system) for store in STORES if store.creates_by != "rename"
     ):
         return
     jar = Path(SparkFiles.getRootDirectory()).absolute() / _JAR  # deleted with the context
