@@ -122,6 +122,17 @@ def test_series_can_be_relabeled_and_dropped() -> None:
 
 
 @needs_helm
+def test_a_digest_counts_in_place_of_the_tag() -> None:
+    digests = {name: f"sha256:{letter * 64}" for name, letter in (("image", "a"), ("driverImage", "b"))}
+    settings = [f"{name}.digest={digest}" for name, digest in digests.items()]
+    [deployment] = of_kind(render("image.tag=v1", "driverImage.tag=v1", *settings), "Deployment")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    [driver] = [each["value"] for each in container["env"] if each["name"] == "LAKEMIRROR_DRIVER_IMAGE"]
+    assert container["image"] == f"lakemirror-operator@{digests['image']}"
+    assert driver == f"lakemirror-driver@{digests['driverImage']}"
+
+
+@needs_helm
 @pytest.mark.parametrize("settings", [(), EVERYTHING, ("namespaces={a,b}",)], ids=["plain", "all", "roles"])
 def test_lint(settings: tuple[str, ...]) -> None:
     done = helm("lint", "--strict", KUBERNETES, str(CHART), *(o for s in settings for o in ("--set", s)))
@@ -136,6 +147,7 @@ def test_lint(settings: tuple[str, ...]) -> None:
         ("replicas=-1", "replicas"),
         ("namespaces={Not_A_Name}", "namespaces"),
         ("image.tag=a b", "tag"),
+        ("driverImage.digest=sha256:1", "digest"),
         ("log.level=loud", "level"),
         ("crds.keep=maybe", "keep"),
         ("podMonitor.interval=often", "interval"),

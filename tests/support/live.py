@@ -58,6 +58,8 @@ class Banking:
                     {"source": "history", "mode": "append"},
                 ],
                 "trigger": {"interval": "1s"},
+                # Who is killed every other minute never runs for long enough to be forgiven.
+                "restart": {"backoffLimit": 1000},
                 "spark": spark,
             },
             name=bank.DATABASE,

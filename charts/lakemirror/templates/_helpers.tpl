@@ -31,11 +31,21 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "lakemirror.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ include "lakemirror.reference" (list .Values.image .Chart.AppVersion) }}
 {{- end }}
 
 {{- define "lakemirror.driverImage" -}}
-{{ .Values.driverImage.repository }}:{{ .Values.driverImage.tag | default .Chart.AppVersion }}
+{{ include "lakemirror.reference" (list .Values.driverImage .Chart.AppVersion) }}
+{{- end }}
+
+{{- /* An image by its digest if it has one, else by its tag. */}}
+{{- define "lakemirror.reference" -}}
+{{- $image := first . -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default (last .) }}
+{{- end -}}
 {{- end }}
 
 {{- /* As Pod Security's level `restricted` wants it. */}}
