@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.runtime import batches
 from lakemirror.driver.runtime.runner import run
-from tests.support.delivery import doubled
+from tests.support import maxwell
+from tests.support.delivery import cut, doubled, restarted
+from tests.support.maxwell import History
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record, Table
 from tests.support.shop import Shop, decimal, table
@@ -203,3 +205,62 @@ def test_a_late_event_finds_the_tombstone_of_an_earlier_batch_of_the_run(
     result = mirroring.run(spark).tables["demo.public.items"]
     assert found(spark, mirroring, "items") == []
     assert (result.tombstones_retained, result.counts.stale) == (2, 2)
+
+
+MAXWELL = {"envelope": {"format": "maxwell"}}
+
+
+def shifted(database: str) -> tuple[History, list[Record]]:
+    """Keys that move up by one and down again, a statement's rows at one position; some are sent again."""
+    history = History(database, places=False)
+    history.insert(1, "a")
+    history.insert(2, "b")
+    for by in (1, -1):
+        history.move(list(history.rows), by)
+    return history, restarted(maxwell.sent(history.lines, database, 1), back=3, every=5)
+
+
+def test_a_row_is_deleted_and_made_at_one_position_in_any_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The last change of a position counts, as it does if the row is kept when it is deleted."""
+    settings = {"tables": [{"source": "soft.items", **SOFT["defaults"]}]}
+    delivered: list[list[Record]] = [[] for _ in range(9)]
+    histories = {}
+    for database, size in (("ones", 1), ("twos", 2), ("threes", 3), ("soft", 1)):
+        histories[database], records = shifted(database)
+        for batch, some in zip(delivered, cut(records, size), strict=False):
+            batch.extend(some)
+    mirroring = Mirroring(tmp_path, {**MAXWELL, **settings}).deliver(delivered)
+    mirroring.run(spark)
+    for database, history in histories.items():
+        frame = at(spark, mirroring.path(database, None, "items"))
+        live = frame.where("deleted_at IS NULL") if database == "soft" else frame
+        found = {row["id"]: row["v"] for row in live.collect()}
+        assert found == {id: row["v"] for id, row in history.rows.items()}, database
+
+
+def test_an_earlier_change_of_the_position_of_a_delete_brings_no_row_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """However late it comes: the delete that was sent last is the one that is remembered."""
+    history = History("shop", places=False)
+    history.insert(1, "a")
+    history.insert(2, "b")
+    history.move([1, 2], 1)  # key 2 is left, and taken by key 1
+    records = maxwell.sent(history.lines, partitions=1)
+    away = {**records[2], "offset": 5}  # sent again, and so is the next one, which comes late
+    taken = records[3]
+    last = {**records[2], "offset": 7}
+    batches = [records[:3], [away], [last], [taken], [{**taken, "offset": 6}]]
+    mirroring = Mirroring(tmp_path, MAXWELL).deliver(batches)
+    result = mirroring.run(spark).tables["shop.items"]
+    assert found_in(spark, mirroring) == {3: "b"}
+    assert (result.counts.stale, result.tombstones_retained) == (2, 2)
+    mirroring.deliver([[{**taken, "offset": 8}]]).run(spark)
+    assert found_in(spark, mirroring) == {2: "a", 3: "b"}
+
+
+def found_in(spark: SparkSession, mirroring: Mirroring) -> dict[int, str]:
+    frame = at(spark, mirroring.path("shop", None, "items"))
+    return {row["id"]: row["v"] for row in frame.collect()}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tests.support import maxwell
-from tests.support.delivery import doubled, interleaved, parts, shuffled
+from tests.support.delivery import doubled, interleaved, parts, restarted, shuffled
 from tests.support.maxwell import History
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record
@@ -32,9 +32,9 @@ SHUFFLES = st.tuples(STEPS, st.integers(0, 2**16), st.integers(1, 3))
 _NUMBERS = itertools.count()
 
 
-def replayed(database: str, steps: list[tuple[str, Any, Any]]) -> History:
+def replayed(database: str, steps: list[tuple[str, Any, Any]], *, places: bool = True) -> History:
     """A history of those steps that are possible."""
-    history = History(database)
+    history = History(database, places=places)
     for kind, what, how in steps:
         if kind == "put" and what in history.rows:
             history.update(what, how)
@@ -80,7 +80,11 @@ MOVED = [
 def test_any_delivery_of_a_history_ends_in_the_rows_of_its_database(
     spark: SparkSession, tmp_path: Path, drawn: list[tuple[list[tuple[str, Any, Any]], int, int]]
 ) -> None:
-    """Shuffled and doubled, or with its partitions merged otherwise, it ends as it does in order."""
+    """Shuffled and doubled, or with its partitions merged otherwise, it ends as it does in order.
+
+    If a statement's rows have one position, so does what one partition brings, cut anywhere and partly sent
+    again.
+    """
     batches: list[list[Record]] = [[] for _ in range(3)]
     histories = {}
     for index, (steps, seed, batched) in enumerate(drawn):
@@ -90,6 +94,11 @@ def test_any_delivery_of_a_history_ends_in_the_rows_of_its_database(
             for batch, some in zip(batches, parts(deliver(records, seed), batched), strict=False):
                 batch.extend(some)
             histories[history.database] = history
+        tied = replayed(f"tied{index}", steps, places=False)
+        again = restarted(maxwell.sent(tied.lines, tied.database, 1), back=4 + seed % 5, every=7)
+        for batch, some in zip(batches, parts(again, batched), strict=False):
+            batch.extend(some)
+        histories[tied.database] = tied
     mirroring = Mirroring(tmp_path / str(next(_NUMBERS)), {"envelope": {"format": "maxwell"}})
     summary = mirroring.deliver([batch for batch in batches if batch]).run(spark)
 
@@ -98,7 +107,7 @@ def test_any_delivery_of_a_history_ends_in_the_rows_of_its_database(
         if name not in tables:
             assert not any('"insert"' in line for line in history.lines)
             continue
-        assert tables[name].counts.quarantined == 0, name
+        assert tables[name].counts.quarantined == 0 or name.startswith("tied"), name  # undecided for a time
         found = at(spark, mirroring.path(name, None, "items")).collect()
         assert {row["id"]: _row(row.asDict()) for row in found} == history.rows, name
 

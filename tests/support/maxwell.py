@@ -60,10 +60,15 @@ def captured(database: str = "shop") -> list[Record]:
 
 
 class History:
-    """A table (``id``, ``v``) of a database; each statement is a transaction of its rows."""
+    """A table (``id``, ``v``) of a database; each statement is a transaction of its rows.
 
-    def __init__(self, database: str, table: str = "items", *, position: bool = True) -> None:
-        self.database, self.table, self._position = database, table, position
+    Without ``places``, records lack ``xoffset`` and ``commit``, so those of a statement have one position.
+    """
+
+    def __init__(
+        self, database: str, table: str = "items", *, position: bool = True, places: bool = True
+    ) -> None:
+        self.database, self.table, self._position, self._places = database, table, position, places
         self.rows: dict[int, Row] = {}
         self.lines: list[str] = []
         self._at, self._xid = 4, 100
@@ -99,7 +104,9 @@ class History:
         self._at, self._xid = self._at + 300, self._xid + 7
         for offset, (kind, row, old) in enumerate(changes):
             last = offset == len(changes) - 1
-            place: Row = {"xid": self._xid, **({"commit": True} if last else {"xoffset": offset})}
+            place: Row = {"xid": self._xid}
+            if self._places:
+                place |= {"commit": True} if last else {"xoffset": offset}
             if self._position:
                 place["position"] = f"binlog.000001:{self._at}"
             self._write(kind, row, old, **place)

@@ -20,6 +20,7 @@ from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce.conflicts import stored_rows
+from lakemirror.driver.reduce.gate import follows
 from lakemirror.driver.reduce.table import Reduced
 from lakemirror.driver.results import Violated
 from lakemirror.driver.tables.tombstones import encoded_key
@@ -98,6 +99,8 @@ def _shown(table: MirroredTable, plan: TablePlan, reduced: Reduced, names: Seque
     deleted = table.tombstones.deleted()
     if deleted is None:
         return bad
-    gone = deleted.select(F.col("key").alias("_key"), F.col("seq").alias("_gone"))
-    bad = bad.join(gone, encoded_key(bad) == F.col("_key"), "left").where("_gone IS NULL OR seq > _gone")
-    return bad.select(*wanted)
+    place = F.struct("seq", "topic", "partition", "offset").alias("_gone")
+    gone = deleted.select(F.col("key").alias("_key"), place)
+    bad = bad.join(gone, encoded_key(bad) == F.col("_key"), "left")
+    newer = F.col("_gone").isNull() | (F.col("seq") > F.col("_gone.seq")) | follows(F.col("_gone"))
+    return bad.where(newer).select(*wanted)

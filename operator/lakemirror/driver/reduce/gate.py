@@ -18,8 +18,9 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     """Change states that a tombstone forbids to op ``p``, which writes no row.
 
     Adds ``stale``, which says that the tombstone was newer, and ``known``, which says that a delete has its
-    tombstone already. Values from before the tombstone are forgotten. Deletes pass, because only the stored
-    row gates them.
+    tombstone already. ``renewed`` says that such a delete came after that tombstone's, so that it must be
+    recorded, too. Values from before the tombstone are forgotten. Deletes pass, because only the stored row
+    gates them.
     """
     tomb = deleted.select(
         F.col("key").alias("_key"),
@@ -27,7 +28,8 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     )
     joined = state.join(tomb, encoded_key(state) == F.col("_key"), "left")
     seq, newest = F.col("seq"), F.col("_tomb.seq")
-    follows = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
+    tied = follows(F.col("_tomb"))
+    opened = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
     precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
     # Within a batch, a change of an open transaction is placed after its snapshot row; its LSN still counts.
     outrun = (
@@ -35,12 +37,14 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
         & (minor(seq) <= minor(newest))
         & (F.substring(seq, 1, 2) == F.substring(newest, 1, 2))
     )
-    stale = newest.isNotNull() & (((seq <= newest) & ~follows) | precedes | outrun)
+    stale = newest.isNotNull() & (((seq <= newest) & ~tied & ~opened) | precedes | outrun)
     stale = F.coalesce(stale, F.lit(False))
+    deletes = F.col("op") == Op.DELETE
     columns: dict[str, Column] = {
-        "known": F.coalesce((F.col("op") == Op.DELETE) & stale, F.lit(False)),
-        "stale": stale & (F.col("op") != Op.DELETE),
-        "op": F.when(stale & (F.col("op") != Op.DELETE), Op.PASSED).otherwise(F.col("op")),
+        "known": F.coalesce(deletes & (stale | tied), F.lit(False)),
+        "renewed": F.coalesce(deletes & tied, F.lit(False)),
+        "stale": stale & ~deletes,
+        "op": F.when(stale & ~deletes, Op.PASSED).otherwise(F.col("op")),
     }
     gated = joined.withColumns(columns)
     for name in tracked:
@@ -48,11 +52,24 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     return gated.drop("_key", "_tomb")
 
 
+def follows(tombstone: Column) -> Column:
+    """BOOLEAN, never null: whether an event comes after a delete at its own position.
+
+    Of two changes at one position, the one that arrived later in its partition counts, as for stored rows
+    (`lakemirror.driver.reduce.scd1`). ``tombstone`` is null, or a struct with the delete's seq and origin. If
+    its origin is unknown, nothing follows.
+    """
+    later = same_partition(tombstone) & (F.col("offset") > tombstone["offset"])
+    return F.coalesce((F.col("seq") == tombstone["seq"]) & later, F.lit(False))
+
+
 def _forget(state: DataFrame, name: str) -> DataFrame:
     """Make values of a column unknown if they are older than the key's tombstone."""
     base = own(F.col("_tomb.seq"))
     held = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
-    older = F.col("_tomb.seq").isNotNull() & (held < base)
+    # What follows a delete at its position brings values of that position, which are newer than the delete.
+    oldest = F.when(follows(F.col("_tomb")), F.col("_tomb.seq")).otherwise(base)
+    older = F.col("_tomb.seq").isNotNull() & (held < oldest)
     entries = F.map_concat(
         F.map_filter(
             F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>")), lambda k, _: k != name

@@ -34,6 +34,8 @@ from lakemirror.driver.tables.columns import SHARD, T, of_shard
 from lakemirror.driver.tables.delta import ddl
 from lakemirror.driver.tables.tombstones import Summary
 
+_MARKS: Final = ("known", "renewed", "stale")
+"""The columns that `gate` adds to states."""
 _ONE_TASK: Final = 5_000
 """Maximum number of events of a table that are reduced in one task, and therefore without a shuffle."""
 
@@ -58,6 +60,7 @@ class StateCounts:
     - ``keys``: to be merged
     - ``deletes``: deleted
     - ``known``: deleted before
+    - ``renewed``: deleted before, and again at the same position
     - ``expected``: expected to appear as a changed row
 
     ``bounds`` are the minimum and maximum of key columns, ``first_seq`` is the lowest sequence of a live key,
@@ -75,6 +78,7 @@ class StateCounts:
     keys: int = 0
     deletes: int = 0
     known: int = 0
+    renewed: int = 0
     expected: int = 0
     first_seq: bytes | None = None
     last_delete: bytes | None = None
@@ -229,10 +233,7 @@ def states(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> DataFrame
 
 
 def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
-    """Reduce an event frame to its state, with ``known`` and ``stale`` added.
-
-    ``known`` marks a delete whose tombstone exists already, and ``stale`` a row that a tombstone forbids.
-    """
+    """Reduce an event frame to its state, with what `gate` adds."""
     seen, reading, tracked = plan.seen, plan.reading, plan.tracked
     if seen.snapshot and seen.unanchored:
         events = anchor(events)
@@ -251,15 +252,15 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
     images = None
     if tracked and (seen.moves or summary.moved or reading.from_rows):
         images = images_of(table, events, deleted, reading, tracked, floor).localCheckpoint()
-        marks = state.select("key", "known", "stale")
-        state = moves.inherit(state.drop("known", "stale"), moves.patches(images, tracked), tracked)
-        state = state.join(marks, "key", "left").na.fill(False, ["known", "stale"])
+        marks = state.select("key", *_MARKS)
+        state = moves.inherit(state.drop(*_MARKS), moves.patches(images, tracked), tracked)
+        state = state.join(marks, "key", "left").na.fill(False, list(_MARKS))
     return State(_numbered(state), images)
 
 
 def _ungated() -> list[Column]:
     """Return the additional columns of states that no tombstone affects."""
-    return [F.lit(False).alias("known"), F.lit(False).alias("stale")]
+    return [F.lit(False).alias(name) for name in _MARKS]
 
 
 def _numbered(state: DataFrame) -> DataFrame:
@@ -365,6 +366,7 @@ def _aggregates(bounded: tuple[tuple[str, DataType], ...]) -> list[Column]:
         F.count_if(good & (op != Op.PASSED)).alias("keys"),
         F.count_if(deleted).alias("deletes"),
         F.count_if(good & F.col("known")).alias("known"),
+        F.count_if(good & F.col("renewed")).alias("renewed"),
         F.count_if(good & (op != Op.PASSED) & ~(deleted & F.col("born"))).alias("expected"),
         F.min(F.when(live, F.col("seq"))).alias("first_seq"),
         F.max(F.when(deleted, F.col("seq"))).alias("last_delete"),
@@ -397,7 +399,8 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
         f"key {key}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
         f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
-        "number BIGINT, born BOOLEAN, known BOOLEAN, stale BOOLEAN",
+        "number BIGINT, born BOOLEAN, known BOOLEAN, renewed BOOLEAN, "
+        "stale BOOLEAN",
     )
 
 

@@ -118,11 +118,12 @@ class Tombstones:
     def deleted(self) -> DataFrame | None:
         """Return the newest tombstone per key, or None if there are none.
 
+        Of several at one position, this is the one that arrived last.
         Columns: key STRING, seq, topic, partition, offset.
         """
         if not self.summary.retained:
             return None
-        newest = F.max_by(F.struct("seq", "topic", "partition", "offset"), "seq")
+        newest = F.max(F.struct("seq", "topic", "partition", "offset"))
         found = self.frame().where("kind IN ('deleted', 'moved')").groupBy("key").agg(newest.alias("t"))
         return found.select("key", "t.*")
 

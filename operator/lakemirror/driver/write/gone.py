@@ -26,7 +26,7 @@ def write_tombstones(table: MirroredTable, plan: TablePlan, reduced: Reduced, ba
     deletes = moved = 0
     if state is not None and plan.soft is None:
         deletes = reduced.counts.deletes - reduced.counts.known
-        if deletes:
+        if deletes or reduced.counts.renewed:
             facts.append(_deleted(state, batch))
     if floor is not None:
         nothing = table.spark.range(1)
@@ -95,7 +95,7 @@ def _merged(versions: DataFrame, batch: Batch) -> DataFrame:
 
 
 def _deleted(state: State, batch: Batch) -> DataFrame:
-    gone = state.frame.where(f"key IS NOT NULL AND op = '{Op.DELETE}' AND NOT known")
+    gone = state.frame.where(f"key IS NOT NULL AND op = '{Op.DELETE}' AND (renewed OR NOT known)")
     place = {name: F.col(name) for name in ("seq", "event_time", "topic", "partition", "offset")}
     return tombstones.fact(gone, "deleted", batch=batch.batch_id, key=tombstones.encoded_key(gone), **place)
 

@@ -1,0 +1,93 @@
+"""What a tombstone forbids, and what at its own position it does not."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from lakemirror.driver.reduce.gate import gate
+from lakemirror.driver.tables.tombstones import encoded_key
+
+AT, BELOW, ABOVE = b"\x00" * 25 + b"\x05", b"\x00" * 25 + b"\x04", b"\x00" * 25 + b"\x06"
+OWN, MOVED = AT + b"\xff", AT + BELOW
+STATE = (
+    "key STRUCT<id: INT>, op STRING, seq BINARY, unanchored BOOLEAN, topic STRING, partition INT, "
+    "offset BIGINT, row STRUCT<big: STRING>, seqs MAP<STRING, BINARY>"
+)
+HERE = ("t", 0, 10)
+"""Where the delete came from."""
+
+
+def gated(
+    spark: SparkSession,
+    *states: tuple[str, bytes, tuple[object, ...], dict[str, bytes] | None],
+    gone: tuple[object, ...] = HERE,
+    unanchored: bool = False,
+) -> list[Row]:
+    """The states of keys that were all deleted at `AT`: op, sequence, origin, sequences of values."""
+    rows = [
+        ((number,), op, seq, unanchored, *origin, ("x",), seqs)
+        for number, (op, seq, origin, seqs) in enumerate(states)
+    ]
+    frame: DataFrame = spark.createDataFrame(rows, STATE)
+    origin = zip(("topic", "partition", "offset"), ("string", "int", "bigint"), gone, strict=True)
+    deleted = frame.select(
+        encoded_key(frame).alias("key"),
+        F.lit(AT).alias("seq"),
+        *[F.lit(each).cast(kind).alias(name) for name, kind, each in origin],
+    )
+    return sorted(gate(frame, deleted, tracked=["big"]).collect(), key=lambda row: row["key"]["id"])
+
+
+def test_at_one_position_the_later_change_of_a_partition_follows_the_delete(spark: SparkSession) -> None:
+    found = gated(
+        spark,
+        ("c", AT, ("t", 0, 11), None),
+        ("c", AT, ("t", 0, 10), None),
+        ("c", AT, ("t", 0, 9), None),
+        ("c", AT, ("t", 1, 11), None),
+        ("c", AT, ("u", 0, 11), None),
+        ("c", BELOW, ("t", 0, 11), None),
+        ("c", ABOVE, ("t", 1, 1), None),
+    )
+    assert [row["stale"] for row in found] == [False, True, True, True, True, True, False]
+    assert [row["op"] for row in found] == ["c", "p", "p", "p", "p", "p", "c"]
+
+
+def test_a_delete_that_follows_has_its_tombstone_but_renews_it(spark: SparkSession) -> None:
+    found = gated(
+        spark,
+        ("d", AT, ("t", 0, 11), None),
+        ("d", AT, ("t", 0, 10), None),
+        ("d", AT, ("t", 1, 11), None),
+        ("d", BELOW, ("t", 0, 11), None),
+        ("d", ABOVE, ("t", 0, 11), None),
+    )
+    assert [row["known"] for row in found] == [True, True, True, True, False]
+    assert [row["renewed"] for row in found] == [True, False, False, False, False]
+    assert not any(row["stale"] for row in found)
+
+
+@pytest.mark.parametrize("gone", [(None, None, None), ("t", 0, None), (None, 0, 10)])
+def test_a_tombstone_without_an_origin_forbids_all_at_its_position(
+    gone: tuple[object, ...], spark: SparkSession
+) -> None:
+    create, delete = gated(spark, ("c", AT, ("t", 0, 11), None), ("d", AT, ("t", 0, 11), None), gone=gone)
+    assert (create["stale"], create["op"]) == (True, "p")
+    assert (delete["known"], delete["renewed"]) == (True, False)
+
+
+def test_what_follows_keeps_the_values_of_its_own_position(spark: SparkSession) -> None:
+    """A value from before the delete is forgotten, but not one that its row had under another key."""
+    later = ("t", 0, 11)
+    found = gated(
+        spark,
+        ("c", AT, later, {"big": AT}),
+        ("u", AT, later, {"big": MOVED}),
+        ("u", AT, later, {"big": BELOW + b"\xff"}),
+        ("u", AT, later, None),
+        ("c", AT, ("t", 1, 11), {"big": AT}),
+    )
+    assert [row["row"]["big"] for row in found] == ["x", "x", None, "x", None]
+    assert [row["seqs"] and bytes(row["seqs"]["big"]) for row in found] == [AT, MOVED, OWN, None, OWN]
