@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import time
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.batch import BatchApplier
-from lakemirror.driver.runtime import batches
+from lakemirror.driver.runtime import batches, between_batches
+from lakemirror.driver.runtime.reporter import Reporter
 from lakemirror.driver.runtime.runner import run
 from tests.support import maxwell
 from tests.support.delivery import cut, doubled, restarted
@@ -150,17 +155,28 @@ def test_settings_of_single_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert (counts.records, counts.no_row_change, counts.refused) == (7, 1, 1), "one is suspended"
 
 
-def test_a_quiet_partition_does_not_keep_the_tombstones_of_others(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    collected: list[tuple[bool, int]] = []
+class Collecting(BatchApplier):
+    """Keeps of each attempt whether it was known what of the source is read, and how many were collected."""
 
-    class Collecting(BatchApplier):
-        def collect_tombstones(self, *, caught_up: bool) -> int:
-            collected.append((caught_up, super().collect_tombstones(caught_up=caught_up)))
-            return collected[-1][1]
+    collected: ClassVar[list[tuple[bool, int]]]
 
+    def collect_tombstones(self, *, had_all_at: datetime | None) -> int:
+        found = super().collect_tombstones(had_all_at=had_all_at)
+        self.collected.append((had_all_at is not None, found))
+        return found
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """What `Collecting` keeps. Tombstones are collected after each batch."""
     monkeypatch.setattr(batches, "_COLLECT_EVERY_SECONDS", -1.0)
+    Collecting.collected = []
+    return Collecting.collected
+
+
+def test_a_quiet_partition_does_not_keep_the_tombstones_of_others(
+    spark: SparkSession, tmp_path: Path, collected: list[tuple[bool, int]]
+) -> None:
     shop, quiet, busy = Shop(), table("quiet", V), table("busy", V)
     told = [
         [*shop.create(quiet, id=1, v=1), *shop.create(busy, id=1, v=1)],
@@ -170,6 +186,49 @@ def test_a_quiet_partition_does_not_keep_the_tombstones_of_others(
     mirroring = Mirroring(tmp_path, {"tombstones": {"retention": "0s"}}).deliver(told)
     run(mirroring.pipeline, once=True, spark=spark, make_applier=Collecting)
     assert collected == [(False, 0), (False, 0), (False, 1), (True, 0)]
+
+
+def test_a_source_with_lower_positions_does_not_keep_the_tombstones_of_others(
+    spark: SparkSession, tmp_path: Path, collected: list[tuple[bool, int]]
+) -> None:
+    """Its positions never pass those of the other one, whose tombstones wait for the other one alone."""
+    large, small = Shop(lsn=1_000_000), Shop(seconds=1000)
+    busy, other = table("busy", V), replace(table("other", V), prefix="other")
+    told = [
+        [*large.create(busy, id=1, v=1), *small.create(other, id=1, v=1), *small.delete(other, id=1, v=1)],
+        large.delete(busy, id=1, v=1),
+        large.create(busy, id=2, v=2),
+    ]
+    mirroring = Mirroring(tmp_path, {"tombstones": {"retention": "0s"}}).deliver(told)
+    run(mirroring.pipeline, once=True, spark=spark, make_applier=Collecting)
+    assert collected[:3] == [(False, 0), (False, 0), (False, 1)]
+    assert collected[3:] == [(True, 1)], "its own is not passed yet, but nothing else is there"
+
+
+def test_without_positions_an_idle_driver_collects_tombstones(
+    spark: SparkSession, tmp_path: Path, collected: list[tuple[bool, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the source had when it was last asked is applied, so whatever comes is late."""
+    monkeypatch.setattr(between_batches, "_EVERY_SECONDS", 0.2)
+    for name, seconds in (("at_most_every", 0.3), ("at_least_every", 0.3)):
+        monkeypatch.setitem(Reporter.__init__.__kwdefaults__, name, seconds)
+    shop, items = Shop(), table("items", V)
+    told = [[*shop.create(items, id=1, v=1), *shop.delete(items, id=1, v=1)], shop.create(items, id=2, v=1)]
+    settings = {
+        "tombstones": {"retention": "1s"},
+        "ordering": {"by": "timestamp"},
+        "trigger": {"interval": "1s"},
+    }
+    mirroring = Mirroring(tmp_path, settings).deliver(told)
+    end = time.monotonic() + 300
+
+    def stopping() -> bool:
+        return (True, 1) in collected or time.monotonic() > end
+
+    run(mirroring.pipeline, spark=spark, make_applier=Collecting, stopping=stopping)
+    assert (True, 1) in collected
+    assert not any(number for known, number in collected if not known)
+    assert found(spark, mirroring, "items") == [(2, 1)]
 
 
 @pytest.mark.parametrize("retention", ["0s", "7d"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Flaky:
             raise OSError("No space left on device")
         return BatchResult(batch.batch_id)
 
-    def collect_tombstones(self, *, caught_up: bool) -> int:
+    def collect_tombstones(self, *, had_all_at: datetime | None) -> int:
         return 0
 
     def forget(self) -> None:

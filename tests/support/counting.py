@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ class Counter:
         }
         return BatchResult(batch.batch_id, Counts(records=1, no_row_change=1), results)
 
-    def collect_tombstones(self, *, caught_up: bool) -> int:
-        self.collected.append(caught_up)
+    def collect_tombstones(self, *, had_all_at: datetime | None) -> int:
+        self.collected.append(had_all_at is not None)
         return 0
 
 

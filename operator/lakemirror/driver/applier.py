@@ -204,18 +204,25 @@ class TableApplier:
         if table is not None and self._writers.merged and table.mirror.exists:
             table.mirror.applied("")
 
-    def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
-        """Delete tombstones recorded before a time and below a sequence (None: any), and return how many."""
+    def has_tombstones(self, before: datetime) -> bool:
+        """Return whether tombstones were recorded before a time that this table may collect."""
         table = self._table
         try:
             properties = table.properties if table is not None else {}
         except Refused:
-            return 0
+            return False
         if table is None or properties.get(MODE_PROPERTY) not in ("scd1", "scd2"):
-            return 0
+            return False
         if properties.get(SOURCE_PROPERTY) != table.source:
+            return False
+        oldest = table.tombstones.summary.oldest
+        return oldest is not None and oldest < before
+
+    def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
+        """Delete tombstones recorded before a time and below a sequence (None: any), and return how many."""
+        if self._table is None or not self.has_tombstones(before):
             return 0
-        return table.tombstones.collect(before, below)
+        return self._table.tombstones.collect(before, below)
 
 
 def hold(name: TableName, held: Held, events: DataFrame, seen: TableOverview) -> Decision:

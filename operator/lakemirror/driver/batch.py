@@ -24,10 +24,10 @@ from pyspark.sql import functions as F
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
-from lakemirror.driver.applier import described, is_of
+from lakemirror.driver.applier import TableApplier, described, is_of
 from lakemirror.driver.checkpoint import identity, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
-from lakemirror.driver.consistent.reach import BEGIN, Part, reach
+from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
 from lakemirror.driver.decision import Decision
 from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
 from lakemirror.driver.isolation import PipelineTables
@@ -108,6 +108,8 @@ class BatchApplier:
         self._again = query_id.startswith("replay-")
         remembered = history.positions(None if self._again else query_id)
         self._memory = epochs.with_epochs(remembered, self._spec.order)
+        self._logs = dict(history.logs)
+        """The logs that the changes of each table came from. None if some came from elsewhere."""
         self._every = 1
         self._first = True
         self._began = 0.0
@@ -218,6 +220,8 @@ class BatchApplier:
         """
         events, seen = with_readable_schemas(events, seen)
         self._schemas.update(seen.documents)
+        for name, table in seen.tables.items():
+            self._logs[str(name)] = _both(self._logs.get(str(name), frozenset()), logs_of(table.parts))
         names = sorted(seen.tables, key=str)  # sorted: if two tables share a target, the first one gets it
         left_out = [str(name) for name in names if self._tables[name].left_out]
         no_matter = [str(name) for name in seen.apart if self._tables.leaves_out(name)]
@@ -403,23 +407,42 @@ class BatchApplier:
         self._tables.forget()
         self._first = True
 
-    def collect_tombstones(self, *, caught_up: bool) -> int:
+    def collect_tombstones(self, *, had_all_at: datetime | None) -> int:
         """Delete tombstones that no event can need any more, and return how many.
 
-        To be called between batches. A tombstone must be older than the retention and lie below the committed
-        position of every partition that is not quiet (unless the source has nothing left). Its table must
-        have no open quarantined records.
+        To be called between batches. A tombstone must be older than the retention, and its table must have no
+        open quarantined records. In addition, one of two things must hold:
+
+        - The tombstone lies below the committed position of every partition of its table's logs, except for
+          quiet ones. All changes of the table must have come from known logs.
+        - It was older than the retention when the source had nothing that is not applied by now, at
+          ``had_all_at`` (None if no such moment is known). Whatever the source got later is later than the
+          retention promises to wait for.
         """
         now = datetime.now(UTC)
         retention = timedelta(seconds=duration_seconds(self._spec.tombstones.retention))
-        before = now - retention
-        below = None if caught_up else positions.committed_by_all(self._memory, now, retention)
+        due = [table for table in self._tables if table.has_tombstones(now - retention)]
+        if not due:
+            return 0
         waiting = quarantine.open_sources(self._session, self._checkpoint)
         return sum(
-            table.collect_tombstones(before, below)
-            for table in self._tables
+            self._collect(table, now, retention, had_all_at)
+            for table in due
             if str(table.name) not in waiting
         )
+
+    def _collect(
+        self, table: TableApplier, now: datetime, retention: timedelta, had_all_at: datetime | None
+    ) -> int:
+        known = positions.of_logs(self._memory, self._logs.get(str(table.name)) or ())
+        passed = positions.committed_by_all(known, now, retention)
+        collected = 0 if had_all_at is None else table.collect_tombstones(had_all_at - retention, None)
+        return collected + table.collect_tombstones(now - retention, passed)
+
+
+def _both(some: frozenset[str] | None, others: frozenset[str] | None) -> frozenset[str] | None:
+    """Return the logs of both, or None if those of one of them are unknown."""
+    return None if some is None or others is None else some | others
 
 
 def _app_id(pipeline: CdcPipeline, query_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakemirror.driver.consistent.complete import Mark, Top, Watch
-from lakemirror.driver.consistent.reach import BEGIN, END, Part, Reach, after, reach
+from lakemirror.driver.consistent.reach import BEGIN, END, Part, Reach, after, logs_of, reach
 
 
 def test_a_position_settles_when_nothing_is_left_to_read_long_enough_after_it() -> None:
@@ -47,3 +47,11 @@ def test_changes_without_a_position_are_anywhere_unless_it_was_given() -> None:
 def test_changes_that_follow_a_snapshot_lie_after_it() -> None:
     part = Part("s", "db", ("90", "95"), beside=("aa", "aa"))
     assert reach([part], lambda stream: None, snapshot="aa") == Reach("90", after("aa"), "db")
+
+
+def test_the_logs_of_a_table_are_those_of_its_changes() -> None:
+    one, other = Part("a", "one", ("10", "20")), Part("b", "other", ("10", "20"))
+    read = Part(None, None, beside=("05", "05"))
+    assert logs_of([one, other, read]) == {"one", "other"}
+    assert logs_of([read]) == frozenset()
+    assert logs_of([one, Part(None, None, beside=("05", "07"), strays=True)]) is None

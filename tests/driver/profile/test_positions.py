@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from lakemirror.driver.profile.positions import At, Place, Stream, Stretch, committed_by_all
+from lakemirror.driver.profile.positions import At, Place, Stream, Stretch, committed_by_all, of_logs
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WEEK = timedelta(days=7)
@@ -43,3 +43,23 @@ def test_what_is_undecided_or_without_a_time_is_waited_for() -> None:
     assert below(place("30", 0), place("20", 90, tail=tail)) == "20"
     assert below(place("30", 0), place("20", None)) == "20"
     assert below(place("30", None)) == "30"
+
+
+def test_only_the_logs_of_a_table_matter_to_it() -> None:
+    """Positions of other logs may be lower for good, and other sources have other clocks."""
+    memory = {
+        Stream("a", 0, "large"): place("30", 30),
+        Stream("a", 1, "large"): place("20", 33),
+        Stream("b", 0, "small"): place("02", 0),
+        Stream("b", 1, "small"): place("03", 0),
+    }
+
+    def bound(*logs: str) -> str:
+        return committed_by_all(of_logs(memory, logs), NOW, WEEK).hex()
+
+    assert bound("large") == "20"
+    assert bound("small") == "02"
+    assert bound("large", "small") == "02", "either may still bring something"
+    assert bound("gone") == bound() == "", "nothing is known"
+    memory[Stream("c", 0, "former")] = place("01", 90)
+    assert bound("former", "small") == "02", "a log that is quiet is not waited for"

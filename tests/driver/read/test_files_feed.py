@@ -20,7 +20,7 @@ from lakemirror.api.source import FilesSource
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import BatchMismatch
-from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.read.base import RAW, Batch, Lag
 from lakemirror.driver.read.files import ledger, waiting
 from lakemirror.driver.read.files.feed import FilesFeed
 from lakemirror.driver.read.files.listing import InputMissing, alternatives
@@ -436,6 +436,27 @@ def test_running_on_it_takes_files_as_they_come(setup: Setup) -> None:
         write(setup.input / "0.jsonl", record(1))
         until(lambda: len(setup.taken.batches) == 2)
     assert setup.taken.offsets == [[0], [1]]
+
+
+def test_what_is_there_is_known_as_of_the_last_look(setup: Setup) -> None:
+    """A file that has come since then may be old."""
+    write(setup.input / "a.jsonl", record(0))
+    feed, lags = setup.feed(), list[Lag]()
+
+    def apply(frame: DataFrame, batch: Batch) -> None:
+        lags.append(feed.lag())
+        setup.taken(frame, batch)
+
+    with beside(lambda stop: feed.run(apply, once=False, stopping=stop.is_set)):
+        until(lambda: feed.lag().had_all_at is not None)
+        came = time.monotonic()
+        write(setup.input / "b.jsonl", record(1))
+        until(lambda: len(setup.taken.batches) == 2)
+        until(lambda: (feed.lag().had_all_at or 0) > came)
+    assert lags[0].had_all_at is None
+    assert lags[1].had_all_at is not None
+    assert lags[1].had_all_at < came + 0.1  # the look may have found no file yet that was being written
+    assert setup.once().lag().had_all_at is None
 
 
 def test_many_batches_are_compacted(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api.report import COUNTERS, Counts
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import HadoopStorage, LocalStorage
+from lakemirror.driver.consistent.reach import BEGIN, END, Reach
 from lakemirror.driver.errors import CheckpointInUse
 from lakemirror.driver.profile.positions import At, Memory, Place, Stream
 from lakemirror.driver.read.base import Batch, Lag
@@ -84,6 +85,7 @@ def test_an_audit_of_an_earlier_version_is_read_and_continued(spark: SparkSessio
             WriteBehind(spark, str(tmp_path)).flush()
         history = audit.history(spark, str(tmp_path))
         table = history.tables["s.a"]
+        assert history.logs == {"s.a": None}, "it did not say then"
         assert (table.counts.inserted, table.counts.applied, history.whole.records) == (4, 2, 7)
         assert [each.seen.isoformat() for each in table.drift] == ["2026-03-01T12:00:00+00:00"]
         rows = audit.read(spark, str(tmp_path))
@@ -99,6 +101,30 @@ def keep(spark: SparkSession, folder: Path, *batches: int, query: str = "q", rec
         table = TableResult("s.a", "/lake/a", batch_id, Counts(records=records, applied=records))
         result = BatchResult(batch_id, tables={"s.a": table})
         audit.keep(spark, str(folder), Batch(query, batch_id, {}), result, {})
+
+
+def test_the_logs_of_tables_are_remembered(spark: SparkSession, tmp_path: Path) -> None:
+    reaches = {
+        "s.one": [Reach("10", "20", "db"), None, Reach("20", "30", "db")],
+        "s.moved": [Reach("10", "20", "db"), Reach("01", "02", "other")],
+        "s.mixed": [Reach("10", "20", "db"), Reach(BEGIN, END)],
+        "s.loaded": [Reach("10", "10")],
+        "s.again": [None],
+    }
+    for number in range(3):
+        tables = {
+            source: TableResult(source, counts=Counts(records=1, applied=1), reach=each[number])
+            for source, each in reaches.items()
+            if number < len(each)
+        }
+        audit.keep(spark, str(tmp_path), Batch("q", number, {}), BatchResult(number, tables=tables), {})
+    assert audit.history(spark, str(tmp_path)).logs == {
+        "s.one": {"db"},
+        "s.moved": {"db", "other"},
+        "s.mixed": None,
+        "s.loaded": set(),
+        "s.again": set(),
+    }
 
 
 def files(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from lakemirror.driver.runtime.turns import Turns
 from lakemirror.driver.tables.jdbc_database import DatabaseUnreachable
 
 BATCH = Batch("query", 0, {})
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 class Failing:
@@ -26,20 +28,26 @@ class Failing:
 
     def __init__(self, error: Exception) -> None:
         self.error, self.applied, self.tried = error, 0, 0
+        self.given: list[datetime | None] = []
 
     def apply(self, raw: Any, batch: Batch) -> BatchResult:
         self.applied += 1
         return BatchResult(batch.batch_id, Counts(), {})
 
-    def collect_tombstones(self, *, caught_up: bool) -> int:
+    def collect_tombstones(self, *, had_all_at: datetime | None) -> int:
         self.tried += 1
+        self.given.append(had_all_at)
         raise self.error
 
     def forget(self) -> None:
         pass
 
 
-def make(applier: Failing) -> tuple[Batches, Announcer]:
+def make(applier: Failing, taken: Exception | None = None) -> tuple[Batches, Announcer]:
+    def check() -> None:
+        if taken is not None:
+            raise taken
+
     announcer = Announcer("shop", None)
     running = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
     run: Any = SimpleNamespace(
@@ -48,7 +56,7 @@ def make(applier: Failing) -> tuple[Batches, Announcer]:
         session=SimpleNamespace(sparkContext=SimpleNamespace(_jsc=running)),
         threads=SimpleNamespace(stopping=lambda: False),
     )
-    owner: Any = SimpleNamespace(check=lambda: None)
+    owner: Any = SimpleNamespace(check=check)
     held: Any = SimpleNamespace(batch_done=lambda result: None)
     return Batches(run, Turns(owner, applier), Retries(run), held, ()), announcer
 
@@ -65,7 +73,7 @@ def test_tombstones_that_cannot_be_collected_do_not_fail_a_batch_that_is_applied
     assert (applier.applied, applier.tried, announcer.progress.batches) == (1, 1, 1)
     [warning] = announcer.progress.warnings
     assert warning.startswith("tombstones could not be collected, which is tried again later: ")
-    batches.collect_tombstones(caught_up=True)  # as at the end of a run
+    batches.collect_tombstones(had_all_at=NOW)  # as at the end of a run
     assert applier.tried == 2
 
 
@@ -73,4 +81,41 @@ def test_a_checkpoint_of_another_driver_ends_the_run_while_tombstones_are_collec
     batches, announcer = make(Failing(CheckpointInUse("another driver")))
     announcer.progress.batches = 1
     with pytest.raises(CheckpointInUse):
-        batches.collect_tombstones(caught_up=False)
+        batches.collect_tombstones(had_all_at=None)
+
+
+def test_an_idle_driver_collects_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before a first batch, not more often, and only if it is known what it has read of the source."""
+    applier = Failing(OSError("no such file"))
+    batches, announcer = make(applier)
+    announcer.progress.had_all_at = NOW
+    batches.collect_while_idle()
+    assert applier.given == []
+    monkeypatch.setattr(module, "_COLLECT_EVERY_SECONDS", -1.0)
+    batches.collect_while_idle()
+    assert applier.given == [], "its tables are not known yet"
+    announcer.progress.batches = 1
+    announcer.progress.had_all_at = None
+    batches.collect_while_idle()
+    assert applier.given == []
+    announcer.progress.had_all_at = NOW
+    batches.collect_while_idle()
+    monkeypatch.setattr(module, "_COLLECT_EVERY_SECONDS", 600.0)
+    batches.collect_while_idle()
+    assert applier.given == [NOW]
+    with batches.turns.shared_with(Failing(OSError())):
+        monkeypatch.setattr(module, "_COLLECT_EVERY_SECONDS", -1.0)
+        batches.collect_while_idle()
+    assert applier.given == [NOW], "old events are being read again"
+
+
+def test_an_idle_driver_leaves_the_tombstones_to_the_one_that_has_taken_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    applier = Failing(OSError("no such file"))
+    batches, announcer = make(applier, taken=CheckpointInUse("another driver"))
+    announcer.progress.batches, announcer.progress.had_all_at = 1, NOW
+    monkeypatch.setattr(module, "_COLLECT_EVERY_SECONDS", -1.0)
+    with pytest.raises(CheckpointInUse):
+        batches.collect_while_idle()
+    assert applier.given == []

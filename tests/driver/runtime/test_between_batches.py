@@ -63,7 +63,7 @@ def test_records_that_a_request_kept_aside_are_counted(which: str) -> None:
     assert counted == ["again"]
 
 
-@pytest.mark.parametrize("which", ["held", "more", "repairs", "reloads"])
+@pytest.mark.parametrize("which", ["held", "more", "repairs", "reloads", "collect"])
 def test_a_checkpoint_that_is_taken_ends_the_run(which: str) -> None:
     warnings: list[str] = []
     with pytest.raises(CheckpointInUse):

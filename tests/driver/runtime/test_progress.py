@@ -215,3 +215,16 @@ def test_the_file_holds_the_newest_report(tmp_path: Path) -> None:
     last = progress.report("Completed", Lag(0, True))
     sink.publish(last)
     assert json.loads((tmp_path / "progress.json").read_text()) == last.document()
+
+
+def test_since_when_the_source_is_applied_is_remembered() -> None:
+    progress, asked = Progress("shop"), datetime(2026, 3, 1, tzinfo=UTC)
+    progress.report("Running", Lag(3, False), observed=asked)
+    assert progress.had_all_at is None
+    progress.report("Running", Lag(0, True), observed=asked)
+    assert progress.had_all_at == asked
+    progress.report("Running", Lag(3, False))
+    assert progress.had_all_at == asked
+    progress.report("Running", Lag(3, False, time.monotonic() - 60))
+    assert progress.had_all_at is not None
+    assert 60 <= (datetime.now(UTC) - progress.had_all_at).total_seconds() < 120

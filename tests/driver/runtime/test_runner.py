@@ -143,7 +143,7 @@ class Slow:
         print("applying", batch.batch_id, flush=True)
         time.sleep(float(sys.argv[2]))
         return BatchResult(batch.batch_id, Counts(records=raw.count()))
-    def collect_tombstones(self, *, caught_up): return 0
+    def collect_tombstones(self, *, had_all_at): return 0
 
 summary = run(CdcPipeline.load(sys.argv[1]), make_applier=Slow)
 print(summary.status, summary.batches, flush=True)

@@ -48,6 +48,17 @@ class Part:
     strays: bool = False
 
 
+def logs_of(parts: Iterable[Part]) -> frozenset[str] | None:
+    """Return the logs that the changes of a table come from, or None if some come from no log.
+
+    Rows that were read from the table, and whatever Lakemirror sent itself, name no log.
+    """
+    parts = list(parts)
+    if any(part.strays for part in parts):
+        return None
+    return frozenset(part.log for part in parts if part.log is not None)
+
+
 def reach(
     parts: Iterable[Part],
     reached: Callable[[object], str | None],

@@ -6,7 +6,7 @@ Only values, and their JSON form.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -124,6 +124,11 @@ def newest(memories: Iterable[Memory]) -> dict[Stream, Place]:
             if stream not in merged or merged[stream].top < place.top:
                 merged[stream] = place
     return merged
+
+
+def of_logs(memory: Memory, logs: Container[str]) -> Memory:
+    """Return what is remembered about the streams of these logs. Positions of others cannot be compared."""
+    return {stream: place for stream, place in memory.items() if stream.name in logs}
 
 
 def committed_by_all(memory: Memory, now: datetime, retention: timedelta) -> bytes:

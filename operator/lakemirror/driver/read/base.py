@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame
@@ -110,6 +111,12 @@ class Lag:
     records: int | None
     caught_up: bool
     had_all_at: float | None = field(default=None, compare=False)
+
+    def had_all(self, asked: datetime) -> datetime | None:
+        """Return ``had_all_at`` as a time, or when the lag was ``asked`` for, if nothing was left then."""
+        if self.had_all_at is None:
+            return asked if self.caught_up else None
+        return datetime.now(UTC) - timedelta(seconds=time.monotonic() - self.had_all_at)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -131,6 +132,7 @@ class ChangeFeed:
         self._declared, self._interval = key, interval_seconds
         self._watch = watch or SourceWatch()
         self._caught_up = False
+        self._had_all_at: float | None = None
         self._schema: str | None = None
         """The schema that all remaining versions, up to the newest one, were known to have."""
         self.name = name_of(source)
@@ -150,10 +152,12 @@ class ChangeFeed:
                 return
             self._apply(apply, number, versions)
         while not stopping():
-            newest = self._latest()
+            looked, newest = time.monotonic(), self._latest()
             goal = goal if goal is not None else newest.version
             following, found = self._next(newest, min(goal, newest.version) if once else newest.version)
             self._caught_up = found is None
+            if self._caught_up and not once:  # a run with ``once`` has a goal
+                self._had_all_at = looked
             if found is not None:
                 self._record(following, found)
                 self._apply(apply, following, found)
@@ -163,7 +167,7 @@ class ChangeFeed:
                 pause(self._interval, stopping)
 
     def lag(self) -> Lag:
-        return Lag(0 if self._caught_up else None, self._caught_up)
+        return Lag(0 if self._caught_up else None, self._caught_up, self._had_all_at)
 
     def from_its_beginning(self) -> Source:
         """Return the source as a new checkpoint would read it."""

@@ -58,6 +58,8 @@ class AuditHistory:
     """A version of the audit table that contains no more than this history."""
     written: Mapping[str, datetime] = field(default_factory=dict)
     """When the mirror of each source table was last written."""
+    logs: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+    """The logs that each source table's changes came from. None if some came from none or from several."""
 
     def positions(self, query_id: str | None = None) -> dict[Stream, Place]:
         """Return what a query remembers of the source's positions, or without ``query_id``, what all do."""
@@ -192,6 +194,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
     when = F.struct("committed_at", "batch_id")
     # Groups a table's rows over all queries, and the rows of whole batches by query.
     query = F.when(F.col("source").isNull(), F.col("query_id")).alias("query_id")
+    first, last = (_column(rows, name) for name in ("first_seq", "last_seq"))
     found = rows.groupBy("source", query).agg(
         *[F.sum(_column(rows, name)).alias(name) for name in COUNTERS],
         *[
@@ -202,6 +205,8 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         F.max("last_event_time").alias("last_event_time"),
         F.max("batch_id").alias("last_batch"),
         F.min(_column(rows, "gap")).alias("gap"),
+        F.collect_set(_column(rows, "log").cast("string")).alias("logs"),
+        F.max(first.isNull() | ((first == BEGIN) & (last == END))).alias("elsewhere"),
         F.collect_list(F.when(F.col("drift").isNotNull(), F.struct("drift", "committed_at"))).alias("drift"),
         F.max_by("positions", F.when(F.col("positions").isNotNull(), F.col("batch_id"))).alias("positions"),
         F.count(_column(rows, "violations_by")).alias("violations"),
@@ -219,6 +224,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         any(row["gap"] is not None for row in queries),
         before,
         {row["source"]: at for row in tables if (at := aware(row["written"])) is not None},
+        {row["source"]: None if row["elsewhere"] else frozenset(row["logs"]) for row in tables},
     )
 
 

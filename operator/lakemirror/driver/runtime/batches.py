@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from datetime import datetime
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -63,14 +64,31 @@ class Batches:
             self._held.batch_done(result)
             announcer.tell(BatchDone(result, seconds))
             announcer.news()
-            if time.monotonic() - self._collected > _COLLECT_EVERY_SECONDS:
-                self.collect_tombstones(caught_up=False)
+            if self._due():
+                self.collect_tombstones(had_all_at=announcer.progress.had_all_at)
 
-    def collect_tombstones(self, *, caught_up: bool) -> None:
+    def collect_while_idle(self) -> None:
+        """Collect tombstones between batches, if this is due and no batch has come to do it.
+
+        To be called now and then. Nothing is done before it is known that everything that the source had at
+        some moment is applied, because the last batch has collected whatever could be collected without that.
+        """
+        had_all_at = self._run.announcer.progress.had_all_at
+        if had_all_at is None or not self._due():
+            return
+        with self.turns.pause():
+            if self._due():
+                self.collect_tombstones(had_all_at=had_all_at)
+
+    def _due(self) -> bool:
+        return time.monotonic() - self._collected > _COLLECT_EVERY_SECONDS
+
+    def collect_tombstones(self, *, had_all_at: datetime | None) -> None:
         """Delete tombstones that no event can need any more.
 
-        ``caught_up`` says that the source has no more events. A failure is only reported: the batches before
-        it are applied and counted, and tombstones do no harm until they are collected later.
+        Everything that the source had at ``had_all_at`` is applied (None: this is not known of any moment). A
+        failure is only reported: the batches before it are applied and counted, and tombstones do no harm
+        until they are collected later.
         """
         self._collected = time.monotonic()
         announcer = self._run.announcer
@@ -78,7 +96,7 @@ class Batches:
         if not announcer.progress.batches or not self.turns.alone:
             return
         try:
-            self.turns.first.collect_tombstones(caught_up=caught_up)
+            self.turns.first.collect_tombstones(had_all_at=had_all_at)
         except Exception as error:
             if not isinstance(error, NotAnswered) and stops_pipeline(error, self._run.session):
                 raise

@@ -18,8 +18,8 @@ _LONGEST_DELAY_SECONDS = 300.0
 class BetweenBatches:
     """Serves requests for replays, repairs and reloads, retries held records, and then does ``more``.
 
-    ``warn`` receives a message if one of these fails as a whole. If another driver has taken the checkpoint,
-    they raise CheckpointInUse, which ends the run.
+    ``collect`` collects tombstones. ``warn`` receives a message if one of these fails as a whole. If another
+    driver has taken the checkpoint, they raise CheckpointInUse, which ends the run.
     """
 
     def __init__(
@@ -30,9 +30,10 @@ class BetweenBatches:
         more: Callable[[], object] = lambda: None,
         repairs: Callable[[], object] = lambda: None,
         reloads: Callable[[], object] = lambda: None,
+        collect: Callable[[], object] = lambda: None,
     ) -> None:
         self._requests, self._held, self._warn, self._more = requests, held, warn, more
-        self._repairs, self._reloads = repairs, reloads
+        self._repairs, self._reloads, self._collect = repairs, reloads, collect
         self._delays: Backoff[str] = Backoff(_EVERY_SECONDS, _LONGEST_DELAY_SECONDS)
 
     def serve_until(self, over: threading.Event) -> None:
@@ -47,6 +48,7 @@ class BetweenBatches:
         self._attempt("requests for a repair", lambda: self._recounting(self._repairs))
         self._attempt("requests for a reload", lambda: self._recounting(self._reloads))
         self._attempt("held records", partial(self._held.serve, last=last))
+        self._attempt("tombstones", self._collect)
         self._attempt("maintenance", self._more)
 
     def _recounting(self, serve: Callable[[], object]) -> None:

@@ -89,6 +89,8 @@ class Progress:
         self.tables: dict[str, TableResult] = {}
         self.batches = 0
         self.counts = Counts()
+        self.had_all_at: datetime | None = None
+        """The latest moment for which it is known that everything that the source had then is applied."""
         self._whole = Counts()
         self._all: dict[str, TableResult] = {}
         self._complete = Completeness(settle)
@@ -209,6 +211,7 @@ class Progress:
         were not counted.
         """
         with self._lock:
+            self.had_all_at = lag.had_all(observed or _now()) or self.had_all_at
             had_all_at = lag.had_all_at
             if had_all_at is None and lag.caught_up:
                 ago = 0.0 if observed is None else (_now() - observed).total_seconds()

@@ -165,7 +165,8 @@ def _mirror(
             # A run with ``once`` does what is due at its end.
             more = (lambda: False) if run.once else maintenance.serve
             reloads = reloader.requests(announcer.warn)
-            between = BetweenBatches(requests, held, announcer.warn, more, repairs.serve, reloads.serve)
+            idle = (lambda: None) if run.once else batches.collect_while_idle
+            between = BetweenBatches(requests, held, announcer.warn, more, repairs.serve, reloads.serve, idle)
             ended = threading.Event()
             again = _again(run, wanted, feed, batches, retries, ended.is_set)
             verifications = _verifications(run, feed)
@@ -177,8 +178,8 @@ def _mirror(
                 between.serve(last=True)
                 maintenance.serve_all(run.threads.stopping)
                 verifications.serve_once(run.threads.stopping)
-        lag = announcer.lag(feed)
-        batches.collect_tombstones(caught_up=lag.caught_up)
+        asked, lag = datetime.now(UTC), announcer.lag(feed)
+        batches.collect_tombstones(had_all_at=lag.had_all(asked))
     except BaseException as error:
         announcer.fail(error)
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Protocol
 
 from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ class Applier(Protocol):
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult: ...
 
-    def collect_tombstones(self, *, caught_up: bool) -> int: ...
+    def collect_tombstones(self, *, had_all_at: datetime | None) -> int: ...
 
     def forget(self) -> None: ...
 

@@ -84,6 +84,7 @@ class FilesFeed:
         self._looked_at: dict[str, tuple[int, int]] = {}
         self._waiting = Waiting(self._reader.why_not, warn)
         self._caught_up = False
+        self._had_all_at: float | None = None
         self.changed = 0
         self.skipped = 0
         self.query_id = identity.query_id(storage, "files", started=self._ledger.next_id > 0)
@@ -95,7 +96,7 @@ class FilesFeed:
         once: bool,
         stopping: Callable[[], bool],
     ) -> None:
-        listing = self._list(once=once)
+        looked, listing = time.monotonic(), self._list(once=once)
         self._ledger = self._load()
         self._waiting.once = once
         for batch_id, files in self._ledger.pending():
@@ -108,6 +109,8 @@ class FilesFeed:
         while not stopping():
             files = self._record_next(listing)
             self._caught_up = not files and self._waiting.all_told
+            if self._caught_up and not once:  # a run with ``once`` looks only once
+                self._had_all_at = looked
             if files:
                 self._apply(apply, self._ledger.next_id - 1, files)
             elif once and self._caught_up:
@@ -116,7 +119,7 @@ class FilesFeed:
             else:
                 pause(LOOK_SECONDS if once else self._interval, stopping)
             if not once:
-                listing = self._list(once=once)
+                looked, listing = time.monotonic(), self._list(once=once)
             elif not files:
                 listing = [entry for entry in self._list(once=once) if entry.name in self._waiting]
 
@@ -146,7 +149,7 @@ class FilesFeed:
         return self._source.order == "time"
 
     def lag(self) -> Lag:
-        return Lag(0 if self._caught_up else None, self._caught_up)
+        return Lag(0 if self._caught_up else None, self._caught_up, self._had_all_at)
 
     def from_its_beginning(self) -> Source:
         """Return the source as a new checkpoint would read it."""
