@@ -30,7 +30,7 @@ def failing(error: Exception) -> Work:
 def between(warnings: list[str], held: Work = lambda: None, **more: Work) -> BetweenBatches:
     requests = SimpleNamespace(serve=lambda: [])
     return BetweenBatches(
-        cast(Any, requests), cast(Any, SimpleNamespace(serve=held)), warnings.append, **more
+        cast(Any, requests), cast(Any, SimpleNamespace(serve=lambda **_: held())), warnings.append, **more
     )
 
 
@@ -56,7 +56,7 @@ def test_work_that_fails_is_told_and_stops_no_other() -> None:
 def test_records_that_a_request_kept_aside_are_counted(which: str) -> None:
     """Held records are retried only if someone looks for them."""
     counted: list[str] = []
-    held = SimpleNamespace(serve=lambda: None, recount=lambda: counted.append("again"))
+    held = SimpleNamespace(serve=lambda **_: None, recount=lambda: counted.append("again"))
     requests = SimpleNamespace(serve=lambda: [])
     outcomes: dict[str, Work] = {which: lambda: [ReplayOutcome("1")]}
     BetweenBatches(cast(Any, requests), cast(Any, held), list[str]().append, **outcomes).serve()
