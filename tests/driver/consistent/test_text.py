@@ -23,12 +23,6 @@ def test_each_form_is_read() -> None:
     assert text.parse(SNAPSHOT_AT.upper(), epoch=3) == SNAPSHOT_AT
 
 
-def test_only_a_sequence_has_an_epoch() -> None:
-    assert text.has_epoch(f" {SNAPSHOT_AT} ")
-    assert not text.has_epoch("16/B374D848")
-    assert not text.has_epoch("24023128:24023184")
-
-
 @pytest.mark.parametrize("wrong", ["", "now", "12", "16/", "binlog.000003", "2026-03-01", "0" * 51])
 def test_what_is_no_position_is_refused(wrong: str) -> None:
     with pytest.raises(PositionUnclear, match="is not a position: write an LSN"):

@@ -28,7 +28,7 @@ from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.jdbc import Database
 from lakemirror.driver.verify.snapshot import Snapshots
 from lakemirror.driver.verify.sources import Compared, Described
-from tests.support.mirroring import Mirroring, at
+from tests.support.mirroring import Mirroring
 from tests.support.records import Column, Message, PostgresPosition, Record, Table
 
 COLUMNS = (Column("id", "int32"), Column("v", "int32"))
@@ -140,9 +140,11 @@ class Exported(Database):
 class Failed:
     """A pipeline whose source failed over, and what its database has: rows that the stream has lost."""
 
-    def __init__(self, spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
+    ) -> None:
         self.spark, self.folder, self.stream = spark, folder, Stream()
-        self.mirroring = self.of()
+        self.mirroring = self.of(**settings)
         for module in (verifier, reloading, loading):
             monkeypatch.setattr(module, "open_source", self._opened)
         monkeypatch.setattr(loading, "source_of", lambda *_: WANTED)
@@ -164,8 +166,10 @@ class Failed:
         frame.coalesce(1).write.mode("overwrite").parquet(f"{self.folder}/database/{of.name}")
 
     def rows(self, of: Table) -> dict[int, int]:
-        rows = at(self.spark, self.mirroring.path(of.db, of.schema, of.name)).collect()
-        return {row["id"]: row["v"] for row in rows}
+        path = self.mirroring.path(of.db, of.schema, of.name)
+        rows = self.spark.read.format("delta").load(path)
+        rows = rows.where("__is_current" if "__is_current" in rows.columns else "__op <> 'd'")
+        return {row["id"]: row["v"] for row in rows.collect()}
 
 
 def repaired(failed: Failed, tables: Sequence[str]) -> None:
@@ -200,15 +204,31 @@ def loaded(failed: Failed, tables: Sequence[str]) -> None:
     run(failed.of(tables=asked, verify=verified).pipeline, once=True, spark=failed.spark)
 
 
-@pytest.mark.parametrize("how", [repaired, reloaded, exported, loaded])
+Way = Callable[[Failed, Sequence[str]], None]
+VERSIONS: dict[str, Any] = {"defaults": {"mode": "scd2"}}
+SOFT: dict[str, Any] = {"defaults": {"delete": {"type": "soft", "column": "deleted_at"}}}
+
+
+@pytest.mark.parametrize(
+    ("how", "settings"),
+    [
+        *((how, {}) for how in (repaired, reloaded, exported, loaded)),
+        *(
+            pytest.param(how, settings, marks=pytest.mark.long)
+            for how in (repaired, reloaded, exported)
+            for settings in (VERSIONS, SOFT)
+        ),
+    ],
+)
 def test_rows_that_were_written_beside_the_stream_show_each_later_change(
-    how: Callable[[Failed, Sequence[str]], None],
+    how: Way,
+    settings: dict[str, Any],
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In tables that are in the epoch, in part or not at all; and they replace what the mirror had."""
-    failed, now = Failed(spark, tmp_path, monkeypatch), {1: 3, 2: 3, 3: 3}
+    failed, now = Failed(spark, tmp_path, monkeypatch, **settings), {1: 3, 2: 3, 3: 3}
     has = {
         WHOLE: now,
         QUIET: {1: 3, 3: 3},
@@ -261,4 +281,5 @@ def test_a_position_counts_only_in_tables_of_which_it_is_known_what_lies_before_
     assert shown(asked(LATER + 1, WHOLE, QUIET)) == [{1: 3}, {1: 3, 2: 1}]
     # A sequence says which epoch is meant, and another connector's log has no other epoch.
     assert shown(asked(LATER - 1, QUIET, epoch=0)) == [{1: 2, 2: 1}]
+    assert not asked(LATER - 1, QUIET, epoch=1).found
     assert shown(asked(LATER - 1, APART, log="elsewhere")) == [{1: 2}]

@@ -19,10 +19,10 @@ def epoch_of(position: str) -> int:
 
 
 def position_in(source: str, position: str, epoch: int, commits: Sequence[Commit]) -> str:
-    """Return the place of a position of the log's newest epoch among the changes of a table.
+    """Return the place of a position of the source among the changes of a table.
 
-    ``epoch`` is the lowest one among the table's partitions. If it is lower than that of the position, a
-    change above the position in that epoch may be one of the former server, which belongs before it, or one
+    ``epoch`` is the lowest one among the table's partitions. If that of the position is higher, a change
+    above the position in the table's epoch may be one of the former server, which belongs before it, or one
     of the new server, which comes after it. Nothing tells which. There is an answer only if the table has no
     such change: then everything that it has is before the position. Raises LakemirrorError.
     """

@@ -22,7 +22,6 @@ from lakemirror.driver.consistent.reach import END
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.sequence import WIDTH
 
-_SEQUENCE: Final = rf"([0-9A-Fa-f]{{{2 * WIDTH}}})"
 _HALF = 20  # hexadecimal digits of each part
 _TIE = 8
 
@@ -55,7 +54,7 @@ _FORMS: Final[tuple[tuple[str, Callable[[int, re.Match[str]], str]], ...]] = (
         r"(?:[^:/]*\.)?(\d{1,18}):(\d{1,18})",
         lambda epoch, found: _digits(epoch, int(found[1]), int(found[2])),
     ),
-    (_SEQUENCE, lambda epoch, found: found[1].lower()),
+    (rf"([0-9A-Fa-f]{{{2 * WIDTH}}})", lambda epoch, found: found[1].lower()),
 )
 
 
@@ -73,11 +72,6 @@ def parse(text: str, epoch: int = 0) -> str:
         f"(binlog.000003:1234), a commit LSN of SQL Server (0000002a:00000d40:0002), an SCN (scn:123456), or "
         f"a value of __seq as {2 * WIDTH} hexadecimal digits"
     )
-
-
-def has_epoch(text: str) -> bool:
-    """Return whether the text of a position contains its own epoch."""
-    return re.fullmatch(_SEQUENCE, text.strip()) is not None
 
 
 def parts(position: str) -> tuple[int, int]:

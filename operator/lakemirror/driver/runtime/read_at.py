@@ -99,14 +99,9 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The wanted position. All changes of its log before ``below`` are applied.
-
-    ``seq`` is in ``epoch``, that of the log, unless the text of the position has an epoch (``exact``).
-    """
+    """The wanted position. All changes of its log before ``below`` are applied."""
 
     seq: str
-    exact: bool
-    epoch: int
     below: str
     epochs: TableEpochs
 
@@ -141,7 +136,7 @@ def read_at(
         epochs = TableEpochs(pipeline, storage, lambda: audit.history(session, checkpoint).positions())
         epoch = epochs.of_log(log)
         below = END if settled else known.below(log)
-        wanted = _Wanted(text.parse(position, epoch), text.has_epoch(position), epoch, below, epochs)
+        wanted = _Wanted(text.parse(position, epoch), below, epochs)
         answer = ReadAt(position, wanted.seq, log, _complete(below, position, epoch), ())
         return _answered(answer, _opened(session, pipeline, named, known, wanted), known, epoch)
     finally:
@@ -179,7 +174,7 @@ def _open(spark: SparkSession, pipeline: CdcPipeline, source: str, known: _Known
         raise LakemirrorError(f"{source}: its mirror has rows of other sources, too (shard)")
     mode = table.properties.get(MODE_PROPERTY, "scd1")
     lowest = wanted.epochs.lowest(table)
-    seq = wanted.seq if wanted.exact else position_in(source, wanted.seq, lowest, history.commits)
+    seq = position_in(source, wanted.seq, lowest, history.commits)
     below = complete_in(wanted.below, lowest)
     until = min(below, known.waiting(source))
     if mode == "scd1" or table.settings.tracked_columns or not history.commits:
