@@ -432,6 +432,16 @@ def anchored_at(seq: Column, base: Column) -> Column:
     return F.concat(F.substring(base, 1, 12), F.substring(seq, 13, 14))
 
 
+def epoch_of(seq: bytes) -> int:
+    """Return the epoch of a sequence."""
+    return int.from_bytes(seq[:2], "big")
+
+
+def in_epoch(seq: bytes, epoch: int) -> bytes:
+    """Return the sequence of the same position in another epoch."""
+    return epoch.to_bytes(2, "big") + seq[2:]
+
+
 def as_bytes(seq: bytearray | None) -> bytes | None:
     """Return a sequence that Spark collected as ``bytes``; None stays None."""
     return None if seq is None else bytes(seq)

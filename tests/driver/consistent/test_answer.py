@@ -17,7 +17,7 @@ from lakemirror.driver.consistent.answer import (
     require_positions,
     why_none,
 )
-from lakemirror.driver.consistent.cuts import Commit, Span
+from lakemirror.driver.consistent.cuts import Commit, Cut, Span
 from lakemirror.driver.consistent.reach import BEGIN, END
 from lakemirror.driver.errors import LakemirrorError
 
@@ -95,6 +95,13 @@ def test_queries() -> None:
     assert query(place, "scd2", ["`id`"], None) == f"SELECT * FROM {place} WHERE __is_current"
     assert query(place, "append", [], "0a") == f"SELECT * FROM {place} WHERE __seq <= X'0a'"
     assert "PARTITION BY `a b`, `id` ORDER BY __seq DESC" in query(place, "scd2", ["`a b`", "`id`"], "0a")
+
+
+def test_no_text_names_a_position_of_a_former_epoch() -> None:
+    """It would be taken for one of the newest."""
+    cut = Cut(f"0001{7:020x}{7:020x}{1:08x}", END, {"a": 4})
+    told = [Moment.of(cut, "0/1", epoch) for epoch in (1, 2)]
+    assert [each and each.text for each in told] == ["0/8", None]
 
 
 def test_an_answer_without_nearest_positions_as_json() -> None:

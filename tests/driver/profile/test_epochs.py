@@ -19,6 +19,8 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.applier import TableApplier
 from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.profile import epochs, stretches
+from lakemirror.driver.profile.epochs import Partition
+from lakemirror.driver.profile.positions import Stream
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import BinlogPosition, Column, Message, PostgresPosition, Record, Row, Table
@@ -237,6 +239,49 @@ def run_with_remedies(
             assert mirroring.versions() == before
             declared = remedy(error)
     raise AssertionError("the remedy does not help")
+
+
+def ordering(*froms: dict[str, dict[str, int]]) -> Ordering:
+    """Epochs from 1 on, with the partitions in which each begins."""
+    numbered = [{"epoch": number, "from": from_} for number, from_ in enumerate(froms, start=1)]
+    return Ordering.model_validate({"epochs": numbered})
+
+
+A0, A1, B0, NOWHERE = Partition("a", 0), Partition("a", 1), Partition("b", 0), Partition(None, None)
+
+
+@pytest.mark.parametrize(
+    ("origins", "known", "froms", "epoch"),
+    [
+        ([A0], {}, [], 0),
+        ([A0], {}, [{"a": {"0": 5}}], 1),
+        ([A0], {"b": [0]}, [{"a": {"0": 5}}], 1),
+        ([B0], {"b": [0]}, [{"a": {"0": 5}}], 0),
+        ([A0, A1], {}, [{"a": {"0": 5}}], 0),
+        ([A0, B0], {}, [{"a": {"0": 5}}, {"b": {"0": 5}}], 1),
+        ([A0, A1], {}, [{"a": {"0": 5, "1": 5}}, {"a": {"1": 9}}], 1),
+        # The next row may come from a partition that the mirror has nothing of yet.
+        ([A0], {"a": [0, 1]}, [{"a": {"0": 5}}], 0),
+        ([A0], {}, [{"a": {"0": 5, "1": 5}}, {"a": {"0": 9}}], 1),
+        # Where a table will come from of which no record was seen is unknown, and so is its epoch.
+        ([], {"a": [0]}, [{"a": {"0": 5}}], 0),
+        ([A0, NOWHERE], {}, [{"a": {"0": 5}}], 0),
+    ],
+)
+def test_a_table_is_in_the_lowest_epoch_of_its_partitions(
+    origins: list[Partition], known: dict[str, list[int]], froms: list[dict[str, dict[str, int]]], epoch: int
+) -> None:
+    assert epochs.epoch_of_table(origins, known, ordering(*froms)) == epoch
+
+
+def test_a_log_is_in_the_newest_epoch_that_may_have_begun_in_it() -> None:
+    streams = [Stream("a", 0, "shop"), Stream("b", 0, "bank"), Stream("c", 0, "shop"), Stream("c", 0, "bank")]
+    of = ordering({"a": {"0": 5}}, {"b": {"0": 5}}, {"c": {"0": 5}})
+    assert epochs.epoch_of_log(streams, "shop", of) == epochs.epoch_of_log(streams, "bank", of) == 3
+    of = ordering({"a": {"0": 5}}, {"b": {"0": 5}})
+    assert [epochs.epoch_of_log(streams, log, of) for log in ("shop", "bank", None)] == [1, 2, 2]
+    assert epochs.epoch_of_log(streams, "shop", ordering({"b": {"0": 5}}, {"b": {"1": 5}})) == 2
+    assert epochs.epoch_of_log(streams, "shop", Ordering()) == 0
 
 
 def test_the_remedy_says_that_it_is_a_snapshot(spark: SparkSession) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, PipelineStopped
+from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.runtime import loading
 from lakemirror.driver.runtime.events import BatchDone, Event, Warned
 from lakemirror.driver.runtime.loading import Loading
@@ -104,7 +105,7 @@ class Loads:
         monkeypatch.setattr(loading, "session_for", lambda session: None)
         monkeypatch.setattr(loading, "source_of", lambda *_: None)
         monkeypatch.setattr(loading, "open_source", lambda *_: nullcontext())
-        monkeypatch.setattr(loading.audit, "history", lambda *_: SimpleNamespace(tables={}))
+        monkeypatch.setattr(loading.audit, "history", lambda *_: AuditHistory())
         monkeypatch.setattr(loading, "wanted", lambda known, names, sources: names)
         monkeypatch.setattr(loading, "stage_table", self._stage)
         monkeypatch.setattr(
@@ -113,7 +114,9 @@ class Loads:
         feed: Any = Feed()
         self.loading = Loading(self.run, {"a": "1", "b": "1"}, feed, lambda: False)
 
-    def _stage(self, session: Any, pipeline: Any, sources: Any, storage: Any, name: str, **_: Any) -> Any:
+    def _stage(
+        self, session: Any, pipeline: Any, sources: Any, storage: Any, name: str, epochs: Any, **_: Any
+    ) -> Any:
         self.staged.append(name)
         if name in self.fails:
             raise self.fails[name]

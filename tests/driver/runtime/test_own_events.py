@@ -17,7 +17,7 @@ from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.runtime import repair
 from lakemirror.driver.runtime.reload import Reloader, ReloadRequest
 from lakemirror.driver.runtime.repair import Repairer, RepairRequest
-from lakemirror.driver.runtime.replay_requests import ReplayOutcome
+from lakemirror.driver.runtime.replay_requests import DamagedRequest, ReplayOutcome
 from lakemirror.driver.verify.repairs import Event
 from tests.api.manifests import changed
 
@@ -31,9 +31,8 @@ def test_repairs_are_read_with_the_epoch_that_their_partition_names() -> None:
         (number, {REPAIR_TOPIC: {number: 0}}) for number in (1, 3)
     ]
     assert (spec.envelope.format, spec.on_bad_record) == ("debezium", "quarantine")
-    assert [each.epoch for each in as_repaired(CdcPipeline.from_dict(changed()), 2).spec.ordering.epochs] == [
-        2
-    ]
+    used = as_repaired(CdcPipeline.from_dict(changed()), [2, 0, 2]).spec.ordering.epochs
+    assert [each.epoch for each in used] == [2]
     assert as_repaired(CdcPipeline.from_dict(changed())).spec.ordering.epochs == []
 
 
@@ -60,11 +59,29 @@ def test_a_repair_that_was_not_applied_is_not_done(
 
     monkeypatch.setattr(repair, "BatchApplier", Applier)
     monkeypatch.setattr(repair.audit, "history", lambda *_: None)
-    request = RepairRequest("1", "shop.public.items", 0, (Event("{}", "{}"), Event("{}", "{}")))
+    request = RepairRequest("1", "shop.public.items", (Event("{}", "{}"), Event("{}", "{}")))
     outcome = Repairer(spark, CdcPipeline.from_dict(changed()), nullcontext).carry_out(request)
     assert not outcome.done
     assert outcome.still_bad == 2 - counts.records
     assert [each.reason for each in outcome.bad] == [reason]
+
+
+def test_a_stale_repair_names_the_epoch_that_its_table_is_not_in(spark: SparkSession) -> None:
+    repairer = Repairer(spark, CdcPipeline.from_dict(changed(ordering=EPOCHS)), nullcontext)
+    told = [
+        repairer._newer(RepairRequest("1", "items", (Event("{}", "{}", 3), Event("{}", "{}", epoch))))
+        for epoch in (1, 3)
+    ]
+    assert ["Not all partitions of the table are in epoch 3" in each for each in told] == [True, False]
+
+
+def test_a_request_for_a_repair_is_read_as_it_was_written() -> None:
+    request = RepairRequest("1", "shop.public.items", (Event("{}", "{}", 2), Event("é", "{}")))
+    assert RepairRequest.parse(request.text(), "repair/1.json") == request
+    with pytest.raises(DamagedRequest, match=r"repair/1\.json is not a request for a repair \(KeyError"):
+        RepairRequest.parse(
+            '{"id": "1", "table": "t", "events": [{"key": "k", "value": "v"}]}', "repair/1.json"
+        )
 
 
 class Failing(LocalStorage):

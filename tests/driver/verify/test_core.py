@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lakemirror.driver.verify.arrivals import Arrivals, Place, passed
 from lakemirror.driver.verify.ranges import Digest, KeyRange, narrow
+from lakemirror.driver.verify.repairs import epoch_for
 from lakemirror.driver.verify.verdict import NOTHING, Reading, Stored, Verdict, judge, settle
 
 Rows = dict[int, int]
@@ -204,6 +205,14 @@ def test_a_change_that_was_lost_is_found_once_all_has_come(
     kinds = {each.key: each.what for each in settled.wrong}
     assert all((kind == "missing") == (key not in mirror) for key, kind in kinds.items())
     assert all((kind == "extra") == (key not in source) for key, kind in kinds.items())
+
+
+def test_a_wrong_row_is_written_in_the_epoch_of_its_last_change_at_least() -> None:
+    """Else it would be stale; and in a higher one than its partition's, it would never change again."""
+    settled = settle(Slow([1]), "a", over=lambda: False, rounds=3)
+    assert [each.seq for each in settled.wrong] == [b"2"]
+    assert [epoch_for(epoch, None) for epoch in (0, 2)] == [0, 2]
+    assert [epoch_for(epoch, b"\0\1\7") for epoch in (0, 1, 2)] == [1, 1, 2]
 
 
 class Slow:

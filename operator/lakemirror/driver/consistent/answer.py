@@ -11,6 +11,7 @@ from typing import Any
 
 from lakemirror.driver.consistent import text
 from lakemirror.driver.consistent.cuts import Commit, Cut, Span, always, spans
+from lakemirror.driver.consistent.epochs import epoch_of
 from lakemirror.driver.consistent.reach import BEGIN, END
 from lakemirror.driver.errors import LakemirrorError
 
@@ -43,11 +44,15 @@ class Moment:
     versions: Mapping[str, int]
 
     @classmethod
-    def of(cls, cut: Cut | None, like: str) -> Moment | None:
-        """Return the first position of a cut, written in the form of ``like``."""
+    def of(cls, cut: Cut | None, like: str, epoch: int = 0) -> Moment | None:
+        """Return the first position of a cut, written in the form of ``like``.
+
+        A text belongs to ``epoch``, the newest one, so that no text names a position of another epoch.
+        """
         if cut is None:
             return None
-        return cls(cut.since, text.between(cut.since, cut.until, like), cut.versions)
+        short = text.between(cut.since, cut.until, like) if epoch_of(cut.since) == epoch else None
+        return cls(cut.since, short, cut.versions)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""

@@ -15,12 +15,14 @@ from pyspark.sql.types import DataType
 
 from lakemirror.api import CdcPipeline, Table
 from lakemirror.api.tables import Mode, OwnColumn, groups_of
+from lakemirror.driver.codes import OWN_TOPICS
 from lakemirror.driver.parse import computed, condition
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import Condition
 from lakemirror.driver.parse.decode import Reading
 from lakemirror.driver.plan.lives import Life, Lives, from_text
 from lakemirror.driver.plan.names import check_location
+from lakemirror.driver.profile.epochs import Partition
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift
 from lakemirror.driver.sequence import as_bytes
@@ -134,6 +136,20 @@ class MirroredTable:
         """Return the mirror's rows, now or at a version; for a shard, only its own rows."""
         rows = self.mirror.frame(version).alias("t")
         return rows if self.shard is None else rows.where(of_shard(self.shard))
+
+    def origins(self) -> set[Partition]:
+        """Return the partitions that its rows and tombstones come from.
+
+        Those that a reload or a repair wrote come from none.
+        """
+        if not self.mirror.exists:
+            return set()
+        places = self.rows().select("__origin.topic", "__origin.partition")
+        if self.tombstone_summary.newest is not None:
+            gone = self.tombstones.frame().where("topic IS NOT NULL")
+            places = places.unionByName(gone.select("topic", "partition"))
+        found = (Partition(*row) for row in places.distinct().collect())
+        return {each for each in found if not (each.topic or "").startswith(OWN_TOPICS)}
 
     @property
     def mode(self) -> Mode:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.profile.evidence import Later
@@ -16,6 +16,59 @@ _SNAPSHOT: Final = (
     " All of them are rows of a snapshot. The new epoch is also right where the source is what it was and "
     "its connector read the tables again from an old position: these rows then replace what the mirror has."
 )
+
+
+class Partition(NamedTuple):
+    """A partition of a topic. Both are None if records do not say where they are from."""
+
+    topic: str | None
+    number: int | None
+
+
+def epoch_of_table(
+    origins: Collection[Partition], known: Mapping[str, Collection[int]], ordering: Ordering
+) -> int:
+    """Return the epoch in which a table is as a whole: the lowest one among its partitions.
+
+    A declared epoch lists only the partitions that had to begin it. In the others, the changes of the new
+    server lie above those of the former one, and keep the former epoch. A row written in a higher epoch than
+    that of its partition is above all later changes of its key, and so would never change again. Nothing
+    tells the partition of a row that the mirror lacks. In too low an epoch, on the other hand, a row is below
+    the later changes, and each of them shows. So the lowest epoch is always safe.
+
+    ``origins`` are the partitions that the mirror has rows or tombstones from, and ``known`` are the
+    partitions of topics: the next change of the table may come from any partition of its topics. A table
+    without origins is in epoch 0, because its topic need not exist yet.
+    """
+    topics = {each.topic for each in origins}
+    declared = {each for epoch in ordering.epochs for each in _partitions(epoch.from_)}
+    possible = {*origins, *(each for each in (*declared, *_partitions(known)) if each.topic in topics)}
+    return min((_newest(each, ordering) for each in possible), default=0)
+
+
+def epoch_of_log(streams: Iterable[Stream], log: str | None, ordering: Ordering) -> int:
+    """Return the epoch that a log of the source is in now: the highest one among its partitions.
+
+    ``streams`` are those that are remembered. A partition that none of them has may belong to any log, and
+    if the ``log`` is unknown (None), each one may.
+    """
+    named = [(each.name, Partition(each.topic, each.partition)) for each in streams]
+    others = {each for _, each in named} - {each for name, each in named if log in (None, name)}
+    found = [each.epoch for each in ordering.epochs if not others.issuperset(_partitions(each.from_))]
+    return max(found, default=0)
+
+
+def _partitions(topics: Mapping[str, Iterable[int]]) -> list[Partition]:
+    return [Partition(topic, number) for topic, numbers in topics.items() for number in numbers]
+
+
+def _newest(partition: Partition, ordering: Ordering) -> int:
+    """Return the newest epoch that is declared for a partition, whether its records have reached it or not.
+
+    What they have before it was made by the former server, and lies below all that the new one writes.
+    """
+    topic, number = partition
+    return max((e.epoch for e in ordering.epochs if number in e.from_.get(topic or "", {})), default=0)
 
 
 def with_epochs(memory: Memory, ordering: Ordering) -> Memory:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -16,6 +17,7 @@ from pyspark.sql.types import StructField
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.read import rows as wire
+from lakemirror.driver.reload.place import Places
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.canonical import canonical
@@ -49,15 +51,22 @@ class Shape:
         return Compared(columns, self.compared.names, self.compared.key, self.compared.same)
 
 
-def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, place: bytes) -> DataFrame:
+def differences(
+    snapshot: DataFrame,
+    mirror: DataFrame | None,
+    shape: Shape,
+    places: Places,
+    last: DataFrame | None = None,
+) -> DataFrame:
     """Classify each key of either side.
 
     Columns: what (`WHAT`), key STRING, copies (number of snapshot rows with this key), values STRUCT (of the
     key), row STRUCT, unfit STRING (also set for a row with a null in its key), lost BOOLEAN (the unfit value
-    may be its key).
+    may be its key), place BINARY (the sequence of the snapshot for this key).
 
     ``snapshot`` has its rows with `UNFIT`. ``mirror`` has the live rows with ``__seq``, and is None before
-    there is a mirror. ``place`` is the sequence of the snapshot.
+    there is a mirror. ``last`` has the sequence of each key's last change, also of deletes (key STRING, last
+    BINARY). It is None if the snapshot has the same place for all keys.
     """
     compared, known = shape.compared, shape.known
     key = F.struct(*[F.col(quoted(name)).alias(name) for name in compared.key])
@@ -79,8 +88,12 @@ def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, pla
         stored = canonical(mirror.withColumn("__values", key), known, "__values", "__seq")
         stored = stored.select("key", "digest", "__values", "__seq")
     both = shown.alias("s").join(stored.alias("m"), F.col("s.key") == F.col("m.key"), "full")
+    place = F.lit(places.own)
+    if last is not None:
+        both = both.join(last.alias("l"), F.coalesce("s.key", "m.key") == F.col("l.key"), "left")
+        place = _place_of(F.col("l.last"), places)
     same = F.col("s.digest").eqNullSafe(F.col("m.digest")) & ~F.col("__fresh")
-    older = F.col("m.__seq") <= F.lit(place)  # if another reload had the same moment, the later one wins
+    older = F.col("m.__seq") <= place  # if another reload had the same moment, the later one wins
     what = (
         F.when(F.col("s.key").isNull(), F.when(older, "gone").otherwise("newer"))
         .when(F.col("__why").isNotNull(), "unfit")
@@ -96,10 +109,19 @@ def differences(snapshot: DataFrame, mirror: DataFrame | None, shape: Shape, pla
         F.col("__row").alias("row"),
         F.col("__why").alias("unfit"),
         F.coalesce("__lost", F.lit(False)).alias("lost"),
+        place.alias("place"),
     )
 
 
-def records(found: DataFrame, shape: Shape, place: bytes, moment: datetime) -> DataFrame:
+def _place_of(last: Column, places: Places) -> Column:
+    """BINARY: the place of the snapshot for a key, given the sequence of its last change."""
+    found = F.lit(places.own)
+    for epoch, place in places.higher.items():
+        found = F.when(last >= F.lit(epoch.to_bytes(2, "big")), F.lit(place)).otherwise(found)
+    return found
+
+
+def records(found: DataFrame, shape: Shape, moment: datetime) -> DataFrame:
     """Return the changes among `differences` as change events in Debezium's form, with schemas.
 
     Columns: key STRING, value STRING. ``moment`` is when the source was in the state of the snapshot.
@@ -118,12 +140,12 @@ def records(found: DataFrame, shape: Shape, place: bytes, moment: datetime) -> D
         "db": name.database,
         "schema": name.schema,
         "table": name.table,
-        "sequence": place.hex(),
+        "sequence": F.lower(F.hex("place")),
     }
     payload = F.struct(
         F.when(gone, values).alias("before"),
         F.when(~gone, wire.wire(fields, "row", compared.names)).alias("after"),
-        F.struct(*[F.lit(value).alias(field) for field, value in source.items()]).alias("source"),
+        F.struct(*[_as_column(value).alias(field) for field, value in source.items()]).alias("source"),
         F.when(gone, F.lit(str(Op.DELETE))).otherwise(F.lit(str(Op.READ))).alias("op"),
         F.lit(micros // 1000).alias("ts_ms"),
     )
@@ -135,6 +157,10 @@ def records(found: DataFrame, shape: Shape, place: bytes, moment: datetime) -> D
     return found.where(F.col("what").isin(*CHANGES)).select(
         wire.document(key_schema, values).alias("key"), wire.document(envelope, payload).alias("value")
     )
+
+
+def _as_column(value: Any) -> Column:
+    return value if isinstance(value, Column) else F.lit(value)
 
 
 def _fields(compared: Compared, names: Sequence[str]) -> list[StructField]:

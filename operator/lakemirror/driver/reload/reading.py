@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lakemirror.api import CdcPipeline
@@ -22,12 +22,12 @@ def as_read(pipeline: CdcPipeline) -> CdcPipeline:
     return of_own_events(pipeline, {"by": GIVEN, "epochs": [], "columns": None})
 
 
-def as_repaired(pipeline: CdcPipeline, epoch: int = 0) -> CdcPipeline:
+def as_repaired(pipeline: CdcPipeline, epochs: Iterable[int] = ()) -> CdcPipeline:
     """Return the pipeline for the events of a repair, whose partition is the epoch of their positions.
 
-    These are the declared epochs, and ``epoch``.
+    These are the declared epochs, and ``epochs``.
     """
-    known = {*(each.epoch for each in pipeline.spec.order.epochs), epoch} - {0}
+    known = {*(each.epoch for each in pipeline.spec.order.epochs), *epochs} - {0}
     begins = ({"epoch": each, "from": {REPAIR_TOPIC: {str(each): 0}}} for each in sorted(known))
     return of_own_events(pipeline, {"epochs": [Epoch.model_validate(each) for each in begins]})
 

@@ -9,7 +9,7 @@ whenever they arrive, and those below are stale.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,13 +20,14 @@ from pyspark.sql import functions as F
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import left_out, new_mirror
 from lakemirror.driver.reload.compare import Shape, counted, differences, records
-from lakemirror.driver.reload.place import NOWHERE, after
+from lakemirror.driver.reload.place import Places, after, at_position
 from lakemirror.driver.reload.reading import RELOAD_TOPIC
-from lakemirror.driver.sequence import as_bytes
+from lakemirror.driver.sequence import epoch_of
 from lakemirror.driver.tables.keys import can_be_key
 from lakemirror.driver.tables.mirror import MODE_PROPERTY
+from lakemirror.driver.verify.canonical import key_text
 from lakemirror.driver.verify.jdbc import Database
-from lakemirror.driver.verify.sides import is_live
+from lakemirror.driver.verify.sides import is_live, last_seq
 from lakemirror.driver.verify.sources import UNFIT, Compared, Described, SourceTables, SourceUnfit, Wanted
 from lakemirror.driver.verify.table import wanted_of
 
@@ -63,6 +64,8 @@ def stage(
     at: datetime | None = None,
     empty: bool = False,
     wait: float = 120.0,
+    epoch: int = 0,
+    declared: Collection[int] = (),
 ) -> Staged:
     """Compare a mirror with a snapshot, and write the changes to Parquet files in ``folder``.
 
@@ -70,7 +73,8 @@ def stage(
 
     ``at`` is when the source was in the state of a snapshot that is not a database, and ``empty`` says
     whether such a snapshot may have no rows. ``wait`` is how many seconds to wait for open transactions of a
-    database. Raises SourceUnfit; the contents of the folder are then invalid.
+    database. ``epoch`` is that of the table, and ``declared`` are those of the manifest. Raises SourceUnfit;
+    the contents of the folder are then invalid.
     """
     check(table)
     placed = isinstance(sources, Database) and sources.by == "log"
@@ -83,9 +87,9 @@ def stage(
         )
     moment = at or datetime.now(UTC)
     if not isinstance(sources, Database):
-        place = place_at(table, moment)
-        staged = _compare(spark, table, sources, folder, place, moment)
-        _require_deletes_known(table, place, staged)
+        places = places_at(table, moment, epoch)
+        staged = _compare(spark, table, sources, folder, places, moment)
+        _require_deletes_known(table, places, staged)
         if staged.gone and not staged.rows and not empty:
             raise SourceUnfit(
                 f"{table.name}: the snapshot has no rows, so that {staged.gone} rows would be deleted: "
@@ -93,16 +97,16 @@ def stage(
             )
         return staged
     with sources.snapshot(wait) as position:
-        place = position if placed else place_at(table, moment)
-        staged = _compare(spark, table, sources, folder, place, moment)
-    _require_deletes_known(table, place, staged)
+        places = at_position(position, epoch, declared) if placed else places_at(table, moment, epoch)
+        staged = _compare(spark, table, sources, folder, places, moment)
+    _require_deletes_known(table, places, staged)
     return staged
 
 
-def _require_deletes_known(table: MirroredTable, place: bytes, staged: Staged) -> None:
+def _require_deletes_known(table: MirroredTable, places: Places, staged: Staged) -> None:
     """Raise SourceUnfit if a missing row of the snapshot may have been deleted after it without a trace."""
     collected = table.tombstone_summary.collected
-    if collected is not None and place < collected and staged.missing:
+    if collected is not None and places.newest < collected and staged.missing:
         raise SourceUnfit(
             f"{table.name}: the mirror lacks {staged.missing} rows of the snapshot, which may have been "
             "deleted after it: tombstones of that time are collected already (spec.tombstones.retention). "
@@ -131,15 +135,15 @@ def _is_mirrored(table: MirroredTable) -> bool:
     return table.mirror.exists and (table.shard is None or bool(table.fed))
 
 
-def place_at(table: MirroredTable, moment: datetime) -> bytes:
-    """Return the place of a snapshot that shows the source at a moment.
+def places_at(table: MirroredTable, moment: datetime, epoch: int) -> Places:
+    """Return the places of a snapshot that shows the source at a moment, for a table in ``epoch``.
 
-    It is after all changes in the mirror whose time is not later than the moment. A change from before the
-    moment that has not arrived yet may be above the place. It then sets its row back to an earlier state. But
-    the later changes that the snapshot shows for that row all follow it.
+    In each epoch, it is after all changes in the mirror up to that epoch whose time is not later than the
+    moment. A change from before the moment that has not arrived yet may be above the place. It then sets its
+    row back to an earlier state. But the later changes that the snapshot shows for that row all follow it.
     """
     if not _is_mirrored(table):
-        return NOWHERE
+        return Places(epoch, {})
     stored = table.rows()
     facts = stored.select(F.col("__seq").alias("seq"), F.col("__event_time").alias("at"), "__origin.topic")
     if "__delete_seq" in stored.columns:
@@ -150,13 +154,12 @@ def place_at(table: MirroredTable, moment: datetime) -> bytes:
     if table.tombstone_summary.newest is not None or table.tombstone_summary.floor is not None:
         gone = table.tombstones.frame().where("kind <> 'collected'")
         facts = facts.unionByName(gone.select("seq", F.col("event_time").alias("at"), "topic"))
-    row = facts.where(F.col("at") <= F.lit(moment)).agg(F.max(F.struct("seq", "topic"))).first()
-    newest = row[0] if row is not None else None
-    if newest is None:
-        return NOWHERE
-    seq = as_bytes(newest["seq"]) or NOWHERE
+    before = facts.where((F.col("at") <= F.lit(moment)) & F.col("seq").isNotNull())
+    last = F.max(F.struct("seq", "topic")).alias("last")
+    newest = before.groupBy(F.substring("seq", 1, 2)).agg(last).select("last.*").collect()
     # If another reload had the same moment, the later one wins.
-    return seq if newest["topic"] == RELOAD_TOPIC else after(seq)
+    seqs = [(bytes(row["seq"]), row["topic"] == RELOAD_TOPIC) for row in newest]
+    return Places(epoch, {epoch_of(seq): seq if reloaded else after(seq) for seq, reloaded in seqs})
 
 
 def _compare(
@@ -164,7 +167,7 @@ def _compare(
     table: MirroredTable,
     sources: SourceTables,
     folder: str,
-    place: bytes,
+    places: Places,
     moment: datetime,
 ) -> Staged:
     shape = shape_of(table, sources.described(table.name))
@@ -174,9 +177,9 @@ def _compare(
     shape = replace(shape, compared=source.compared)
     strict = table.spec.on_unrepresentable != "null"
     snapshot = _meeting(table, source.rows(Wanted(strict=strict)))
-    found = differences(snapshot, _live(table), shape, place)
+    found = differences(snapshot, _live(table), shape, places, _last(table, shape) if places.higher else None)
     seen = Observation()
-    changes = records(found.observe(seen, *counted()), shape, place, moment)
+    changes = records(found.observe(seen, *counted()), shape, moment)
     numbered = changes.select(F.monotonically_increasing_id().alias("number"), "key", "value")
     numbered.write.mode("overwrite").parquet(folder)
     counts = seen.get
@@ -257,6 +260,20 @@ def _live(table: MirroredTable) -> DataFrame | None:
     if not _is_mirrored(table):
         return None
     return table.rows().where(is_live(table, keyed=True))
+
+
+def _last(table: MirroredTable, shape: Shape) -> DataFrame | None:
+    """Return the sequence of the last change of each key that the mirror or a tombstone has.
+
+    Columns: key STRING, last BINARY.
+    """
+    if not _is_mirrored(table):
+        return None
+    rows = table.rows().select(key_text(shape.compared).alias("key"), last_seq(table).alias("last"))
+    if table.tombstone_summary.newest is not None or table.tombstone_summary.merged:
+        gone = table.tombstones.frame().where("key IS NOT NULL")
+        rows = rows.unionByName(gone.select("key", F.col("seq").alias("last")))
+    return rows.groupBy("key").agg(F.max("last").alias("last"))
 
 
 def _meeting(table: MirroredTable, rows: DataFrame) -> DataFrame:

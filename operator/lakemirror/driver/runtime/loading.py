@@ -20,6 +20,7 @@ from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import Resync
 from lakemirror.driver.runtime.reload import FOLDER, Reloaded, ReloadRequest, stage_table, wanted
 from lakemirror.driver.runtime.replay_requests import await_outcome
+from lakemirror.driver.runtime.table_epochs import TableEpochs
 from lakemirror.driver.verify.open import open_source, source_of
 from lakemirror.driver.verify.table import session_for
 from lakemirror.driver.waiting import LOOK_SECONDS, pause
@@ -94,10 +95,11 @@ class Loading:
         run.announcer.tell(Resync(table, done=False))
         session = session_for(run.session)
         with open_source(session, source_of(spec.verify, run.secrets), spec) as sources:
-            known = audit.history(run.session, spec.checkpoint).tables
-            [name] = wanted(known, [table], sources)
+            history = audit.history(run.session, spec.checkpoint)
+            [name] = wanted(history.tables, [table], sources)
+            epochs = TableEpochs(run.pipeline, run.storage, history.positions)
             found, request = stage_table(
-                session, run.pipeline, sources, run.storage, name, open_store=run.target.open
+                session, run.pipeline, sources, run.storage, name, epochs, open_store=run.target.open
             )
         if found.error is not None:
             return found.error

@@ -32,15 +32,17 @@ from lakemirror.driver.consistent.answer import (
     why_none,
 )
 from lakemirror.driver.consistent.cuts import Span, at, spans
+from lakemirror.driver.consistent.epochs import complete_in, epoch_of, position_in
 from lakemirror.driver.consistent.reach import BEGIN, END
 from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
-from lakemirror.driver.record import quarantine
+from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.histories import histories
 from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.reporter import stored_report
 from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.table_epochs import TableEpochs
 from lakemirror.driver.runtime.verifier import chosen
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables.delta import quoted
@@ -83,13 +85,25 @@ class _Known:
 class _Table:
     """A table with the positions for which it has versions.
 
-    From ``dated`` on, its newest version can be filtered for any position.
+    From ``dated`` on, its newest version can be filtered for any position. ``seq`` is the wanted position as
+    it counts in this table, and all changes before ``below`` are applied.
     """
 
     mirror: MirroredTable
     mode: str
     spans: Sequence[Span]
     dated: str | None
+    seq: str
+    below: str
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The wanted position. All changes of its log before ``below`` are applied."""
+
+    seq: str
+    below: str
+    epochs: TableEpochs
 
 
 def read_at(
@@ -112,40 +126,45 @@ def read_at(
     pipeline = with_absolute_paths(pipeline)
     if pipeline.spec.target.jdbc is not None:
         raise LakemirrorError("the mirrors are tables of a database (spec.target.jdbc), without versions")
-    epoch = max((each.epoch for each in pipeline.spec.order.epochs), default=0)
-    seq = text.parse(position, epoch)
+    text.parse(position)
     session = spark or create_session(f"lakemirror-read-at-{pipeline.name}", pipeline.spec.spark.conf)
     try:
-        known = _Known.of(session, pipeline.spec.checkpoint)
-        wanted = chosen(pipeline, known.histories, tables)
-        log, wanted = one_log(known.histories, wanted, log)
+        checkpoint = pipeline.spec.checkpoint
+        known = _Known.of(session, checkpoint)
+        log, named = one_log(known.histories, chosen(pipeline, known.histories, tables), log)
+        storage = open_storage(checkpoint, session)
+        epochs = TableEpochs(pipeline, storage, lambda: audit.history(session, checkpoint).positions())
+        epoch = epochs.of_log(log)
         below = END if settled else known.below(log)
-        answer = ReadAt(position, seq, log, _complete(below, position), ())
-        return _answered(answer, _opened(session, pipeline, wanted, known, below), known, below)
+        wanted = _Wanted(text.parse(position, epoch), below, epochs)
+        answer = ReadAt(position, wanted.seq, log, _complete(below, position, epoch), ())
+        return _answered(answer, _opened(session, pipeline, named, known, wanted), known, epoch)
     finally:
         if spark is None:
             session.stop()
 
 
-def _complete(below: str, position: str) -> str | None:
-    return None if below in (BEGIN, END) else text.shown(below, position)
+def _complete(below: str, position: str, epoch: int) -> str | None:
+    """Return a text for the complete position, if there is one: a text names positions of ``epoch`` only."""
+    known = below not in (BEGIN, END) and epoch_of(below) == epoch
+    return text.shown(below, position) if known else None
 
 
 def _opened(
-    spark: SparkSession, pipeline: CdcPipeline, wanted: Sequence[str], known: _Known, below: str
+    spark: SparkSession, pipeline: CdcPipeline, named: Sequence[str], known: _Known, wanted: _Wanted
 ) -> dict[str, _Table | TableAt]:
     """Return the tables by name. Those that cannot be read say why."""
     found: dict[str, _Table | TableAt] = {}
-    for source in wanted:
+    for source in named:
         try:
-            found[source] = _open(spark, pipeline, source, known, below)
+            found[source] = _open(spark, pipeline, source, known, wanted)
         except (LakemirrorError, Refused, AmbiguousTable) as error:
             found[source] = TableAt(source, known.histories[source].target, reason=str(error))
     return found
 
 
-def _open(spark: SparkSession, pipeline: CdcPipeline, source: str, known: _Known, below: str) -> _Table:
-    """Open a table. Raises LakemirrorError if it cannot have a version for any position."""
+def _open(spark: SparkSession, pipeline: CdcPipeline, source: str, known: _Known, wanted: _Wanted) -> _Table:
+    """Open a table. Raises LakemirrorError if nothing tells which version shows the position."""
     if known.rereads(source):
         raise LakemirrorError(f"{source} is being read again: wait until that is done")
     history = known.histories[source]
@@ -154,38 +173,40 @@ def _open(spark: SparkSession, pipeline: CdcPipeline, source: str, known: _Known
     if table.shard is not None:
         raise LakemirrorError(f"{source}: its mirror has rows of other sources, too (shard)")
     mode = table.properties.get(MODE_PROPERTY, "scd1")
+    lowest = wanted.epochs.lowest(table)
+    seq = position_in(source, wanted.seq, lowest, history.commits)
+    below = complete_in(wanted.below, lowest)
     until = min(below, known.waiting(source))
     if mode == "scd1" or table.settings.tracked_columns or not history.commits:
-        return _Table(table, mode, spans(history.commits, until), None)
+        return _Table(table, mode, spans(history.commits, until), None, seq, below)
     last_read = BEGIN if mode == "append" else _last_read(table)
-    return _Table(table, mode, *dated_spans(mode, history.commits, until, last_read))
+    return _Table(table, mode, *dated_spans(mode, history.commits, until, last_read), seq, below)
 
 
-def _answered(answer: ReadAt, tables: Mapping[str, _Table | TableAt], known: _Known, below: str) -> ReadAt:
-    """Return the answer with what is available of each table."""
+def _answered(answer: ReadAt, tables: Mapping[str, _Table | TableAt], known: _Known, epoch: int) -> ReadAt:
+    """Return the answer with what is available of each table. ``epoch`` is that of the log."""
     read = {source: each for source, each in tables.items() if isinstance(each, _Table)}
     rows = [
-        _row(source, each, answer.seq, known, below) if isinstance(each, _Table) else each
-        for source, each in tables.items()
+        _row(source, each, known) if isinstance(each, _Table) else each for source, each in tables.items()
     ]
     answer = replace(answer, tables=tuple(rows))
-    if answer.found or len(read) < len(tables):
-        return answer
+    if answer.found or len(read) < len(tables) or any(each.seq != answer.seq for each in read.values()):
+        return answer  # positions that count differently in some tables have no order
     nearest = at({source: each.spans for source, each in read.items()}, answer.seq).nearest
     return replace(
         answer,
-        before=Moment.of(nearest.before, answer.position),
-        after=Moment.of(nearest.after, answer.position),
+        before=Moment.of(nearest.before, answer.position, epoch),
+        after=Moment.of(nearest.after, answer.position, epoch),
     )
 
 
-def _row(source: str, table: _Table, seq: str, known: _Known, below: str) -> TableAt:
+def _row(source: str, table: _Table, known: _Known) -> TableAt:
     """Return what to read of a table, after checking that its version is still there."""
-    mirror, target = table.mirror, str(table.mirror.location)
+    mirror, target, seq = table.mirror, str(table.mirror.location), table.seq
     span = next((each for each in table.spans if each.since <= seq < each.until), None)
     if span is None:
         waiting = known.waiting(source)
-        reason = why_none(source, seq, known.histories[source], below=below, waiting=waiting)
+        reason = why_none(source, seq, known.histories[source], below=table.below, waiting=waiting)
         return TableAt(source, target, reason=reason)
     try:
         mirror.rows(span.version)

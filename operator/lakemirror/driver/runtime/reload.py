@@ -56,6 +56,7 @@ from lakemirror.driver.runtime.replay_requests import (
 )
 from lakemirror.driver.runtime.replayer import Alone
 from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.table_epochs import TableEpochs
 from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.runtime.verifier import (
     URLS,
@@ -243,11 +244,12 @@ def reload(
             open_target(session, pipeline, secrets or {}, owned=False) as target,
             open_source(reading, source, pipeline.spec) as sources,
         ):
-            mirrored = audit.history(session, pipeline.spec.checkpoint).tables
-            known = [source for source in mirrored if is_mirrored(pipeline, source)]
+            history = audit.history(session, pipeline.spec.checkpoint)
+            known = [source for source in history.tables if is_mirrored(pipeline, source)]
+            epochs = TableEpochs(pipeline, storage, history.positions)
             for name in wanted(known, tables, sources):
                 found, request = stage_table(
-                    *(reading, pipeline, sources, storage, name),
+                    *(reading, pipeline, sources, storage, name, epochs),
                     at=at,
                     empty=empty,
                     open_store=target.open,
@@ -292,6 +294,7 @@ def stage_table(
     sources: SourceTables,
     storage: Storage,
     name: TableName,
+    epochs: TableEpochs,
     *,
     at: datetime | None = None,
     empty: bool = False,
@@ -305,7 +308,13 @@ def stage_table(
     storage.write_text_new(f"{FOLDER}/{identity}{_STAGED}", f"{name}\n")
     try:
         table = table_of(session, pipeline, name, open_store)
-        found = stage(session, table, sources, folder(pipeline, identity), at=at, empty=empty)
+        found = stage(
+            *(session, table, sources, folder(pipeline, identity)),
+            at=at,
+            empty=empty,
+            epoch=epochs.to_write(table),
+            declared=epochs.declared,
+        )
         if found.records:
             return Reloaded(str(name), found), ReloadRequest(identity, str(name), found.records)
         result = Reloaded(str(name), found)

@@ -45,11 +45,10 @@ FOLDER = "repair"
 
 @dataclass(frozen=True)
 class RepairRequest:
-    """Change events of one source table. ``epoch`` is the epoch of their positions."""
+    """Change events of one source table."""
 
     id: str
     table: str
-    epoch: int
     events: tuple[Event, ...]
 
     def text(self) -> str:
@@ -61,8 +60,10 @@ class RepairRequest:
         """Parse the request in the file ``where``. Raises DamagedRequest if it cannot be read."""
         try:
             document = json.loads(text)
-            events = tuple(Event(str(each["key"]), str(each["value"])) for each in document["events"])
-            return cls(str(document["id"]), str(document["table"]), int(document["epoch"]), events)
+            events = tuple(
+                Event(str(each["key"]), str(each["value"]), int(each["epoch"])) for each in document["events"]
+            )
+            return cls(str(document["id"]), str(document["table"]), events)
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedRequest(
                 f"{where} is not a request for a repair ({type(error).__name__}: {error}): delete it, and "
@@ -98,25 +99,35 @@ class Repairer:
         began = int(datetime.now(UTC).timestamp() * 1_000_000)
         rows = [
             (
-                *(REPAIR_TOPIC, request.epoch, began + number, datetime.now(UTC)),
+                *(REPAIR_TOPIC, each.epoch, began + number, datetime.now(UTC)),
                 *(each.key.encode(), each.value.encode()),
             )
             for number, each in enumerate(request.events)
         ]
         raw = self._session.createDataFrame([(*row, None, None, None, None) for row in rows], RAW)
         with self._alone():
-            pipeline = as_repaired(self._pipeline, request.epoch)
+            pipeline = as_repaired(self._pipeline, (each.epoch for each in request.events))
             history = audit.history(self._session, pipeline.spec.checkpoint)
             applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
             result = applier.apply(raw, Batch(query, 0, {"repair": request.id}))
             self._told(result)
         stale = result.counts.stale
-        newer = "the mirror has a newer change of the row by now, or its position lies behind the source's"
         bad = aside(request.table, result, len(rows))
         if stale:
-            bad += (StillBad(request.table, newer, stale),)
+            bad += (StillBad(request.table, self._newer(request), stale),)
         still = sum(each.records for each in bad)
         return ReplayOutcome(request.id, len(rows), still, taken={request.table: len(rows)}, bad=bad)
+
+    def _newer(self, request: RepairRequest) -> str:
+        """Return why events of a request may be stale."""
+        newest = max((each.epoch for each in self._pipeline.spec.order.epochs), default=0)
+        reason = "the mirror has a newer change of the row by now, or its position lies behind the source's"
+        if all(each.epoch >= newest for each in request.events):
+            return reason
+        return (
+            f"{reason}. Not all partitions of the table are in epoch {newest}: declare it for those that "
+            "have no record of the former server left to read (ordering.epochs), and repair again"
+        )
 
 
 def repair(

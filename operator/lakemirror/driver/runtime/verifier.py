@@ -29,6 +29,7 @@ from lakemirror.driver.runtime.repair import repair as carry_out
 from lakemirror.driver.runtime.replay_requests import ReplayOutcome
 from lakemirror.driver.runtime.reporter import stored_report
 from lakemirror.driver.runtime.session import create_session
+from lakemirror.driver.runtime.table_epochs import TableEpochs
 from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.tables.store import OpenStore
@@ -176,7 +177,9 @@ def _repaired(
     timeout: float,
 ) -> Verified:
     """Replace wrong rows where that is possible, and return ``done`` with the outcomes."""
-    epoch = max((each.epoch for each in pipeline.spec.order.epochs), default=0)
+    epochs = TableEpochs(
+        pipeline, storage, lambda: audit.history(session, pipeline.spec.checkpoint).positions()
+    )
     requests, impossible = [], []
     for checked in done.tables:
         wrong = len(checked.settled.wrong)
@@ -184,8 +187,8 @@ def _repaired(
             continue
         try:
             table = opened(session, pipeline, checked.source, target.open)
-            found = tuple(repairing(checked, table, sources))
-            requests.append(RepairRequest(uuid.uuid4().hex[:12], checked.source, epoch, found))
+            found = tuple(repairing(checked, table, sources, epochs.to_write(table)))
+            requests.append(RepairRequest(uuid.uuid4().hex[:12], checked.source, found))
         except SourceUnfit as error:
             impossible.append(Repaired(checked.source, wrong, impossible=str(error)))
     outcomes = carry_out(session, pipeline, storage, requests, timeout, target)

@@ -31,8 +31,9 @@ class Database:
     """The tables of a database.
 
     ``by`` says what orders the pipeline's changes: the ``log`` of the database, its clock (``time``), or
-    something ``else``. ``epoch`` is the newest epoch that the manifest declares. ``slot`` names the
-    replication slot that shows what has left PostgreSQL.
+    something ``else``. ``epoch`` is that of its positions: the newest epoch that the manifest declares, so
+    that a change of a partition that is not in that epoch is never taken for a later one. Rows are written in
+    the epoch of their table. ``slot`` names the replication slot that shows what has left PostgreSQL.
     """
 
     def __init__(

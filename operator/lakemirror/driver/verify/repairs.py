@@ -12,16 +12,21 @@ from pyspark.sql.types import StructField
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.read import rows as wire
+from lakemirror.driver.sequence import epoch_of
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.verdict import Difference
 
 
 @dataclass(frozen=True)
 class Event:
-    """A change event as a record: key and value as JSON with schemas."""
+    """A change event as a record: key and value as JSON with schemas.
+
+    ``epoch`` is the epoch of its position.
+    """
 
     key: str
     value: str
+    epoch: int = 0
 
 
 def events(
@@ -31,8 +36,9 @@ def events(
     wrong: Sequence[Difference],
     gone: Mapping[str, str],
     source: Mapping[str, Any],
+    epoch: int = 0,
 ) -> list[Event]:
-    """Return the events that correct wrong rows.
+    """Return the events that correct wrong rows, in the ``epoch`` of the table or a higher one (`epoch_for`).
 
     This is a read of each row that the source has, and a delete of each other row. ``fields`` are the columns
     of a row by their names in the source, and ``key`` those of its key. ``gone`` has the key of each row that
@@ -63,8 +69,18 @@ def events(
             "op": Op.DELETE if after is None else Op.READ,
             "ts_ms": about["ts_ms"],
         }
-        found.append(Event(_document(key_schema, key_values), _document(envelope, payload)))
+        texts = _document(key_schema, key_values), _document(envelope, payload)
+        found.append(Event(*texts, epoch_for(epoch, each.seq)))
     return found
+
+
+def epoch_for(epoch: int, seq: bytes | None) -> int:
+    """Return the epoch in which a row is written whose last change in the mirror is at ``seq``.
+
+    This is the ``epoch`` of the table, unless that of the change is higher: its partition is in that epoch,
+    so that later changes of the row are, too, and in a lower one the row would be stale.
+    """
+    return epoch if seq is None else max(epoch, epoch_of(seq))
 
 
 def _document(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> str:

@@ -106,10 +106,11 @@ class Sides:
             row = self._stored_rows().select("__seq").agg(F.max("__seq")).first()
             digest = self._digests(self._live([WHOLE]), [WHOLE])[0]
             return {"": Stored(_single(digest), as_bytes(row[0]) if row is not None else None)}
-        stored = self._stored_rows().withColumn("__live", self._is_live())
-        told = self._of(canonical(self._near(stored, keys), self.compared, "__seq", "__live"), keys)
-        live = by_key(told.where("__live"))
-        newest = told.groupBy("key").agg(F.max("__seq").alias("seq"))
+        told = {"__live": self._is_live(), "__last": last_seq(self._mirror)}
+        stored = self._stored_rows().withColumns(told)
+        found = self._of(canonical(self._near(stored, keys), self.compared, *told), keys)
+        live = by_key(found.where("__live"))
+        newest = found.groupBy("key").agg(F.max("__last").alias("seq"))
         gone = self._mirror.tombstones.deleted()
         if gone is not None:
             newest = newest.unionByName(self._of(gone.select("key", "seq"), keys))
@@ -215,6 +216,12 @@ def is_live(mirror: MirroredTable, *, keyed: bool) -> Column:
     if mirror.mode == "scd2" and keyed:
         return F.col("__is_current")
     return F.col("__op") != Op.DELETE
+
+
+def last_seq(mirror: MirroredTable) -> Column:
+    """BINARY: the sequence of a stored row's last change, which may be the delete that ended its version."""
+    seq = F.col("__seq")
+    return F.greatest(seq, "__delete_seq") if "__delete_seq" in mirror.rows().columns else seq
 
 
 def _single(digest: Digest) -> int:

@@ -162,8 +162,11 @@ def check(
     )
 
 
-def repairing(checked: Checked, table: MirroredTable, sources: SourceTables) -> list[Event]:
-    """Return the change events that correct a table's wrong rows. Raises SourceUnfit if it cannot be done."""
+def repairing(checked: Checked, table: MirroredTable, sources: SourceTables, epoch: int = 0) -> list[Event]:
+    """Return the change events that correct the wrong rows of a table, which is in ``epoch``.
+
+    Raises SourceUnfit if it cannot be done.
+    """
     sides, wrong = checked.sides, checked.settled.wrong
     assert sides is not None
     compared = sides.compared
@@ -175,7 +178,7 @@ def repairing(checked: Checked, table: MirroredTable, sources: SourceTables) -> 
         raise SourceUnfit(f"{table.name}: {reason}: set {place} to a new value to have the table read again")
     blocks = {each.key: sources.source_block(each.position or b"") for each in wrong}
     gone = sides.key_images([each.key for each in wrong if not each.in_source])
-    return events(table.name, sides.fields(compared.key), sides.fields(), wrong, gone, blocks)
+    return events(table.name, sides.fields(compared.key), sides.fields(), wrong, gone, blocks, epoch)
 
 
 def _unrepairable(checked: Checked, table: MirroredTable, compared: Compared, *, ordered: bool) -> str | None:

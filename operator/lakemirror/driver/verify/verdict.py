@@ -66,7 +66,8 @@ class Difference:
     """A key that is wrong, and which side has a row for it.
 
     ``position`` is the source's position before its row was read there, and ``image`` is that row in the form
-    of a change event (None: deleted, or not requested).
+    of a change event (None: deleted, or not requested). ``seq`` is that of the key's last change in the
+    mirror.
     """
 
     key: str
@@ -74,6 +75,7 @@ class Difference:
     in_mirror: bool
     position: bytes | None = None
     image: str | None = None
+    seq: bytes | None = None
 
     @property
     def what(self) -> str:
@@ -149,7 +151,8 @@ def settle(look: Look, keys: Collection[str], *, over: Callable[[], bool], round
                 left[key] = Verdict.MOVING
             elif verdict is Verdict.WRONG:
                 known = (source is not None, stored.digest is not None)
-                wrong.append(Difference(key, *known, reading.before, reading.images.get(key)))
+                image = reading.images.get(key)
+                wrong.append(Difference(key, *known, reading.before, image, stored.seq))
             elif verdict is not Verdict.EQUAL:
                 left[key] = verdict
         open_, before = left, after
