@@ -127,15 +127,15 @@ class Tombstones:
         return found.select("key", "t.*")
 
     def moved(self) -> DataFrame | None:
-        """Return the newest image of each move, or None if there are none.
+        """Return the images of all moves, or None if there are none.
 
+        A move has several if it was improved. Which value of a column is the newest, only its sequence tells:
+        batches of different queries, such as those of a replay, are numbered independently.
         Columns: key, seq, new_key, image, seqs.
         """
         if not self.summary.moved:
             return None
-        newest = F.max_by(F.struct("new_key", "image", "seqs"), "batch")
-        found = self.frame().where("kind = 'moved'").groupBy("key", "seq").agg(newest.alias("t"))
-        return found.select("key", "seq", "t.*")
+        return self.frame().where("kind = 'moved'").select("key", "seq", "new_key", "image", "seqs")
 
     def collect(self, before: datetime, below: bytes | None) -> int:
         """Forget deletes that were recorded before a time and are below a sequence (None: any).
