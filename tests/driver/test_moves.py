@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from lakemirror.driver import faults
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.tables.tombstones import DeltaFacts, Tombstones
-from tests.support.mirroring import Mirroring
+from tests.support.mirroring import Mirroring, at
 from tests.support.records import UNAVAILABLE, Column, Record
 from tests.support.shop import Shop, table
 
@@ -123,3 +123,44 @@ def test_a_batch_that_is_done_again_writes_its_images_once(
     mirroring.run(spark)
     assert len(images(spark, mirroring)) == 1
     assert live(spark, mirroring) == [(2, 2, "old")]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_move_stands_for_the_delete_that_is_still_to_come(
+    restarted: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A late event of the former key is stale in the same run as well as in the next one."""
+    shop = Shop()
+    other = shop.create(ITEMS, id=9, v=1, note="")
+    late = shop.create(ITEMS, id=1, v=1, note="old")
+    gone, made = moved(shop, 1, 2, "old")
+    mirroring = Mirroring(tmp_path).deliver([other, made])
+    if restarted:
+        mirroring.run(spark)
+    result = mirroring.deliver([late]).run(spark).tables["demo.public.items"]
+    assert (result.counts.stale, result.tombstones_retained) == (1, 1)
+    assert live(spark, mirroring) == [(2, 2, "old"), (9, 1, "")]
+    result = mirroring.deliver([gone]).run(spark).tables["demo.public.items"]
+    assert result.tombstones_retained == 1
+    assert [tuple(row) for row in at(spark, mirror(mirroring)).orderBy("id").collect()] == [
+        (2, 2, "old"),
+        (9, 1, ""),
+    ]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_row_that_is_to_be_deleted_softly_still_changes_after_its_move(
+    restarted: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its delete has not come yet, and keeps the last row."""
+    shop = Shop()
+    first = shop.create(ITEMS, id=1, v=1, note="old")
+    late = shop.update(ITEMS, id=1, v=5, note="new")
+    gone, made = moved(shop, 1, 2, "new")
+    settings = {"defaults": {"delete": {"type": "soft", "column": "deleted_at"}}}
+    mirroring = Mirroring(tmp_path, settings).deliver([first, made])
+    if restarted:
+        mirroring.run(spark)
+    mirroring.deliver([late, gone]).run(spark)
+    rows = at(spark, mirror(mirroring)).selectExpr("id", "v", "note", "deleted_at IS NULL").orderBy("id")
+    assert [tuple(row) for row in rows.collect()] == [(1, 5, "new", False), (2, 2, "new", True)]

@@ -16,6 +16,7 @@ from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.history import History, to_remember
 from lakemirror.driver.reduce.table import Reduced, State
+from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import tombstones
 from lakemirror.driver.tables.keys import encode_row
 
@@ -101,8 +102,15 @@ def _changed(images: DataFrame | None, batch: Batch) -> tuple[list[DataFrame], d
     if images is None:
         return [], {}
     changed = images.where("changed")
-    number = changed.count()
-    return ([_moved(changed, batch)], {"moved": number}) if number else ([], {})
+    found = changed.agg(F.count("*"), F.count_if("new"), F.max("seq")).first()
+    assert found is not None
+    if not found[0]:
+        return [], {}
+    return [_moved(changed, batch)], {
+        "moved": found[0],
+        "new_moves": found[1],
+        "last_move": as_bytes(found[2]),
+    }
 
 
 def _moved(images: DataFrame, batch: Batch) -> DataFrame:
