@@ -36,16 +36,16 @@ def images(
     tracked: Sequence[str],
     floor: bytes | None,
 ) -> DataFrame:
-    """Return the images that this batch creates or improves.
+    """Return the image of every known move, and what is to be written of them.
 
-    Columns: key, seq, new_key, row STRUCT of tracked, seqs MAP.
+    Columns: key, seq, new_key, row STRUCT of tracked, seqs MAP. ``new`` says that no image of the move is
+    stored, and ``changed`` that none is or that a value is newer than the stored ones: it is to be written.
 
-    ``events`` is the table's event frame. ``stored_images`` has the same columns as the result.
-    ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs. ``deleted`` are tombstones as
-    key STRUCT, seq.
+    ``events`` is the table's event frame. ``stored_images`` are key, seq, new_key, row, seqs, one or more for
+    each stored move. ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs. ``deleted``
+    are tombstones as key STRUCT, seq.
     """
     moves = _moves(events, stored_images).localCheckpoint()
-    touched = events.select("key").union(moves.select("key")).distinct()
     said = [_from_events(events, tracked)]
     if stored_images is not None:
         said.append(_said(stored_images, tracked, bound=F.col("seq")))
@@ -65,7 +65,7 @@ def images(
         if _digest(again, tracked) == _digest(found, tracked):
             break
         found = again
-    return found.join(touched, "key", "left_semi")
+    return found
 
 
 def patches(found: DataFrame, tracked: Sequence[str]) -> DataFrame:
@@ -186,20 +186,24 @@ def _blank(keys: DataFrame, tracked: Sequence[str], like: DataFrame) -> DataFram
 
 
 def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """For each move, return the newest value of each column from before it."""
+    """For each move, return the newest value of each column from before it, and the marks of `images`.
+
+    A fact that is bound to a move is a stored image of it.
+    """
     said = facts.select(F.col("key").alias("_key"), "bound", *[f"_{i}" for i in range(len(tracked))])
     joined = moves.join(
         said,
         (F.col("key") == F.col("_key")) & (F.col("bound").isNull() | (F.col("bound") == F.col("seq"))),
         "left",
     )
-    newest = []
+    newest, is_stored = [], F.col("bound").isNotNull()
     for i in range(len(tracked)):
         usable = F.when(F.col(f"_{i}.s") < F.col("seq"), F.col(f"_{i}.s"))
         newest.append(F.max_by(F.when(usable.isNotNull(), F.col(f"_{i}")), usable).alias(f"_{i}"))
+        newest.append(F.max(F.when(is_stored, usable)).alias(f"_{i}_stored"))
     return (
         joined.groupBy("key", "seq")
-        .agg(F.first("new_key").alias("new_key"), *newest)
+        .agg(F.first("new_key").alias("new_key"), F.count_if(is_stored).alias("_images"), *newest)
         .select(
             "key",
             "seq",
@@ -208,8 +212,16 @@ def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFra
             _seqs([F.coalesce(F.col(f"_{i}.s"), F.lit(MISSING)) for i in range(len(tracked))], tracked).alias(
                 "seqs"
             ),
+            (F.col("_images") == 0).alias("new"),
+            _is_changed(tracked).alias("changed"),
         )
     )
+
+
+def _is_changed(tracked: Sequence[str]) -> Column:
+    """BOOLEAN: whether a move has no stored image, or a value newer than those of its stored images."""
+    newer = [F.col(f"_{i}.s") > F.coalesce(f"_{i}_stored", F.lit(MISSING)) for i in range(len(tracked))]
+    return reduce(Column.__or__, [F.coalesce(each, F.lit(False)) for each in newer], F.col("_images") == 0)
 
 
 def _seq_of(name: str) -> Column:

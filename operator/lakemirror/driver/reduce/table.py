@@ -248,7 +248,8 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
         filtered=reading.condition is not None,
     )
     deleted = None if _outlived(seen, summary, tracked) else table.tombstones.deleted()
-    state = state.select("*", *_ungated()) if deleted is None else gate(state, deleted, tracked=tracked)
+    gating = deleted if plan.soft is None or deleted is None else table.tombstones.without_moves()
+    state = state.select("*", *_ungated()) if gating is None else gate(state, gating, tracked=tracked)
     images = None
     if tracked and (seen.moves or summary.moved or reading.from_rows):
         images = images_of(table, events, deleted, reading, tracked, floor).localCheckpoint()

@@ -127,16 +127,28 @@ class Tombstones:
         found = self.frame().where("kind IN ('deleted', 'moved')").groupBy("key").agg(newest.alias("t"))
         return found.select("key", "t.*")
 
-    def moved(self) -> DataFrame | None:
-        """Return the newest image of each move, or None if there are none.
+    def without_moves(self) -> DataFrame | None:
+        """Return the same as `deleted`, but from deletes alone.
 
+        If deletes are soft, a move does not stand for the delete of its former key: until that comes, events
+        of this key still change the row that it keeps.
+        """
+        if not self.summary.retained:
+            return None
+        newest = F.max(F.struct("seq", "topic", "partition", "offset"))
+        found = self.frame().where("kind = 'deleted'").groupBy("key").agg(newest.alias("t"))
+        return found.select("key", "t.*")
+
+    def moved(self) -> DataFrame | None:
+        """Return the images of all moves, or None if there are none.
+
+        A move has several if it was improved. Which value of a column is the newest, only its sequence tells:
+        batches of different queries, such as those of a replay, are numbered independently.
         Columns: key, seq, new_key, image, seqs.
         """
         if not self.summary.moved:
             return None
-        newest = F.max_by(F.struct("new_key", "image", "seqs"), "batch")
-        found = self.frame().where("kind = 'moved'").groupBy("key", "seq").agg(newest.alias("t"))
-        return found.select("key", "seq", "t.*")
+        return self.frame().where("kind = 'moved'").select("key", "seq", "new_key", "image", "seqs")
 
     def collect(self, before: datetime, below: bytes | None) -> int:
         """Forget deletes that were recorded before a time and are below a sequence (None: any).
@@ -205,14 +217,20 @@ def raised(
     deletes: int = 0,
     last_delete: bytes | None = None,
     moved: int = 0,
+    new_moves: int = 0,
+    last_move: bytes | None = None,
     floor: bytes | None = None,
     merged: bool = False,
 ) -> Summary:
-    """Return the summary after more facts."""
+    """Return the summary after more facts.
+
+    ``moved`` counts images, and ``new_moves`` those of moves that had none. As a rule, the former keys of
+    these moves are among the ``deletes``.
+    """
     return replace(
         summary,
-        retained=summary.retained + deletes,
-        newest=_highest(summary.newest, last_delete),
+        retained=summary.retained + max(deletes, new_moves),
+        newest=_highest(summary.newest, last_delete, last_move),
         moved=summary.moved + moved,
         floor=_highest(summary.floor, floor),
         oldest=summary.oldest or (datetime.now(UTC) if deletes or moved or merged else None),

@@ -16,6 +16,7 @@ from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.reduce.history import History, to_remember
 from lakemirror.driver.reduce.table import Reduced, State
+from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import tombstones
 from lakemirror.driver.tables.keys import encode_row
 
@@ -23,7 +24,7 @@ from lakemirror.driver.tables.keys import encode_row
 def write_tombstones(table: MirroredTable, plan: TablePlan, reduced: Reduced, batch: Batch) -> None:
     """Write the tombstones of deletes, of a truncate and of moved rows, in one commit."""
     state, floor, facts = reduced.state, plan.seen.floor, []
-    deletes = moved = 0
+    deletes = 0
     if state is not None and plan.soft is None:
         deletes = reduced.counts.deletes - reduced.counts.known
         if deletes or reduced.counts.renewed:
@@ -31,11 +32,9 @@ def write_tombstones(table: MirroredTable, plan: TablePlan, reduced: Reduced, ba
     if floor is not None:
         nothing = table.spark.range(1)
         facts.append(tombstones.fact(nothing, "truncated", batch=batch.batch_id, seq=F.lit(floor)))
-    if state is not None and state.images is not None:
-        moved = state.images.count()
-        if moved:
-            facts.append(_moved(state.images, batch))
-    _append(table, facts, deletes=deletes, last_delete=reduced.counts.last_delete, moved=moved, floor=floor)
+    moved, raised = _changed(state.images if state is not None else None, batch)
+    last = reduced.counts.last_delete
+    _append(table, [*facts, *moved], deletes=deletes, last_delete=last, floor=floor, **raised)
 
 
 def write_ends(table: MirroredTable, told: History, batch: Batch) -> None:
@@ -44,21 +43,19 @@ def write_ends(table: MirroredTable, told: History, batch: Batch) -> None:
     These are all deletes and truncates, because each may end a version that arrives later.
     """
     facts, deletes = [], told.outcomes.deletes
-    moved = told.images.count() if told.images is not None else 0
+    moved, by_moves = _changed(told.images, batch)
     if deletes:
         facts.append(_ended(told.versions, batch))
     for each in told.truncates:
         place = {"seq": F.lit(each.seq), "event_time": F.lit(each.event_time)}
         facts.append(tombstones.fact(table.spark.range(1), "truncated", batch=batch.batch_id, **place))
-    if moved:
-        assert told.images is not None
-        facts.append(_moved(told.images, batch))
+    facts.extend(moved)
     if told.outcomes.merged:
         facts.append(_merged(told.versions, batch))
     raised = {
         "deletes": deletes,
         "last_delete": told.outcomes.last_delete,
-        "moved": moved,
+        **by_moves,
         "floor": max((each.seq for each in told.truncates), default=None),
         "merged": told.outcomes.merged > 0,
     }
@@ -98,6 +95,22 @@ def _deleted(state: State, batch: Batch) -> DataFrame:
     gone = state.frame.where(f"key IS NOT NULL AND op = '{Op.DELETE}' AND (renewed OR NOT known)")
     place = {name: F.col(name) for name in ("seq", "event_time", "topic", "partition", "offset")}
     return tombstones.fact(gone, "deleted", batch=batch.batch_id, key=tombstones.encoded_key(gone), **place)
+
+
+def _changed(images: DataFrame | None, batch: Batch) -> tuple[list[DataFrame], dict[str, Any]]:
+    """Return the facts of moves that are new or improved, and their effect on the summary."""
+    if images is None:
+        return [], {}
+    changed = images.where("changed")
+    found = changed.agg(F.count("*"), F.count_if("new"), F.max("seq")).first()
+    assert found is not None
+    if not found[0]:
+        return [], {}
+    return [_moved(changed, batch)], {
+        "moved": found[0],
+        "new_moves": found[1],
+        "last_move": as_bytes(found[2]),
+    }
 
 
 def _moved(images: DataFrame, batch: Batch) -> DataFrame:
