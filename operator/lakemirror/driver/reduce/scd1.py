@@ -179,14 +179,29 @@ def _softly_truncated(plan: Scd1) -> dict[str, Column]:
     }
 
 
+def _has_newer_row(plan: Scd1) -> Column:
+    """BOOLEAN: whether the state of a soft delete has a row that is newer than the stored one."""
+    mine = F.col("s.row_seq")
+    placed = _placed(mine) if plan.unanchored else mine
+    return F.coalesce(placed > T("__seq"), F.lit(False))
+
+
 def _last_row(plan: Scd1) -> dict[str, Column]:
-    """What a soft delete leaves of a row: the last row before it, from the batch or as stored."""
-    carried = F.col("s.row_seq") > T("__seq")
-    return {
-        name: F.when(carried, S(name)).otherwise(_kept(plan, name))
+    """What a soft delete leaves of a row: the last row before it, from the batch or as stored.
+
+    A tracked column has its newest value, which may be older than that row.
+    """
+    newer, seq = _has_newer_row(plan), _seq(plan)
+    values = {
+        name: F.when(newer, S(name)).otherwise(_kept(plan, name))
         for name in plan.columns
         if name != plan.soft
     }
+    for name in plan.tracked:
+        values[name] = F.when(_wins(name, seq, seq, place=plan.unanchored), S(name)).otherwise(
+            _stored(plan, name)
+        )
+    return values
 
 
 def _stamp(plan: Scd1) -> dict[str, Column]:
@@ -296,7 +311,7 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
         return
     yield Clause(live, {**values, plan.soft: F.lit(None), **meta})
     keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
-    gone = {**values, **keys, plan.soft: F.col("s.event_time"), **meta}
+    gone = {**values, **keys, plan.soft: F.col("s.event_time"), **meta, "__column_seq": F.lit(None)}
     yield Clause(F.col("s.op") == Op.DELETE, gone)
 
 
