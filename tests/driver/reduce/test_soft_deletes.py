@@ -75,3 +75,17 @@ def test_a_value_that_the_batch_does_not_carry_stays(
         (3, 2, "long", None),
         (4, 3, None, 11),
     ]
+
+
+def test_a_row_that_was_deleted_and_is_made_and_deleted_again_is_the_new_one(
+    spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
+) -> None:
+    first = [*shop.create(soft, id=1, v=1, note="a"), *shop.create(soft, id=2, v=1, note="a")]
+    second = [*shop.delete(soft, id=1, v=1), *shop.delete(soft, id=2, v=1)]
+    third = [
+        *shop.create(soft, id=1, v=2, note="b"),
+        *shop.delete(soft, id=1, v=2),
+        *shop.create(soft, id=2, v=2, note=UNAVAILABLE),
+        *shop.delete(soft, id=2, v=2),
+    ]
+    assert rows(spark, tmp_path, [first, second, third]) == [(1, 2, "b", 6), (2, 2, None, 8)]

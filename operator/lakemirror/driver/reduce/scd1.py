@@ -149,7 +149,7 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
     else:
         gone = {**_last_row(plan), plan.soft: F.col("s.event_time"), "__op": F.lit(Op.DELETE), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
-        yield Clause(delete & (T("__op") != Op.DELETE), gone)
+        yield Clause(delete & ((T("__op") != Op.DELETE) | _has_newer_row(plan)), gone)
         yield Clause(delete, _stamp(plan))
     yield Clause(newer, _update(plan))
     if plan.tracked:
