@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import UNAVAILABLE, Column, Record, Table
-from tests.support.shop import Shop, table
+from tests.support.records import UNAVAILABLE, Column, Record, Table, payload
+from tests.support.shop import Shop, table, with_payload
 
 V, NOTE = Column("v", "int32", optional=True), Column("note", "string", optional=True)
 SOFT: Mapping[str, Any] = {"delete": {"type": "soft", "column": "gone"}}
 SOFT_ROWS: Mapping[str, Any] = {"tables": [{"source": "soft", **SOFT}]}
+BEGAN = 1_700_000_000
+"""The time at which the shop opens, in seconds."""
 
 Rows = list[tuple[Any, ...]]
 
@@ -31,7 +34,7 @@ def rows(
     mirroring = Mirroring(folder, settings).deliver([list(batch) for batch in batches])
     assert mirroring.run(spark).counts.refused == 0
     stored = at(spark, mirroring.path("demo", "public", "soft"))
-    seconds = stored.withColumn("gone", F.unix_seconds("gone") - 1_700_000_000)
+    seconds = stored.withColumn("gone", F.unix_seconds("gone") - BEGAN)
     return sorted(tuple(row) for row in seconds.collect())
 
 
@@ -89,3 +92,47 @@ def test_a_row_that_was_deleted_and_is_made_and_deleted_again_is_the_new_one(
         *shop.delete(soft, id=2, v=2),
     ]
     assert rows(spark, tmp_path, [first, second, third]) == [(1, 2, "b", 6), (2, 2, None, 8)]
+
+
+FILTERED: Mapping[str, Any] = {"tables": [{"source": "soft", **SOFT, "filter": "v > 0"}]}
+
+
+def test_the_time_is_that_of_the_first_delete_after_the_row_was_last_there(
+    spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
+) -> None:
+    """A filter turns several updates in a row into deletes, and earlier deletes may be sent again."""
+    first = [*shop.create(soft, id=1, v=1, note="a"), *shop.create(soft, id=2, v=1, note="a")]
+    left = shop.update(soft, id=2, v=-1, note="a")
+    back = shop.update(soft, id=2, v=2, note="b")
+    second = [
+        *shop.update(soft, id=1, v=-2, note="b"),
+        *shop.update(soft, id=1, v=-3, note="c"),
+        *left,
+        *shop.update(soft, id=2, v=-2, note="c"),
+        *shop.delete(soft, id=2, v=-2, note="c"),
+        *shop.create(soft, id=3, v=-1, note="a"),
+        *shop.update(soft, id=3, v=-2, note="a"),
+    ]
+    third = [*shop.update(soft, id=1, v=-4, note="d"), *shop.update(soft, id=2, v=-3, note="d")]
+    expected = [(1, 1, "a", 5), (2, 2, "b", 7), (3, None, None, 9)]
+    assert rows(spark, tmp_path, [[*first, *left, *back], second, third], FILTERED) == expected
+
+
+def untimed(records: Sequence[Record]) -> list[Record]:
+    """Records that do not say when the change was made."""
+    source = {"ts_ms": None, "ts_us": None, "ts_ns": None}
+    return [
+        with_payload(each, source={**payload(each["value"])["source"], **source}, ts_ms=None)
+        for each in records
+        if each["value"]
+    ]
+
+
+def test_a_delete_without_a_time_has_that_of_the_driver(
+    spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
+) -> None:
+    first = [*shop.create(soft, id=1, v=1, note="a"), *untimed(shop.delete(soft, id=2, v=1))]
+    second = untimed(shop.delete(soft, id=1, v=1))
+    found = rows(spark, tmp_path, [first, second])
+    assert [row[:3] for row in found] == [(1, 1, "a"), (2, None, None)]
+    assert all(now - 3600 < row[3] + BEGAN <= now for now in [time.time()] for row in found)

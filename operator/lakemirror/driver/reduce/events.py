@@ -22,6 +22,9 @@ as well).
 a soft delete, which keeps the last row before it (null if there is none). ``born`` says that the first of the
 key's events is a create or a snapshot row.
 
+If deletes are soft, a state also has ``ends`` ARRAY<STRUCT<seq, event_time>>: the deletes after ``row``, in
+any order. There may be several, because a filter makes deletes of events that show a row which stays outside.
+
 ``seqs`` has the sequence of each column whose value is older than the event (see
 `lakemirror.driver.sequence`). A column that is not in it is as new as the event. Columns are merged one by
 one, the newest sequence wins, and a delete or truncate counts as null for all of them. The result therefore
@@ -97,13 +100,27 @@ def _steps(
         F.first("was" if filtered else "op").over(so_far).isin(Op.CREATE, Op.READ).alias("born"),
         F.sum(again).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
+        *([_deletes().over(Window.partitionBy(*parts)).alias("ends")] if soft else []),
     ]
     return (
         [_below(floor).alias("below"), _below(former_floor).alias("stale")],
         [F.coalesce(repeated, F.lit(False)).alias("repeated")],
         folded,
-        _states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor),
+        [*_states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor), *_ends(soft)],
     )
+
+
+def _deletes() -> Column:
+    """ARRAY<STRUCT<seq, event_time>>: the deletes among events, as an aggregate."""
+    return F.collect_list(F.when(F.col("op") == Op.DELETE, F.struct("seq", "event_time")))
+
+
+def _ends(soft: bool) -> list[Column]:
+    """Return ``ends``, which only the states of soft deletes have."""
+    if not soft:
+        return []
+    row = F.coalesce(F.col("row_seq"), F.lit(MISSING))
+    return [F.filter("ends", lambda each: each["seq"] > row).alias("ends")]
 
 
 def _states(found: Mapping[str, Column], floor: bytes | None) -> list[Column]:

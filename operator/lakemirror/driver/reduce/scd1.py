@@ -16,7 +16,7 @@ from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
-from lakemirror.driver.sequence import WIDTH, anchored_at, event_part, is_snapshot, minor, own
+from lakemirror.driver.sequence import MISSING, WIDTH, anchored_at, event_part, is_snapshot, minor, own
 from lakemirror.driver.tables.columns import S, T
 from lakemirror.driver.tables.delta import quoted
 
@@ -147,7 +147,8 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
     if plan.soft is None:
         yield Clause(delete)
     else:
-        gone = {**_last_row(plan), plan.soft: F.col("s.event_time"), "__op": F.lit(Op.DELETE), **_stamp(plan)}
+        when = _gone_at(plan, T("__seq"))
+        gone = {**_last_row(plan), plan.soft: when, "__op": F.lit(Op.DELETE), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
         yield Clause(delete & ((T("__op") != Op.DELETE) | _has_newer_row(plan)), gone)
         yield Clause(delete, _stamp(plan))
@@ -177,6 +178,19 @@ def _softly_truncated(plan: Scd1) -> dict[str, Column]:
         "__seq": F.lit(plan.floor),
         "__column_seq": F.lit(None),
     }
+
+
+def _gone_at(plan: Scd1, after: Column) -> Column:
+    """When a row was deleted: the time of its first delete after the sequence ``after``.
+
+    Further deletes are events that a filter turned into deletes. The clock stands in for a missing time.
+    """
+
+    def later(end: Column) -> Column:
+        return (_placed(end["seq"]) if plan.unanchored else end["seq"]) > after
+
+    first = F.array_min(F.filter("s.ends", later))
+    return F.coalesce(first["event_time"], F.col("s.event_time"), F.current_timestamp())
 
 
 def _has_newer_row(plan: Scd1) -> Column:
@@ -311,7 +325,8 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
         return
     yield Clause(live, {**values, plan.soft: F.lit(None), **meta})
     keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
-    gone = {**values, **keys, plan.soft: F.col("s.event_time"), **meta, "__column_seq": F.lit(None)}
+    when = _gone_at(plan, F.lit(MISSING))
+    gone = {**values, **keys, plan.soft: when, **meta, "__column_seq": F.lit(None)}
     yield Clause(F.col("s.op") == Op.DELETE, gone)
 
 

@@ -397,6 +397,7 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
         f"key {key}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
         f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
+        "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP>>, "
         "number BIGINT, born BOOLEAN, known BOOLEAN, stale BOOLEAN",
     )
 
