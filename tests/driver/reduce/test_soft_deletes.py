@@ -136,3 +136,55 @@ def test_a_delete_without_a_time_has_that_of_the_driver(
     found = rows(spark, tmp_path, [first, second])
     assert [row[:3] for row in found] == [(1, 1, "a"), (2, None, None)]
     assert all(now - 3600 < row[3] + BEGAN <= now for now in [time.time()] for row in found)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "apart"])
+def test_a_truncate_is_a_delete_of_each_row_there(
+    spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table, at_once: bool
+) -> None:
+    """Its time is that of the truncate, also for rows that the same batch creates."""
+    first = [
+        *shop.create(soft, id=1, v=1, note="a"),
+        *shop.create(soft, id=2, v=1, note="a"),
+        *shop.create(soft, id=3, v=1, note="long"),
+        *shop.create(soft, id=4, v=1, note="a"),
+        *shop.delete(soft, id=4, v=1, note="a"),
+        *shop.create(soft, id=7, v=1, note="a"),
+    ]
+    events = [
+        shop.create(soft, id=5, v=1, note="b"),
+        shop.update(soft, id=2, v=2, note="b"),
+        shop.update(soft, id=3, v=2, note=UNAVAILABLE),
+        shop.create(soft, id=4, v=2, note="b"),
+        shop.delete(soft, id=7, v=1, note="a"),
+        shop.truncate(soft),
+        shop.create(soft, id=6, v=1, note="c"),
+        shop.create(soft, id=2, v=3, note=UNAVAILABLE),
+        shop.truncate(soft),
+        shop.create(soft, id=8, v=1, note="d"),
+        shop.create(soft, id=6, v=2, note="d"),
+    ]
+    expected = [
+        (1, 1, "a", 12),
+        (2, 3, None, 15),
+        (3, 2, "long", 12),
+        (4, 2, "b", 12),
+        (5, 1, "b", 12),
+        (6, 2, "d", None),
+        (7, 1, "a", 11),
+        (8, 1, "d", None),
+    ]
+    batches = [joined(*events)] if at_once else events
+    assert rows(spark, tmp_path, [first, *batches]) == expected
+
+
+def test_a_row_that_a_truncate_deletes_has_the_metadata_of_its_last_change(
+    spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
+) -> None:
+    first = shop.create(soft, id=1, v=1, note="a")
+    second = joined(shop.update(soft, id=1, v=2, note="b"), shop.create(soft, id=2, v=2, note="b"))
+    added = {"metadata": {"made_by": "op", "made_at": "offset"}, "expressions": {"twice": "v * 2"}}
+    settings = {"tables": [{"source": "soft", **SOFT, "columns": added}]}
+    expected = [(1, 2, "b", 4, "u", 1, 4), (2, 2, "b", 4, "c", 2, 4)]
+    wiped = [*second, *shop.truncate(soft)]
+    assert rows(spark, tmp_path, [first, wiped], settings) == expected
