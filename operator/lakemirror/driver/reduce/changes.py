@@ -17,11 +17,13 @@ from lakemirror.driver.reduce.bounds import Bound
 class Clause:
     """Rows for which ``when`` holds get these values in these columns and keep the others.
 
-    Without ``values``, the rows are deleted. If several clauses hold, the first one counts.
+    Without ``values``, the rows are deleted. If several clauses hold, the first one counts. ``op`` is the
+    operation for which the rows are written, if it is not their ``__op``.
     """
 
     when: Column
     values: Mapping[str, Column] | None = None
+    op: Column | None = None
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,15 @@ and a *state* frame has the columns
 state, it is the number of records: ``own`` (1 or 0) of them stand for the newest event itself, and
 ``duplicates`` for repeated deliveries of one event. A state with op ``x`` and a null key stands for events
 that a truncate made irrelevant: a truncate in the batch (``own`` is 0), or before it (``own`` is their number
-as well).
+as well). If deletes are soft, a truncate in the batch makes no event irrelevant, because rows stay: the state
+is what the key's events give without the truncate, and `lakemirror.driver.reduce.scd1` applies it.
 
 ``row_seq`` is the sequence of the event that ``row`` comes from. This is the state's own sequence, except for
 a soft delete, which keeps the last row before it (null if there is none). ``born`` says that the first of the
 key's events is a create or a snapshot row.
+
+If deletes are soft, a state also has ``ends`` ARRAY<STRUCT<seq, event_time>>: the deletes after ``row``, in
+any order. There may be several, because a filter makes deletes of events that show a row which stays outside.
 
 ``seqs`` has the sequence of each column whose value is older than the event (see
 `lakemirror.driver.sequence`). A column that is not in it is as new as the event. Columns are merged one by
@@ -68,8 +72,8 @@ def reduce_events(
     ``tracked`` are the columns that may have a gap; without any, every value is as new as its event.
     ``floor`` is the sequence of the newest truncate: older events are left out, and no value is filled from
     below it. ``former_floor`` is the sequence of the newest truncate before the batch. ``soft`` keeps the
-    last row of a deleted key. ``filtered`` says that some deletes stand for events whose row the manifest
-    leaves out; ``was`` is their original op.
+    last row of a key that is deleted, also by a truncate of the batch. ``filtered`` says that some deletes
+    stand for events whose row the manifest leaves out; ``was`` is their original op.
     """
     marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft, filtered)
     return events.select("*", *marked).select("*", *repeated).select(*folded).where("newest").select(*states)
@@ -80,7 +84,7 @@ def _steps(
     tracked: tuple[str, ...], floor: bytes | None, former_floor: bytes | None, soft: bool, filtered: bool
 ) -> tuple[list[Column], ...]:
     """Return the lists of columns that `reduce_events` selects, one after the other."""
-    parts = ("key", "below", "stale")
+    parts = ("key", "stale") if soft else ("key", "below", "stale")
     by_key = Window.partitionBy(*parts).orderBy("seq", *ARRIVAL)
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -88,7 +92,7 @@ def _steps(
     live = F.last(F.when(F.col("op") != Op.DELETE, F.struct("row", "seq")), ignorenulls=True).over(so_far)
     again = F.when(F.col("repeated") & ~F.col("below"), F.col("records")).otherwise(0)
     folded = [
-        *map(F.col, (*parts, "op", "seq", "unanchored", "event_time", *ARRIVAL, "texts")),
+        *map(F.col, ("key", "below", "stale", "op", "seq", "unanchored", "event_time", *ARRIVAL, "texts")),
         (F.coalesce(live["row"], F.col("row")) if soft else F.col("row")).alias("row"),
         (live["seq"] if soft else F.col("seq")).alias("row_seq"),
         *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
@@ -97,21 +101,39 @@ def _steps(
         F.first("was" if filtered else "op").over(so_far).isin(Op.CREATE, Op.READ).alias("born"),
         F.sum(again).over(so_far).alias("duplicates"),
         F.lead("seq").over(by_key).isNull().alias("newest"),
+        *([_deletes().over(Window.partitionBy(*parts)).alias("ends")] if soft else []),
     ]
     return (
         [_below(floor).alias("below"), _below(former_floor).alias("stale")],
         [F.coalesce(repeated, F.lit(False)).alias("repeated")],
         folded,
-        _states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor),
+        [*_states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor, soft), *_ends(soft)],
     )
 
 
-def _states(found: Mapping[str, Column], floor: bytes | None) -> list[Column]:
+def _deletes() -> Column:
+    """ARRAY<STRUCT<seq, event_time>>: the deletes among events, as an aggregate."""
+    return F.collect_list(F.when(F.col("op") == Op.DELETE, F.struct("seq", "event_time")))
+
+
+def _ends(soft: bool) -> list[Column]:
+    """Return ``ends``, which only the states of soft deletes have."""
+    if not soft:
+        return []
+    row = F.coalesce(F.col("row_seq"), F.lit(MISSING))
+    return [F.filter("ends", lambda each: each["seq"] > row).alias("ends")]
+
+
+def _states(found: Mapping[str, Column], floor: bytes | None, soft: bool) -> list[Column]:
     """Return the columns of a state frame. ``found`` is what was carried to each tracked column."""
     least = F.lit(MISSING) if floor is None else own(F.lit(floor))
-    gone = F.col("below")
+    if soft and floor is not None:
+        above = F.coalesce(F.col("row_seq") > F.lit(floor), F.lit(False))
+        found = {name: F.when(~above | (each["seq"] > least), each) for name, each in found.items()}
+        least = F.when(above, least).otherwise(F.lit(MISSING))
+    gone = F.col("stale" if soft else "below")
     seqs = {name: F.coalesce(each["seq"], least) for name, each in found.items()}
-    mine = F.when(~gone, F.col("own")).when(F.col("stale"), F.col("records")).otherwise(0)
+    mine = F.when(~F.col("below"), F.col("own")).when(F.col("stale"), F.col("records")).otherwise(0)
     return [
         F.when(~gone, F.col("key")).alias("key"),
         F.when(gone, Op.TRUNCATED).otherwise(F.col("op")).alias("op"),

@@ -16,7 +16,8 @@ from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
-from lakemirror.driver.sequence import WIDTH, anchored_at, event_part, is_snapshot, minor, own
+from lakemirror.driver.reduce.scd2 import Truncate
+from lakemirror.driver.sequence import MISSING, WIDTH, anchored_at, event_part, is_snapshot, minor, own
 from lakemirror.driver.tables.columns import S, T
 from lakemirror.driver.tables.delta import quoted
 
@@ -27,9 +28,9 @@ class Scd1:
 
     ``columns`` are all columns of the mirror without metadata, ``key`` those of the key. ``tracked`` are
     those that may hold values older than their row (none: the plain case). ``soft`` names the column of a
-    soft delete. ``floor`` is the sequence of a truncate in the batch. ``fills`` are columns that begin a new
-    life. ``snapshot`` and ``unanchored`` say whether the batch has such events. ``bounds`` limit key columns
-    to the batch's range.
+    soft delete. ``floor`` is the sequence of the newest truncate in the batch, and ``truncates`` are all of
+    them if deletes are soft. ``fills`` are columns that begin a new life. ``snapshot`` and ``unanchored`` say
+    whether the batch has such events. ``bounds`` limit key columns to the batch's range.
     """
 
     columns: Mapping[str, DataType]
@@ -37,6 +38,7 @@ class Scd1:
     tracked: Sequence[str] = ()
     soft: str | None = None
     floor: bytes | None = None
+    truncates: Sequence[Truncate] = ()
     fills: Mapping[str, Fill] = field(default_factory=dict)
     snapshot: bool = False
     unanchored: bool = False
@@ -143,18 +145,22 @@ def _seq(plan: Scd1) -> Column:
 def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
     if plan.floor is not None:
         yield _truncated(plan, newer)
+        if plan.soft is not None:
+            wiped = newer & F.col("s.op").isin(*WITH_ROW) & (_seq(plan) <= F.lit(plan.floor))
+            yield Clause(wiped, {**_update(plan), **_truncate_of(plan, _seq(plan))}, op=F.col("s.op"))
     delete = newer & (F.col("s.op") == Op.DELETE)
     if plan.soft is None:
         yield Clause(delete)
     else:
-        gone = {**_last_row(plan), plan.soft: F.col("s.event_time"), "__op": F.lit(Op.DELETE), **_stamp(plan)}
+        when = _gone_at(plan, F.greatest(T("__seq"), _row_seq(plan)))
+        gone = {**_last_row(plan), plan.soft: when, "__op": F.lit(Op.DELETE), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
-        yield Clause(delete & (T("__op") != Op.DELETE), gone)
+        yield Clause(delete & (_is_live() | _has_newer_row(plan)), gone)
         yield Clause(delete, _stamp(plan))
     yield Clause(newer, _update(plan))
     if plan.tracked:
         usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), T("__seq")) for name in plan.tracked])
-        yield Clause(~newer & (T("__op") != Op.DELETE) & usable, _fill(plan))
+        yield Clause(~newer & _is_live() & usable, _fill(plan))
     if plan.fills:
         yield Clause(~newer & aged(plan.fills), _filled(plan))
 
@@ -162,31 +168,80 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
 def _truncated(plan: Scd1, newer: Column) -> Clause:
     """A truncate also removes a row if the batch has something older, or only a value, for its key."""
     gone = ~newer & (T("__seq") < F.lit(plan.floor))
-    return (
-        Clause(gone)
-        if plan.soft is None
-        else Clause(gone & (T("__op") != Op.DELETE), _softly_truncated(plan))
-    )
+    return Clause(gone) if plan.soft is None else Clause(gone & _is_live(), _truncate_of(plan, T("__seq")))
 
 
-def _softly_truncated(plan: Scd1) -> dict[str, Column]:
+def _is_live() -> Column:
+    """BOOLEAN: whether a stored row is not softly deleted."""
+    return T("__op") != Op.DELETE
+
+
+def _truncate_of(plan: Scd1, seq: Column) -> dict[str, Column]:
+    """What the first truncate after ``seq`` makes of a row that is as new as that."""
     assert plan.soft is not None
+    first = F.array_min(F.filter(_truncates(plan), lambda each: each["seq"] > seq))
     return {
-        plan.soft: F.coalesce(T(plan.soft), F.current_timestamp()),
+        plan.soft: F.coalesce(first["event_time"], F.current_timestamp()),
         "__op": F.lit(Op.DELETE),
-        "__seq": F.lit(plan.floor),
+        "__seq": first["seq"],
         "__column_seq": F.lit(None),
     }
 
 
+def _truncates(plan: Scd1) -> Column:
+    """ARRAY<STRUCT<seq, event_time>>: the truncates of the batch, like the ``ends`` of a state."""
+    return F.array(
+        *[
+            F.struct(
+                F.lit(each.seq).alias("seq"), F.lit(each.event_time).cast("timestamp").alias("event_time")
+            )
+            for each in plan.truncates
+        ]
+    )
+
+
+def _gone_at(plan: Scd1, after: Column) -> Column:
+    """When a row was deleted: the time of its first delete or truncate after the sequence ``after``.
+
+    Further deletes are events that a filter turned into deletes. The clock stands in for a missing time.
+    """
+
+    def later(end: Column) -> Column:
+        return (_placed(end["seq"]) if plan.unanchored else end["seq"]) > after
+
+    ends = F.filter("s.ends", later)
+    if plan.truncates:
+        ends = F.concat(ends, F.filter(_truncates(plan), lambda each: each["seq"] > after))
+    return F.coalesce(F.array_min(ends)["event_time"], F.col("s.event_time"), F.current_timestamp())
+
+
+def _has_newer_row(plan: Scd1) -> Column:
+    """BOOLEAN: whether the state of a soft delete has a row that is newer than the stored one."""
+    return F.coalesce(_row_seq(plan) > T("__seq"), F.lit(False))
+
+
+def _row_seq(plan: Scd1) -> Column:
+    """The sequence of the row of a state that may meet a stored one."""
+    mine = F.col("s.row_seq")
+    return _placed(mine) if plan.unanchored else mine
+
+
 def _last_row(plan: Scd1) -> dict[str, Column]:
-    """What a soft delete leaves of a row: the last row before it, from the batch or as stored."""
-    carried = F.col("s.row_seq") > T("__seq")
-    return {
-        name: F.when(carried, S(name)).otherwise(_kept(plan, name))
+    """What a soft delete leaves of a row: the last row before it, from the batch or as stored.
+
+    A tracked column has its newest value, which may be older than that row.
+    """
+    newer, seq = _has_newer_row(plan), _seq(plan)
+    values = {
+        name: F.when(newer, S(name)).otherwise(_kept(plan, name))
         for name in plan.columns
         if name != plan.soft
     }
+    for name in plan.tracked:
+        values[name] = F.when(_wins(name, seq, seq, place=plan.unanchored), S(name)).otherwise(
+            _stored(plan, name)
+        )
+    return values
 
 
 def _stamp(plan: Scd1) -> dict[str, Column]:
@@ -294,9 +349,14 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
     if plan.soft is None:
         yield Clause(live, {**values, **meta})
         return
+    if plan.floor is not None:
+        wiped = live & (F.col("s.seq") <= F.lit(plan.floor))
+        yield Clause(wiped, {**values, **meta, **_truncate_of(plan, F.col("s.seq"))}, op=F.col("s.op"))
     yield Clause(live, {**values, plan.soft: F.lit(None), **meta})
     keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
-    gone = {**values, **keys, plan.soft: F.col("s.event_time"), **meta}
+    alone = F.when(F.col("s.row_seq").isNull(), F.array_min("s.ends")["event_time"])
+    when = F.coalesce(alone, _gone_at(plan, F.coalesce("s.row_seq", F.lit(MISSING))))
+    gone = {**values, **keys, plan.soft: when, **meta, "__column_seq": F.lit(None)}
     yield Clause(F.col("s.op") == Op.DELETE, gone)
 
 
@@ -310,25 +370,24 @@ def _untouched(plan: Scd1) -> Iterator[Clause]:
         if plan.soft is None:
             yield Clause(gone)
         else:
-            yield Clause(gone & (T("__op") != Op.DELETE), _softly_truncated(plan))
+            yield Clause(gone & _is_live(), _truncate_of(plan, T("__seq")))
         if plan.tracked:
-            base = own(F.lit(plan.floor))
-            old = [(stored_seq(name) < base) for name in plan.tracked]
-            values = {
-                name: F.when(~is_old, _kept(plan, name))
-                for name, is_old in zip(plan.tracked, old, strict=True)
-            }
-            kept = [
-                F.when(is_old, base).otherwise(stored_seq(name))
-                for name, is_old in zip(plan.tracked, old, strict=True)
-            ]
-            entries = F.map_filter(
-                F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)),
-                lambda _, v: v != own(T("__seq")),
-            )
-            yield Clause(
-                reduce(Column.__or__, old),
-                {**_filled(plan), **values, "__column_seq": F.when(F.size(entries) > 0, entries)},
-            )
+            yield _outdated(plan, plan.floor)
     if plan.fills:
         yield Clause(aged(plan.fills), _filled(plan))
+
+
+def _outdated(plan: Scd1, floor: bytes) -> Clause:
+    """A truncate also removes the values from before it of rows that came after it."""
+    base = own(F.lit(floor))
+    old = {name: stored_seq(name) < base for name in plan.tracked}
+    values = {name: F.when(~is_old, _kept(plan, name)) for name, is_old in old.items()}
+    kept = [F.when(is_old, base).otherwise(stored_seq(name)) for name, is_old in old.items()]
+    entries = F.map_filter(
+        F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)),
+        lambda _, v: v != own(T("__seq")),
+    )
+    seqs = F.when(F.size(entries) > 0, entries)
+    any_old = reduce(Column.__or__, old.values())
+    when = any_old if plan.soft is None else any_old & _is_live()
+    return Clause(when, {**_filled(plan), **values, "__column_seq": seqs})

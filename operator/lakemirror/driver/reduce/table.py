@@ -102,7 +102,7 @@ class Reduced:
 
     ``events`` are the decoded events (None for a batch that only truncates). ``state`` is what they are
     reduced to if the table has a key. ``counts`` says what these contain. In mode scd2, the state has each
-    event that makes a version, and ``truncates`` are those of the batch.
+    event that makes a version. ``truncates`` are those of the batch, if they leave rows or versions.
     """
 
     events: DataFrame | None = None
@@ -167,8 +167,9 @@ def reduce_table(
     if plan.mode == "scd2":
         return _reduce_to_versions(plan, decoder, changes, truncates)
     keyed, soft = bool(plan.reading.key), plan.soft is not None
+    found = _collected(truncates) if soft and plan.seen.truncates else ()
     if keyed and not plan.reading.versions:
-        return NOTHING
+        return replace(NOTHING, truncates=found)
     if begun is not None and begun.decoder is decoder and begun.soft == soft and is_plain(table, plan):
         return Reduced(begun.events, begun.state, begun.counts)
     events = decoder.decode(changes)
@@ -176,7 +177,7 @@ def reduce_table(
         events = _with_truncates(events, truncates, plan.reading) if plan.seen.truncates else events
         return Reduced(events, counts=_count_events(events))
     state = _state(table, plan, events)
-    return Reduced(events, state, _count(state, plan.reading))
+    return Reduced(events, state, _count(state, plan.reading), found)
 
 
 def _reduce_to_versions(
@@ -211,6 +212,7 @@ def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
         tracked=plan.tracked,
         soft=plan.soft,
         floor=seen.floor,
+        truncates=reduced.truncates,
         fills=plan.fills,
         snapshot=seen.snapshot,
         unanchored=seen.unanchored,
@@ -239,11 +241,13 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
         events = anchor(events)
     summary = table.tombstone_summary
     floor = max(filter(None, (summary.floor, seen.floor)), default=None)
+    # After a crash, the truncate may have been noted, but what it leaves of the batch's rows not written.
+    noted = plan.soft is not None and summary.floor == seen.floor
     state = reduce_events(
         events,
         tracked=tracked,
         floor=floor,
-        former_floor=summary.floor,
+        former_floor=None if noted else summary.floor,
         soft=plan.soft is not None,
         filtered=reading.condition is not None,
     )
@@ -400,8 +404,8 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
         f"key {key}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
         f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
-        "number BIGINT, born BOOLEAN, known BOOLEAN, renewed BOOLEAN, "
-        "stale BOOLEAN",
+        "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP>>, "
+        "number BIGINT, born BOOLEAN, known BOOLEAN, renewed BOOLEAN, stale BOOLEAN",
     )
 
 

@@ -69,7 +69,8 @@ class Own:
 
     def _inserted(self, clause: Clause) -> Clause:
         values = clause.values or {}
-        return Clause(clause.when, {**values, **self.values(values, {n: values[n] for n in self.columns})})
+        own = self.values({**values, **_op(clause)}, {n: values[n] for n in self.columns})
+        return Clause(clause.when, {**values, **own})
 
     def _updated(self, clause: Clause) -> Clause:
         """Fill the columns of an update.
@@ -81,7 +82,7 @@ class Own:
             return clause
         values = dict(clause.values)
         if "__event_time" in values:
-            values |= self._metadata({"__op": T("__op"), **values})
+            values |= self._metadata({"__op": T("__op"), **values, **_op(clause)})
         if any(name in values for name in self.columns):
             row = {name: values.get(name, T(name)) for name in self.columns}
             values |= {**self._hashes(row), **{name: each.of(row) for name, each in self.computed.items()}}
@@ -108,6 +109,11 @@ class Own:
         key = {name: self.columns[name] for name in self.key}
         found = _hash(row, key) if key else F.lit(None).cast("string")
         return {name: found for name, what in self.wanted.items() if what == "keyHash"}
+
+
+def _op(clause: Clause) -> dict[str, Column]:
+    """Return the operation for which a row is written, as metadata, if its ``__op`` does not say."""
+    return {} if clause.op is None else {"__op": clause.op}
 
 
 def _hash(row: Mapping[str, Column], columns: Mapping[str, DataType]) -> Column:
