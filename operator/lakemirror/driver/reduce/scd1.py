@@ -152,7 +152,8 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
     if plan.soft is None:
         yield Clause(delete)
     else:
-        when = _gone_at(plan, F.greatest(T("__seq"), _row_seq(plan)))
+        last = F.greatest(T("__seq"), _row_seq(plan))
+        when = _gone_at(plan, last, place=plan.unanchored)
         gone = {**_last_row(plan), plan.soft: when, "__op": F.lit(Op.DELETE), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
         yield Clause(delete & (_is_live() | _has_newer_row(plan)), gone)
@@ -200,14 +201,14 @@ def _truncates(plan: Scd1) -> Column:
     )
 
 
-def _gone_at(plan: Scd1, after: Column) -> Column:
+def _gone_at(plan: Scd1, after: Column, *, place: bool = False) -> Column:
     """When a row was deleted: the time of its first delete or truncate after the sequence ``after``.
 
     Further deletes are events that a filter turned into deletes. The clock stands in for a missing time.
     """
 
     def later(end: Column) -> Column:
-        return (_placed(end["seq"]) if plan.unanchored else end["seq"]) > after
+        return (_placed(end["seq"]) if place else end["seq"]) > after
 
     ends = F.filter("s.ends", later)
     if plan.truncates:
