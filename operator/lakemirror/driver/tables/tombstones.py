@@ -121,11 +121,7 @@ class Tombstones:
         Of several at one position, this is the one that arrived last.
         Columns: key STRING, seq, topic, partition, offset.
         """
-        if not self.summary.retained:
-            return None
-        newest = F.max(F.struct("seq", "topic", "partition", "offset"))
-        found = self.frame().where("kind IN ('deleted', 'moved')").groupBy("key").agg(newest.alias("t"))
-        return found.select("key", "t.*")
+        return self._newest("deleted", "moved")
 
     def without_moves(self) -> DataFrame | None:
         """Return the same as `deleted`, but from deletes alone.
@@ -133,10 +129,13 @@ class Tombstones:
         If deletes are soft, a move does not stand for the delete of its former key: until that comes, events
         of this key still change the row that it keeps.
         """
+        return self._newest("deleted")
+
+    def _newest(self, *kinds: str) -> DataFrame | None:
         if not self.summary.retained:
             return None
         newest = F.max(F.struct("seq", "topic", "partition", "offset"))
-        found = self.frame().where("kind = 'deleted'").groupBy("key").agg(newest.alias("t"))
+        found = self.frame().where(F.col("kind").isin(*kinds)).groupBy("key").agg(newest.alias("t"))
         return found.select("key", "t.*")
 
     def moved(self) -> DataFrame | None:
