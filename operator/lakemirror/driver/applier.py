@@ -215,8 +215,7 @@ class TableApplier:
             return False
         if properties.get(SOURCE_PROPERTY) != table.source:
             return False
-        oldest = table.tombstones.summary.oldest
-        return oldest is not None and oldest < before
+        return table.tombstones.has_any(before)
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
         """Delete tombstones recorded before a time and below a sequence (None: any), and return how many."""

@@ -437,6 +437,8 @@ class BatchApplier:
         known = positions.of_logs(self._memory, self._logs.get(str(table.name)) or ())
         passed = positions.committed_by_all(known, now, retention)
         collected = 0 if had_all_at is None else table.collect_tombstones(had_all_at - retention, None)
+        if not passed:  # nothing is below that
+            return collected
         return collected + table.collect_tombstones(now - retention, passed)
 
 

@@ -149,12 +149,16 @@ class Tombstones:
             return None
         return self.frame().where("kind = 'moved'").select("key", "seq", "new_key", "image", "seqs")
 
+    def has_any(self, before: datetime) -> bool:
+        """Return whether there may be facts that were recorded before a time, without asking the table."""
+        return self.summary.oldest is not None and self.summary.oldest < before
+
     def collect(self, before: datetime, below: bytes | None) -> int:
         """Forget deletes that were recorded before a time and are below a sequence (None: any).
 
         Returns their number.
         """
-        if self.summary.oldest is None or self.summary.oldest >= before:
+        if not self.has_any(before):
             return 0
         gone = F.col("kind") != "merged"
         rows = self.frame().where(collected(before, below))
