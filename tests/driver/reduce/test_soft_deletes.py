@@ -53,6 +53,17 @@ def soft() -> Table:
     return table("soft", V, NOTE)
 
 
+def test_columns_may_be_called_like_states_and_stored_rows(
+    spark: SparkSession, tmp_path: Path, shop: Shop
+) -> None:
+    """Where a mirror is made, and where its rows change."""
+    odd = table("soft", Column("s", "string", optional=True), Column("t", "string", optional=True))
+    first = [shop.create(odd, id=1, s="a", t="b"), shop.create(odd, id=2, s="c", t="d")]
+    second = [shop.update(odd, id=2, s="e", t=UNAVAILABLE), shop.delete(odd, id=1, s="a", t="b")]
+    found = rows(spark, tmp_path, [joined(*first), joined(*second)])
+    assert [row[:4] for row in found] == [(1, "a", "b", 4), (2, "e", "d", None)]
+
+
 def test_a_value_that_the_batch_does_not_carry_stays(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
 ) -> None:

@@ -93,6 +93,8 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         **session_settings(),
         # A column may be called ${env:HOME}.
         "spark.sql.variable.substitute": "false",
+        # A column may be called s: inside a lambda function, s.seq would then be a field of its new value.
+        "spark.sql.lateralColumnAlias.enableImplicitResolution": "false",
         "spark.sql.adaptive.enabled": "true",
         # Spark renders the plan of every query as text; ours are large and nobody reads them.
         "spark.sql.ui.explainMode": "simple",
