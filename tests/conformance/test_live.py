@@ -13,17 +13,16 @@ import pyarrow as pa
 import pytest
 
 from tests.support import bank
-from tests.support.kafka_broker import Broker
 from tests.support.live import Live, came_of, live, wrong
 
 pytestmark = [pytest.mark.sources, pytest.mark.timeout(1500)]
 
 
-def test_a_mirror_equals_a_database_that_changes_all_the_time(kafka: Broker, tmp_path: Path) -> None:
+def test_a_mirror_equals_a_database_that_changes_all_the_time(tmp_path: Path) -> None:
     """Through a SIGKILL of the driver and one of the connector, no row is ever called wrong, and in the end
     none differs. Rows that are damaged then are found and repaired, while the driver goes on.
     """
-    with live(tmp_path, kafka) as mirror:
+    with live(tmp_path) as mirror:
         load = tmp_path / "load"
         with bank.changing(mirror.server, load, a_second=20):
             mirror.wait_for("the first rows", mirror.has_all)

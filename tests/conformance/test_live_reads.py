@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from lakemirror.driver.consistent.answer import ReadAt
 from lakemirror.driver.runtime.read_at import read_at
 from tests.support import bank
-from tests.support.kafka_broker import Broker
 from tests.support.live import Live, live
 
 pytestmark = [pytest.mark.sources, pytest.mark.timeout(1500)]
@@ -27,14 +26,12 @@ COLUMNS = {
 Rows = dict[str, list[list[str | None]]]
 
 
-def test_the_mirrors_can_be_read_as_the_database_was(
-    spark: SparkSession, kafka: Broker, tmp_path: Path
-) -> None:
+def test_the_mirrors_can_be_read_as_the_database_was(spark: SparkSession, tmp_path: Path) -> None:
     """At each pause of its load, although driver and connector were killed before the second one. The
     balances of the branches are then the sum of what was booked, which no other state of the mirrors has.
     """
     paused: dict[str, Rows] = {}
-    with live(tmp_path, kafka) as mirror:
+    with live(tmp_path) as mirror:
         for kills in (False, True, False):
             with bank.changing(mirror.server, tmp_path / "load", a_second=20):
                 mirror.wait_for("the first rows", mirror.has_all)

@@ -19,7 +19,7 @@ from tests.conftest import INTERPRETED
 from tests.support import bank
 from tests.support.connect import Connect, start_connect
 from tests.support.databases import PASSWORD, Server, start_postgres
-from tests.support.kafka_broker import NOTHING, Broker
+from tests.support.kafka_broker import NOTHING, Broker, start_broker
 from tests.support.mirroring import Mirroring, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -180,13 +180,18 @@ class Live(Banking):
 
 
 @contextmanager
-def live(folder: Path, broker: Broker) -> Iterator[Live]:
-    """A bank that opens, with a connector and a driver, until the end of the block."""
+def live(folder: Path) -> Iterator[Live]:
+    """A bank that opens, with a broker, a connector and a driver, until the end of the block.
+
+    The broker is its own: the next bank's topics have the same names, and its positions begin anew.
+    """
     with ExitStack() as stack:
+        worker, log = folder / "connect", folder / "kafka"
+        for each in (worker, log):
+            each.mkdir()
         server = stack.enter_context(start_postgres(folder))
+        broker = stack.enter_context(start_broker(log))
         bank.create(server)
-        worker = folder / "connect"
-        worker.mkdir()
         settings = bank.connector(server)
         connect = stack.enter_context(start_connect(worker, broker, bank.DATABASE, settings))
         made = Live(folder, server, broker, connect)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
+from typing import Final
 
-from pyspark.sql.types import StringType
+from pyspark.sql.types import DataType, StringType
 
 from lakemirror.api.tables import Mode
 from lakemirror.driver.parse.computed import Computed
@@ -26,6 +28,8 @@ from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift
 from lakemirror.driver.tables.columns import SHARD, metadata_of
 from lakemirror.driver.tables.store import Unfit
+
+_NO_COLUMNS: Final[Mapping[str, DataType]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
     requested, Waiting for a table about which too little is known, and SchemaDriftRefused.
     """
     mirror_key, other_key = key.key_of(table, seen, versions)
+    _check_fits(table)  # first its name: a table of Lakemirror's own may stand there by now
     if table.mirror.exists:
         key.check_target(table, mirror_key)
     else:
@@ -230,6 +235,13 @@ def _check(
     features = table.mirror.features
     columns_ = {**alteration.columns, **table.own, **{name: each.kind for name, each in computed.items()}}
     check_features(table.settings, table.location, features, columns_, table.avoided)
+    _check_fits(table, columns_, mirror_key)
+
+
+def _check_fits(
+    table: MirroredTable, columns_: Mapping[str, DataType] = _NO_COLUMNS, mirror_key: Sequence[str] = ()
+) -> None:
+    """Raise Refused if the target cannot have its name or one of these columns."""
     unfit = table.mirror.unfit(columns_, mirror_key)
     if unfit is not None:
         raise Refused(f"the target {table.location} cannot have {unfit.what}: {_fitting(table, unfit)}")
