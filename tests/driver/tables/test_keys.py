@@ -250,6 +250,20 @@ def test_a_row_is_read_back_to_the_last_bit(spark: SparkSession) -> None:
         assert repr(after) == repr(before)
 
 
+def test_a_variant_is_read_back_from_a_row(spark: SparkSession) -> None:
+    """Also inside other values; and JSON's null is not SQL's."""
+    kind = StructType.fromDDL("v variant, a array<variant>, m map<string,variant>, s struct<v: variant>")
+    texts = ["null", "1", "1.50", "1.5e300", '"1"', '"a\\"b"', "true", '{"a":[1,{"b":null}]}', "[]", None]
+    frame = spark.createDataFrame([(text,) for text in texts], "text STRING").selectExpr(
+        "text",
+        "struct(parse_json(text) AS v, array(parse_json(text)) AS a, map('k', parse_json(text)) AS m, "
+        "named_struct('v', parse_json(text)) AS s) AS row",
+    )
+    again = keys.decode_row(keys.encode_row(F.col("row"), kind), kind)
+    for before, after in frame.select(F.to_json("row"), F.to_json(again)).collect():
+        assert after == before
+
+
 def test_a_row_lacks_what_its_image_did_not_have(spark: SparkSession) -> None:
     kind = StructType([StructField("a", StringType()), StructField("b", MapType(StringType(), StringType()))])
     row = spark.range(1).select(keys.decode_row(F.lit('{"a":"x","gone":"y"}'), kind).alias("row")).first()

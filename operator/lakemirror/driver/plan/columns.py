@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from lakemirror.driver.parse.decode import Reading, Version, default_of
 from lakemirror.driver.parse.values.connect import Field
+from lakemirror.driver.parse.values.decode import can_be_left_out
 from lakemirror.driver.plan.drift import DriftPlan, SchemaVersion, plan_drift
 from lakemirror.driver.plan.fills import Fill, aged
 from lakemirror.driver.plan.lives import Turn, together
@@ -222,18 +223,34 @@ def _to_keep_both(table: MirroredTable, name: str) -> str:
 def tracked_in(table: MirroredTable, reading: Reading, seen: TableOverview) -> list[str]:
     """Return the columns whose values may be older than their row.
 
-    There are none until the source leaves out a value for the first time.
+    There are none until the source leaves out a value for the first time. A column of a declared type is one
+    of them even if the batch cannot lack its values, because stored rows may lack one from another batch.
     """
     stored = table.properties.get(GAPS_PROPERTY) == "true"
     if not (stored or seen.gaps or seen.moves):
         return []
+    lacked = {table.rename.get(name, name) for name in table.declared} | _lacked(reading)
     return [
-        name for name, kind in reading.columns.items() if name not in reading.key and _may_be_left_out(kind)
+        name
+        for name, kind in reading.columns.items()
+        if name not in reading.key and (name in lacked or _may_be_left_out(kind))
     ]
 
 
+def _lacked(reading: Reading) -> set[str]:
+    """Return the columns whose values some event of the batch can lack, whatever their types."""
+    return {
+        column
+        for version in reading.versions
+        for field in version.fields
+        if (column := reading.names.get(field.name)) is not None
+        and column not in version.refused
+        and can_be_left_out(field, reading.columns[column])
+    }
+
+
 def _may_be_left_out(kind: DataType) -> bool:
-    """Return whether the source may leave out values of this type.
+    """Return whether the source may leave out values of a column that has its natural type.
 
     PostgreSQL leaves out only large values: text, bytes, arrays and the like.
     """

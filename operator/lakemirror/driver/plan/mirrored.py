@@ -27,6 +27,7 @@ from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables.columns import SHARD, T, of_shard
+from lakemirror.driver.tables.delta import unlimited
 from lakemirror.driver.tables.mirror import (
     COLUMNS_PROPERTY,
     GAPS_PROPERTY,
@@ -214,7 +215,7 @@ class MirroredTable:
         """The types that the manifest declares, by source name."""
         columns = self.settings.columns
         types = (columns and columns.types) or {}
-        return {name: DataType.fromDDL(ddl) for name, ddl in types.items()}
+        return {name: unlimited(DataType.fromDDL(ddl)) for name, ddl in types.items()}
 
     @property
     def fed(self) -> dict[str, DataType] | None:

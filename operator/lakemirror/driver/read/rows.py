@@ -35,6 +35,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     VarcharType,
+    VariantType,
 )
 
 from lakemirror.driver.errors import LakemirrorError
@@ -56,6 +57,7 @@ _PLAIN: Final[dict[type[DataType], str]] = {
 _DATE: Final = "org.apache.kafka.connect.data.Date"
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _INSTANT: Final = "io.debezium.time.ZonedTimestamp"
+_JSON: Final = "io.debezium.data.Json"
 _MICROS: Final = "io.debezium.time.MicroTimestamp"
 _UTC: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _NULLS: Final = {"ignoreNullFields": "false"}
@@ -113,6 +115,8 @@ def _schema(kind: DataType, column: str) -> dict[str, Any]:
         return {"type": "string", "optional": True, "name": _INSTANT}
     if isinstance(kind, TimestampNTZType):
         return {"type": "int64", "optional": True, "name": _MICROS}
+    if isinstance(kind, VariantType):
+        return {"type": "string", "optional": True, "name": _JSON}
     if isinstance(kind, ArrayType):
         return {"type": "array", "optional": True, "items": _schema(kind.elementType, column)}
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
@@ -135,6 +139,8 @@ def _wire(column: Column, kind: DataType) -> Column:
         return F.date_format(F.to_utc_timestamp(column, F.current_timezone()), _UTC)
     if isinstance(kind, TimestampNTZType):
         return F.timestamp_diff("MICROSECOND", F.lit("1970-01-01").cast("timestamp_ntz"), column)
+    if isinstance(kind, VariantType):
+        return F.to_json(column)
     if isinstance(kind, ArrayType):
         return F.transform(column, lambda each: _wire(each, kind.elementType))
     if isinstance(kind, MapType):

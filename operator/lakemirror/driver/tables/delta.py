@@ -8,7 +8,16 @@ from typing import Any
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
 
 from lakemirror.driver.checkpoint.storage import file_system
 from lakemirror.driver.java import java_class
@@ -147,6 +156,17 @@ def ddl(kind: DataType) -> str:
         members = ", ".join(f"{quoted(field.name)}: {ddl(field.dataType)}" for field in kind.fields)
         return f"STRUCT<{members}>"
     return kind.simpleString()
+
+
+def unlimited(kind: DataType) -> DataType:
+    """Return the type with STRING for texts of a limited length, which Spark does not keep apart from it."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(unlimited(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(unlimited(kind.keyType), unlimited(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, unlimited(each.dataType)) for each in kind.fields])
+    return StringType() if isinstance(kind, (CharType, VarcharType)) else kind
 
 
 def sql_text(text: str) -> str:

@@ -22,7 +22,7 @@ ARRAY, STRUCT       JSON of the texts of their members
 ==================  =====================================================================================
 
 Rows (`encode_row`) are written in the same way as one JSON object, but with the sign of zero, and maps as
-arrays of their entries.
+arrays of their entries, and variants as JSON.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     VarcharType,
+    VariantType,
 )
 
 _TEXTS: Final = (StringType, CharType, VarcharType)
@@ -215,6 +216,8 @@ def _exact(value: Column, kind: DataType) -> Column:
         return value.cast("timestamp_ntz").cast("string")
     if isinstance(kind, TimestampType):
         return F.unix_micros(value).cast("string")
+    if isinstance(kind, VariantType):
+        return F.to_json(value)
     return value.cast("string")
 
 
@@ -229,4 +232,6 @@ def _value(text: Column, kind: DataType) -> Column:
         return text.cast("timestamp_ntz").cast("date")
     if isinstance(kind, TimestampType):
         return F.timestamp_micros(text.cast("bigint"))
+    if isinstance(kind, VariantType):
+        return F.parse_json(text)
     return text.cast(kind)

@@ -8,10 +8,19 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from lakemirror.api.tables import Target
 from lakemirror.driver.errors import cause_of
+from lakemirror.driver.parse.values.fit import settled
 from lakemirror.driver.read import rows as wire
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.names import TableName, locate
@@ -120,6 +129,10 @@ def _readable(field: StructField) -> DataType | None:
 
 def as_type(value: Column, stored: DataType, kind: DataType) -> Column:
     """Return a value as the mirror's type, or null if it does not fit."""
+    if isinstance(kind, VariantType):
+        found = F.try_parse_json(value) if isinstance(stored, StringType) else value
+        known = isinstance(stored, (StringType, VariantType))
+        return settled(found, value).value if known else F.lit(None).cast(kind)
     if stored == kind:
         return value
     if isinstance(kind, StringType):
@@ -128,6 +141,6 @@ def as_type(value: Column, stored: DataType, kind: DataType) -> Column:
 
 
 def _text(value: Column, stored: DataType) -> Column:
-    if isinstance(stored, (ArrayType, MapType, StructType)):
+    if isinstance(stored, (ArrayType, MapType, StructType, VariantType)):
         return F.to_json(value)
     return value.cast("string")

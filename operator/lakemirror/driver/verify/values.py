@@ -31,10 +31,12 @@ from pyspark.sql.types import (
     StringType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from lakemirror.driver.parse.values import temporal
 from lakemirror.driver.parse.values.decimals import MAX_DIGITS, SPECIAL, plain_text
+from lakemirror.driver.parse.values.fit import fit
 from lakemirror.driver.verify.sources import Same
 
 Family = Literal[
@@ -196,13 +198,15 @@ def _bits(source: SourceType, kind: DataType) -> Rule | None:
 
 
 def _text(source: SourceType, kind: DataType) -> Rule | None:
+    if isinstance(kind, VariantType):
+        return Rule(lambda text: fit(text, StringType(), kind).value, same=F.to_json)
     return Rule(_plain) if isinstance(kind, StringType) else None
 
 
 def _json(source: SourceType, kind: DataType) -> Rule | None:
     """Compare JSON as values, because each program that writes it has its own spaces and order."""
     if not isinstance(kind, StringType):
-        return None
+        return _text(source, kind)
     return Rule(_plain, same=lambda text: F.coalesce(F.to_json(F.try_parse_json(text)), text))
 
 

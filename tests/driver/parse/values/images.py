@@ -96,4 +96,6 @@ def _plain(value: Column, type: DataType) -> Column:
     name = type.simpleString()
     if name == "timestamp":
         return F.unix_micros(value)
+    if "variant" in name:
+        return F.to_json(value)
     return value.cast("string") if name in ("timestamp_ntz", "date") else value

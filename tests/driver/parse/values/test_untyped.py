@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from lakemirror.driver.parse.values import RowDecoder, infer, resolve, schemaless
@@ -119,6 +120,25 @@ CASES: list[tuple[DataType, list[tuple[Any, dict[str, Any]]]]] = [
         ],
     ),
     (ArrayType(LongType()), [([1, None], fine([1, None])), (list(MARK.encode()), GAP)]),
+    (
+        VariantType(),
+        [
+            ({"b": 1, "a": [None, "x"]}, fine('{"a":[null,"x"],"b":1}')),
+            (1.5, fine("1.5")),
+            (True, fine("true")),
+            ('{"a": 1}', fine('{"a":1}')),
+            ("null", fine("null")),
+            ("no {json", fine('"no {json"')),
+            (None, fine(None)),
+            (MARK, GAP),
+        ],
+    ),
+    (ArrayType(VariantType()), [(["1", 2, {"a": "3"}], fine('["1",2,{"a":"3"}]')), ([MARK], GAP)]),
+    (
+        StructType([StructField("x", VariantType())]),
+        [({"x": "1"}, fine('{"x":"1"}')), ({"x": None}, fine("{}")), (None, fine(None))],
+    ),
+    (MapType(StringType(), VariantType()), [({"k": "1"}, fine('{"k":"1"}'))]),
     (ArrayType(DecimalType(6, 2)), [(["bg==", None], fine([Decimal("1.10"), None]))]),
     (
         StructType([StructField("x", DoubleType()), StructField("s", StringType())]),

@@ -70,6 +70,11 @@ def decode(
     return Decoded(unless(gap, parts.value), gap, lost, text, misfit)
 
 
+def can_be_left_out(field: Field, target: DataType) -> bool:
+    """Return whether the source may leave out the column's value, and send the placeholder for it."""
+    return _codec(field, target).gap(F.lit(None), Placeholder()) is not None
+
+
 class RowDecoder:
     """Decodes the rows of one table that share a schema.
 

@@ -8,7 +8,7 @@ from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 
 def either(*conditions: Column | None) -> Column | None:
@@ -49,16 +49,16 @@ def let(value: Column, body: Callable[[Column], Column]) -> Column:
 def same_value(one: Column, other: Column, kind: DataType) -> Column:
     """Return whether both are the same value of type ``kind``, or both null (BOOLEAN).
 
-    Spark itself does not compare maps.
+    Spark itself compares neither maps nor variants.
     """
-    if _has_map(kind):
-        one, other = F.to_json(F.struct(one)), F.to_json(F.struct(other))
+    if not _is_comparable(kind):
+        one, other = F.to_json(F.struct(one.alias("v"))), F.to_json(F.struct(other.alias("v")))
     return one.eqNullSafe(other)
 
 
-def _has_map(kind: DataType) -> bool:
+def _is_comparable(kind: DataType) -> bool:
     if isinstance(kind, ArrayType):
-        return _has_map(kind.elementType)
+        return _is_comparable(kind.elementType)
     if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType)
+        return all(_is_comparable(field.dataType) for field in kind.fields)
+    return not isinstance(kind, (MapType, VariantType))

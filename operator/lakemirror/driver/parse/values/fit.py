@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     StringType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL
@@ -44,7 +45,7 @@ def fit(value: Column, source: DataType, target: DataType) -> Parts:
     """Convert ``value`` from type ``source`` to type ``target``.
 
     Numbers must keep their value: one that does not is unrepresentable in a DECIMAL, otherwise a misfit.
-    If the types have nothing in common, every value is a misfit.
+    If the types have nothing in common, every value is a misfit. A VARIANT is the value of a text of JSON.
     """
     if source == target or _holds(source, target):
         return Parts(value if source == target else value.cast(target))
@@ -55,10 +56,29 @@ def fit(value: Column, source: DataType, target: DataType) -> Parts:
     if isinstance(source, IntegralType) and isinstance(target, BooleanType):
         known = value.isin(0, 1)
         return Parts(F.when(known, value == 1), misfit=~known)
+    if isinstance(source, StringType) and isinstance(target, VariantType):
+        return _parsed(value)
     if _castable(source, target):
         converted = value.try_cast(target)
         return Parts(converted, misfit=value.isNotNull() & converted.isNull())
     return Parts(null(target), misfit=value.isNotNull())
+
+
+def settled(value: Column, given: Column) -> Parts:
+    """Return a VARIANT that was ``given``, as it is once it was written as JSON and read again.
+
+    Then it has the same JSON ever after: 1e2 becomes 100.
+    """
+    value = F.try_parse_json(F.to_json(value))
+    return Parts(value, misfit=given.isNotNull() & value.isNull())
+
+
+def _parsed(text: Column) -> Parts:
+    """Convert a text of JSON to a VARIANT. One with a number beyond DOUBLE is a misfit."""
+    value = settled(F.try_parse_json(text), text).value
+    infinite = F.to_json(value).contains("Infinity") & ~text.contains("Infinity")
+    value = F.when(~infinite, value)
+    return Parts(value, misfit=text.isNotNull() & value.isNull())
 
 
 def _digits(type: DataType) -> tuple[int, int]:
@@ -110,7 +130,7 @@ def _decimal_text(value: Column, target: DecimalType) -> Parts:
 
 def _castable(source: DataType, target: DataType) -> bool:
     if isinstance(source, StringType):
-        return isinstance(target, AtomicType) and not isinstance(target, BinaryType)
+        return isinstance(target, AtomicType) and not isinstance(target, (BinaryType, VariantType))
     if isinstance(source, BooleanType):
         return isinstance(target, NumericType)
     moments = (DateType, TimestampType, TimestampNTZType)

@@ -9,7 +9,8 @@
 | TIMESTAMP, TIMESTAMP_NTZ | ISO text (UTC unless it says otherwise); a whole number since 1970, see below |
 | BINARY | base64 |
 | STRING | text as is; the pair as decimal text; any other value as JSON |
-| ARRAY, STRUCT, MAP | element by element |
+| VARIANT | any value; text that is JSON is parsed, as a database's JSON comes as text |
+| ARRAY, STRUCT, MAP | element by element; a VARIANT in them is the value as it is |
 
 "The pair" is ``{"scale": s, "value": base64}``, Debezium's VariableScaleDecimal, of up to 38 digits; a larger
 one stays as it is.
@@ -50,7 +51,7 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.values import codecs, decimals, temporal
 from lakemirror.driver.parse.values.codecs import Codec
 from lakemirror.driver.parse.values.expressions import either, let
-from lakemirror.driver.parse.values.fit import Parts, fit
+from lakemirror.driver.parse.values.fit import Parts, fit, settled
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.temporal import MICROS, MILLIS
 
@@ -71,19 +72,26 @@ def codec_of_type(target: DataType) -> Codec:
     if isinstance(target, (FloatType, DoubleType)):
         return codecs.Plain(target)
     if isinstance(target, ArrayType):
-        return codecs.Array(codec_of_type(target.elementType))
+        return codecs.Array(_member(target.elementType))
     if isinstance(target, StructType):
-        return codecs.Struct(tuple((f.name, codec_of_type(f.dataType)) for f in target.fields))
+        return codecs.Struct(tuple((f.name, _member(f.dataType)) for f in target.fields))
     if isinstance(target, MapType):
-        return codecs.Map(codecs.FORMATTED, codec_of_type(target.valueType))
+        return codecs.Map(codecs.FORMATTED, _member(target.valueType))
     if isinstance(target, DecimalType):
         return JsonDecimal(target)
     if isinstance(target, (TimestampType, TimestampNTZType)):
         return JsonTimestamp(target)
+    if isinstance(target, VariantType):
+        return JsonVariant(parsed=True)
     for kind, codec in ((BooleanType, JsonBoolean()), (DateType, JsonDate()), (BinaryType, JsonBinary())):
         if isinstance(target, kind):
             return codec
     raise LakemirrorError(f"no value of JSON can become a {target.simpleString()}")
+
+
+def _member(target: DataType) -> Codec:
+    """Return the codec of a value inside another one."""
+    return JsonVariant(parsed=False) if isinstance(target, VariantType) else codec_of_type(target)
 
 
 def has_others(text: Column, kind: DataType) -> Column | None:
@@ -134,6 +142,27 @@ class JsonText(codecs.Text):
         number = decimals.small_text(octets, F.regexp_extract(value, _PAIR, 1).cast("int"))
         is_pair = value.startswith('{"scale":') & value.rlike(_PAIR)
         return F.when(is_pair, F.coalesce(number, value)).otherwise(value)
+
+
+@dataclass(frozen=True)
+class JsonVariant(Codec):
+    """Any value; ``parsed`` says that text is JSON, if it can be parsed."""
+
+    parsed: bool
+    wire = natural = VariantType()
+
+    def parts(self, value: Column) -> Parts:
+        there = F.when(~F.is_variant_null(value), value)
+        if not self.parsed:
+            return settled(there, there)
+        text = F.when(F.schema_of_variant(value) == "STRING", self.text(value))
+        return settled(F.coalesce(F.try_parse_json(text), there), there)
+
+    def text(self, value: Column) -> Column:
+        return F.try_variant_get(value, "$", "string")
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return self.text(value).isin(*placeholder.spellings)
 
 
 class JsonBoolean(Codec):
