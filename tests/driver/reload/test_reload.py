@@ -364,6 +364,26 @@ def test_a_reload_keeps_the_order_of_a_mirror_that_is_there_and_of_a_new_one(
         assert stored(spark, mirroring, name) == {1: 2, 2: 3}, name
 
 
+def test_an_offset_means_something_in_its_own_partition_only(spark: SparkSession, tmp_path: Path) -> None:
+    """Offsets of one partition may be far ahead of those of another one, whose rows change all the same."""
+    shop, of = Shop(), table("items", Column("v", "int32"))
+    mirroring = Mirroring(tmp_path, {"ordering": {"by": "offset"}})
+
+    def sent(key: int, v: int, partition: int, offset: int) -> list[Record]:
+        [record] = shop.update(of, id=key, v=v)
+        return [{**record, "partition": partition, "offset": offset}]
+
+    mirroring.deliver([[*sent(1, 1, 0, 1000), *sent(2, 1, 1, 5), *sent(3, 1, 1, 6)]]).run(spark)
+    snapshot(spark, tmp_path / "snapshots", "items", {1: 2, 2: 2, 4: 2})
+    wanted = SnapshotWanted(f"{tmp_path}/snapshots/{{db}}/{{table}}", "parquet")
+    [done] = reload(mirroring.pipeline, wanted, at=BEGAN + timedelta(seconds=shop.seconds), spark=spark)
+    assert (done.error, done.done) == (None, True)
+    assert stored(spark, mirroring, "items") == {1: 2, 2: 2, 4: 2}
+    later = [*sent(1, 3, 0, 1001), *sent(2, 3, 1, 7), *sent(3, 3, 1, 8), *sent(4, 3, 1, 9)]
+    mirroring.deliver([later]).run(spark)
+    assert stored(spark, mirroring, "items") == dict.fromkeys((1, 2, 3, 4), 3)
+
+
 def test_a_row_that_is_kept_aside_keeps_no_other_from_being_loaded(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ def table(name: str, connector: str = "demo") -> Table:
 
 WHOLE, MIXED, QUIET, FRESH = (table(name) for name in ("whole", "mixed", "quiet", "fresh"))
 APART = table("apart", "elsewhere")
-EPOCHS = [{"epoch": 1, "from": {WHOLE.topic: {"0": 2}, MIXED.topic: {"0": 2}}}]
+EPOCHS = [{"epoch": 1, "from": {WHOLE.topic: {"0": 2}, MIXED.topic: {"0": 3}}}]
 """The new server's records lie below the former one's in these partitions. In the others they lie above."""
 
 
@@ -91,6 +91,7 @@ class Stream:
             *self.put(WHOLE, OLD + 10, 2, 1),
             *self.put(MIXED, OLD, 1, 1),
             *self.put(MIXED, OLD + 10, 2, 1),
+            *self.put(MIXED, OLD + 20, 4, 1),
             *self.put(MIXED, 1_000, 11, 1, partition=1),
             *self.put(MIXED, 1_010, 12, 1, partition=1),
             *self.put(QUIET, 1_000, 1, 1),
@@ -232,7 +233,7 @@ def test_rows_that_were_written_beside_the_stream_show_each_later_change(
     has = {
         WHOLE: now,
         QUIET: {1: 3, 3: 3},
-        MIXED: {**now, 11: 3, 13: 3},
+        MIXED: {**now, 4: 1, 11: 3, 13: 3},
         **({FRESH: now} if how in (reloaded, loaded) else {}),
     }
     for of, rows in has.items():
@@ -245,7 +246,7 @@ def test_rows_that_were_written_beside_the_stream_show_each_later_change(
     later += [record for n in (11, 12, 13) for record in put(MIXED, LATER + 100 + n, n, 4, partition=1)]
     failed.mirroring.deliver([later]).run(spark)
     changed = {of.name: dict.fromkeys((1, 2, 3), 4) for of in has}
-    changed[MIXED.name] |= dict.fromkeys((11, 12, 13), 4)
+    changed[MIXED.name] |= {4: 1, **dict.fromkeys((11, 12, 13), 4)}
     assert {of.name: failed.rows(of) for of in has} == changed
 
 

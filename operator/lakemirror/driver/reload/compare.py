@@ -17,7 +17,7 @@ from pyspark.sql.types import StructField
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.read import rows as wire
-from lakemirror.driver.reload.place import Places
+from lakemirror.driver.reload.place import Place
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.canonical import canonical
@@ -55,7 +55,7 @@ def differences(
     snapshot: DataFrame,
     mirror: DataFrame | None,
     shape: Shape,
-    places: Places,
+    place: Place,
     last: DataFrame | None = None,
 ) -> DataFrame:
     """Classify each key of either side.
@@ -65,8 +65,8 @@ def differences(
     may be its key), place BINARY (the sequence of the snapshot for this key).
 
     ``snapshot`` has its rows with `UNFIT`. ``mirror`` has the live rows with ``__seq``, and is None before
-    there is a mirror. ``last`` has the sequence of each key's last change, also of deletes (key STRING, last
-    BINARY). It is None if the snapshot has the same place for all keys.
+    there is a mirror. ``last`` has the last change of each key (key STRING, seq BINARY, at TIMESTAMP, topic
+    STRING). It is needed if keys have places of their own.
     """
     compared, known = shape.compared, shape.known
     key = F.struct(*[F.col(quoted(name)).alias(name) for name in compared.key])
@@ -88,12 +88,13 @@ def differences(
         stored = canonical(mirror.withColumn("__values", key), known, "__values", "__seq")
         stored = stored.select("key", "digest", "__values", "__seq")
     both = shown.alias("s").join(stored.alias("m"), F.col("s.key") == F.col("m.key"), "full")
-    place = F.lit(places.own)
-    if last is not None:
-        both = both.join(last.alias("l"), F.coalesce("s.key", "m.key") == F.col("l.key"), "left")
-        place = _place_of(F.col("l.last"), places)
+    own = F.lit(place.newest)
+    if place.of_key is not None:
+        assert last is not None
+        both = both.join(last.alias("last"), F.coalesce("s.key", "m.key") == F.col("last.key"), "left")
+        own = place.of_key
     same = F.col("s.digest").eqNullSafe(F.col("m.digest")) & ~F.col("__fresh")
-    older = F.col("m.__seq") <= place  # if another reload had the same moment, the later one wins
+    older = F.col("m.__seq") <= own  # if another reload had the same moment, the later one wins
     what = (
         F.when(F.col("s.key").isNull(), F.when(older, "gone").otherwise("newer"))
         .when(F.col("__why").isNotNull(), "unfit")
@@ -109,16 +110,8 @@ def differences(
         F.col("__row").alias("row"),
         F.col("__why").alias("unfit"),
         F.coalesce("__lost", F.lit(False)).alias("lost"),
-        place.alias("place"),
+        own.alias("place"),
     )
-
-
-def _place_of(last: Column, places: Places) -> Column:
-    """BINARY: the place of the snapshot for a key, given the sequence of its last change."""
-    found = F.lit(places.own)
-    for epoch, place in places.higher.items():
-        found = F.when(last >= F.lit(epoch.to_bytes(2, "big")), F.lit(place)).otherwise(found)
-    return found
 
 
 def records(found: DataFrame, shape: Shape, moment: datetime) -> DataFrame:

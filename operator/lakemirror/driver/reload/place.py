@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakemirror.driver.reload.reading import RELOAD_TOPIC
 from lakemirror.driver.sequence import WIDTH, in_epoch
 
 NOWHERE = bytes(WIDTH)
@@ -12,6 +17,19 @@ NOWHERE = bytes(WIDTH)
 
 Its rows fill only keys that are absent and have no tombstone, and it deletes nothing.
 """
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a snapshot.
+
+    If its keys have places of their own, ``of_key`` is that of a key (BINARY), given what the mirror has of
+    the key: ``last.seq``, ``last.at`` and ``last.topic`` are the sequence, time and topic of its last change,
+    which may be a delete. Then ``newest`` is at least as high as each of them.
+    """
+
+    newest: bytes
+    of_key: Column | None = None
 
 
 def after(newest: bytes) -> bytes:
@@ -25,39 +43,40 @@ def after(newest: bytes) -> bytes:
     return newest[:12] + minor.to_bytes(10, "big") + bytes(4)
 
 
-@dataclass(frozen=True)
-class Places:
-    """The places of a snapshot in the order of a table's changes, by epoch.
+def right_after(seq: Column) -> Column:
+    """BINARY: the same as `after`, for a column of sequences."""
+    high, low = (F.conv(F.hex(F.substring(seq, at, 5)), 16, 10).cast("bigint") for at in (13, 18))
+    carried = (low == 2**40 - 1).cast("bigint")
+    halves = (high + carried, F.pmod(low + 1, F.lit(2**40)))
+    minor = F.unhex(F.concat(*[F.lpad(F.hex(each), 10, "0") for each in halves]))
+    return F.concat(F.substring(seq, 1, 12), minor, F.lit(bytes(4)))
 
-    ``epoch`` is that of the table. A row whose last change in the mirror is of a higher epoch has its place
-    in that one: its partition is in that epoch, so that later changes of the row are, too, and in a lower
-    one the row of the snapshot would be stale.
+
+def at_position(position: bytes, epoch: int, declared: Collection[int] = ()) -> Place:
+    """Return the place of a snapshot that a database has at a position, for a table in ``epoch``.
+
+    A row whose last change is of a higher ``declared`` epoch has its place in that one: its partition is in
+    that epoch, so that later changes of the row are, too, and in a lower one the snapshot's row would be
+    stale.
     """
-
-    epoch: int
-    by_epoch: Mapping[int, bytes]
-
-    def at(self, epoch: int) -> bytes:
-        """Return the place in an epoch: the one of the newest epoch up to there."""
-        newest = max((each for each in self.by_epoch if each <= epoch), default=None)
-        return NOWHERE if newest is None else self.by_epoch[newest]
-
-    @property
-    def own(self) -> bytes:
-        """The place of rows of which the mirror has nothing."""
-        return self.at(self.epoch)
-
-    @property
-    def newest(self) -> bytes:
-        """The place in the newest epoch."""
-        return max(self.by_epoch.values(), default=NOWHERE)
-
-    @property
-    def higher(self) -> Mapping[int, bytes]:
-        """The places in epochs that the table as a whole is not in yet, in order."""
-        return {each: self.at(each) for each in sorted(self.by_epoch) if each > self.epoch}
+    higher = sorted(each for each in declared if each > epoch)
+    place = F.lit(in_epoch(position, epoch))
+    for each in higher:
+        is_there = F.col("last.seq") >= F.lit(each.to_bytes(2, "big"))
+        place = F.when(is_there, F.lit(in_epoch(position, each))).otherwise(place)
+    return Place(in_epoch(position, max(epoch, *declared, 0)), place if higher else None)
 
 
-def at_position(position: bytes, epoch: int, declared: Iterable[int]) -> Places:
-    """Return the places of a snapshot that a database has at a position, which is the same in all epochs."""
-    return Places(epoch, {each: in_epoch(position, each) for each in (0, epoch, *declared)})
+def at_moment(newest: bytes, moment: datetime, truncated: bytes | None) -> Place:
+    """Return the place of a snapshot that shows the source at a moment, where partitions do not compare.
+
+    ``newest`` is above all changes that the mirror has and that are not later. Later changes of another
+    partition may lie below it, so that a row with this place would never change again. The place for a key
+    is therefore above the last change of that key only. Keys of which the mirror has nothing yield to
+    everything that the stream delivers after the last truncate before the moment (``truncated``).
+    """
+    base = F.lit(NOWHERE if truncated is None else after(truncated))
+    seq = F.col("last.seq")
+    # If another reload had the same moment, the later one wins.
+    shown = F.when(F.col("last.topic") == RELOAD_TOPIC, seq).otherwise(right_after(seq))
+    return Place(newest, F.when(F.col("last.at") <= F.lit(moment), F.greatest(shown, base)).otherwise(base))

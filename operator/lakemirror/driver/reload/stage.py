@@ -14,20 +14,20 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import left_out, new_mirror
 from lakemirror.driver.reload.compare import Shape, counted, differences, records
-from lakemirror.driver.reload.place import Places, after, at_position
+from lakemirror.driver.reload.place import NOWHERE, Place, after, at_moment, at_position
 from lakemirror.driver.reload.reading import RELOAD_TOPIC
-from lakemirror.driver.sequence import epoch_of
+from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables.keys import can_be_key
 from lakemirror.driver.tables.mirror import MODE_PROPERTY
 from lakemirror.driver.verify.canonical import key_text
 from lakemirror.driver.verify.jdbc import Database
-from lakemirror.driver.verify.sides import is_live, last_seq
+from lakemirror.driver.verify.sides import is_live
 from lakemirror.driver.verify.sources import UNFIT, Compared, Described, SourceTables, SourceUnfit, Wanted
 from lakemirror.driver.verify.table import wanted_of
 
@@ -86,10 +86,12 @@ def stage(
             "the source was like that (--at 2026-03-01T00:00:00Z: when the export began)"
         )
     moment = at or datetime.now(UTC)
+    # An offset means something in its partition only, and a position only in its epoch.
+    comparable = table.spec.order.by != "offset" and epoch >= max(declared, default=0)
     if not isinstance(sources, Database):
-        places = places_at(table, moment, epoch)
-        staged = _compare(spark, table, sources, folder, places, moment)
-        _require_deletes_known(table, places, staged)
+        place = place_at(table, moment, comparable=comparable)
+        staged = _compare(spark, table, sources, folder, place, moment)
+        _require_deletes_known(table, place, staged)
         if staged.gone and not staged.rows and not empty:
             raise SourceUnfit(
                 f"{table.name}: the snapshot has no rows, so that {staged.gone} rows would be deleted: "
@@ -97,16 +99,20 @@ def stage(
             )
         return staged
     with sources.snapshot(wait) as position:
-        places = at_position(position, epoch, declared) if placed else places_at(table, moment, epoch)
-        staged = _compare(spark, table, sources, folder, places, moment)
-    _require_deletes_known(table, places, staged)
+        place = (
+            at_position(position, epoch, declared)
+            if placed
+            else place_at(table, moment, comparable=comparable)
+        )
+        staged = _compare(spark, table, sources, folder, place, moment)
+    _require_deletes_known(table, place, staged)
     return staged
 
 
-def _require_deletes_known(table: MirroredTable, places: Places, staged: Staged) -> None:
+def _require_deletes_known(table: MirroredTable, place: Place, staged: Staged) -> None:
     """Raise SourceUnfit if a missing row of the snapshot may have been deleted after it without a trace."""
     collected = table.tombstone_summary.collected
-    if collected is not None and places.newest < collected and staged.missing:
+    if collected is not None and place.newest < collected and staged.missing:
         raise SourceUnfit(
             f"{table.name}: the mirror lacks {staged.missing} rows of the snapshot, which may have been "
             "deleted after it: tombstones of that time are collected already (spec.tombstones.retention). "
@@ -135,31 +141,52 @@ def _is_mirrored(table: MirroredTable) -> bool:
     return table.mirror.exists and (table.shard is None or bool(table.fed))
 
 
-def places_at(table: MirroredTable, moment: datetime, epoch: int) -> Places:
-    """Return the places of a snapshot that shows the source at a moment, for a table in ``epoch``.
+def place_at(table: MirroredTable, moment: datetime, *, comparable: bool = True) -> Place:
+    """Return the place of a snapshot that shows the source at a moment.
 
-    In each epoch, it is after all changes in the mirror up to that epoch whose time is not later than the
-    moment. A change from before the moment that has not arrived yet may be above the place. It then sets its
-    row back to an earlier state. But the later changes that the snapshot shows for that row all follow it.
+    It is after all changes in the mirror whose time is not later than the moment. A change from before the
+    moment that has not arrived yet may be above the place. It then sets its row back to an earlier state. But
+    the later changes that the snapshot shows for that row all follow it. If the sequences of all partitions
+    are not ``comparable``, each key has its own place; see `at_moment`.
     """
     if not _is_mirrored(table):
-        return Places(epoch, {})
-    stored = table.rows()
-    facts = stored.select(F.col("__seq").alias("seq"), F.col("__event_time").alias("at"), "__origin.topic")
+        return Place(NOWHERE)
+    before = _changes(table, F.lit(None).cast("string")).where(F.col("at") <= F.lit(moment))
+    row = before.agg(F.max(F.struct("seq", "topic"))).first()
+    newest = row[0] if row is not None else None
+    if newest is None:
+        return Place(NOWHERE)
+    seq = as_bytes(newest["seq"]) or NOWHERE
+    # If another reload had the same moment, the later one wins.
+    place = seq if newest["topic"] == RELOAD_TOPIC else after(seq)
+    return Place(place) if comparable else at_moment(place, moment, _truncated(table, moment))
+
+
+def _truncated(table: MirroredTable, moment: datetime) -> bytes | None:
+    """Return the sequence of the last truncate before a moment. Some are known by when they were applied."""
+    if table.tombstone_summary.floor is None:
+        return None
+    facts = table.tombstones.frame().where("kind = 'truncated'")
+    row = facts.where(F.coalesce("event_time", "at") <= F.lit(moment)).agg(F.max("seq")).first()
+    return None if row is None else as_bytes(row[0])
+
+
+def _changes(table: MirroredTable, key: Column) -> DataFrame:
+    """Return the changes that a mirror and its tombstones show. ``key`` is that of a row (STRING).
+
+    Columns: key STRING (null for a truncate), seq BINARY, at TIMESTAMP, topic STRING.
+    """
+    stored = table.rows().withColumn("__key", key)
+    about = ("__key AS key", "__origin.topic AS topic")
+    facts = stored.selectExpr(*about, "__seq AS seq", "__event_time AS at")
     if "__delete_seq" in stored.columns:
         ends = stored.where("__delete_seq IS NOT NULL")
-        facts = facts.unionByName(
-            ends.select(F.col("__delete_seq").alias("seq"), F.col("__valid_to").alias("at"), "__origin.topic")
-        )
-    if table.tombstone_summary.newest is not None or table.tombstone_summary.floor is not None:
+        facts = facts.unionByName(ends.selectExpr(*about, "__delete_seq AS seq", "__valid_to AS at"))
+    summary = table.tombstone_summary
+    if summary.newest is not None or summary.floor is not None or summary.merged:
         gone = table.tombstones.frame().where("kind <> 'collected'")
-        facts = facts.unionByName(gone.select("seq", F.col("event_time").alias("at"), "topic"))
-    before = facts.where((F.col("at") <= F.lit(moment)) & F.col("seq").isNotNull())
-    last = F.max(F.struct("seq", "topic")).alias("last")
-    newest = before.groupBy(F.substring("seq", 1, 2)).agg(last).select("last.*").collect()
-    # If another reload had the same moment, the later one wins.
-    seqs = [(bytes(row["seq"]), row["topic"] == RELOAD_TOPIC) for row in newest]
-    return Places(epoch, {epoch_of(seq): seq if reloaded else after(seq) for seq, reloaded in seqs})
+        facts = facts.unionByName(gone.selectExpr("key", "seq", "event_time AS at", "topic"))
+    return facts
 
 
 def _compare(
@@ -167,7 +194,7 @@ def _compare(
     table: MirroredTable,
     sources: SourceTables,
     folder: str,
-    places: Places,
+    place: Place,
     moment: datetime,
 ) -> Staged:
     shape = shape_of(table, sources.described(table.name))
@@ -177,7 +204,8 @@ def _compare(
     shape = replace(shape, compared=source.compared)
     strict = table.spec.on_unrepresentable != "null"
     snapshot = _meeting(table, source.rows(Wanted(strict=strict)))
-    found = differences(snapshot, _live(table), shape, places, _last(table, shape) if places.higher else None)
+    last = None if place.of_key is None else _last(spark, table, shape)
+    found = differences(snapshot, _live(table), shape, place, last)
     seen = Observation()
     changes = records(found.observe(seen, *counted()), shape, moment)
     numbered = changes.select(F.monotonically_increasing_id().alias("number"), "key", "value")
@@ -262,18 +290,16 @@ def _live(table: MirroredTable) -> DataFrame | None:
     return table.rows().where(is_live(table, keyed=True))
 
 
-def _last(table: MirroredTable, shape: Shape) -> DataFrame | None:
-    """Return the sequence of the last change of each key that the mirror or a tombstone has.
+def _last(spark: SparkSession, table: MirroredTable, shape: Shape) -> DataFrame:
+    """Return the last change of each key that the mirror or a tombstone has.
 
-    Columns: key STRING, last BINARY.
+    Columns: key STRING, seq BINARY, at TIMESTAMP, topic STRING.
     """
     if not _is_mirrored(table):
-        return None
-    rows = table.rows().select(key_text(shape.compared).alias("key"), last_seq(table).alias("last"))
-    if table.tombstone_summary.newest is not None or table.tombstone_summary.merged:
-        gone = table.tombstones.frame().where("key IS NOT NULL")
-        rows = rows.unionByName(gone.select("key", F.col("seq").alias("last")))
-    return rows.groupBy("key").agg(F.max("last").alias("last"))
+        return spark.createDataFrame([], "key STRING, seq BINARY, at TIMESTAMP, topic STRING")
+    changes = _changes(table, key_text(shape.compared)).where("key IS NOT NULL")
+    last = F.max(F.struct("seq", "at", "topic")).alias("last")
+    return changes.groupBy("key").agg(last).select("key", "last.*")
 
 
 def _meeting(table: MirroredTable, rows: DataFrame) -> DataFrame:
