@@ -151,6 +151,22 @@ def test_a_row_that_is_not_as_expected_holds_its_table_until_the_source_corrects
     assert open_still.agg(F.count("*")).collect()[0][0] == 0, "what was held is overtaken"
 
 
+def test_of_changes_at_one_position_the_last_arrival_is_judged(spark: SparkSession, tmp_path: Path) -> None:
+    shop, good, bad = Shop(), table("good", V), table("bad", V)
+    first, second = [], []
+    for of, values in ((good, (-1, 2)), (bad, (2, -1))):
+        first += shop.create(of, id=1, v=1)
+        place = shop.next()
+        second += shop.send(of, *[of.update(place, {"id": 1, "v": v}, {"id": 1, "v": 1}) for v in values])
+    entries = [{"source": of, "expectations": [unmet("v > 0", "fail")]} for of in ("good", "bad")]
+    mirroring = Mirroring(tmp_path, {"tables": entries}).deliver([first, second])
+    tables = mirroring.run(spark).tables
+    assert rows(spark, mirroring, "good") == [(1, 2)]
+    assert tables["demo.public.good"].error is None
+    assert rows(spark, mirroring, "bad") == [(1, 1)]
+    assert "1 record(s) of demo.public.bad do not meet" in (tables["demo.public.bad"].error or "")
+
+
 def test_an_expectation_that_is_no_condition_on_the_row_is_named(spark: SparkSession, tmp_path: Path) -> None:
     shop, of = Shop(), table("a", V)
     wrong = {"tables": [{"source": "a", "expectations": [unmet("price > 0")]}]}

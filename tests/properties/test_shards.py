@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,18 @@ def merging(folder: Path, **more: Any) -> Mirroring:
 
 def stored(spark: SparkSession, folder: Path) -> list[Row]:
     return [row.asDict() for row in spark.read.format("delta").load(f"{folder}/lake/items").collect()]
+
+
+def test_shards_that_are_copied_with_their_checkpoint_are_gone_on_with(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop, items = Shop(), table("items", Column("v", "int32"))
+    batches = [of("demo_1", shop.create(items, id=id, v=id)) for id in (1, 2)]
+    merging(tmp_path / "here").deliver(batches[:1]).run(spark)
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    there = merging(tmp_path / "there").deliver(batches[1:])
+    assert there.run(spark).counts.refused == 0
+    assert sorted(row["id"] for row in stored(spark, tmp_path / "there")) == [1, 2]
 
 
 @pytest.mark.long

@@ -120,10 +120,11 @@ class BatchApplier:
         begun = identity.stored(storage)
         if begun is None:
             return Fixed()
+        queries = dict.fromkeys((begun.query_id, *history.queries_since(begun.begun_at)))
         return Fixed(
             history.targets_since(begun.begun_at),
             except_for=tokens.reread(storage, self._spec),
-            app_id=_app_id(self._pipeline, begun.query_id),
+            app_ids=[_app_id(self._pipeline, each) for each in queries],
         )
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:

@@ -289,4 +289,6 @@ class PipelineTables:
 
 def _applied(table: MirroredTable, app_id: str) -> int | None:
     """Return the last batch of an application that the mirror has, or None."""
-    return table.mirror.applied(app_id) if table.mirror.exists else None
+    if not table.mirror.exists:
+        return None
+    return table.mirror.applied(app_id if table.shard is None else f"{app_id}/{table.shard}")

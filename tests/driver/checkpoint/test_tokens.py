@@ -153,6 +153,19 @@ def test_a_mirror_that_is_copied_with_its_checkpoint_is_gone_on_with(
     assert found(spark, there, "items") == EXPECTED
 
 
+def test_a_mirror_that_only_a_replay_wrote_is_copied_with_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, second = history(Shop())
+    suspended = {"tables": [{"source": "items", "suspend": True}]}
+    Mirroring(tmp_path / "here", suspended).deliver([first]).run(spark)
+    Mirroring(tmp_path / "here").run(spark)
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    there = Mirroring(tmp_path / "there").deliver([second])
+    assert there.run(spark).counts.refused == 0
+    assert found(spark, there, "items") == EXPECTED
+
+
 def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -> None:
     """Otherwise the mirror at the new target would lack what was applied before."""
     first, second = history(Shop())

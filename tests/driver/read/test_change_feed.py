@@ -19,7 +19,7 @@ from lakemirror.driver.read.change_feed import ChangeFeed, FeedLost, Versions
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import Column
+from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
 FEED = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
@@ -422,6 +422,71 @@ def test_a_mirror_is_mirrored_with_its_history(spark: SparkSession, tmp_path: Pa
     assert sorted(map(tuple, current)) == chain.rows(chain.source)
     times = versions.where("__valid_to IS NOT NULL").selectExpr("__valid_from < __valid_to").distinct()
     assert [tuple(row) for row in times.collect()] == [(True,)]
+
+
+def feeding(folder: Path, **more: Any) -> Mirroring:
+    """A pipeline whose mirrors keep feeds."""
+    target = {"path": f"{folder}/lake/{{db}}/{{schema}}/{{table}}", "changeFeed": True}
+    return Mirroring(folder, {"target": target, **more})
+
+
+@pytest.mark.parametrize("net", [False, True])
+def test_a_mirror_of_versions_is_read_as_its_current_rows(
+    spark: SparkSession, tmp_path: Path, net: bool
+) -> None:
+    items, shop = table("items", Column("v", "int32")), Shop()
+    mirroring = feeding(tmp_path / "first", defaults={"mode": "scd2"})
+    late = [r for id in range(4) for r in shop.create(items, id=id, v=1)]
+    begun = [r for id in range(4) for r in shop.update(items, id=id, v=2)]
+    mirroring.deliver([begun]).run(spark)
+    chain = Chain(spark, tmp_path / "second", table={"source": "items"})
+    chain.source = mirroring.path("demo", "public", "items")
+    chain.run(netChanges=net)
+    assert chain.rows() == [(id, 2) for id in range(4)]
+    batches = [
+        [*shop.update(items, id=0, v=3), *shop.delete(items, id=1, v=2), *shop.create(items, id=4, v=4)],
+        [*late, *shop.create(items, id=1, v=5), *shop.delete(items, id=2, v=2)],
+        [*shop.update(items, id=0, v=6), *shop.update(items, id=0, v=7)],
+        [*shop.create(items, id=9, v=9), *shop.delete(items, id=9, v=9)],
+    ]
+    for batch in batches:
+        mirroring.deliver([batch]).run(spark)
+    summary = chain.run(netChanges=net)
+    assert summary.counts.unaccounted == 0
+    assert chain.rows() == [(0, 7), (1, 5), (3, 2), (4, 4)]
+    ops = spark.read.format("delta").load(chain.mirror).select("id", "__op").collect()
+    assert sorted(map(tuple, ops)) == [(0, "u"), (1, "u" if net else "c"), (3, "r"), (4, "c")]
+
+
+def test_a_mirror_of_shards_is_read_with_the_names_of_its_shards(spark: SparkSession, tmp_path: Path) -> None:
+    """They are part of its key."""
+    items, shop, first = table("items", Column("v", "int32")), Shop(), tmp_path / "first"
+    target = {"path": f"{first}/lake/items", "changeFeed": True}
+    entry = {"source": r"/demo_\d(\.public)?\.items/", "target": target, "mergeShards": True}
+    mirroring = Mirroring(first, {"tables": [entry], "unlisted": "ignore"})
+
+    def of(shard: str, records: list[Record]) -> list[Record]:
+        return [
+            {
+                **r,
+                "topic": f"{shard}.{r['topic']}",
+                "value": r["value"].replace('"db":"demo"', f'"db":"{shard}"'),
+            }
+            for r in records
+            if r["value"]
+        ]
+
+    mirroring.deliver(
+        [[*of("demo_1", shop.create(items, id=1, v=1)), *of("demo_2", shop.create(items, id=1, v=2))]]
+    )
+    mirroring.run(spark)
+    chain = Chain(spark, tmp_path / "second", table={"source": "items"})
+    chain.source = f"{first}/lake/items"
+    chain.run()
+    mirroring.deliver([of("demo_1", shop.update(items, id=1, v=3))]).run(spark)
+    chain.run()
+    found = spark.read.format("delta").load(chain.mirror).select("__source", "id", "v").collect()
+    assert sorted(map(tuple, found)) == [("demo_1.public.items", 1, 3), ("demo_2.public.items", 1, 2)]
 
 
 @pytest.mark.long

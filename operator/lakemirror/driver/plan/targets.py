@@ -17,12 +17,12 @@ class Fixed(NamedTuple):
 
     They may be moved nevertheless if they are read again there because of their tokens, or were
     (``except_for``, the entries under ``tables``), or if their mirrors have transactions of the checkpoint's
-    application (``app_id``).
+    applications (``app_ids``): its query, and those that replayed, repaired or reloaded since it began.
     """
 
     targets: Mapping[str, str] = MappingProxyType({})
     except_for: Collection[str] = ()
-    app_id: str | None = None
+    app_ids: Collection[str] = ()
 
 
 class Targets:
@@ -134,13 +134,13 @@ def require_same(
 
     What was applied there is not read again, so a mirror at the new target would lack it, unless checkpoint
     and mirrors were copied to another store together: then the mirror knows the last batch that was
-    ``applied`` by the checkpoint's application.
+    ``applied`` by one of the checkpoint's applications.
     """
     target = fixed.targets.get(str(name))
     # Unlike `canonical`, this tells upper case from lower case: most stores do.
     if target is None or source in fixed.except_for or one_spelling(target) == one_spelling(str(location)):
         return
-    if fixed.app_id is not None and applied(fixed.app_id) is not None:
+    if any(applied(each) is not None for each in fixed.app_ids):
         return
     raise Refused(
         f"{name} is mirrored at {target}, and the manifest moves it to {location}: the checkpoint cannot "

@@ -49,6 +49,7 @@ from lakemirror.driver.tables.mirror import (
     CHANGE_FEED_PROPERTY,
     KEY_PROPERTY,
     MAPPING_PROPERTY,
+    MODE_PROPERTY,
     SOURCE_PROPERTY,
 )
 from lakemirror.driver.tables.names import TableName
@@ -369,13 +370,16 @@ class ChangeFeed:
 
     def _as_records(self, changes: DataFrame, *, net: bool = False) -> DataFrame:
         properties = configuration(self._snapshot())
-        ours = SOURCE_PROPERTY in properties
+        ours, known = SOURCE_PROPERTY in properties, json.loads(properties.get(KEY_PROPERTY, "[]"))
         fields = [
             field
             for field in changes.schema.fields
-            if field.name not in _FEED_COLUMNS and not (ours and field.name.startswith("__"))
+            if field.name not in _FEED_COLUMNS
+            and not (ours and field.name.startswith("__") and field.name not in known)
         ]
-        key = self._key(fields, json.loads(properties.get(KEY_PROPERTY, "[]")))
+        key = self._key(fields, known)
+        if ours and properties.get(MODE_PROPERTY) == "scd2":
+            changes = _of_current_rows(changes, key)
         kept = self._net(changes, fields, key) if net else _without_preimages(changes, key)
         value = rows.document(self._envelope(fields), _payload(fields, self.name))
         key_text = rows.document(rows.schema_of(key, optional=False), rows.wire(key)) if key else F.lit(None)
@@ -566,6 +570,21 @@ def _without_preimages(changes: DataFrame, key: Sequence[StructField]) -> DataFr
     both = (quoted(name) for name in (*names, "_commit_version"))
     same = [F.col(f"a.{name}").eqNullSafe(F.col(f"b.{name}")) for name in both]
     return others.unionByName(before.join(after, same, "left_anti"))
+
+
+def _of_current_rows(changes: DataFrame, key: Sequence[StructField]) -> DataFrame:
+    """Return the changes of the current rows in a mirror of versions, as a mirror of current rows has them.
+
+    When a version ends, its row is no longer current, and its image from before counts. If another version of
+    the key begins at the same time, this is an update of the current row.
+    """
+    names = [F.col(quoted(field.name)) for field in key]
+    ended = F.max(F.col("_change_type") == "update_preimage")
+    together = Window.partitionBy("_commit_version", *names)
+    kind = F.when(
+        (F.col("_change_type") == "insert") & ended.over(together), F.lit("update_postimage")
+    ).otherwise(F.col("_change_type"))
+    return changes.where("__is_current").withColumn("_change_type", kind)
 
 
 def _told_apart() -> Column:

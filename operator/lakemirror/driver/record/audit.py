@@ -60,11 +60,17 @@ class AuditHistory:
     """When the mirror of each source table was last written."""
     logs: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
     """The logs that each source table's changes came from. None if some came from none or from several."""
+    committed: Mapping[str, datetime] = field(default_factory=dict)
+    """When the last batch of each query was done."""
 
     def positions(self, query_id: str | None = None) -> dict[Stream, Place]:
         """Return what a query remembers of the source's positions, or without ``query_id``, what all do."""
         every = self.memories.values()
         return newest(every if query_id is None else [self.memories.get(query_id, {})])
+
+    def queries_since(self, moment: datetime) -> list[str]:
+        """Return the queries that have done a batch since a moment."""
+        return [query for query, at in self.committed.items() if at >= moment]
 
     def targets_since(self, moment: datetime) -> dict[str, str]:
         """Return the targets of the source tables whose mirrors were written since a moment."""
@@ -204,6 +210,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         *[F.max_by(name, when).alias(name) for name in ("tombstones_retained", "error")],
         F.max("last_event_time").alias("last_event_time"),
         F.max("batch_id").alias("last_batch"),
+        F.max("committed_at").alias("committed"),
         F.min(_column(rows, "gap")).alias("gap"),
         F.collect_set(_column(rows, "log").cast("string")).alias("logs"),
         F.max(first.isNull() | ((first == BEGIN) & (last == END))).alias("elsewhere"),
@@ -225,6 +232,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         before,
         {row["source"]: at for row in tables if (at := aware(row["written"])) is not None},
         {row["source"]: None if row["elsewhere"] else frozenset(row["logs"]) for row in tables},
+        {row["query_id"]: at for row in queries if (at := aware(row["committed"])) is not None},
     )
 
 

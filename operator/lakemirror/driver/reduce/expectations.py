@@ -20,6 +20,7 @@ from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce.conflicts import stored_rows
+from lakemirror.driver.reduce.events import ARRIVAL
 from lakemirror.driver.reduce.gate import follows
 from lakemirror.driver.reduce.table import Reduced
 from lakemirror.driver.results import Violated
@@ -85,8 +86,9 @@ def _shown(table: MirroredTable, plan: TablePlan, reduced: Reduced, names: Seque
     bad = good.where(violates).select(*wanted)
     if plan.mode != "scd1":
         return bad
-    newest = good.groupBy(F.col("key").alias("_key")).agg(F.max("seq").alias("_newest"))
-    bad = bad.join(newest, F.col("key") == F.col("_key")).where("seq = _newest").select(*wanted)
+    place = F.struct("seq", *ARRIVAL)  # of changes at one position, the last arrival is shown
+    newest = good.groupBy(F.col("key").alias("_key")).agg(F.max(place).alias("_newest"))
+    bad = bad.join(newest, F.col("key") == F.col("_key")).where(place == F.col("_newest")).select(*wanted)
     floor = max(filter(None, (plan.seen.floor, plan.former_floor)), default=None)
     if floor is not None:
         bad = bad.where(F.col("seq") > F.lit(floor))

@@ -74,7 +74,7 @@ def settled(value: Column, given: Column) -> Parts:
 
 
 def _parsed(text: Column) -> Parts:
-    """Convert a text of JSON to a VARIANT. One with a number beyond DOUBLE is a misfit."""
+    """Convert a text of JSON to a VARIANT. A number beyond DOUBLE is a misfit: Spark makes it infinity."""
     value = settled(F.try_parse_json(text), text).value
     infinite = F.to_json(value).contains("Infinity") & ~text.contains("Infinity")
     value = F.when(~infinite, value)
