@@ -1,12 +1,13 @@
 """A model of a mirror, one page: Debezium records replayed on dicts, in the order of the source.
 
 It knows no batch, no file and no lateness: what it holds after the last record is what the mirror must hold.
+`SoftMirror` is the same for soft deletes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.support.records import UNAVAILABLE, Record, Row, payload
@@ -51,6 +52,37 @@ class Mirror:
             older = self._moved.pop((table, key), None)
         rows[key] = {name: _known(name, value, older) for name, value in change["after"].items()}
         self.states.setdefault(table, {}).setdefault(key, []).append(rows[key])
+
+
+class SoftMirror:
+    """A mirror with soft deletes, and perhaps a filter (`meets`).
+
+    `shown`: by table and key, the last row that met the filter (None: there was none), and when it was
+    deleted or left, in microseconds (None: it is there).
+    """
+
+    def __init__(self, meets: Callable[[Row], bool] = lambda _: True) -> None:
+        self.shown: dict[TableName, dict[Key, tuple[Row | None, int | None]]] = {}
+        self._source, self._meets = Mirror(), meets
+
+    def replay(self, records: Iterable[Record]) -> SoftMirror:
+        """Apply records in the order of the source, see `Mirror.replay`."""
+        for record in records:
+            self._source.replay([record])
+            change = payload(record["value"]) if record["value"] else {}
+            if change.get("op") in ("c", "u", "d", "r", "t") and "source" in change:
+                self._apply(record, change)
+        return self
+
+    def _apply(self, record: Record, change: Row) -> None:
+        table = table_name(change["source"])
+        there, shown = self._source.tables[table], self.shown.setdefault(table, {})
+        for key in list(shown) if change["op"] == "t" else [key_of(record["key"])]:
+            row, (last, gone) = there.get(key), shown.get(key, (None, None))
+            if row is not None and self._meets(row):
+                shown[key] = row, None
+            elif gone is None:
+                shown[key] = last, change["source"]["ts_us"]
 
 
 def _known(name: str, value: Any, older: Row | None) -> Any:

@@ -129,6 +129,22 @@ def test_the_time_is_that_of_the_first_delete_after_the_row_was_last_there(
     assert rows(spark, tmp_path, [[*first, *left, *back], second, third], FILTERED) == expected
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "apart"])
+def test_a_row_that_comes_to_the_key_outside_the_filter_leaves_the_last_one_as_it_was(
+    spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table, at_once: bool
+) -> None:
+    first = [*shop.create(soft, id=1, v=1, note="long"), *shop.create(soft, id=2, v=1, note="other")]
+    moved = {"id": 1, "v": 0, "note": "other"}
+    events = [
+        shop.update(soft, id=1, v=2, note="longer"),
+        shop.delete(soft, id=1, v=2),
+        shop.send(soft, *soft.move(shop.next(), {"id": 2, "v": 1}, moved)),
+    ]
+    batches = [joined(*events)] if at_once else events
+    expected = [(1, 2, "longer", 4), (2, 1, "other", 5)]
+    assert rows(spark, tmp_path, [first, *batches], FILTERED) == expected
+
+
 def untimed(records: Sequence[Record]) -> list[Record]:
     """Records that do not say when the change was made."""
     source = {"ts_ms": None, "ts_us": None, "ts_ns": None}

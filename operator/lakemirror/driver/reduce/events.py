@@ -89,10 +89,13 @@ def _steps(
     repeated = (F.lag("seq").over(by_key) == F.col("seq")) & (F.lag("digest").over(by_key) == F.col("digest"))
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     values = {name: F.last(_carried(name, soft), ignorenulls=True).over(so_far) for name in tracked}
-    live = F.last(F.when(F.col("op") != Op.DELETE, F.struct("row", "seq")), ignorenulls=True).over(so_far)
+    live = F.last(F.when(F.col("op") != Op.DELETE, F.struct("row", "seq", "texts")), ignorenulls=True).over(
+        so_far
+    )
     again = F.when(F.col("repeated") & ~F.col("below"), F.col("records")).otherwise(0)
     folded = [
-        *map(F.col, ("key", "below", "stale", "op", "seq", "unanchored", "event_time", *ARRIVAL, "texts")),
+        *map(F.col, ("key", "below", "stale", "op", "seq", "unanchored", "event_time", *ARRIVAL)),
+        (live["texts"] if soft else F.col("texts")).alias("texts"),
         (F.coalesce(live["row"], F.col("row")) if soft else F.col("row")).alias("row"),
         (live["seq"] if soft else F.col("seq")).alias("row_seq"),
         *[value.alias(f"_{i}") for i, value in enumerate(values.values())],
@@ -140,7 +143,7 @@ def _states(found: Mapping[str, Column], floor: bytes | None, soft: bool) -> lis
         *map(F.col, ("seq", "unanchored", "event_time", *ARRIVAL)),
         with_values("row", {name: each["value"] for name, each in found.items()}),
         older_seqs(seqs, F.col("seq")).alias("seqs"),
-        F.col("texts"),
+        texts_of(F.col("texts"), {name: each["text"] for name, each in found.items()}).alias("texts"),
         F.col("records").cast("bigint"),
         mine.cast("bigint").alias("own"),
         F.col("duplicates").cast("bigint"),
@@ -156,21 +159,40 @@ def _below(floor: bytes | None) -> Column:
 
 
 def _carried(name: str, soft: bool) -> Column:
-    """STRUCT<value, seq>: what an event says about a column; null if it says nothing.
+    """STRUCT<value, seq, text>: what an event says about a column; null if it says nothing.
 
     An update with a gap says nothing, so older events are consulted. A create with a gap begins a new life of
     the key: nothing older may fill the gap. Its sequence has no suffix, so that values moved from the former
     key can fill it. A soft delete leaves the values where they are.
     """
     gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
-    value = F.col("row")[name]
-    nothing = F.lit(None)
-    deleted = F.struct(nothing.alias("value"), own(F.col("seq")).alias("seq"))
+    nothing, own_seq = F.lit(None), own(F.col("seq"))
+
+    def said(value: Column, seq: Column, text: Column) -> Column:
+        return F.struct(value.alias("value"), seq.alias("seq"), text.alias("text"))
+
+    deleted = F.lit(None) if soft else said(nothing, own_seq, nothing)
     return (
-        F.when(F.col("op") == Op.DELETE, F.lit(None) if soft else deleted)
-        .when(gap & (F.col("op") == Op.CREATE), F.struct(nothing.alias("value"), F.col("seq").alias("seq")))
-        .when(~gap, F.struct(value.alias("value"), own(F.col("seq")).alias("seq")))
+        F.when(F.col("op") == Op.DELETE, deleted)
+        .when(gap & (F.col("op") == Op.CREATE), said(nothing, F.col("seq"), nothing))
+        .when(~gap, said(F.col("row")[name], own_seq, F.col("texts")[name]))
     )
+
+
+def texts_of(others: Column, tracked: Mapping[str, Column]) -> Column:
+    """MAP<STRING, STRING>: the texts of unrepresentable values; null if there are none.
+
+    ``tracked`` columns have the texts of their values, and all ``others`` those of their row.
+    """
+    if not tracked:
+        return others
+    names = F.array(*map(F.lit, tracked))
+    rest = F.map_filter(others, lambda name, _: ~F.array_contains(names, name))
+    mine = F.map_filter(
+        F.map_from_arrays(names, F.array(*tracked.values())), lambda _, text: text.isNotNull()
+    )
+    whole = F.coalesce(F.map_concat(rest, mine), mine)
+    return F.when(F.size(whole) > 0, whole)
 
 
 def with_values(row: str, values: dict[str, Column]) -> Column:

@@ -107,7 +107,9 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
             F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
         )
         # A value that a later move brings waits for the create half; until then, the row keeps its own value.
-        due = F.col("seq").isNull() | (event_part(F.col("_seqs")[F.lit(name)], F.col("seq")) <= F.col("seq"))
+        # A deleted row of a soft delete has none from after its last event with a row.
+        last = F.coalesce("row_seq", "seq")
+        due = F.col("seq").isNull() | (event_part(F.col("_seqs")[F.lit(name)], F.col("seq")) <= last)
         theirs = F.coalesce(F.when(due, F.col("_seqs")[F.lit(name)]), F.lit(MISSING))
         row = row.withField(
             quoted(name), F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name])

@@ -16,6 +16,7 @@ from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.fills import Fill, aged, is_former, stored_seq
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
+from lakemirror.driver.reduce.events import texts_of
 from lakemirror.driver.reduce.scd2 import Truncate
 from lakemirror.driver.sequence import MISSING, WIDTH, anchored_at, event_part, is_snapshot, minor, own
 from lakemirror.driver.tables.columns import S, T
@@ -233,16 +234,28 @@ def _last_row(plan: Scd1) -> dict[str, Column]:
     A tracked column has its newest value, which may be older than that row.
     """
     newer, seq = _has_newer_row(plan), _seq(plan)
+    last = F.coalesce(_row_seq(plan), seq)
     values = {
         name: F.when(newer, S(name)).otherwise(_kept(plan, name))
         for name in plan.columns
         if name != plan.soft
     }
     for name in plan.tracked:
-        values[name] = F.when(_wins(name, seq, seq, place=plan.unanchored), S(name)).otherwise(
+        values[name] = F.when(_wins(name, seq, last, place=plan.unanchored), S(name)).otherwise(
             _stored(plan, name)
         )
-    return values
+    others = F.when(newer, F.col("s.texts")).otherwise(T("__unrepresentable"))
+    return {**values, "__unrepresentable": _texts(plan, others, seq, last, place=plan.unanchored)}
+
+
+def _texts(plan: Scd1, others: Column, mine: Column, row: Column, *, place: bool = False) -> Column:
+    """The texts of unrepresentable values: a tracked column's text comes from where its value comes from."""
+    stored = T("__unrepresentable") if plan.soft is None else F.when(_is_live(), T("__unrepresentable"))
+    found = {
+        name: F.when(_wins(name, mine, row, place=place), F.col("s.texts")[name]).otherwise(stored[name])
+        for name in plan.tracked
+    }
+    return texts_of(others, found)
 
 
 def _stamp(plan: Scd1) -> dict[str, Column]:
@@ -269,7 +282,7 @@ def _update(plan: Scd1) -> dict[str, Column]:
         **_stamp(plan),
         "__op": F.col("s.op"),
         "__column_seq": _column_seqs(plan, seq, seq, place=plan.unanchored),
-        "__unrepresentable": F.col("s.texts"),
+        "__unrepresentable": _texts(plan, F.col("s.texts"), seq, seq, place=plan.unanchored),
     }
 
 
@@ -279,7 +292,9 @@ def _fill(plan: Scd1) -> dict[str, Column]:
         name: F.when(_wins(name, F.col("s.seq"), T("__seq")), S(name)).otherwise(_kept(plan, name))
         for name in plan.tracked
     }
-    return {**_filled(plan), **values, "__column_seq": _column_seqs(plan, F.col("s.seq"), T("__seq"))}
+    seqs = _column_seqs(plan, F.col("s.seq"), T("__seq"))
+    texts = _texts(plan, T("__unrepresentable"), F.col("s.seq"), T("__seq"))
+    return {**_filled(plan), **values, "__column_seq": seqs, "__unrepresentable": texts}
 
 
 def _filled(plan: Scd1) -> dict[str, Column]:

@@ -1,0 +1,60 @@
+"""``onUnrepresentable: text``: the kept text of a value belongs to the value, wherever that comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.mirroring import Mirroring
+from tests.support.records import UNAVAILABLE, Column, Row
+from tests.support.shop import Shop, table, timestamp
+
+V, UNTIL = Column("v", "int32", optional=True), timestamp("until")
+INFINITY, FAR = 9223372036825200000, 2147483647
+
+
+@dataclass(frozen=True)
+class Dates(Column):
+    """An array of dates, as days."""
+
+    def field(self) -> Row:
+        item = {"type": "int32", "optional": True, "name": "io.debezium.time.Date", "version": 1}
+        return {"type": "array", "items": item, "optional": True, "field": self.name}
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "apart"])
+def test_a_text_stays_as_long_as_its_value(spark: SparkSession, tmp_path: Path, at_once: bool) -> None:
+    """A change that leaves the value out keeps it; one that brings another value, or none, does not."""
+    shop, of = Shop(), table("times", V, Dates("at", "string", optional=True), UNTIL)
+    soft = table("soft", V, Dates("at", "string", optional=True), UNTIL)
+    odd: dict[str, Any] = {"at": [FAR], "until": INFINITY}
+    gap: dict[str, Any] = {"at": list(UNAVAILABLE.encode()), "until": None}
+    first = [record for n in (1, 2, 3, 4) for record in shop.create(of, id=n, v=1, **odd)]
+    first += [*shop.create(soft, id=1, v=1, **odd), *shop.create(soft, id=2, v=1, **odd)]
+    events = [
+        shop.update(of, id=1, v=2, **gap),
+        shop.update(of, id=2, v=2, at=[1], until=INFINITY),
+        shop.delete(of, id=3, v=1, **odd),
+        shop.create(of, id=3, v=2, **gap),
+        shop.create(of, id=5, v=1, **odd),
+        shop.update(of, id=5, v=2, **gap),
+        shop.update(soft, id=1, v=2, **gap),
+        shop.delete(soft, id=1, v=2),
+        shop.delete(soft, id=2, v=1),
+    ]
+    batches = [[record for event in events for record in event]] if at_once else events
+    named = {"tables": [{"source": "soft", "delete": {"type": "soft", "column": "gone"}}]}
+    mirroring = Mirroring(tmp_path, {"onUnrepresentable": "text", **named}).deliver([first, *batches])
+    assert mirroring.run(spark).counts.quarantined == 0
+
+    def texts(name: str) -> dict[int, set[str]]:
+        stored = spark.read.format("delta").load(mirroring.path("demo", "public", name))
+        return {row["id"]: set(row["__unrepresentable"] or ()) for row in stored.collect()}
+
+    both = {"at", "until"}
+    assert texts("times") == {1: {"at"}, 2: {"until"}, 3: set(), 4: both, 5: {"at"}}
+    assert texts("soft") == {1: {"at"}, 2: both}
