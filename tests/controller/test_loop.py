@@ -15,6 +15,7 @@ import pytest
 
 from lakemirror.controller import cache, names, operator, reconciler
 from lakemirror.controller import plan as plan_module
+from lakemirror.controller.cache import Key
 from lakemirror.controller.kube import ApiError, Cause
 from lakemirror.controller.lease import Lease
 from lakemirror.controller.operator import Operator, Options
@@ -360,6 +361,35 @@ async def test_an_edit_into_a_conflict_waits_while_the_driver_goes_on() -> None:
         await w.api.remove(w.api.one("CdcPipeline", "first"))
         await w.until(lambda: w.api.one("StatefulSet", "second-driver")["spec"] != before["spec"])
         await w.until(lambda: w.stalled("second") is None)
+
+
+@in_loop
+async def test_a_new_operator_leaves_its_place_to_a_pipeline_with_a_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Although the one that waits for this place has its pass first."""
+    api = FakeApi()
+    async with world(api) as w:
+        await w.run("first")
+        await w.apply("second")
+        await w.until(lambda: w.ready("second") == ("False", "Conflict"))
+        await w.apply("first", onBadRecord="drop")
+        await w.until(lambda: w.stalled("first") == "InvalidSpec")
+        await w.settle()
+    passes = reconciler.Reconciler.reconcile
+
+    async def late(self: reconciler.Reconciler, key: Key) -> bool:
+        if key.name == "first":
+            await asyncio.sleep(0.3)
+        return await passes(self, key)
+
+    monkeypatch.setattr(reconciler.Reconciler, "reconcile", late)
+    api.calls.clear()
+    async with world(api, "two") as w:
+        await w.until(lambda: len(w.operator.reconciler.pipelines) == 2)
+        await asyncio.sleep(0.6)
+        assert w.written("StatefulSet") == []
+        assert (w.stalled("first"), w.ready("second")) == ("InvalidSpec", ("False", "Conflict"))
 
 
 @in_loop

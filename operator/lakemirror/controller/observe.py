@@ -55,6 +55,13 @@ def resource(body: Object) -> Resource:
     )
 
 
+def is_in_effect(body: Object) -> bool:
+    """Return whether the status says of the newest edit that it is in effect."""
+    seen = resource(body)
+    ready = seen.status.condition("Ready")
+    return ready is not None and ready.observed_generation == seen.generation
+
+
 def _stated(spec: object) -> Stated:
     """Read the fields that count in an invalid spec, too. A value that is itself invalid says nothing."""
     if not isinstance(spec, Mapping):

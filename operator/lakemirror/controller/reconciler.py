@@ -96,6 +96,8 @@ class Reconciler:
         self._claimants: dict[Claim, set[Key]] = defaultdict(set)
         self._claimed = 0
         """How often claims changed."""
+        self._unsure: set[Key] = set()
+        """The pipelines that so far claim only what their newest edit names, and may have something else."""
 
     def take(self, body: Object) -> None:
         """Take in the current state of a pipeline, unless it is older than what is known."""
@@ -113,6 +115,8 @@ class Reconciler:
             self.images.expect(key)
             if isinstance(known.spec, PipelineSpec):
                 self._set_claims(key, known, claims(known.spec, key.namespace))
+            if not observe.is_in_effect(body):
+                self._unsure.add(key)
         elif body.get("spec") != known.body.get("spec"):
             known.spec = spec_of(body)
         known.body = slim(body)
@@ -157,6 +161,7 @@ class Reconciler:
         return True
 
     async def _whole_pass(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> None:
+        self._claim_unseen()
         inputs = self._inputs(key, pipeline, since)
         observed = await self._observe(key, pipeline, now, since)
         trial = self._plan(pipeline, observed, now).trial
@@ -237,14 +242,8 @@ class Reconciler:
         return plan(pipeline.spec, observed, now, self._settings)
 
     async def _observe(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> Observed:
-        objects = self._cache.of(key)
         resource = observe.resource(pipeline.body)
-        mine = {
-            identity: document
-            for identity, document in objects.items()
-            if observe.owned_by(document, resource.uid)
-            or (identity.kind == "Pod" and not observe.is_foreign(document, resource.uid))
-        }
+        mine = self._objects_of(key, pipeline)
         config = mine.get(Identity("v1", "ConfigMap", names.config(key.name)))
         progress = mine.get(Identity("v1", "ConfigMap", names.progress(key.name)))
         pipeline.report = observe.report(progress, pipeline.report, now)
@@ -261,6 +260,34 @@ class Reconciler:
         )
         observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
         return await self._look_closer(key, pipeline, observed, now, since)
+
+    def _objects_of(self, key: Key, pipeline: Pipeline) -> dict[Identity, Object]:
+        """Return the objects that belong to a pipeline."""
+        uid = pipeline.body["metadata"]["uid"]
+        return {
+            identity: document
+            for identity, document in self._cache.of(key).items()
+            if observe.owned_by(document, uid)
+            or (identity.kind == "Pod" and not observe.is_foreign(document, uid))
+        }
+
+    def _claim_unseen(self) -> None:
+        """Claim what pipelines have whose newest edit is refused, or has not been looked at.
+
+        After a restart of the operator, another pipeline that waits for one of these places may have its pass
+        before theirs.
+        """
+        while self._unsure:
+            key = self._unsure.pop()
+            pipeline = self.pipelines.get(key)
+            if pipeline is None:
+                continue
+            mine = self._objects_of(key, pipeline)
+            config = mine.get(Identity("v1", "ConfigMap", names.config(key.name)))
+            found = (observe.workload(o) for i, o in mine.items() if i.kind in _WORKLOADS)
+            accepted = observe.accepted(config, found)
+            if accepted is not None:
+                self._set_claims(key, pipeline, pipeline.claims | claims(accepted.spec, key.namespace))
 
     def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
         """Claim what the pipeline needs, and wake the pipelines that share an old or new claim.
