@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from lakemirror.driver.applier import TableApplier
 from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.profile import epochs, stretches
 from lakemirror.driver.profile.epochs import Partition
-from lakemirror.driver.profile.positions import Stream
+from lakemirror.driver.profile.positions import At, Place, Stream
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import BinlogPosition, Column, Message, PostgresPosition, Record, Row, Table
@@ -225,12 +225,14 @@ def remedy(error: SourceRestarted) -> Any:
 
 
 def run_with_remedies(
-    spark: SparkSession, folder: Path, settings: dict[str, Any] | None = None
-) -> tuple[RunSummary, list[Any]]:
-    """Run; do what the error says, until there is none."""
-    declared: list[Any] = []
+    spark: SparkSession,
+    folder: Path,
+    settings: dict[str, Any] | None = None,
+    declared: Sequence[Any] = (),
+) -> tuple[RunSummary, Sequence[Any]]:
+    """Run; do what the error says, until there is none. ``declared`` are epochs."""
     for _ in range(4):
-        ordering = {"ordering": {"epochs": declared}} if declared else {}
+        ordering = {"ordering": {"epochs": list(declared)}} if declared else {}
         mirroring = Mirroring(folder, {**(settings or {}), **ordering})
         before = mirroring.versions()
         try:
@@ -282,6 +284,34 @@ def test_a_log_is_in_the_newest_epoch_that_may_have_begun_in_it() -> None:
     assert [epochs.epoch_of_log(streams, log, of) for log in ("shop", "bank", None)] == [1, 2, 2]
     assert epochs.epoch_of_log(streams, "shop", ordering({"b": {"0": 5}}, {"b": {"1": 5}})) == 2
     assert epochs.epoch_of_log(streams, "shop", Ordering()) == 0
+
+
+def test_a_new_partition_of_a_topic_in_an_epoch_has_to_be_declared() -> None:
+    """But none of a topic without epochs, or of which nothing was read before."""
+    a0, a1, a2, b0, b1 = (Stream(each[0], int(each[1]), "shop") for each in ("a0", "a1", "a2", "b0", "b1"))
+    memory = {each: Place(At("00", 1)) for each in (a0, a1, b0)}
+    of = ordering({"a": {"0": 5}, "c": {"0": 5}}, {"a": {"0": 9}})
+    c1 = Stream("c", 1, "shop")
+    new = epochs.undeclared([a0, a1, a2, b1, c1, a2._replace(name="bank")], memory, of)
+    assert new == {("a", 2): 0}
+    told = remedy(SourceRestarted(epochs.remedy_of_undeclared(new, of)))
+    assert [each["from"] for each in told] == [{"a": {"0": 5}, "c": {"0": 5}}, {"a": {"0": 9, "2": 0}}]
+    assert epochs.undeclared([a2], memory, Ordering.model_validate({"epochs": told})) == {}
+
+
+def test_a_row_that_moves_to_a_new_partition_after_a_failover_still_changes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    case = Case(table("widened"), {1: 4, 2: 1, 3: 1}).old()
+    case.put(1, postgres(NEW, 9), 1, 3).put(2, postgres(NEW + 10, 10), 1, 4, partition=1)
+    first, second, third = records([case])
+    Mirroring(tmp_path).deliver([first]).run(spark)
+    Mirroring(tmp_path).deliver([second])
+    _, declared = run_with_remedies(spark, tmp_path)
+    Mirroring(tmp_path).deliver([third])
+    _, declared = run_with_remedies(spark, tmp_path, declared=declared)
+    assert [each["from"] for each in declared] == [{case.of.topic: {"0": 3, "1": 0}}]
+    assert found(spark, Mirroring(tmp_path), case.of) == case.rows
 
 
 def test_the_remedy_says_that_it_is_a_snapshot(spark: SparkSession) -> None:

@@ -147,6 +147,33 @@ def remedy(
     )
 
 
+def undeclared(seen: Iterable[Stream], memory: Memory, ordering: Ordering) -> dict[tuple[str, int], int]:
+    """Return the partitions that are read for the first time and are in no epoch, although their topics are.
+
+    As a rule, they were added to the topic after a failover. Rows may have moved there from partitions that
+    are in an epoch, and in a lower one, all further changes of these rows would be stale. The result has the
+    offset from which they belong to the newest epoch. A reading that remembers nothing of a topic, such as
+    that of a new checkpoint, reads all of its partitions for the first time, and none is returned.
+    """
+    known = {(each.topic, each.partition) for each in memory}
+    declared_ = {each for epoch in ordering.epochs for each in _partitions(epoch.from_)}
+    topics = {each.topic for each in declared_} & {topic for topic, _ in known}
+    new = {(each.topic, each.partition) for each in seen if each.topic in topics} - known
+    return {where: 0 for where in new if Partition(*where) not in declared_}
+
+
+def remedy_of_undeclared(new: Mapping[tuple[str, int], int], ordering: Ordering) -> str:
+    """Return a message about `undeclared` partitions, with the complete new value of ``ordering.epochs``."""
+    topic, partition = min(new)
+    return (
+        f"topic {topic} is in an epoch, and ordering.epochs does not name its partition {partition}, which "
+        "has its first records now: outside the epoch, they would be taken for old changes of rows that "
+        "were in other partitions before. Nothing of this batch was written. Declare the epoch for this "
+        f"partition, too: ordering.epochs: {json.dumps(extended(ordering, new))}; the order within it stays "
+        "the same"
+    )
+
+
 def extended(ordering: Ordering, begun: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
     """Return the declared epochs, plus the one that begins at ``begun``.
 

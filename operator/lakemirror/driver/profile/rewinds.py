@@ -33,7 +33,7 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import Op
 from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.profile import evidence, stretches
-from lakemirror.driver.profile.epochs import remedy
+from lakemirror.driver.profile.epochs import remedy, remedy_of_undeclared, undeclared
 from lakemirror.driver.profile.evidence import Ask
 from lakemirror.driver.profile.positions import Memory, Stream, StreamSeen
 
@@ -80,6 +80,9 @@ def judge(
     ``standing`` returns what the mirror of a source table has, and ``again`` does so for a mirror that could
     not tell before. Raises SourceRestarted with the epoch that must be declared.
     """
+    new = undeclared(seen, memory, ordering)
+    if new:
+        raise SourceRestarted(remedy_of_undeclared(new, ordering))
     before = {}
     for stream, each in seen.items():
         place = memory.get(stream)
