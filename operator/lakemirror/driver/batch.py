@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -47,6 +47,7 @@ from lakemirror.driver.profile.overview import (
 )
 from lakemirror.driver.profile.positions import Memory, Standing
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.read.offset_log import OffsetLog
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.aside import keep_aside
 from lakemirror.driver.record.audit import AuditHistory
@@ -243,7 +244,15 @@ class BatchApplier:
     def _order(self, events: DataFrame, seen: Overview) -> rewinds.Verdict:
         """Determine which events are undecided and what to remember about the source's positions."""
         about = (events, seen.streams, self._memory, self._spec.order, self._tables.standing)
-        return rewinds.judge_held(*about) if self._again else rewinds.judge(*about, self._standing_again)
+        if self._again:
+            return rewinds.judge_held(*about)
+        return rewinds.judge(*about, self._standing_again, self._partitions)
+
+    def _partitions(self) -> Mapping[str, Collection[int]]:
+        """Return the partitions of each topic, if the source is Kafka."""
+        if self._spec.source.kafka is None:
+            return {}
+        return OffsetLog(open_storage(self._checkpoint, self._session)).partitions()
 
     def _standing_again(self, source: str) -> Sequence[Standing] | None:
         """Return what the mirror of a source table has that could not tell before, or None.

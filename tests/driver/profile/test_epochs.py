@@ -22,6 +22,7 @@ from lakemirror.driver.profile import epochs, stretches
 from lakemirror.driver.profile.epochs import Partition
 from lakemirror.driver.profile.positions import At, Place, Stream
 from lakemirror.driver.runtime.summary import RunSummary
+from tests.support.kafka_broker import Broker
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import BinlogPosition, Column, Message, PostgresPosition, Record, Row, Table
 
@@ -297,20 +298,38 @@ def test_a_new_partition_of_a_topic_in_an_epoch_has_to_be_declared() -> None:
     told = remedy(SourceRestarted(epochs.remedy_of_undeclared(new, of)))
     assert [each["from"] for each in told] == [{"a": {"0": 5}, "c": {"0": 5}}, {"a": {"0": 9, "2": 0}}]
     assert epochs.undeclared([a2], memory, Ordering.model_validate({"epochs": told})) == {}
+    partitions = {"a": [0, 1, 2, 3], "b": [0, 1, 2], "d": [0]}
+    assert epochs.unread(new, partitions, memory, of) == {("a", 3): 0}
+    assert epochs.unread([("b", 0)], partitions, memory, of) == {("b", 1): 0, ("b", 2): 0}
 
 
-def test_a_row_that_moves_to_a_new_partition_after_a_failover_still_changes(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.sources
+def test_a_row_that_moves_to_another_partition_after_a_failover_still_changes(
+    spark: SparkSession, kafka: Broker, tmp_path: Path
 ) -> None:
-    case = Case(table("widened"), {1: 4, 2: 1, 3: 1}).old()
-    case.put(1, postgres(NEW, 9), 1, 3).put(2, postgres(NEW + 10, 10), 1, 4, partition=1)
+    """To one that had no record before, and to one that was added."""
+    case = Case(table("grown"), {1: 5, 2: 1, 3: 1}).old()
+    case.put(1, postgres(NEW, 9), 1, 3)
+    case.put(2, postgres(NEW + 10, 10), 1, 4, partition=1).put(2, postgres(NEW + 20, 11), 1, 5, partition=2)
     first, second, third = records([case])
-    Mirroring(tmp_path).deliver([first]).run(spark)
-    Mirroring(tmp_path).deliver([second])
-    _, declared = run_with_remedies(spark, tmp_path)
-    Mirroring(tmp_path).deliver([third])
-    _, declared = run_with_remedies(spark, tmp_path, declared=declared)
-    assert [each["from"] for each in declared] == [{case.of.topic: {"0": 3, "1": 0}}]
+    topic = case.of.topic
+    kafka.create_named(topic, 2)
+    given = {"bootstrapServers": kafka.bootstrap, "topics": [topic], "startingOffsets": "earliest"}
+    settings = {"source": {"kafka": given}}
+
+    def read(sent: Iterable[Record], declared: Sequence[Any] = ()) -> Sequence[Any]:
+        for record in sent:
+            kafka.send(topic, record["value"], key=record["key"], partition=record["partition"])
+        kafka.flush()
+        return run_with_remedies(spark, tmp_path, settings, declared)[1]
+
+    assert read(first) == ()
+    declared = read(second)
+    assert [each["from"] for each in declared] == [{topic: {"0": 3, "1": 0}}]
+    assert read(third[:1], declared) == declared
+    kafka.widen(topic, 4)
+    declared = read(third[1:], declared)
+    assert [each["from"] for each in declared] == [{topic: {"0": 3, "1": 0, "2": 0, "3": 0}}]
     assert found(spark, Mirroring(tmp_path), case.of) == case.rows
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from lakemirror.api.spec import Ordering
@@ -41,8 +42,7 @@ def epoch_of_table(
     without origins is in epoch 0, because its topic need not exist yet.
     """
     topics = {each.topic for each in origins}
-    declared = {each for epoch in ordering.epochs for each in _partitions(epoch.from_)}
-    possible = {*origins, *(each for each in (*declared, *_partitions(known)) if each.topic in topics)}
+    possible = {*origins, *(e for e in (*_declared(ordering), *_partitions(known)) if e.topic in topics)}
     return min((_newest(each, ordering) for each in possible), default=0)
 
 
@@ -116,11 +116,12 @@ def remedy(
     ordering: Ordering,
     *,
     snapshot: bool = False,
+    besides: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> str:
     """Return a message that says what happened and what to do.
 
-    It contains the complete new value of ``ordering.epochs``. ``snapshot`` means that all of these records
-    are rows of a snapshot.
+    It contains the complete new value of ``ordering.epochs``, in which the epoch also begins where
+    ``besides`` says. ``snapshot`` means that all of these records are rows of a snapshot.
     """
     (topic, partition), offset = min(begun.items())
     stretches = [
@@ -136,7 +137,7 @@ def remedy(
         ([f"up to {_shown(time)} UTC"] if time is not None else [])
         + ([f"server {', '.join(servers)}"] if servers else [])
     )
-    epochs = json.dumps(extended(ordering, begun))
+    epochs = json.dumps(extended(ordering, {**besides, **begun}))
     return (
         f"positions of the source start again: topic {topic}, partition {partition}, offset {offset} and "
         f"later{f' ({details})' if details else ''}: these records were made after those that were read "
@@ -148,18 +149,45 @@ def remedy(
 
 
 def undeclared(seen: Iterable[Stream], memory: Memory, ordering: Ordering) -> dict[tuple[str, int], int]:
-    """Return the partitions that are read for the first time and are in no epoch, although their topics are.
+    """Return the partitions that have their first change now and are in no epoch, although their topics are.
 
     As a rule, they were added to the topic after a failover. Rows may have moved there from partitions that
     are in an epoch, and in a lower one, all further changes of these rows would be stale. The result has the
     offset from which they belong to the newest epoch. A reading that remembers nothing of a topic, such as
     that of a new checkpoint, reads all of its partitions for the first time, and none is returned.
     """
-    known = {(each.topic, each.partition) for each in memory}
-    declared_ = {each for epoch in ordering.epochs for each in _partitions(epoch.from_)}
-    topics = {each.topic for each in declared_} & {topic for topic, _ in known}
-    new = {(each.topic, each.partition) for each in seen if each.topic in topics} - known
-    return {where: 0 for where in new if Partition(*where) not in declared_}
+    known, listed = _known(memory), _declared(ordering)
+    topics = {each.topic for each in listed} & {each.topic for each in known}
+    new = {Partition(each.topic, each.partition) for each in seen if each.topic in topics}
+    return {(str(each.topic), int(each.number or 0)): 0 for each in new - known - listed}
+
+
+def unread(
+    begun: Iterable[tuple[str, int]],
+    partitions: Mapping[str, Collection[int]],
+    memory: Memory,
+    ordering: Ordering,
+) -> dict[tuple[str, int], int]:
+    """Return the other ``partitions`` of the topics where an epoch begins that have had no change yet.
+
+    They begin the epoch with their first record, so that they are not `undeclared` later.
+    """
+    taken = _known(memory) | _declared(ordering) | {Partition(*each) for each in begun}
+    topics = {topic for topic, _ in begun}
+    return {
+        (topic, number): 0
+        for topic in sorted(topics)
+        for number in sorted(partitions.get(topic, ()))
+        if Partition(topic, number) not in taken
+    }
+
+
+def _known(memory: Memory) -> set[Partition]:
+    return {Partition(each.topic, each.partition) for each in memory}
+
+
+def _declared(ordering: Ordering) -> set[Partition]:
+    return {each for epoch in ordering.epochs for each in _partitions(epoch.from_)}
 
 
 def remedy_of_undeclared(new: Mapping[tuple[str, int], int], ordering: Ordering) -> str:

@@ -22,7 +22,7 @@ events with Spark, `evidence` decides, and `epochs` says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,7 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import Op
 from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.profile import evidence, stretches
-from lakemirror.driver.profile.epochs import remedy, remedy_of_undeclared, undeclared
+from lakemirror.driver.profile.epochs import remedy, remedy_of_undeclared, undeclared, unread
 from lakemirror.driver.profile.evidence import Ask
 from lakemirror.driver.profile.positions import Memory, Stream, StreamSeen
 
@@ -74,15 +74,18 @@ def judge(
     ordering: Ordering,
     standing: Ask = lambda table: (),
     again: Ask | None = None,
+    partitions: Callable[[], Mapping[str, Collection[int]]] = dict,
 ) -> Verdict:
     """Determine which events of a batch must wait, and what to remember about the batch.
 
     ``standing`` returns what the mirror of a source table has, and ``again`` does so for a mirror that could
-    not tell before. Raises SourceRestarted with the epoch that must be declared.
+    not tell before. ``partitions`` returns the partitions of each topic, as far as they are known. Raises
+    SourceRestarted with the epoch that must be declared.
     """
     new = undeclared(seen, memory, ordering)
     if new:
-        raise SourceRestarted(remedy_of_undeclared(new, ordering))
+        rest = unread(new, partitions(), memory, ordering)
+        raise SourceRestarted(remedy_of_undeclared({**rest, **new}, ordering))
     before = {}
     for stream, each in seen.items():
         place = memory.get(stream)
@@ -102,7 +105,8 @@ def judge(
     begun = evidence.starts(every, later, ordering.tolerance_ms * 1000)
     if begun:
         reads = stretches.are_reads(events, begun)
-        raise SourceRestarted(remedy(begun, every, later, ordering, snapshot=reads))
+        rest = unread(begun, partitions(), every, ordering)
+        raise SourceRestarted(remedy(begun, every, later, ordering, snapshot=reads, besides=rest))
     every |= {s: evidence.with_snapshots(places[s], seen[s]) for s in places if s not in later}
     waits = {stream: every[stream] for stream, place in places.items() if place.tail or stream in later}
     left = {stream: evidence.without_reached(place, later.get(stream, ())) for stream, place in every.items()}

@@ -57,6 +57,14 @@ class OffsetLog:
         except FileNotFoundError:
             return None
 
+    def partitions(self) -> dict[str, set[int]]:
+        """Return the partitions of each topic, also those without records, as the newest batch knows them."""
+        try:
+            offsets = self.until(max(self.recorded(), default=-1))
+        except FileNotFoundError:
+            return {}
+        return {topic: set(numbers) for topic, numbers in offsets.items()}
+
     def extent(self, batch_id: int) -> dict[str, dict[str, list[int]]]:
         """Return what the batch covers. Partitions without records are left out."""
         begin, end = self.until(batch_id - 1), self.until(batch_id)

@@ -50,8 +50,8 @@ class TableEpochs:
     @cached_property
     def _partitions(self) -> Mapping[str, set[int]]:
         """The partitions of each topic, as far as the checkpoint knows them."""
-        offsets = OffsetLog(self._storage).position() if self._pipeline.spec.source.kafka is not None else {}
-        found = {topic: set(numbers) for topic, numbers in (offsets or {}).items()}
+        of_kafka = self._pipeline.spec.source.kafka is not None
+        found = OffsetLog(self._storage).partitions() if of_kafka else {}
         for stream in self._memory:
             found.setdefault(stream.topic, set()).add(stream.partition)
         return found
