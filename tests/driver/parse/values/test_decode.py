@@ -428,6 +428,12 @@ def test_an_array_with_one_unrepresentable_element(spark: SparkSession) -> None:
     assert [str(d) if d else None for d in found[0]["value"]] == ["1970-01-01", None, None]
 
 
+@pytest.mark.parametrize("name", [TIME + "ZonedTimestamp", DATA + "Enum", TIME + "Interval", ""])
+def test_an_array_of_texts_that_was_left_out(spark: SparkSession, name: str) -> None:
+    of_texts = field("array", items=field("string", name))
+    assert outcomes(spark, of_texts, [[MARK], None]) == [GAP, fine(None)]
+
+
 def test_structs_and_maps(spark: SparkSession) -> None:
     point = field(
         "struct",

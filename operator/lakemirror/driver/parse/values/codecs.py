@@ -382,7 +382,9 @@ class Array(Codec):
         first = value.getItem(0)
         if self.uuids:
             return (F.size(value) == 1) & (first == placeholder.uuid)
-        inner = self.item.gap(first, placeholder)
+        # Also as text that is not valid for the elements, such as times.
+        of_text = isinstance(self.item.wire, StringType)
+        inner = first.isin(*placeholder.spellings) if of_text else self.item.gap(first, placeholder)
         return None if inner is None else (F.size(value) == 1) & inner
 
 
