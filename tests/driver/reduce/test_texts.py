@@ -30,11 +30,14 @@ class Dates(Column):
 def test_a_text_stays_as_long_as_its_value(spark: SparkSession, tmp_path: Path, at_once: bool) -> None:
     """A change that leaves the value out keeps it; one that brings another value, or none, does not."""
     shop, of = Shop(), table("times", V, Dates("at", "string", optional=True), UNTIL)
-    soft = table("soft", V, Dates("at", "string", optional=True), UNTIL)
+    soft, versions = (
+        table(name, V, Dates("at", "string", optional=True), UNTIL) for name in ("soft", "versions")
+    )
     odd: dict[str, Any] = {"at": [FAR], "until": INFINITY}
     gap: dict[str, Any] = {"at": list(UNAVAILABLE.encode()), "until": None}
     first = [record for n in (1, 2, 3, 4) for record in shop.create(of, id=n, v=1, **odd)]
     first += [*shop.create(soft, id=1, v=1, **odd), *shop.create(soft, id=2, v=1, **odd)]
+    first += [record for n in (1, 2, 3) for record in shop.create(versions, id=n, v=1, **odd)]
     events = [
         shop.update(of, id=1, v=2, **gap),
         shop.update(of, id=2, v=2, at=[1], until=INFINITY),
@@ -45,16 +48,31 @@ def test_a_text_stays_as_long_as_its_value(spark: SparkSession, tmp_path: Path, 
         shop.update(soft, id=1, v=2, **gap),
         shop.delete(soft, id=1, v=2),
         shop.delete(soft, id=2, v=1),
+        shop.update(versions, id=1, v=2, **gap),
+        shop.update(versions, id=1, v=3, **gap),
+        shop.update(versions, id=2, v=2, at=[1], until=INFINITY),
+        shop.update(versions, id=2, v=3, **gap),
+        shop.delete(versions, id=3, v=1),
+        shop.create(versions, id=3, v=2, **gap),
     ]
     batches = [[record for event in events for record in event]] if at_once else events
-    named = {"tables": [{"source": "soft", "delete": {"type": "soft", "column": "gone"}}]}
+    deleted = {"source": "soft", "delete": {"type": "soft", "column": "gone"}}
+    named = {"tables": [deleted, {"source": "versions", "mode": "scd2"}]}
     mirroring = Mirroring(tmp_path, {"onUnrepresentable": "text", **named}).deliver([first, *batches])
     assert mirroring.run(spark).counts.quarantined == 0
 
-    def texts(name: str) -> dict[int, set[str]]:
+    def texts(name: str, *by: str) -> dict[Any, set[str]]:
         stored = spark.read.format("delta").load(mirroring.path("demo", "public", name))
-        return {row["id"]: set(row["__unrepresentable"] or ()) for row in stored.collect()}
+        return {
+            tuple(row[each] for each in by) if by else row["id"]: set(row["__unrepresentable"] or ())
+            for row in stored.collect()
+        }
 
     both = {"at", "until"}
     assert texts("times") == {1: {"at"}, 2: {"until"}, 3: set(), 4: both, 5: {"at"}}
     assert texts("soft") == {1: {"at"}, 2: both}
+    assert texts("versions", "id", "v") == {
+        **{(1, 1): both, (1, 2): {"at"}, (1, 3): {"at"}},
+        **{(2, 1): both, (2, 2): {"until"}, (2, 3): set()},
+        **{(3, 1): both, (3, 2): set()},
+    }

@@ -49,7 +49,7 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
-from lakemirror.driver.reduce.events import ARRIVAL, anchor, older_seqs, with_values
+from lakemirror.driver.reduce.events import ARRIVAL, anchor, older_seqs, texts_of, with_values
 from lakemirror.driver.sequence import MISSING, event_part, own
 from lakemirror.driver.tables.columns import BEGAN, SENT, S, T
 from lakemirror.driver.tables.delta import quoted
@@ -409,11 +409,12 @@ def _seq_of(name: str) -> Column:
 
 
 def _carried(name: str) -> Column:
-    """STRUCT<value, seq>: what a fact says about a column; null if it was filled from the fact before."""
-    seq = _seq_of(name)
+    """STRUCT<value, seq, text>: what a fact says about a column; null if an earlier fact has filled it."""
+    seq, live = _seq_of(name), F.col("op") != Op.DELETE
     known = F.col("anchored") | (event_part(seq, F.col("seq")) == F.col("seq"))
-    value = F.when(F.col("op") != Op.DELETE, F.col("row")[name])
-    return F.when((F.col("op") == Op.DELETE) | known, F.struct(value.alias("value"), seq.alias("seq")))
+    value, text = F.when(live, F.col("row")[name]), F.when(live, F.col("texts")[name])
+    said = F.struct(value.alias("value"), seq.alias("seq"), text.alias("text"))
+    return F.when(~live | known, said)
 
 
 def _versions(facts: DataFrame, plan: Scd2) -> DataFrame:
@@ -573,12 +574,13 @@ def _filled(facts: DataFrame, plan: Scd2) -> DataFrame:
     """
     if not plan.tracked:
         return facts.withColumn("seqs", _with_sent(F.lit(None).cast(_NO_SEQS)))
-    values, seqs, changed = {}, {}, {}
+    values, texts, seqs, changed = {}, {}, {}, {}
     nothing = F.lit(None)
     for i, name in enumerate(plan.tracked):
         found, floor = F.col(f"_v{i}"), own(F.col("_floor"))
         wiped = F.col("_floor").isNotNull() & (F.coalesce(found["seq"], F.lit(MISSING)) < floor)
         values[name] = F.when(wiped, nothing).otherwise(found["value"])
+        texts[name] = F.when(wiped, nothing).otherwise(found["text"])
         seqs[name] = F.when(wiped, floor).otherwise(F.coalesce(found["seq"], F.lit(MISSING)))
         kind = plan.columns[name]
         changed[f"_c{i}"] = (seqs[name] != _seq_of(name)) | ~same_value(
@@ -590,6 +592,7 @@ def _filled(facts: DataFrame, plan: Scd2) -> DataFrame:
             **{name: F.coalesce(each, F.lit(True)) for name, each in changed.items()},
             "row": F.when(live, with_values("row", values)).otherwise(F.col("row")),
             "seqs": _with_sent(older_seqs(seqs, F.col("seq"))),
+            "texts": F.when(live, texts_of(F.col("texts"), texts)).otherwise(F.col("texts")),
         }
     ).drop(*[f"_v{i}" for i in range(len(plan.tracked))])
 
