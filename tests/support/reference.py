@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 from tests.support.records import UNAVAILABLE, Record, Row, payload
 
@@ -24,7 +24,7 @@ class Mirror:
         self.states: dict[TableName, dict[Key, list[Row]]] = {}
         self._moved: dict[tuple[TableName, Key], Row] = {}
 
-    def replay(self, records: Iterable[Record]) -> Mirror:
+    def replay(self, records: Iterable[Record]) -> Self:
         """Apply records in the order of the source; what is no change of a row or table is passed over."""
         for record in records:
             change = payload(record["value"]) if record["value"] else {}
@@ -54,7 +54,7 @@ class Mirror:
         self.states.setdefault(table, {}).setdefault(key, []).append(rows[key])
 
 
-class SoftMirror:
+class SoftMirror(Mirror):
     """A mirror with soft deletes, and perhaps a filter (`meets`).
 
     `shown`: by table and key, the last row that met the filter (None: there was none), and when it was
@@ -62,21 +62,14 @@ class SoftMirror:
     """
 
     def __init__(self, meets: Callable[[Row], bool] = lambda _: True) -> None:
+        super().__init__()
         self.shown: dict[TableName, dict[Key, tuple[Row | None, int | None]]] = {}
-        self._source, self._meets = Mirror(), meets
-
-    def replay(self, records: Iterable[Record]) -> SoftMirror:
-        """Apply records in the order of the source, see `Mirror.replay`."""
-        for record in records:
-            self._source.replay([record])
-            change = payload(record["value"]) if record["value"] else {}
-            if change.get("op") in ("c", "u", "d", "r", "t") and "source" in change:
-                self._apply(record, change)
-        return self
+        self._meets = meets
 
     def _apply(self, record: Record, change: Row) -> None:
+        super()._apply(record, change)
         table = table_name(change["source"])
-        there, shown = self._source.tables[table], self.shown.setdefault(table, {})
+        there, shown = self.tables[table], self.shown.setdefault(table, {})
         for key in list(shown) if change["op"] == "t" else [key_of(record["key"])]:
             row, (last, gone) = there.get(key), shown.get(key, (None, None))
             if row is not None and self._meets(row):

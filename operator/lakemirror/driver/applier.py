@@ -249,9 +249,7 @@ def described(decision: Decision) -> TableResult:
 
 
 def _has(table: MirroredTable, batch: Batch, app_id: str) -> bool:
-    if not table.mirror.exists:
-        return False
-    done = table.mirror.applied(app_id if table.shard is None else f"{app_id}/{table.shard}")
+    done = table.last_batch_of(app_id)
     return done is not None and done >= batch.batch_id
 
 

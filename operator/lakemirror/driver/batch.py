@@ -47,7 +47,7 @@ from lakemirror.driver.profile.overview import (
 )
 from lakemirror.driver.profile.positions import Memory, Standing
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.read.offset_log import OffsetLog
+from lakemirror.driver.read.offset_log import partitions_of
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.aside import keep_aside
 from lakemirror.driver.record.audit import AuditHistory
@@ -249,10 +249,7 @@ class BatchApplier:
         return rewinds.judge(*about, self._standing_again, self._partitions)
 
     def _partitions(self) -> Mapping[str, Collection[int]]:
-        """Return the partitions of each topic, if the source is Kafka."""
-        if self._spec.source.kafka is None:
-            return {}
-        return OffsetLog(open_storage(self._checkpoint, self._session)).partitions()
+        return partitions_of(self._pipeline, open_storage(self._checkpoint, self._session))
 
     def _standing_again(self, source: str) -> Sequence[Standing] | None:
         """Return what the mirror of a source table has that could not tell before, or None.

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -251,7 +250,7 @@ class PipelineTables:
                 held = Held(f"tables[{settings.source}].suspend is true", error=False)
                 return TableApplier(name, None, held)
             table = self._mirrored(name, settings)
-            require_same(self._fixed, table.location, name, settings.source, partial(_applied, table))
+            require_same(self._fixed, table.location, name, settings.source, table.last_batch_of)
             self._targets.claim(table.location, table.kept_as)
             writing = self._targets.writing(table.location) if table.shard is not None else None
             return TableApplier(name, table, writing=writing, target=self._target)
@@ -285,10 +284,3 @@ class PipelineTables:
             for each in (name, *name.spellings())
         ]
         return next((t for t in spelled if self._targets.has(t.location, t.kept_as)), spelled[0])
-
-
-def _applied(table: MirroredTable, app_id: str) -> int | None:
-    """Return the last batch of an application that the mirror has, or None."""
-    if not table.mirror.exists:
-        return None
-    return table.mirror.applied(app_id if table.shard is None else f"{app_id}/{table.shard}")

@@ -138,6 +138,15 @@ class MirroredTable:
         rows = self.mirror.frame(version).alias("t")
         return rows if self.shard is None else rows.where(of_shard(self.shard))
 
+    def last_batch_of(self, app_id: str) -> int | None:
+        """Return the last batch of an application that the mirror has of this table, or None.
+
+        Each shard has an application of its own (`lakemirror.driver.write.transaction.of_shard`).
+        """
+        if not self.mirror.exists:
+            return None
+        return self.mirror.applied(app_id if self.shard is None else f"{app_id}/{self.shard}")
+
     def origins(self) -> set[Partition]:
         """Return the partitions that its rows and tombstones come from.
 

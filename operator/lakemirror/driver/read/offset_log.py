@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from lakemirror.api import CdcPipeline
 from lakemirror.driver.checkpoint.storage import Storage, numbered
 from lakemirror.driver.document import from_millis
 from lakemirror.driver.read.base import Committed
@@ -14,6 +15,11 @@ Offsets = dict[str, dict[int, int]]
 
 SPARK_FOLDER: Final = "spark"
 """The query's folder in the checkpoint."""
+
+
+def partitions_of(pipeline: CdcPipeline, storage: Storage) -> dict[str, set[int]]:
+    """Return the partitions of each topic as far as the checkpoint knows them, if the source is Kafka."""
+    return OffsetLog(storage).partitions() if pipeline.spec.source.kafka is not None else {}
 
 
 class OffsetLog:

@@ -13,7 +13,7 @@ from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.profile.epochs import epoch_of_log, epoch_of_table
 from lakemirror.driver.profile.positions import Memory
-from lakemirror.driver.read.offset_log import OffsetLog
+from lakemirror.driver.read.offset_log import partitions_of
 from lakemirror.driver.sequence import epoch_of
 
 
@@ -50,8 +50,7 @@ class TableEpochs:
     @cached_property
     def _partitions(self) -> Mapping[str, set[int]]:
         """The partitions of each topic, as far as the checkpoint knows them."""
-        of_kafka = self._pipeline.spec.source.kafka is not None
-        found = OffsetLog(self._storage).partitions() if of_kafka else {}
+        found = partitions_of(self._pipeline, self._storage)
         for stream in self._memory:
             found.setdefault(stream.topic, set()).add(stream.partition)
         return found

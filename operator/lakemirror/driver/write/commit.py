@@ -124,7 +124,7 @@ def already(
 def _require_newest(table: MirroredTable, transaction: Transaction) -> None:
     """Raise BatchMismatch if the mirror has later batches than this one, which its history does not have."""
     app_id, batch = transaction.app_id, transaction.batch
-    newest = table.mirror.applied(app_id if table.shard is None else f"{app_id}/{table.shard}")
+    newest = table.last_batch_of(app_id)
     if newest is not None and newest > batch.batch_id:
         raise BatchMismatch(
             f"table {table.name} has batch {newest} already, but its history does not have batch "
