@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lakemirror.api.object_stores import FILE_MANAGER_SETTING, one_spelling, session_settings
+from lakemirror.api.spark_settings import OURS
 from lakemirror.api.supported import not_supported
 from tests.api.not_supported import JDBC, NOT_SUPPORTED
 from tests.controller.builders import spec
@@ -49,6 +50,13 @@ def test_no_remedy_is_one_that_is_refused_as_well() -> None:
         {"maintenance": {"optimize": {}}},
         {"restart": {"resetAfter": "30m"}, "spark": {"backend": "kubeflow"}},
         {"spark": {"conf": session_settings()}},
+        {"spark": {"conf": dict(OURS)}},
+        {"spark": {"conf": {"spark.sql.ansi.enabled": "TRUE", "spark.sql.session.timeZone": " utc"}}},
+        {"spark": {"conf": {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.enabled": "false"}}},
+        {"spark": {"conf": {"spark.sql.autoBroadcastJoinThreshold": "-1"}}},
+        {"spark": {"conf": {"spark.sql.catalogImplementation": "hive", "spark.sql.warehouse.dir": "/w"}}},
+        {"spark": {"conf": {"spark.sql.catalog.unity": "io.unitycatalog.spark.UCSingleCatalog"}}},
+        {"spark": {"conf": {"spark.databricks.delta.optimize.maxFileSize": "1", "spark.ui.enabled": "x"}}},
         {"spark": {"conf": {"spark.hadoop.fs.s3a.create.conditional.enabled": "true"}}},
         {"checkpoint": "hdfs://n/c", "spark": {"conf": {FILE_MANAGER_SETTING: "x"}}},
         {"restart": {"resetAfter": "1h"}, "spark": {"backend": "apache"}},

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pydantic.alias_generators import to_camel
 
-from lakemirror.api import object_stores, secret_settings
+from lakemirror.api import object_stores, secret_settings, spark_settings
 from lakemirror.api.errors import Loc, path_of
 from lakemirror.api.spec import Maintenance, PipelineSpec, Restart, Verify
 from lakemirror.api.tables import is_pattern
@@ -215,7 +215,9 @@ def _of_operator(spec: PipelineSpec) -> Iterator[Found]:
         yield ("restart", "resetAfter"), why
     for name, why in object_stores.unsafe(spec.spark.conf, spec.checkpoint):
         yield ("spark", "conf", name), why
-    for name, why in secret_settings.exposed(spec.spark.conf):
+    secrets = dict(secret_settings.exposed(spec.spark.conf))
+    wrong = dict(spark_settings.refused(spec.spark.conf))
+    for name, why in (wrong | secrets).items():
         yield ("spark", "conf", name), why
 
 

@@ -59,6 +59,37 @@ def test_the_session_writes_delta_and_has_our_defaults(spark: SparkSession, tmp_
     assert spark.sparkContext.master == "local[2]"
 
 
+_ASKS = """
+from lakemirror.driver.runtime.session import create_session
+from pyspark.sql import functions as F
+session = create_session("asks", {"spark.master": "local[1]", "spark.sql.shuffle.partitions": "3"})
+other = session.newSession()
+names = "session.timeZone", "shuffle.partitions", "ansi.enabled", "decimalOperations.allowPrecisionLoss"
+for each in (session, other):
+    print("said", *[each.conf.get(f"spark.sql.{name}") for name in names])
+"""
+
+
+@pytest.mark.long
+def test_what_an_image_sets_does_not_change_results(tmp_path: Path) -> None:
+    """Spark reads spark-defaults.conf; of what it sets only that counts which changes speed."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.sql.session.timeZone Asia/Tokyo\nspark.sql.ansi.enabled false\n"
+        "spark.sql.decimalOperations.allowPrecisionLoss false\nspark.sql.autoBroadcastJoinThreshold 7\n"
+    )
+    environment = {
+        **os.environ,
+        "SPARK_CONF_DIR": str(tmp_path),
+        "PYTHONPATH": str(Path(lakemirror.driver.__file__).parents[2]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _ASKS], env=environment, capture_output=True, text=True, check=True
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith("said")]
+    assert said == ["said UTC 3 true true"] * 2
+    assert "spark.sql.decimalOperations.allowPrecisionLoss=false, from a file of Spark's own" in done.stderr
+
+
 def test_a_submitted_application_keeps_what_the_cluster_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert not {"spark.master", "spark.driver.memory", "spark.jars"} & set(session._defaults({}))

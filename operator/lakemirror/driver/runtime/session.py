@@ -9,10 +9,13 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from lakemirror.api import spark_settings
 from lakemirror.api.jvm import java_options
 from lakemirror.api.object_stores import session_settings
 from lakemirror.driver import java
@@ -34,7 +37,8 @@ def create_session(
     """Create a session that reads Kafka and writes Delta.
 
     ``conf`` contains Spark settings, which override our defaults. ``properties`` are the system properties
-    that its JVMs need. If nothing names a master, Spark runs here in local mode. Raises JavaMissing and
+    that its JVMs need. If nothing names a master, Spark runs here in local mode. Settings of Spark SQL and
+    Delta from elsewhere, such as the image, that may change results are dropped. Raises JavaMissing and
     JarsUnavailable.
     """
     check_java()
@@ -44,11 +48,32 @@ def create_session(
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, str(value))
+    if SparkContext._active_spark_context is None:
+        given = (
+            SparkConf().setAppName(app_name).setAll([(name, str(value)) for name, value in settings.items()])
+        )
+        _drop_foreign(SparkContext.getOrCreate(given), settings)
     session = builder.getOrCreate()
     java.find_once(session)
     log_store.install(session)
     _forget_origins(session)
     return session
+
+
+def _drop_foreign(context: SparkContext, ours: Mapping[str, str]) -> None:
+    """Drop settings that may change results and are not ``ours``: they come from files of Spark's own.
+
+    To be called before the context has a session, which copies its settings.
+    """
+    settings: Any = context._jsc.sc().conf()
+    for name, value in context.getConf().getAll():
+        if name not in ours and spark_settings.changes_results(name):
+            settings.remove(name)
+            _log.warning(
+                "%s=%s, from a file of Spark's own, may change what mirrors contain, and is left out",
+                name,
+                value,
+            )
 
 
 def _forget_origins(session: SparkSession) -> None:
@@ -87,14 +112,9 @@ def check_java() -> int:
 
 def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
     defaults = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        **spark_settings.OURS,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.session.timeZone": "UTC",
         **session_settings(),
-        # A column may be called ${env:HOME}.
-        "spark.sql.variable.substitute": "false",
-        # A column may be called s: inside a lambda function, s.seq would then be a field of its new value.
-        "spark.sql.lateralColumnAlias.enableImplicitResolution": "false",
         "spark.sql.adaptive.enabled": "true",
         # Spark renders the plan of every query as text; ours are large and nobody reads them.
         "spark.sql.ui.explainMode": "simple",
@@ -112,8 +132,6 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.buffer.pageSize": "2m",
         # The log of one mirror is small, and its state is computed again with every commit.
         "spark.databricks.delta.snapshotPartitions": "2",
-        # Spark's own default is the old INT96, which takes a seventh of the time of rewriting a file.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # No two rows have the same sequence or offset: a dictionary would be started only to be discarded.
         "spark.hadoop.parquet.enable.dictionary#__seq": "false",
         "spark.hadoop.parquet.enable.dictionary#__origin.offset": "false",
