@@ -393,6 +393,104 @@ async def test_a_new_operator_leaves_its_place_to_a_pipeline_with_a_mistake(
 
 
 @in_loop
+async def test_what_another_has_is_refused_to_an_older_one_too() -> None:
+    """Age decides only between two that have nothing yet: a suspended old one stops no running one."""
+    elsewhere = {"checkpoint": "s3a://other/c", "target": {"path": "s3a://other/{table}"}}
+    async with world() as w:
+        await w.apply("old", suspend=True, **elsewhere)
+        await w.until(lambda: w.ready("old") == ("True", "Suspended"))
+        await w.run("young", deletionPolicy="Retain")
+        before = w.api.one("StatefulSet", "young-driver")["spec"]
+        await w.apply("old", suspend=True, deletionPolicy="DeleteCheckpoint")
+        await w.until(lambda: w.stalled("old") == "Conflict")
+        await w.settle()
+        assert w.ready("young") == ("True", "Progressing")
+        assert w.api.one("StatefulSet", "young-driver")["spec"] == before
+        await w.apply("young", onBadRecord="fail")  # it may be edited in its place
+        await w.until(lambda: w.api.one("StatefulSet", "young-driver")["spec"] != before)
+        assert w.stalled("young") is None
+
+
+@in_loop
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_the_older_one_that_goes_takes_nothing_of_another_along(restarted: bool) -> None:
+    elsewhere = {"checkpoint": "s3a://other/c", "target": {"path": "s3a://other/{table}"}}
+    api = FakeApi()
+    async with world(api) as w:
+        await w.run("old", deletionPolicy="DeleteAll", **elsewhere)
+        await w.run("young")
+        await w.apply("old", deletionPolicy="DeleteAll", spark={"resetToken": "1"})
+        await w.until(lambda: w.stalled("old") == "Conflict")
+        if not restarted:
+            await api.remove(api.one("CdcPipeline", "old"))
+            await _sees_cleanup_of(w, "s3a://other/c")
+    if restarted:
+        await api.remove(api.one("CdcPipeline", "old"))
+        async with world(api, "two") as w:
+            await _sees_cleanup_of(w, "s3a://other/c")
+
+
+async def _sees_cleanup_of(w: World, checkpoint: str) -> None:
+    await w.until(lambda: not [o for o in w.api.all("StatefulSet") if o["metadata"]["name"] == "old-driver"])
+    await w.until(lambda: w.api.one("Job", "old-cleanup"))
+    job = w.api.one("Job", "old-cleanup")
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    key = next(v for v in volumes if v["name"] == "config")["configMap"]["items"][0]["key"]
+    assert checkpoint in w.api.one("ConfigMap", "old-config")["data"][key]
+
+
+@in_loop
+async def test_after_a_restart_each_keeps_what_it_has_whatever_the_others_ask() -> None:
+    """While no operator runs, the old one is edited to what the young one has."""
+    elsewhere = {"checkpoint": "s3a://other/c", "target": {"path": "s3a://other/{table}"}}
+    api = FakeApi()
+    async with world(api) as w:
+        await w.run("old", **elsewhere)
+        await w.run("young")
+        await w.settle()
+    await World(api, w.operator).apply("old", spark={"resetToken": "1"})
+    api.calls.clear()
+    async with world(api, "two") as w:
+        await w.until(lambda: w.stalled("old") == "Conflict")
+        await w.settle()
+        assert w.written("StatefulSet") == []
+        assert (w.ready("old"), w.ready("young")) == (("True", "Progressing"),) * 2
+
+
+@in_loop
+async def test_a_checkpoint_or_mirrors_inside_of_anothers_checkpoint_wait() -> None:
+    async with world() as w:
+        await w.run("outer")
+        inside = f"{document()['spec']['checkpoint']}/x"
+        await w.apply("one", checkpoint=inside, target={"path": "s3a://one/{table}"})
+        await w.apply("two", checkpoint="s3a://two/c", target={"path": f"{inside}/{{table}}"})
+        for name in ("one", "two"):
+            await w.until(lambda name=name: w.ready(name) == ("False", "Conflict"))
+        assert [o["metadata"]["name"] for o in w.api.all("StatefulSet")] == ["outer-driver"]
+        await w.api.remove(w.api.one("CdcPipeline", "outer"))
+        # They are in each other's way, too: the mirrors of one lie in the checkpoint of the other.
+        await w.until(lambda: len(w.api.all("StatefulSet")) == 1)
+
+
+@in_loop
+async def test_two_that_hurt_each_other_both_keep_what_they_have() -> None:
+    """Each is edited to the other's place, again and again, and is deleted in the end."""
+    mine = {"checkpoint": "s3a://a/c", "target": {"path": "s3a://a/{table}"}}
+    yours = {"checkpoint": "s3a://b/c", "target": {"path": "s3a://b/{table}"}}
+    async with world() as w:
+        await w.run("one", **mine)
+        await w.run("two", **yours)
+        before = {o["metadata"]["name"]: o["spec"] for o in w.api.all("StatefulSet")}
+        for token in ("1", "2", "3"):
+            await w.apply("one", **merged(yours, {"spark": {"resetToken": token}}))
+            await w.apply("two", **merged(mine, {"spark": {"resetToken": token}}))
+            await w.until(lambda: w.stalled("one") == w.stalled("two") == "Conflict")
+        await w.settle()
+        assert {o["metadata"]["name"]: o["spec"] for o in w.api.all("StatefulSet")} == before
+        assert w.ready("one") == w.ready("two") == ("True", "Progressing")
+
+
+@in_loop
 async def test_two_found_at_once_never_both_run() -> None:
     api = FakeApi()
     for name in ("b", "a", "c"):

@@ -12,7 +12,7 @@ import pytest
 from lakemirror.controller import cache as cache_module
 from lakemirror.controller import names
 from lakemirror.controller.cache import Cache, Key
-from lakemirror.controller.claims import claims
+from lakemirror.controller.claims import Claim, Claimants, claims, meet
 from lakemirror.controller.kube import Unreachable, Watched
 from lakemirror.controller.lease import Lease, LeaseLost
 from lakemirror.controller.queue import Queue
@@ -174,8 +174,19 @@ class TestClaims:
     def shared(
         self, a: dict[str, Any], b: dict[str, Any], namespaces: tuple[str, str] = ("x", "y")
     ) -> set[str]:
+        """What of the first pipeline's claims cannot be the second one's, too."""
         one, two = (claims(spec(**change), ns) for change, ns in zip((a, b), namespaces, strict=True))
-        return {what for what, _ in one & two}
+        places: Claimants[str] = Claimants(lambda name: None)
+        places.want("two", two)
+        places.take("two", two)
+        places.want("one", one)
+        places.take("one", one)
+        found = {claim for claim in one if any(meet(claim, theirs) for theirs in two)}
+        assert found == one - places.held("one") == {claim for _, claim, _ in places.rivals("one")}
+        places.want("two", frozenset())
+        places.take("one", one)
+        assert places.held("one") == one
+        return {claim.what for claim in found}
 
     def test_the_same_spec_shares_all(self) -> None:
         assert self.shared({}, {}) == {"checkpoint", "target"}
@@ -206,7 +217,7 @@ class TestClaims:
         assert (
             self.shared(one, other) == self.shared(one, {"checkpoint": "s3a://d", "target": table}) == set()
         )
-        assert self.shared(one, {**one, "checkpoint": "s3a://d"}) == {"target"}
+        assert self.shared(one, {**one, "checkpoint": "s3a://d"}, ("x", "x")) == {"target"}
 
     def test_listed_tables_share_what_they_have_in_common(self) -> None:
         def only(*sources: str) -> dict[str, Any]:
@@ -218,6 +229,111 @@ class TestClaims:
 
         assert self.shared(only("public.a"), only("public.b")) == set()
         assert self.shared(only("public.a"), only("public.b", "public.a")) == {"target"}
+
+    @pytest.mark.parametrize(
+        ("inner", "outer", "shared"),
+        [
+            ({"checkpoint": "s3a://lake/cp/a/b"}, {"checkpoint": "s3a://lake/cp/a"}, {"checkpoint"}),
+            ({"checkpoint": "s3://lake/cp//a/b/"}, {"checkpoint": "s3a://lake/cp"}, {"checkpoint"}),
+            ({"target": {"path": "s3a://lake/cp/a/{table}"}}, {"checkpoint": "s3a://lake/cp/a"}, {"target"}),
+            ({"target": {"path": "s3a://lake/cp/a/t_{table}"}}, {"checkpoint": "s3a://lake/cp"}, {"target"}),
+            ({"target": {"path": "s3a://lake/cp"}}, {"checkpoint": "s3a://lake/cp"}, {"target"}),
+            ({"checkpoint": "s3a://lake/all/c"}, {"target": {"path": "s3a://lake/all"}}, {"checkpoint"}),
+            ({"target": {"path": "s3a://lake/a/{table}"}}, {"target": {"path": "s3a://lake/a"}}, {"target"}),
+            ({"checkpoint": "s3a://lake/cp"}, {"target": {"path": "s3a://lake"}}, {"checkpoint"}),
+            ({"checkpoint": "s3a://lake/cpx"}, {"checkpoint": "s3a://lake/cp"}, set()),
+            ({"target": {"path": "s3a://lake/cp_{table}"}}, {"checkpoint": "s3a://lake/cp"}, set()),
+            # Mirrors of a template stand side by side, and checkpoints between them.
+            ({"checkpoint": "s3a://lake/_c/a"}, {"target": {"path": "s3a://lake/{schema}/{table}"}}, set()),
+            ({"target": {"path": "s3a://lake/b/{table}"}}, {"target": {"path": "s3a://lake/{table}"}}, set()),
+        ],
+    )  # fmt: skip
+    def test_nesting_is_sharing(self, inner: dict[str, Any], outer: dict[str, Any], shared: set[str]) -> None:
+        def whole(change: dict[str, Any], other: str) -> dict[str, Any]:
+            elsewhere = {"checkpoint": f"s3a://{other}/c", "target": {"path": f"s3a://{other}/{{table}}"}}
+            fixed = "{" not in (elsewhere | change)["target"]["path"]
+            only = {"unlisted": "ignore", "tables": [{"source": "public.a"}]} if fixed else {}
+            return elsewhere | change | only
+
+        assert self.shared(whole(inner, "one"), whole(outer, "two")) == shared
+        assert bool(self.shared(whole(outer, "two"), whole(inner, "one"))) == bool(shared)
+
+    @pytest.mark.parametrize(
+        ("one", "two", "same"),
+        [
+            ("http://minio:9000", "http://minio:9000", False),  # each namespace has its own
+            ("http://minio.x:9000", "minio.x.svc.cluster.local:9000", True),
+            ("http://minio:9000", "http://minio.x.svc:9000/", True),
+            ("http://10.0.0.1:9000", "http://10.0.0.1:9000", True),
+            ("https://s3.example.org", "https://S3.example.org:443", True),
+            ("https://s3.example.org", "https://s3.example.com", False),
+            ("https://s3.eu-west-1.amazonaws.com", "", True),
+            ("https://s3.example.org", "", False),
+        ],
+    )
+    def test_a_bucket_is_that_of_its_endpoint(self, one: str, two: str, same: bool) -> None:
+        def at(endpoint: str, name: str) -> dict[str, Any]:
+            return {"spark": {"conf": {name: endpoint} if endpoint else {}}}
+
+        general, of_bucket = "spark.hadoop.fs.s3a.endpoint", "spark.hadoop.fs.s3a.bucket.lake.endpoint"
+        for names_of in ((general, general), (of_bucket, general)):
+            a, b = at(one, names_of[0]), at(two, names_of[1])
+            assert self.shared(a, b) == ({"checkpoint", "target"} if same else set())
+
+    @pytest.mark.parametrize(
+        ("one", "two", "same"),
+        [
+            ("thrift://metastore:9083", "thrift://metastore:9083", False),
+            ("thrift://metastore.x:9083", "thrift://metastore.x.svc:9083", True),
+            ("thrift://a.org:9083,thrift://b.org:9083", "thrift://b.org:9083,thrift://a.org:9083", True),
+            ("thrift://metastore.one.org:9083", "thrift://metastore.two.org:9083", False),
+            ("", "", True),
+        ],
+    )
+    def test_a_table_is_that_of_its_metastore(self, one: str, two: str, same: bool) -> None:
+        def at(uris: str, name: str) -> dict[str, Any]:
+            conf = {"spark.hadoop.hive.metastore.uris": uris} if uris else {}
+            table = {"path": None, "table": "lake.{table}"}
+            return {"checkpoint": f"s3a://{name}/c", "target": table, "spark": {"conf": conf}}
+
+        assert self.shared(at(one, "a"), at(two, "b")) == ({"target"} if same else set())
+
+    def test_hosts_of_databases_and_of_hdfs_are_those_of_the_namespace(self) -> None:
+        def at(url: str, name: str) -> dict[str, Any]:
+            table = {"path": None, "table": "m.{table}", "jdbc": {"url": url}}
+            return {"checkpoint": f"s3a://{name}/c", "target": table}
+
+        url = "jdbc:postgresql://db/x"
+        assert self.shared(at(url, "a"), at(url, "b")) == set()
+        assert self.shared(at(url, "a"), at(f"{url}?sslmode=require", "b"), ("x", "x")) == {"target"}
+        assert self.shared(at(url, "a"), at("jdbc:postgresql://db.x.svc:5432/x", "b")) == {"target"}
+        hdfs = {"checkpoint": "hdfs://nn:8020/c", "target": {"path": "hdfs://nn:8020/{table}"}}
+        assert self.shared(hdfs, hdfs) == set()
+        assert self.shared(hdfs, hdfs, ("x", "x")) == {"checkpoint", "target"}
+
+    @pytest.mark.parametrize("place", ["s3a://[BUCKET]/x", "s3a://", "://x", "s3a:///", "hdfs://[::1]/x"])
+    def test_whatever_is_written_claims_something(self, place: str) -> None:
+        assert len(claims(spec(checkpoint=place, target={"path": f"{place}/{{table}}"}), "x")) == 2
+
+    def test_what_one_has_nobody_else_gets_and_who_waits_is_told(self) -> None:
+        told: list[str] = []
+        places: Claimants[str] = Claimants(told.append)
+        one = Claim("checkpoint", "s3a://lake/c")
+        below = Claim("target", "s3a://lake/c/{table}")
+        places.want("a", frozenset({one}))
+        places.want("b", frozenset({below}))
+        assert told == ["a"]
+        places.take("b", {below})
+        places.take("a", {one})
+        assert (places.held("a"), places.held("b")) == (frozenset(), {below})
+        told.clear()
+        places.want("b", frozenset())
+        assert "a" in told
+        places.take("a", {one})
+        assert places.held("a") == {one}
+        places.want("a", frozenset())
+        kept = (places._same, places._whole, places._below, places._held, places._wanted)
+        assert not any(kept)
 
 
 class TestCache:

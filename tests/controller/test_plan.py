@@ -11,6 +11,7 @@ import pytest
 
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.controller import names
+from lakemirror.controller.claims import Claim
 from lakemirror.controller.values import (
     DeletionPolicy,
     Ending,
@@ -795,7 +796,7 @@ class TestObstaclesAndRivals:
         assert plan.again == NOW + timedelta(seconds=5)
 
     def test_the_younger_of_two_gets_nothing(self) -> None:
-        rival = (Rival("mirrors/older", ("checkpoint", "s3a://lake/_checkpoints/shop")),)
+        rival = (Rival("mirrors/older", Claim("checkpoint", "s3a://lake/_checkpoints/shop")),)
         plan = planned(STREAM, observed(rivals=rival))
         assert (plan.objects, ready(plan)) == ((), ("False", "Conflict"))
         condition = plan.status.condition("Stalled")
@@ -804,15 +805,24 @@ class TestObstaclesAndRivals:
         assert ready(planned(STREAM, observed())) == ("False", "DriverPending")
 
     def test_one_that_ran_is_stopped(self) -> None:
-        rivals = (Rival("a/b", ("checkpoint", STREAM.checkpoint)),)
+        rivals = (Rival("mirrors/b", Claim("checkpoint", STREAM.checkpoint)),)
         begun = planned(STREAM, running(STREAM, rivals=rivals))
         assert replicas(begun) == 0
         condition = begun.status.condition("Stalled")
         assert condition is not None
         assert "give one of them another, with a new spec.spark.resetToken, or" in condition.message
 
+    @pytest.mark.parametrize("has", [True, False])
+    def test_who_guesses_a_place_of_another_namespace_learns_no_name(self, has: bool) -> None:
+        theirs = (Rival("finance/salaries", Claim("checkpoint", STREAM.checkpoint), has=has),)
+        for seen in (observed(rivals=theirs), running(STREAM, rivals=theirs)):
+            written = planned(STREAM, seen).status.model_dump_json()
+            assert "finance" not in written
+            assert "salaries" not in written
+            assert "belongs to a pipeline of another namespace" in written
+
     MOVED = spec(target={"path": "s3a://other/{table}"}, spark={"resetToken": "1"})
-    TAKEN = (Rival("a/b", ("target", "s3a://other/{table}")),)
+    TAKEN = (Rival("mirrors/b", Claim("target", "s3a://other/{table}"), has=True),)
 
     def test_an_edit_that_leads_to_what_another_has_is_refused_and_can_be_taken_back(self) -> None:
         before = running(STREAM, rivals=self.TAKEN, resource={"generation": 2})
@@ -822,7 +832,8 @@ class TestObstaclesAndRivals:
         assert condition is not None
         assert condition.reason == "Conflict"
         assert condition.message.startswith(
-            "target s3a://other/{table} belongs to pipeline a/b, which is older: change it back, or give one"
+            "target s3a://other/{table} belongs to pipeline mirrors/b, which has it already: change it back, "
+            "or give one of them another"
         )
         taken_back = planned(STREAM, following(before, plan))
         assert (reason(taken_back, "Stalled"), taken_back.deletions) == (None, ())
@@ -830,7 +841,7 @@ class TestObstaclesAndRivals:
         assert (reason(allowed, "Stalled"), ready(allowed)) == (None, ("False", "Restarting"))
 
     def test_an_edit_leads_away_from_what_another_has(self) -> None:
-        rivals = (Rival("a/b", ("target", f"{STREAM.target.path}")),)
+        rivals = (Rival("mirrors/b", Claim("target", f"{STREAM.target.path}")),)
         assert replicas(planned(STREAM, running(STREAM, rivals=rivals))) == 0
         assert ready(planned(self.MOVED, running(STREAM, rivals=rivals))) == ("False", "Restarting")
         both = planned(self.MOVED, running(STREAM, rivals=(*rivals, *self.TAKEN)))
@@ -1132,7 +1143,7 @@ class TestDeletion:
     def test_a_mistake_that_says_nothing_of_the_policy_leaves_it(self) -> None:
         assert find(self.leaving(wanted=WRONG, workloads=(), pods=()).objects, "Job", "shop-cleanup")
 
-    RIVALS = (Rival("prod/shop", ("checkpoint", "s3a://lake/_checkpoints/shop")),)
+    RIVALS = (Rival("prod/shop", Claim("checkpoint", "s3a://lake/_checkpoints/shop")),)
 
     def test_one_that_never_ran_for_an_older_one_holds_nothing_and_deletes_nothing(self) -> None:
         """Its checkpoint is that of the older one."""
@@ -1146,6 +1157,15 @@ class TestDeletion:
         for found in ({}, {"workloads": (), "pods": ()}):
             plan = self.leaving(rivals=self.RIVALS, **found)
             assert (plan.finalizer, plan.objects, plan.deletions) == (False, (), ())
+
+    def test_an_edit_that_never_took_effect_deletes_nothing_where_it_led(self) -> None:
+        """The data that goes is that of the spec that ran, and not what is at the place of the newest one."""
+        moved = spec(checkpoint="s3a://theirs/c", spark={"resetToken": "1"}, deletionPolicy="DeleteAll")
+        plan = self.leaving(wanted=moved, workloads=(), pods=())
+        config = find(plan.objects, "ConfigMap", "shop-config")
+        assert config is not None
+        assert "s3a://theirs" not in json.dumps(config)
+        assert "DeleteAll" in json.dumps(config)
 
     def test_a_namespace_that_goes_is_not_held_up(self) -> None:
         ending = (Obstacle("NamespaceTerminating", "x"),)

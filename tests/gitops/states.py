@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from lakemirror.api import ManifestError, PipelineStatus
 from lakemirror.controller import names, status
+from lakemirror.controller.claims import Claim
 from lakemirror.controller.values import (
     Ending,
     Moved,
@@ -355,7 +356,7 @@ STATES: dict[str, State] = {
     "not-supported": State(new(spec(**APACHE_CRON)), "NotSupported", "Degraded", "Failed", spec=APACHE_CRON),
     "edit-refused": State(edited(spec(**RETARGETED)), "Progressing", "Degraded", "Failed", spec=RETARGETED),
     "edit-conflicts": State(
-        edited(spec(**TAKEN), rivals=(Rival("mirrors/older", ("target", "s3a://taken/{table}")),)),
+        edited(spec(**TAKEN), rivals=(Rival("mirrors/older", Claim("target", "s3a://taken/{table}")),)),
         "Progressing",
         "Degraded",
         "Failed",
@@ -394,7 +395,7 @@ STATES: dict[str, State] = {
         "Failed",
     ),
     "conflict": State(
-        new(rivals=(Rival("mirrors/older", ("checkpoint", "s3a://lake/_checkpoints/shop")),)),
+        new(rivals=(Rival("mirrors/older", Claim("checkpoint", "s3a://lake/_checkpoints/shop")),)),
         "Conflict",
         "Degraded",
         "Failed",

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
-from urllib.parse import urlsplit
 
 CONDITIONAL_LOG_STORE: Final = "io.lakemirror.delta.ConditionalPutLogStore"
 CONDITIONAL_FILE_MANAGER: Final = "io.lakemirror.delta.ConditionalPutFileManager"
@@ -89,7 +88,7 @@ _CONDITIONAL: Final = re.compile(r"spark\.hadoop\.fs\.s3a\.(bucket\..+\.)?create
 
 def store_of(uri: str) -> ObjectStore | None:
     """Return the object store of a URI, by its scheme; None for other file systems."""
-    scheme = urlsplit(uri).scheme.lower()
+    scheme = uri.partition(":")[0].lower()
     return next((store for store in STORES if scheme in store.schemes), None)
 
 

@@ -47,6 +47,8 @@ class Decision:
 
 def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Settings) -> Decision:
     """Choose the newest spec if it is valid and the checkpoint can follow it, otherwise the last good one."""
+    if observed.resource.deleting:
+        spec = _to_delete(spec, observed)
     refusal = _refusal(spec, observed) or _taken(spec, observed) or _refused_by_api(spec, observed)
     chosen = _last_good(spec, observed) if refusal is not None else spec
     if chosen is None or isinstance(chosen, ManifestError):
@@ -58,6 +60,16 @@ def decide(spec: PipelineSpec | ManifestError, observed: Observed, settings: Set
     image = chosen.spark.image or default
     revision = fields.revision(chosen, image)
     return Decision(chosen, revision, image, refusal, _hold(chosen, observed, revision))
+
+
+def _to_delete(spec: PipelineSpec | ManifestError, observed: Observed) -> PipelineSpec | ManifestError:
+    """Return the spec whose data goes with the pipeline: what it has, and not what it would get."""
+    before, namespace = observed.accepted, observed.resource.namespace
+    if before is None or isinstance(spec, ManifestError):
+        return spec
+    if claims(spec, namespace) == claims(before.spec, namespace):
+        return spec
+    return before.spec.model_copy(update={"deletion_policy": spec.deletion_policy})
 
 
 def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
@@ -96,14 +108,14 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def _taken(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
-    """Return why an edit leads to what an older pipeline has, if there is an earlier spec to fall back on."""
+    """Return why an edit leads to what another pipeline has, if there is an earlier spec to fall back on."""
     last = _last_good(spec, observed)
     if last is None or isinstance(spec, ManifestError):
         return None
     rival = _rival(spec, observed, but=last)
     if rival is None:
         return None
-    return Verdict("Conflict", f"{_belongs(rival)}: change it back, or {_move_one(observed)}")
+    return Verdict("Conflict", f"{_belongs(rival, observed)}: change it back, or {_move_one(observed)}")
 
 
 def _rival(spec: PipelineSpec, observed: Observed, but: PipelineSpec | None = None) -> Rival | None:
@@ -115,8 +127,13 @@ def _rival(spec: PipelineSpec, observed: Observed, but: PipelineSpec | None = No
     return next((rival for rival in observed.rivals if rival.claim in claimed), None)
 
 
-def _belongs(rival: Rival) -> str:
-    return f"{' '.join(rival.claim)} belongs to pipeline {rival.pipeline}, which is older"
+def _belongs(rival: Rival, observed: Observed) -> str:
+    """Say whose a place is. Who guesses a place of another namespace learns nothing of that namespace."""
+    namespace = rival.pipeline.partition("/")[0]
+    same = namespace == observed.resource.namespace
+    whose = f"pipeline {rival.pipeline}" if same else "a pipeline of another namespace"
+    why = "which has it already" if rival.has else "which is older"
+    return f"{rival.claim} belongs to {whose}, {why}"
 
 
 def _move_one(observed: Observed) -> str:
@@ -170,7 +187,7 @@ def _hold(spec: PipelineSpec, observed: Observed, revision: str) -> Verdict | No
     """Return why no driver may run; the first reason counts."""
     rival = _rival(spec, observed)
     if rival is not None:
-        return Verdict("Conflict", f"{_belongs(rival)}: {_move_one(observed)}")
+        return Verdict("Conflict", f"{_belongs(rival, observed)}: {_move_one(observed)}")
     if spec.suspend:
         return Verdict("Suspended", "spec.suspend is true: no driver runs, and everything stays as it is")
     driver, ready = observed.resource.status.driver, observed.resource.status.condition("Ready")

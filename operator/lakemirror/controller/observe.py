@@ -56,10 +56,12 @@ def resource(body: Object) -> Resource:
 
 
 def is_in_effect(body: Object) -> bool:
-    """Return whether the status says of the newest edit that it is in effect."""
+    """Return whether the status says of the newest edit that it is in effect, and in nobody's way."""
     seen = resource(body)
     ready = seen.status.condition("Ready")
-    return ready is not None and ready.observed_generation == seen.generation
+    if ready is None or ready.reason == "Conflict":
+        return False
+    return ready.observed_generation == seen.generation
 
 
 def _stated(spec: object) -> Stated:

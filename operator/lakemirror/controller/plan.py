@@ -80,7 +80,7 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     """Plan for a pipeline that is being deleted.
 
     Without our finalizer, Kubernetes deletes what the pipeline owns. With it, first the driver goes, then a
-    Job deletes the data, then the finalizer goes. The data stays if an older pipeline claims any of it.
+    Job deletes the data, then the finalizer goes. The data stays if any of it belongs to another pipeline.
     """
     ending = Health("False", "Deleting", "the pipeline is being deleted", "Pending", reconciling=True)
     held = names.FINALIZER in observed.resource.finalizers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,7 +12,7 @@ from lakemirror.api import report as api
 from lakemirror.controller import health, names, observe, podtemplate, rollout, status, workloads
 from lakemirror.controller.act import Actor
 from lakemirror.controller.cache import Cache, Identity, Key, slim
-from lakemirror.controller.claims import Claim, claims
+from lakemirror.controller.claims import Claim, Claimants, claims
 from lakemirror.controller.decide import Decision, decide
 from lakemirror.controller.images import Images
 from lakemirror.controller.kube import Api, ApiError, Unreachable
@@ -65,7 +64,8 @@ class Pipeline:
 
     body: Object
     spec: PipelineSpec | ManifestError
-    claims: frozenset[Claim] = frozenset()
+    rivals: tuple[Rival, ...] = ()
+    """Who came first when this was last looked at."""
     report: Report | None = None
     steady: Steady | None = None
     looking: tuple[tuple[object, ...], datetime] | None = None
@@ -93,11 +93,9 @@ class Reconciler:
         self.pipelines: dict[Key, Pipeline] = {}
         self._gone: dict[str, None] = {}
         """The uids of the most recently deleted pipelines, in order. What still mentions them is outdated."""
-        self._claimants: dict[Claim, set[Key]] = defaultdict(set)
-        self._claimed = 0
-        """How often claims changed."""
-        self._unsure: set[Key] = set()
-        """The pipelines that so far claim only what their newest edit names, and may have something else."""
+        self._places: Claimants[Key] = Claimants(queue.add)
+        self._unseen: set[Key] = set()
+        """The pipelines of which nobody has looked yet what they have."""
 
     def take(self, body: Object) -> None:
         """Take in the current state of a pipeline, unless it is older than what is known."""
@@ -114,9 +112,8 @@ class Reconciler:
             known = self.pipelines[key] = Pipeline(body, spec_of(body))
             self.images.expect(key)
             if isinstance(known.spec, PipelineSpec):
-                self._set_claims(key, known, claims(known.spec, key.namespace))
-            if not observe.is_in_effect(body):
-                self._unsure.add(key)
+                self._places.want(key, claims(known.spec, key.namespace))
+            self._unseen.add(key)
         elif body.get("spec") != known.body.get("spec"):
             known.spec = spec_of(body)
         known.body = slim(body)
@@ -135,7 +132,7 @@ class Reconciler:
         known = self.pipelines.get(key)
         if known is None or known.body["metadata"]["uid"] != body["metadata"]["uid"]:
             return
-        self._set_claims(key, known, frozenset())
+        self._places.want(key, frozenset())
         self.images.gone(key)
         del self.pipelines[key]
         self._queue.forget(key)
@@ -169,8 +166,7 @@ class Reconciler:
             return
         obstacles = await self._actor.trial(observed.resource, trial)
         observed = replace(observed, obstacles=_in_spec(obstacles, pipeline.spec))
-        self._claim(key, pipeline, observed)
-        observed = replace(observed, rivals=tuple(self._rivals(key, pipeline)))
+        observed = self._claim(key, pipeline, observed)
         observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
         planned, body = await self._carry_out(pipeline, observed, now)
         figures = body is None or status.only_figures_differ(observed.resource.status, planned.status)
@@ -187,7 +183,7 @@ class Reconciler:
         versions = {
             i: version_of(there) for i, there in objects if (i.kind, i.name) != ("ConfigMap", progress)
         }
-        return version_of(pipeline.body), versions, since, self.images.changes, self._claimed
+        return version_of(pipeline.body), versions, since, self.images.changes, self._places.changes
 
     def _settle(self, key: Key, pipeline: Pipeline, planned: Plan, since: datetime) -> None:
         pipeline.steady = None
@@ -272,36 +268,62 @@ class Reconciler:
         }
 
     def _claim_unseen(self) -> None:
-        """Claim what pipelines have whose newest edit is refused, or has not been looked at.
+        """Let pipelines that nobody has looked at yet have what they had under the operator before.
 
-        After a restart of the operator, another pipeline that waits for one of these places may have its pass
-        before theirs.
+        Otherwise another pipeline that waits for one of these places may have its pass before theirs. If two
+        had the same, it goes to the one whose status says that it is in effect, then to the older one.
         """
-        while self._unsure:
-            key = self._unsure.pop()
-            pipeline = self.pipelines.get(key)
-            if pipeline is None:
-                continue
-            mine = self._objects_of(key, pipeline)
-            config = mine.get(Identity("v1", "ConfigMap", names.config(key.name)))
+        had = [found for key in self._unseen if (found := self._had(key)) is not None]
+        self._unseen.clear()
+        for _, key, claimed in had:
+            self._places.want(key, self._places.wanted(key) | claimed)
+        for _, key, claimed in sorted(had, key=lambda each: each[0]):
+            self._places.take(key, claimed)
+
+    def _had(self, key: Key) -> tuple[tuple[bool, tuple[str, str]], Key, frozenset[Claim]] | None:
+        """Return what a pipeline has by its objects, and its rank among those that have the same."""
+        pipeline = self.pipelines.get(key)
+        if pipeline is None:
+            return None
+        mine = self._objects_of(key, pipeline)
+        config = mine.get(Identity("v1", "ConfigMap", names.config(key.name)))
+        if config is None:
+            return None
+        spec = pipeline.spec if isinstance(pipeline.spec, PipelineSpec) else None
+        in_effect = observe.is_in_effect(pipeline.body) and spec is not None
+        if not in_effect:  # only then is it worth the time to read the config
             found = (observe.workload(o) for i, o in mine.items() if i.kind in _WORKLOADS)
             accepted = observe.accepted(config, found)
-            if accepted is not None:
-                self._set_claims(key, pipeline, pipeline.claims | claims(accepted.spec, key.namespace))
+            spec = accepted.spec if accepted is not None else None
+        claimed = claims(spec, key.namespace) if spec is not None else frozenset()
+        return (not in_effect, pipeline.age), key, claimed
 
-    def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> None:
-        """Claim what the pipeline needs, and wake the pipelines that share an old or new claim.
+    def _claim(self, key: Key, pipeline: Pipeline, observed: Observed) -> Observed:
+        """Claim what the pipeline needs, and return what is observed with the rivals that come first.
 
-        What it has is claimed until it has moved. What an edit leads to is claimed even while it belongs to
-        another pipeline, so that this one is woken when it may go there.
+        What it has is claimed until it has moved. What an edit leads to is wanted even while it belongs to
+        another pipeline, so that this one is woken when it may go there. What it is about to get is its own
+        from now on, before anything is written: no other pass can get it, too.
         """
         sought = decide(pipeline.spec, replace(observed, rivals=()), self._settings).spec
         has = observed.accepted.spec if observed.accepted is not None else None
-        wanted = frozenset().union(
-            *(claims(spec, key.namespace) for spec in (sought, has) if spec is not None)
-        )
-        if wanted != pipeline.claims:
-            self._set_claims(key, pipeline, wanted)
+        both = (sought, has)
+        self._places.want(key, frozenset().union(*(claims(s, key.namespace) for s in both if s is not None)))
+        self._keep(key, has)
+        observed = replace(observed, rivals=tuple(self._rivals(key, pipeline)))
+        decision = decide(pipeline.spec, observed, self._settings)
+        if not decision.conflicts and (has is not None or not observed.obstacles):
+            self._keep(key, decision.spec)
+        if observed.rivals != pipeline.rivals:
+            pipeline.rivals = observed.rivals
+            for rival in observed.rivals:
+                _log.info("%s/%s: %s belongs to pipeline %s", *key, rival.claim, rival.pipeline)
+        return observed
+
+    def _keep(self, key: Key, spec: PipelineSpec | None) -> None:
+        """Let a pipeline have what ``spec`` claims, besides what it has, as far as nobody else has it."""
+        if spec is not None:
+            self._places.take(key, self._places.held(key) | claims(spec, key.namespace))
 
     def _turn(self, key: Key, pipeline: Pipeline, observed: Observed, now: datetime) -> Turn | None:
         """Return which default image the driver has at this time, and wake the pipelines whose turn it is."""
@@ -321,24 +343,13 @@ class Reconciler:
         return turn
 
     def _rivals(self, key: Key, pipeline: Pipeline) -> Iterator[Rival]:
-        """Yield each claim that this pipeline shares with an older one, those of the oldest first."""
-        sharing = {name for claim in pipeline.claims for name in self._claimants[claim]} - {key}
-        for name in sorted(sharing, key=lambda name: self.pipelines[name].age):
-            other = self.pipelines[name]
-            if other.age < pipeline.age:
-                for claim in sorted(other.claims & pipeline.claims):
-                    yield Rival(f"{name.namespace}/{name.name}", claim)
-
-    def _set_claims(self, key: Key, pipeline: Pipeline, wanted: frozenset[Claim]) -> None:
-        self._claimed += wanted != pipeline.claims
-        touched = wanted | pipeline.claims
-        for claim in pipeline.claims:
-            self._claimants[claim].discard(key)
-        for claim in wanted:
-            self._claimants[claim].add(key)
-        pipeline.claims = wanted
-        for name in {name for claim in touched for name in self._claimants[claim]} - {key}:
-            self._queue.add(name)
+        """Yield who comes first, by claim: whoever has it, or else whoever wants it and is older."""
+        found = [
+            (not has, self.pipelines[name].age, claim, name) for name, claim, has in self._places.rivals(key)
+        ]
+        for wants, age, claim, name in sorted(found):
+            if not wants or age < pipeline.age:
+                yield Rival(f"{name.namespace}/{name.name}", claim, has=not wants)
 
     async def _look_closer(
         self, key: Key, pipeline: Pipeline, observed: Observed, now: datetime, since: datetime

@@ -189,10 +189,14 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Rival:
-    """An older pipeline, and a checkpoint or target that both claim."""
+    """Another pipeline that comes first, and the ``claim`` of this one that belongs to it.
+
+    ``has``: it has that already; otherwise neither has it, and the other one is older.
+    """
 
     pipeline: str
     claim: Claim
+    has: bool = False
 
 
 @dataclass(frozen=True)
