@@ -31,7 +31,8 @@ bytes    name      meaning
 0-1      epoch     as above
 20 each  value     1 for a null (and 19 zeros), 2 for a negative number, 3 for others; then its
                    38 decimal digits, nine of them after the point, two per byte, as nines' complement
-                   if the number is negative; times are seconds since 1970
+                   if the number is negative; times are seconds since 1970. A whole number of 30 to 38
+                   digits has all of them before the point, after 4, or 1 if it is negative
 1        origin    1 for a snapshot row, 2 for a change
 8        offset    Kafka's offset plus one
 ======== ========= ==============================================================================
@@ -57,6 +58,9 @@ WIDTH = 26
 
 VALUE: Final = "decimal(38,9)"
 """Type of a value that orders changes under ``ordering.by: columns``."""
+
+LARGE: Final = "decimal(38,0)"
+"""Type of such a value that has too many digits before the point for `VALUE`, and none after it."""
 
 OWN = b"\xff"
 """Ends the sequence of a column whose value the event itself carried."""
@@ -117,20 +121,36 @@ def sequence_of_values(
     partition: Column,
     offset: Column,
     epochs: Sequence[Epoch],
+    large: Sequence[Column] = (),
 ) -> Column:
     """Return the BINARY sequence of an event that is ordered by ``values``.
 
-    The values are of type `VALUE`, the most significant first; a null comes before all others. At equal
-    values, a snapshot row comes before changes, and changes are ordered by offset.
+    The values are of type `VALUE`, the most significant first; a null comes before all others. ``large`` are
+    the same values as `LARGE`, where they are null as `VALUE`. At equal values, a snapshot row comes before
+    changes, and changes are ordered by offset.
     """
     origin = F.when(snapshot, "01").otherwise("02")
     arrival = _hex(_after(offset, missing=-1), 16)
-    digits = [epoch(topic, partition, offset, epochs), *map(_digits_of_value, values), origin, arrival]
-    return F.unhex(F.concat(*digits))
+    both = zip(values, large or [F.lit(None).cast(LARGE)] * len(values), strict=True)
+    digits = [_digits_of_value(value, more) for value, more in both]
+    return F.unhex(F.concat(epoch(topic, partition, offset, epochs), *digits, origin, arrival))
 
 
-def _digits_of_value(value: Column) -> Column:
-    """Return forty hexadecimal digits that compare like the value of type `VALUE`."""
+def is_large(number: Column) -> Column:
+    """Return whether a number of type `LARGE` is larger than any `VALUE` (BOOLEAN).
+
+    The number of 38 nines below zero is not, because its digits would be those of a null.
+    """
+    least, lowest = (F.lit(str(each)).cast(LARGE) for each in (10**29, 1 - 10**38))
+    return (F.abs(number) >= least) & (number > lowest)
+
+
+def _digits_of_value(value: Column, large: Column) -> Column:
+    """Return forty hexadecimal digits that compare like the value of type `VALUE`, or the ``large`` one.
+
+    Large numbers are beyond all that have the digits of a `VALUE`, at either end.
+    """
+    beyond = F.lpad(F.abs(large).cast("string"), 38, "0")
     size = F.abs(value)
     whole = F.floor(size)
     fraction = (size % F.lit(Decimal(1)) * F.lit(Decimal(10**9))).cast("bigint")
@@ -140,7 +160,15 @@ def _digits_of_value(value: Column) -> Column:
     )
     below = F.concat(F.lit("02"), F.translate(digits, "0123456789", "9876543210"))
     above = F.concat(F.lit("03"), digits)
-    return F.when(value.isNull(), "01" + "0" * 38).when(value < 0, below).otherwise(above)
+    lowest = F.concat(F.lit("01"), F.translate(beyond, "0123456789", "9876543210"))
+    highest = F.concat(F.lit("04"), beyond)
+    return (
+        F.when(value < 0, below)
+        .when(value.isNotNull(), above)
+        .when(large < 0, lowest)
+        .when(large.isNotNull(), highest)
+        .otherwise("01" + "0" * 38)
+    )
 
 
 def misplaced(

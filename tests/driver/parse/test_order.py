@@ -62,6 +62,8 @@ def test_sequences_compare_as_values_then_origin_then_offset(spark: SparkSession
 
 IN_ORDER = [
     "null",
+    '"-20240115123456780000000000000000124"',
+    "-20240115123456780000000000000000123",
     "-12345678901234567890.5",
     "-1",
     "0",
@@ -76,6 +78,12 @@ IN_ORDER = [
     '"2026-01-01T00:00:00.5Z"',
     '"2026-01-01T02:00:01+01:00"',
     "18446744073709551615",
+    "99999999999999999999999999999",
+    "100000000000000000000000000000",
+    '"20240115123456780000000000000000123"',
+    "20240115123456780000000000000000124",
+    '"20240115123456790000000000000000000"',
+    "99999999999999999999999999999999999999",
 ]
 
 
@@ -88,13 +96,15 @@ def test_values_of_custom_records_are_compared_as_what_they_are(spark: SparkSess
         )
     )
     good = [f'{{"op":"u","t":"s.t","new":{{"v":{v},"m":{{"n":1}}}}}}' for v in IN_ORDER]
-    good.append('{"op":"d","t":"s.t","old":{"v":1e20,"m":{"n":1}}}')
+    good.append(f'{{"op":"d","t":"s.t","old":{{"v":{IN_ORDER[-1]},"m":{{"n":1}}}}}}')
     bad = {
         '{"op":"u","t":"s.t","new":{"m":{"n":1}}}': "no new.v",
         '{"op":"u","t":"s.t","new":{"v":"abc","m":{"n":1}}}': "neither a number nor a time: abc",
         '{"op":"u","t":"s.t","new":{"v":"T12:00","m":{"n":1}}}': "neither a number nor a time",
         '{"op":"u","t":"s.t","new":{"v":true,"m":{"n":1}}}': "neither a number nor a time: true",
         '{"op":"u","t":"s.t","new":{"v":1e40,"m":{"n":1}}}': "neither a number nor a time",
+        f'{{"op":"u","t":"s.t","new":{{"v":"{"1" * 39}","m":{{"n":1}}}}}}': "neither a number nor a time: 1",
+        f'{{"op":"u","t":"s.t","new":{{"v":"{"1" * 33}.5","m":{{"n":1}}}}}}': "neither a number nor a time",
         '{"op":"u","t":"s.t","new":{"v":1}}': "no new.m.n",
         '{"op":"d","t":"s.t","old":{"v":1}}': "no new.m.n",
         '{"op":"t","t":"s.t"}': "a truncate has no row",
@@ -136,7 +146,8 @@ def test_values_of_typed_custom_records_are_compared_as_what_they_are(spark: Spa
         "timestamp_ntz": ["null", "'1969-12-31T23:59:59.999999'", "'1970-01-01T00:00:00'", "'2300-01-01'"],
         "bigint": ["null", "-9223372036854775808", "9", "10", "9223372036854775807"],
         "double": ["null", "-1e9", "0.5", "9", "10"],
-        "string": ["null", "'9'", "'10'", "'2026-11-23'"],
+        "decimal(38,0)": ["-20240115123456780000000000000000123", "7", "20240115123456780000000000000000123"],
+        "string": ["null", "'9'", "'10'", "'2026-11-23'", "'20240115123456780000000000000000123'"],
     }
     documents = []
     for kind, texts in kinds.items():

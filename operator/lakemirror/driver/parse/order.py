@@ -32,7 +32,7 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA
 from lakemirror.driver.parse.values.connect import Field, field_at, is_at_path, parse_envelope
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
-from lakemirror.driver.sequence import VALUE, sequence_of_values
+from lakemirror.driver.sequence import LARGE, VALUE, is_large, sequence_of_values
 
 SET_APART: Final = "no place"
 """``kind`` of an event that has no place in the order; ``reason`` says why."""
@@ -43,6 +43,7 @@ GIVEN: Final = "_ordered_by"
 _NUMBERS: Final = "^(BIGINT|DECIMAL|DOUBLE|FLOAT|INT|SMALLINT|TINYINT)"
 _MOMENT: Final = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?$"
 _DIGITS: Final = r"^-?\d+(\.\d+)?$"
+_FRACTION: Final = r"\.\d*[1-9]\d*$"
 _UNREADABLE: Final = "the embedded schema cannot be read, so that nothing tells the types of its columns"
 _FULL: Final = "in PostgreSQL set REPLICA IDENTITY FULL on the table"
 
@@ -82,6 +83,7 @@ def steps(
     origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
     seq = sequence_of_values(
         [F.col(f"_value_{i}.value") for i in range(len(names))],
+        large=[F.col(f"_value_{i}.large") for i in range(len(names))],
         snapshot=F.col("op") == Op.READ,
         epochs=ordering.epochs,
         **origin,
@@ -152,35 +154,62 @@ def _decoders(name: str, declared: Mapping[int, Mapping[str, Field] | None]) -> 
 def _value(name: str, index: int, decoders: Sequence[_Decoder], *, texts: bool) -> Column:
     """Return what an event has in a column (STRUCT).
 
-    The fields are ``there``, ``null``, ``value`` (of type `VALUE`, null if it is neither a number nor a
-    moment), ``placeholder`` (whether it could stand for a value that was not sent) and ``shown``.
+    The fields are ``there``, ``null``, ``value`` (of type `VALUE`), ``large`` (of type `LARGE`; both are null
+    if it is neither a number nor a moment), ``placeholder`` (whether it could stand for a value that was not
+    sent) and ``shown``.
     """
     variant = F.col("_values")[name]
     text = variant.cast("string")
     number = F.schema_of_variant(variant).rlike(_NUMBERS)
     plain = F.when(number, text.try_cast(VALUE)).otherwise(_of_text(text, digits=texts))
-    value, sent = plain, F.lit(None)
+    written = number | text.rlike(_DIGITS) if texts else number
+    large, sent = _large(F.when(written & ~text.rlike(_FRACTION), text)), F.lit(None)
+    value = plain
     for j, each in enumerate(decoders):
         decoded = each.decoder.project(F.col(f"_{index}_{j}"))[name]
         mine = F.col("schema_id").isin(each.schemas)
         value = F.when(mine, _of(decoded, each.kind)).otherwise(value)
+        large = F.when(mine, _large_of(decoded, each.kind)).otherwise(large)
         default = RowDecoder([each.field]).default(name)
         sent = F.when(mine, _of(Decoded(default), each.kind)).otherwise(sent)
     return F.struct(
         variant.isNotNull().alias("there"),
         F.coalesce(F.is_variant_null(variant), F.lit(False)).alias("null"),
         value.cast(VALUE).alias("value"),
-        F.coalesce(value.isNull() | (value == 0) | (value == sent), F.lit(False)).alias("placeholder"),
+        large.alias("large"),
+        F.coalesce((value.isNull() & large.isNull()) | (value == 0) | (value == sent), F.lit(False)).alias(
+            "placeholder"
+        ),
         F.substring(text, 1, 50).alias("shown"),
     )
 
 
-def _of(decoded: Decoded, kind: DataType) -> Column:
-    """Return a decoded value as `VALUE`; null if it has none."""
+def _large(text: Column) -> Column:
+    """Return the text of a whole number as `LARGE`; null for one that is a `VALUE`."""
+    number = text.try_cast(LARGE)
+    return F.when(is_large(number), number)
+
+
+def _large_of(decoded: Decoded, kind: DataType) -> Column:
+    """Return a decoded value as `LARGE`; null if it has a fraction, or is a `VALUE`."""
+    if not isinstance(kind, (NumericType, StringType)):
+        return F.lit(None).cast(LARGE)
+    text = _whole(decoded).cast("string")
+    return _large(F.when(text.rlike(_DIGITS) & ~text.rlike(_FRACTION), text))
+
+
+def _whole(decoded: Decoded) -> Column:
+    """Return a decoded value; null if the record does not have all of it."""
     value = decoded.value
     for lost in (decoded.gap, decoded.unrepresentable, decoded.misfit):
         if lost is not None:
             value = F.when(~lost, value)
+    return value
+
+
+def _of(decoded: Decoded, kind: DataType) -> Column:
+    """Return a decoded value as `VALUE`; null if it has none."""
+    value = _whole(decoded)
     if isinstance(kind, NumericType):
         return value.try_cast(VALUE)
     if isinstance(kind, DateType):
@@ -231,7 +260,7 @@ def _reason(names: Sequence[str], *, custom: bool) -> Column:
         reasons += [
             F.when(~part["there"], lacks if custom else F.when(deletes, of_delete + remedy).otherwise(lacks)),
             F.when(
-                ~part["null"] & part["value"].isNull(),
+                ~part["null"] & part["value"].isNull() & part["large"].isNull(),
                 F.concat(
                     F.lit(f"{name} of {because} is neither a number nor a time: "),
                     F.coalesce(part["shown"], F.lit("its type has no order")),
