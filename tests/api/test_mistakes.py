@@ -559,6 +559,26 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         "spec.verify.jdbc.url",
         "put it into a Secret",
     ),
+    "a login before the host": (
+        changed(verify={"jdbc": {"url": "jdbc:postgresql://u:s3cr3t@db/shop"}}),
+        "spec.verify.jdbc.url",
+        "put it into a Secret",
+    ),
+    "a login before the host of a target": (
+        changed(target={"table": "{table}", "jdbc": {"url": "jdbc:mysql://root:s3cr3t@db/"}}),
+        "spec.target.jdbc.url",
+        "put it into a Secret",
+    ),
+    "a key in the address of a checkpoint": (
+        changed(checkpoint="s3a://AKIA:s3cr3t/x@lake/c"),
+        "spec.checkpoint",
+        "put them into a Secret",
+    ),
+    "a key in the address of a target": (
+        changed(target={"path": "s3a://AKIA:s3cr3t@lake/{table}"}),
+        "spec.target.path",
+        "put them into a Secret",
+    ),
     "a path in a database": (
         changed(target={"path": "/{table}", "jdbc": {"url": "jdbc:mariadb://db/"}}),
         "spec.target.path",

@@ -108,6 +108,10 @@ REFUSED: list[tuple[Spec, str]] = [
         {"target": {"path": None, "table": "a.{table}", "jdbc": {"url": JDBC["url"] + "?user=me"}}},
         "url must not have user or password: put them into a Secret",
     ),
+    (
+        {"target": {"path": None, "table": "a.{table}", "jdbc": {"url": "jdbc:mysql://root:x@db/"}}},
+        "url must not have user or password: put them into a Secret",
+    ),
     ({"verify": {"schedule": "@daily"}}, "exactly one of jdbc and snapshot is needed"),
     (
         {"verify": {"jdbc": {"url": "jdbc:mariadb://db:3306/", "slot": "shop"}}},

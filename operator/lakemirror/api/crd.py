@@ -1,7 +1,7 @@
 """The CustomResourceDefinition, generated from the models.
 
 The models check some things that no CRD can check: regular expressions (``topicPattern``), cron
-(``schedule``), times, Spark SQL types, the content of ``startingOffsets`` (text or an object, which no
+(``schedule``), times, logins in paths, Spark SQL types, the content of ``startingOffsets`` (text or an object, which no
 structural schema can express), the names of partitions and other keys of maps, and rules that compare long
 lists of columns with each other (``columns``, ``primaryKey``), which would cost more than the API server
 allows for a CEL rule. The operator reports these.

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from lakemirror.api.logins import redacted
+
 Loc = tuple[str | int, ...]
 
 
@@ -17,7 +19,7 @@ class ManifestError(Exception):
     """A manifest is wrong. ``errors`` are pairs of the field's path (may be empty) and what is wrong."""
 
     def __init__(self, errors: Sequence[tuple[str, str]]) -> None:
-        self.errors = list(errors)
+        self.errors = [(path, redacted(message)) for path, message in errors]
         super().__init__("\n".join(line(path, message) for path, message in self.errors))
 
 

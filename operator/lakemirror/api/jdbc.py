@@ -7,9 +7,10 @@ from typing import Annotated, Final, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from lakemirror.api.base import Matching, Model, SecretName, rules, wrong
+from lakemirror.api.logins import IN_JDBC, in_jdbc
 
 NO_LOGIN: Final = (
-    "!self.url.lowerAscii().contains('password=') && !self.url.lowerAscii().contains('user=')",
+    f"!self.url.matches('{IN_JDBC}')",
     "url must not have user or password: put them into a Secret",
 )
 
@@ -43,9 +44,7 @@ class JdbcUrl(Model):
 
     @model_validator(mode="after")
     def _no_login(self) -> Self:
-        for name in ("password=", "user="):
-            if name in self.url.lower():
-                raise wrong(
-                    f"must not have {name[:-1]}: put it into a Secret, and name that in secret", "url"
-                )
+        found = in_jdbc(self.url)
+        if found is not None:
+            raise wrong(f"must not have {found}: put it into a Secret, and name that in secret", "url")
         return self

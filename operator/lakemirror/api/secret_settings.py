@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from lakemirror.api.logins import in_setting
+
 _SECRET = re.compile(
     r"(passw(or)?d|passphrase|secret|token|secret[._]?(access[._]?)?key|account\.key|private\.key)"
     # Azure's settings may end with the account, or container and account, that they are for.
@@ -26,6 +28,13 @@ _OF_KUBERNETES = re.compile(
 def exposed(conf: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield settings that hold a password or key in plain text, by name, each with what to do instead."""
     for name, value in conf.items():
+        if in_setting(value):
+            yield (
+                name,
+                "contains an address with a password, which anyone who may read the pipeline or its "
+                "ConfigMap would see: keep it in a Secret (docs/object-stores.md, Keys and passwords)",
+            )
+            continue
         if not value or not _SECRET.search(name) or _OF_KUBERNETES.match(name):
             continue
         hadoop = name.startswith("spark.hadoop.")

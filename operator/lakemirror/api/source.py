@@ -17,6 +17,7 @@ from pydantic import (
 
 from lakemirror.api.base import IS_SET, Location, Matching, Model, SecretName, TopicName, rules, wrong
 from lakemirror.api.checks import moment, regular_expression
+from lakemirror.api.logins import WithoutLogin
 
 
 def _number(key: Any) -> Any:
@@ -202,6 +203,7 @@ FilePattern = Annotated[
     str,
     Field(max_length=1024),
     Matching(r"^\S(.*\S)?$", "is not a valid path: it must not be empty, nor begin or end with a space"),
+    WithoutLogin(),
 ]
 
 
@@ -299,7 +301,7 @@ class ChangeFeedSource(Model):
 
     table: Annotated[str, Field(min_length=1, max_length=767)] | None = None
     """The name of the table in the catalog."""
-    path: Location | None = None
+    path: Annotated[Location, WithoutLogin()] | None = None
     """The path of the table."""
     starting_version: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     """The version from which a new checkpoint reads."""

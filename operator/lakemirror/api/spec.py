@@ -23,6 +23,7 @@ from lakemirror.api.base import (
 )
 from lakemirror.api.checks import cron
 from lakemirror.api.jdbc import NO_LOGIN, JdbcUrl
+from lakemirror.api.logins import WithoutLogin
 from lakemirror.api.source import Envelope, Moment, Offset, Partition, Source, first_twice
 from lakemirror.api.tables import (
     AmbiguousTable,
@@ -243,7 +244,7 @@ class Database(JdbcUrl):
 class Snapshot(Model):
     """Tables on a file system that mirrors are compared with."""
 
-    path: Annotated[str, Field(max_length=1024), Matching(_TEMPLATE, "is not a valid path")]
+    path: Annotated[str, Field(max_length=1024), Matching(_TEMPLATE, "is not a valid path"), WithoutLogin()]
     """The path of a table's snapshot. Placeholders: {db} {schema} {table}."""
     format: Literal["delta", "parquet"] = "delta"
     """The format of the snapshot."""
@@ -471,7 +472,7 @@ class PipelineSpec(Model):
     on_unrepresentable: Literal["quarantine", "null", "text"] = "quarantine"
     """What happens to a value that Spark cannot hold: infinity, dates BC, NaN decimals, over 38 digits."""
     tombstones: Tombstones = Field(default_factory=Tombstones)
-    checkpoint: Location
+    checkpoint: Annotated[Location, WithoutLogin()]
     """A directory for the state of this pipeline alone, outside its mirrors."""
     trigger: Trigger = Field(default_factory=lambda: Trigger(interval="10s"))
     maintenance: Maintenance | None = None

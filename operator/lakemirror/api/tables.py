@@ -12,6 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 from lakemirror.api.base import IS_SET, ColumnName, Matching, Model, NewColumnName, Token, rules, wrong
 from lakemirror.api.checks import sql_condition, sql_expression, sql_type
 from lakemirror.api.jdbc import JdbcUrl
+from lakemirror.api.logins import WithoutLogin
 from lakemirror.api.source import Moment, first_twice
 
 PLACEHOLDERS = ("db", "schema", "table")
@@ -128,6 +129,7 @@ class Target(Model):
             Matching(
                 rf"^([^{{}}\s]|{_HOLE})(([^{{}}]|{_HOLE})*([^{{}}\s]|{_HOLE}))?$", "is not a valid path"
             ),
+            WithoutLogin(),
         ]
         | None
     ) = None
