@@ -32,6 +32,7 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA
 from lakemirror.driver.parse.values.connect import Field, field_at, is_at_path, parse_envelope
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
+from lakemirror.driver.parse.values.expressions import as_decimal
 from lakemirror.driver.sequence import LARGE, VALUE, is_large, sequence_of_values
 
 SET_APART: Final = "no place"
@@ -161,7 +162,7 @@ def _value(name: str, index: int, decoders: Sequence[_Decoder], *, texts: bool) 
     variant = F.col("_values")[name]
     text = variant.cast("string")
     number = F.schema_of_variant(variant).rlike(_NUMBERS)
-    plain = F.when(number, text.try_cast(VALUE)).otherwise(_of_text(text, digits=texts))
+    plain = F.when(number, as_decimal(text, VALUE)).otherwise(_of_text(text, digits=texts))
     written = number | text.rlike(_DIGITS) if texts else number
     large, sent = _large(F.when(written & ~text.rlike(_FRACTION), text)), F.lit(None)
     value = plain
@@ -224,7 +225,7 @@ def _of(decoded: Decoded, kind: DataType) -> Column:
 def _of_text(text: Column, *, digits: bool) -> Column:
     """Return ISO text of a moment as `VALUE`, and with ``digits`` also a number; null for other text."""
     moment = F.when(text.rlike(_MOMENT), _seconds(text.try_cast("timestamp")))
-    return F.when(text.rlike(_DIGITS), text.try_cast(VALUE)).otherwise(moment) if digits else moment
+    return F.when(text.rlike(_DIGITS), as_decimal(text, VALUE)).otherwise(moment) if digits else moment
 
 
 def _seconds(moment: Column) -> Column:

@@ -14,7 +14,16 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from lakemirror.driver.parse.envelopes.chooser import metadata
 from lakemirror.driver.parse.values.connect import Field, parse_envelope, parse_key, schemaless
 from lakemirror.driver.parse.values.decode import RowDecoder
-from lakemirror.driver.parse.values.inference import columns, resolve, shape
+from lakemirror.driver.parse.values.inference import (
+    SHAPE,
+    Objects,
+    columns,
+    members,
+    objects_of,
+    of_members,
+    resolve,
+    shape,
+)
 from lakemirror.driver.plan.drift import grown
 from lakemirror.driver.plan.lives import Seen
 from lakemirror.driver.plan.mirrored import MirroredTable
@@ -131,12 +140,17 @@ class Schemas:
         table = self._table
         existing = table.fed or {}
         known = [*existing, *(name for name in table.lives.untyped if name not in existing)]
-        row = _aggregated(changes, known, nulls=not table.writes_nulls)
-        inferred = columns(row["schema"], row["order"])
+        objects = objects_of(existing)
+        row = _aggregated(changes, known, nulls=not table.writes_nulls, objects=objects)
+        inferred = columns(*(row[each] for each in SHAPE))
         inferred = {name: kind for name, kind in inferred.items() if not self._is_metadata(name)}
         types = {**existing, **resolve(inferred, existing, table.declared)}
         for name in existing.keys() & inferred.keys() - table.declared.keys():
             types[name] = grown(existing[name], inferred[name] or existing[name])
+        for number, where in enumerate(objects):
+            name, shown = where.path[0], of_members(row[f"members_{number}"], where)
+            if shown is not None and name not in table.declared:
+                types[name] = grown(types[name], shown)
         table.writes_nulls = table.writes_nulls or bool(row["nulls"])
         seen = _seen(row, known)
         new = [name for name in inferred if name not in known]
@@ -149,9 +163,17 @@ class Schemas:
 
 
 def _aggregated(
-    changes: DataFrame, names: Collection[str], *, shapes: bool = True, nulls: bool = False
+    changes: DataFrame,
+    names: Collection[str],
+    *,
+    shapes: bool = True,
+    nulls: bool = False,
+    objects: Sequence[Objects] = (),
 ) -> Row:
-    """Compute what `_seen` and `_keys` need, in one pass over the records without a schema."""
+    """Compute what `_seen` and `_keys` need, in one pass over the records without a schema.
+
+    ``objects`` are those whose members are wanted.
+    """
     plain = F.col("schema_id").isNull()
     image = F.when(plain, F.col("row_text"))
     there = F.json_object_keys(image)
@@ -164,9 +186,11 @@ def _aggregated(
             F.min(F.when(~has, F.col("seq"))).alias(f"alone_{number}"),
         ]
     if shapes:
+        images = F.when(plain, F.coalesce("row_text", "before_text"))
         key = F.when(F.col("key_schema_id").isNull(), F.json_object_keys("key_text"))
         aggregates += [
-            *shape(F.when(plain, F.coalesce("row_text", "before_text"))),
+            *shape(images),
+            *(members(images, where).alias(f"members_{number}") for number, where in enumerate(objects)),
             F.mode(F.to_json(key)).alias("key"),
             F.min(F.array_sort(key)).alias("least_key"),
             F.max(F.array_sort(key)).alias("greatest_key"),

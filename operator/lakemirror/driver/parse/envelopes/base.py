@@ -66,8 +66,11 @@ LIMITS: Final = f"(of at most {LEVELS} levels, with at most {CHARACTERS:,} chara
 KEY: Final = "schema STRING, payload STRING"
 """A key that may be wrapped with its schema."""
 
-_MANY_DIGITS: Final = r"(?=[\d.]{17})\d+\.\d"
-"""Matches a text that contains a number with more digits than a double holds."""
+_MANY_DIGITS: Final = r"(?<!\d)(?=[\d.]{17})\d++\.\d"
+"""Matches a text that contains a number with more digits than a double holds.
+
+It is tried once for each run of digits, so that its time is linear.
+"""
 
 _VALUES = "map<string,variant>"
 _TYPES: Final = {

@@ -44,6 +44,7 @@ from lakemirror.driver.parse.envelopes.base import (
 )
 from lakemirror.driver.parse.order import GIVEN
 from lakemirror.driver.parse.values.connect import at_path, is_at_path
+from lakemirror.driver.parse.values.expressions import as_decimal
 from lakemirror.driver.read.base import RAW_NAMES
 from lakemirror.driver.sequence import misplaced, sequence, source_micros, unplaced
 
@@ -246,7 +247,7 @@ class Custom(Classifier):
         text = self._part("timestamp")
         if text is None:
             return F.lit(None).cast("bigint")
-        number = text.try_cast("decimal(38,9)")
+        number = as_decimal(text, "decimal(38,9)")
         size = F.abs(number)
         by_size = (
             F.when(size < 10**11, F.lit("1000000"))

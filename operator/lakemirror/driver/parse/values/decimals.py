@@ -82,8 +82,9 @@ def _pointed(integer: Column, scale: Column) -> Column:
     def point(text: Column) -> Column:
         digits = F.ltrim(text, F.lit("-"))
         sign = F.when(text.startswith("-"), "-").otherwise("")
-        padded = F.lpad(digits, F.greatest(F.length(digits), scale + 1), "0")
-        pointed = F.regexp_replace(padded, F.concat(F.lit("(?=.{"), scale, F.lit("}$)")), F.lit("."))
+        size = F.greatest(F.length(digits), scale + 1)
+        padded = F.lpad(digits, size, "0")
+        pointed = F.concat(F.left(padded, size - scale), F.lit("."), F.right(padded, scale))
         zeros = F.when(digits == "0", digits).otherwise(F.concat(digits, F.repeat(F.lit("0"), -scale)))
         return F.concat(sign, F.when(scale > 0, pointed).otherwise(zeros))
 
@@ -123,8 +124,8 @@ def _times_2_28_plus(digits: Column, limb: Column) -> Column:
 
 def _negated(hexes: Column) -> Column:
     """Negate two's complement hex text: complement all digits above the last one that is not 0."""
-    zeros = F.regexp_extract(hexes, "0*$", 0)
-    size = F.length(hexes) - F.length(zeros)
+    size = F.length(F.rtrim(hexes, F.lit("0")))
+    zeros = F.repeat(F.lit("0"), F.length(hexes) - size)
     above = F.translate(hexes.substr(F.lit(1), size - 1), "0123456789ABCDEF", "FEDCBA9876543210")
     last = F.translate(hexes.substr(size, F.lit(1)), "123456789ABCDEF", "FEDCBA987654321")
     return F.concat(above, last, zeros)

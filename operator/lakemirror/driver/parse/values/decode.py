@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyspark import SparkContext
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from lakemirror.driver.parse.values import placeholder as placeholders
 from lakemirror.driver.parse.values.codecs import Codec
@@ -43,6 +43,8 @@ class Decoded:
 # would spend on every batch. They depend only on the key.
 _PROJECTED: dict[tuple[object, ...], dict[str, Decoded]] = {}
 _PROJECTED_AT_MOST = 1000
+
+_CORRUPT = "_corrupt"
 
 
 def spark_type(field: Field) -> DataType:
@@ -96,7 +98,7 @@ class RowDecoder:
         self._fields = list(fields)
         self._placeholder = placeholder
         self._targets = dict(columns or {})
-        self.corrupt = _free_name("_corrupt", {f.name for f in fields})
+        self.corrupt = _free_name(_CORRUPT, {f.name for f in fields})
         self.types: dict[str, DataType] = {
             f.name: self._targets.get(f.name) or spark_type(f) for f in self._fields
         }
@@ -142,7 +144,8 @@ class RowDecoder:
         strange = {f.name: self._strange(f, tokens) for f in self._fields}
         names = [
             F.when(
-                self._unread(wire, f, tokens) | _or_false(either(decoded[f.name].misfit, strange[f.name])),
+                self._unread(wire, f, tokens)
+                | _or_false(either(decoded[f.name].misfit, strange[f.name], self._broken(f, tokens))),
                 self._shown(f),
             )
             for f in self._fields
@@ -166,6 +169,16 @@ class RowDecoder:
 
     def _unread(self, wire: Column, field: Field, tokens: Column) -> Column:
         return wire.getField(self._wire_names[field.name]).isNull() & tokens.getItem(field.name).isNotNull()
+
+    def _broken(self, field: Field, tokens: Column) -> Column | None:
+        """Return whether something in a nested value could not be read."""
+        wire = wire_type(field, self._targets.get(field.name))
+        if not isinstance(wire, (ArrayType, MapType, StructType)):
+            return None
+        schema = StructType([StructField("it", wire), StructField(_CORRUPT, StringType())])
+        whole = F.concat(F.lit('{"it":'), tokens.getItem(field.name), F.lit("}"))
+        found = F.from_json(whole, schema, {"columnNameOfCorruptRecord": _CORRUPT})
+        return _sure(found.getField(_CORRUPT).isNotNull())
 
     def _strange(self, field: Field, tokens: Column) -> Column | None:
         """Return whether a value without a schema has members that its column has no place for."""

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL
-from lakemirror.driver.parse.values.expressions import null
+from lakemirror.driver.parse.values.expressions import as_decimal, null
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _number(value: Column, source: DataType, target: DataType) -> Parts:
 
 def _decimal_text(value: Column, target: DecimalType) -> Parts:
     number, special = value.rlike(NUMBER), value.rlike(SPECIAL)
-    converted = F.when(number & ~value.rlike(rf"\.\d{{{target.scale}}}\d*[1-9]"), value.try_cast(target))
+    converted = F.when(number & ~value.rlike(rf"\.\d{{{target.scale}}}\d*[1-9]"), as_decimal(value, target))
     return Parts(
         converted,
         unrepresentable=(number | special) & converted.isNull(),

@@ -4,12 +4,16 @@ Inference runs in Spark, with one aggregation for all tables of a batch. A whole
 (DECIMAL(38,0) if it does not fit), a number with a fraction is DOUBLE, and text is STRING. Arrays and objects
 are inferred element by element. An object without a known shape, and values of several kinds, are STRING (as
 JSON). A column in which only nulls were seen has no type yet.
+
+No value is lost to an unknown type: the elements of arrays that are all empty are STRING, which takes any
+value, and "NaN" and "Infinity" are text where no number was seen.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -39,17 +43,80 @@ def infer(images: DataFrame) -> dict[str, Types]:
     ``images`` has the columns ``table`` and ``text`` (the JSON of a row image, or null).
     """
     schemas = images.where("text IS NOT NULL").groupBy("table").agg(*shape(F.col("text")))
-    return {row["table"]: columns(row["schema"], row["order"]) for row in schemas.collect()}
+    return {row["table"]: columns(*(row[each] for each in SHAPE)) for row in schemas.collect()}
 
 
-def shape(text: Column) -> tuple[Column, Column]:
+SHAPE = ("schema", "texts", "order")
+"""The names of the aggregates of `shape`."""
+
+
+def shape(text: Column) -> tuple[Column, Column, Column]:
     """Return aggregates over the JSON of row images; their results are the arguments of `columns`."""
     keys = F.json_object_keys(text)
     numbers = F.regexp_replace(text, _NO_NUMBER, "null")
     return (
         F.schema_of_variant_agg(F.try_parse_json(numbers)).alias("schema"),
+        F.schema_of_variant_agg(F.try_parse_json(F.when(numbers != text, text))).alias("texts"),
         F.max_by(keys, F.size(keys)).alias("order"),
     )
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Where objects are in a row: at a path, or in arrays at a path."""
+
+    path: tuple[str, ...]
+    in_arrays: bool = False
+
+
+def members(text: Column, where: Objects) -> Column:
+    """Return an aggregate over the objects in row images.
+
+    Its result is the argument of `of_members`. Values of another kind say nothing about the objects' members.
+    """
+    found = F.try_parse_json(text)
+    for name in where.path:
+        found = F.from_json(F.to_json(found), "map<string,variant>")[name]
+    if where.in_arrays:
+        items = F.filter(F.from_json(F.to_json(found), "array<variant>"), _is_object)
+        return F.schema_of_variant_agg(F.try_parse_json(F.to_json(items)))
+    return F.schema_of_variant_agg(F.when(_is_object(found), found))
+
+
+def _is_object(value: Column) -> Column:
+    return F.schema_of_variant(value).startswith("OBJECT")
+
+
+def objects_of(columns: Mapping[str, DataType]) -> list[Objects]:
+    """Return where rows of these types have objects. Those in arrays are the last of their path."""
+    found: list[Objects] = []
+    for name, kind in columns.items():
+        if isinstance(kind, StructType):
+            inner = objects_of({field.name: field.dataType for field in kind.fields})
+            found += [Objects((name,)), *(Objects((name, *each.path), each.in_arrays) for each in inner)]
+        elif isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+            found.append(Objects((name,), in_arrays=True))
+    return found
+
+
+def of_members(schema: str | None, where: Objects) -> DataType | None:
+    """Return the type of the column that holds these objects, as the aggregate of `members` shows it.
+
+    A member with values of several kinds is STRING, which takes any value.
+    """
+    parsed = _Parser(schema).type() if schema else None
+    shape = parsed[0] if where.in_arrays and isinstance(parsed, list) else parsed
+    if not isinstance(shape, dict):
+        return None
+    kinds = {name: _spark(each) for name, each in shape.items()}
+    found: DataType = StructType(
+        [StructField(name, kind) for name, kind in kinds.items() if kind is not None]
+    )
+    if where.in_arrays:
+        found = ArrayType(found)
+    for name in reversed(where.path[1:]):
+        found = StructType([StructField(name, found)])
+    return found
 
 
 def resolve(
@@ -60,9 +127,11 @@ def resolve(
     return {name: type for name, type in known.items() if type is not None}
 
 
-def columns(schema: str | None, order: list[str] | None) -> Types:
+def columns(schema: str | None, texts: str | None, order: list[str] | None) -> Types:
     """Return the types that the aggregates of `shape` found."""
     parsed = _Parser(schema).type() if schema else None
+    if texts is not None and parsed is not None:
+        parsed = _completed(parsed, _Parser(texts).type())
     found = parsed if isinstance(parsed, dict) else {}
     order = order or []
     names = [n for n in order if n in found] + [n for n in found if n not in order]
@@ -72,10 +141,26 @@ def columns(schema: str | None, order: list[str] | None) -> Types:
 _Shape = str | list["_Shape"] | dict[str, "_Shape"]  # atomic name | [element] | {name: shape}
 
 
+def _completed(shape: _Shape, texts: _Shape) -> _Shape:
+    """Return ``shape``, found without the texts that spell a float, completed by ``texts``, found with them.
+
+    Such a text is a float beside numbers, and otherwise a text.
+    """
+    if isinstance(shape, dict) and isinstance(texts, dict):
+        return {name: _completed(each, texts.get(name, each)) for name, each in shape.items()}
+    if isinstance(shape, list) and isinstance(texts, list):
+        return [_completed(shape[0], texts[0])]
+    if texts not in ("STRING", _MIXED) or shape == "STRING":
+        return shape
+    if shape == _UNKNOWN:
+        return texts
+    is_number = isinstance(shape, str) and shape.startswith(("BIGINT", "DECIMAL", "DOUBLE", "FLOAT"))
+    return "DOUBLE" if is_number else _MIXED
+
+
 def _spark(shape: _Shape) -> DataType | None:
     if isinstance(shape, list):
-        element = _spark(shape[0])
-        return None if element is None else ArrayType(element)
+        return ArrayType(_spark(shape[0]) or StringType())
     if isinstance(shape, dict):
         return _struct(shape)
     if shape.startswith("DECIMAL"):
@@ -90,8 +175,10 @@ def _struct(shape: dict[str, _Shape]) -> DataType:
         return StringType()  # Debezium's VariableScaleDecimal, as text
     members = {name: _spark(inner) for name, inner in shape.items()}
     known = [StructField(name, type) for name, type in members.items() if type is not None]
-    return StructType(known) if known and "VARIANT" not in shape.values() else StringType()
+    return StructType(known) if known and _MIXED not in shape.values() else StringType()
 
+
+_UNKNOWN, _MIXED = "VOID", "VARIANT"
 
 _ATOMIC: dict[str, DataType | None] = {
     "BIGINT": LongType(),
@@ -99,8 +186,8 @@ _ATOMIC: dict[str, DataType | None] = {
     "FLOAT": DoubleType(),
     "BOOLEAN": BooleanType(),
     "STRING": StringType(),
-    "VARIANT": StringType(),
-    "VOID": None,
+    _MIXED: StringType(),
+    _UNKNOWN: None,
 }
 
 

@@ -139,8 +139,8 @@ def _with_era(iso: Column, zone: str = "") -> Column:
     """Drop the sign of an ISO date's (and time's) year, and append `` BC`` before the year 1."""
 
     def spell(text: Column) -> Column:
-        year = F.regexp_extract(text, r"^-?\d+", 0).cast("int")
-        rest = F.regexp_extract(text, r"\d(-.*)$", 1)
+        year = F.regexp_extract(text, r"^-?\d+", 0).try_cast("int")
+        rest = F.regexp_extract(text, r"(?s)^-?\d+(-.*)$", 1)
         before = F.concat(F.lpad((1 - year).cast("string"), 4, "0"), rest, F.lit(zone + " BC"))
         after = F.concat(F.ltrim(text, F.lit("+")), F.lit(zone))
         return F.when(text.rlike("^(-|0000)"), before).otherwise(after)

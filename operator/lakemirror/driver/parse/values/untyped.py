@@ -50,7 +50,7 @@ from pyspark.sql.types import (
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.values import codecs, decimals, temporal
 from lakemirror.driver.parse.values.codecs import Codec
-from lakemirror.driver.parse.values.expressions import either, let
+from lakemirror.driver.parse.values.expressions import as_decimal, either, let
 from lakemirror.driver.parse.values.fit import Parts, fit, settled
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.temporal import MICROS, MILLIS
@@ -261,7 +261,7 @@ class JsonDecimal(Codec):
         return decimals.small_text(octets, F.lit(self.natural.scale))
 
     def _of_text(self, text: Column) -> Column:
-        return F.when(~text.rlike(rf"\.\d{{{self.natural.scale}}}\d*[1-9]"), text.try_cast(self.natural))
+        return F.when(~text.rlike(rf"\.\d{{{self.natural.scale}}}\d*[1-9]"), as_decimal(text, self.natural))
 
     def _of_pair(self, pair: Column) -> Column:
         octets = F.try_to_binary(F.try_variant_get(pair, "$.value", "string"), F.lit("base64"))
