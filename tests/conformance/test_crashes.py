@@ -158,7 +158,7 @@ def test_two_runs_on_one_checkpoint_cannot_both_write(spark: SparkSession, tmp_p
             run(mirroring.pipeline, once=True, spark=spark)
     finally:
         enough.set()
-        first.join(timeout=90)
+        first.join(timeout=300)
     assert not first.is_alive()
     mirroring.run(spark)
     assert not wrong(CAPTURE.differences(spark, mirroring))

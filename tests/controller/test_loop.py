@@ -41,7 +41,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await test(*args, **kwargs)
 
         asyncio.run(bounded())

@@ -6,7 +6,7 @@ from threading import Event
 
 from lakemirror.driver.parallel import LookAhead
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 120
 
 
 def test_a_read_that_fails_is_left_to_the_next_batch() -> None:

@@ -26,7 +26,7 @@ from monitoring import dashboards, samples
 from tests.monitoring.test_alerts import RULES, rules
 
 PROMETHEUS = shutil.which("prometheus")
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 VARIABLES = {
     "$namespace": samples.NAMESPACE,
     "$pipeline": samples.PIPELINE,
@@ -93,7 +93,7 @@ class Prometheus:
         self._url = f"http://127.0.0.1:{port}/api/v1"
 
     def ask(self, path: str, **query: str) -> Any:
-        with urlopen(f"{self._url}/{path}?{urlencode(query)}", timeout=10) as answer:
+        with urlopen(f"{self._url}/{path}?{urlencode(query)}", timeout=60) as answer:
             return json.load(answer)["data"]
 
     def series(self, expression: str) -> list[Any]:

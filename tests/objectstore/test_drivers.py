@@ -52,13 +52,13 @@ def test_of_two_drivers_at_once_one_applies(s3: SparkSession, bucket: Bucket, tm
     with driver(mirroring) as one, driver(mirroring) as other:
         wait_for(lambda: (one.poll() is None) != (other.poll() is None))
         refused, works = (one, other) if other.poll() is None else (other, one)
-        said, _ = refused.communicate(timeout=30)
+        said, _ = refused.communicate(timeout=300)
         assert refused.returncode == 1, said[-2000:]
         assert "is in use by" in said
         mirroring.deliver(parts(CAPTURE.records[:5], 1))
         wait_for(lambda: bucket.exists("checkpoint/files/commits/2.json") or works.poll() is not None)
         works.send_signal(signal.SIGTERM)
-        said, _ = works.communicate(timeout=120)
+        said, _ = works.communicate(timeout=300)
         assert works.returncode == 0, said[-2000:]
     require_right(s3, mirroring)
 
@@ -100,7 +100,7 @@ def test_a_driver_that_sleeps_while_another_takes_over_commits_nothing_more(
         before = mirroring.logs()
         held.go_on.set()
         os.killpg(sleeps.pid, signal.SIGCONT)
-        said, _ = sleeps.communicate(timeout=120)
+        said, _ = sleeps.communicate(timeout=300)
     assert sleeps.returncode in (0, 1), said[-2000:]
     assert mirroring.logs() == before, said[-2000:]
     require_right(s3, mirroring)

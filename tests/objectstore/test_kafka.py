@@ -106,7 +106,7 @@ def test_a_driver_that_sleeps_while_another_takes_over_changes_nothing_more(
         logs, checkpoint = mirroring.logs(), streaming_checkpoint(bucket)
         held.go_on.set()
         os.killpg(sleeps.pid, signal.SIGCONT)
-        said, _ = sleeps.communicate(timeout=120)
+        said, _ = sleeps.communicate(timeout=300)
     assert sleeps.returncode in (0, 1), said[-2000:]
     assert (mirroring.logs(), streaming_checkpoint(bucket)) == (logs, checkpoint), said[-2000:]
     require_right(s3, mirroring)

@@ -246,7 +246,7 @@ def _running(
             **_as(owner),  # type: ignore[call-overload]
         )
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while True:
             try:
                 ready()

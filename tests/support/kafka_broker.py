@@ -29,8 +29,8 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 JVM = ["java", "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
-_START_SECONDS = 90.0
-_KNOWN_SECONDS = 30.0
+_START_SECONDS = 180.0
+_KNOWN_SECONDS = 120.0
 """For so long a topic may take to be known to those who send to it."""
 
 Header = tuple[str, bytes | None]
@@ -111,7 +111,7 @@ class Broker:
         """How many partitions of a topic have a leader that the producer knows. It is the producer that is
         asked: it keeps that a topic was not there, as one that was deleted and is made again.
         """
-        found = self._sending.list_topics(name, timeout=10).topics[name]
+        found = self._sending.list_topics(name, timeout=60).topics[name]
         return sum(each.leader >= 0 for each in found.partitions.values()) if found.error is None else 0
 
     def widen(self, name: str, partitions: int) -> None:
@@ -124,8 +124,8 @@ class Broker:
         """Delete a topic, and wait until it is gone."""
         for done in self.admin.delete_topics([name]).values():
             done.result(30)
-        until = time.monotonic() + 30
-        while name in self.admin.list_topics(timeout=10).topics:
+        until = time.monotonic() + 120
+        while name in self.admin.list_topics(timeout=60).topics:
             assert time.monotonic() < until, f"{name} is still there"
             time.sleep(0.1)
 
@@ -178,7 +178,7 @@ class Broker:
         """Wait until so many records of a topic that is `COMPACTED` are left, not counting the ticks that are
         sent meanwhile: the newest records of a topic are never compacted away.
         """
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while sum(key != TICK for key in self._keys(topic)) > left:
             assert time.monotonic() < until, f"{topic} was not compacted"
             self.send(topic, None, key=TICK)

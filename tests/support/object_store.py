@@ -20,7 +20,7 @@ from tests.support.s3_proxy import Proxy
 ACCESS_KEY, SECRET_KEY = "lake", "lake-secret"
 _VARIABLE = "LAKEMIRROR_TESTS_SECRET_KEY"
 os.environ[_VARIABLE] = SECRET_KEY  # for the JVMs of all drivers, to which manifests name it
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

@@ -494,7 +494,7 @@ def test_looking_again_at_thousands_of_files_reads_none(
     began = time.monotonic()
     setup.feed().run(setup.taken, once=True, stopping=lambda: False)
     assert setup.taken.batches == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_checkpoint_without_batches_gets_a_new_query(setup: Setup) -> None:
@@ -513,7 +513,7 @@ def test_a_missing_path_is_an_error(setup: Setup) -> None:
         setup.once(setup.input / "nothing" / "*" / "x.jsonl")
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come"

@@ -415,7 +415,7 @@ def test_options_of_the_client() -> None:
     assert json.loads(json.dumps(options)) == options
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come"

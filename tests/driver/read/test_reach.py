@@ -52,11 +52,11 @@ def test_what_is_told() -> None:
 
 
 def test_a_question_without_an_answer_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_UNANSWERED_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "_UNANSWERED_SECONDS", 1.0)
     source = SourceWatch()
     with source.asking():
         assert source.lost is None
-        time.sleep(0.1)
+        until(lambda: source.lost is not None)
         assert source.lost is not None
         assert "has not answered for" in source.lost
     assert source.lost is None

@@ -35,7 +35,7 @@ DRIFT = (
     '[{"column": "n", "change": "added", "from_type": null, "to_type": "int", "action": "added", '
     '"since": null}]'
 )
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 EVERY = Counts(**{name: n for n, name in enumerate(COUNTERS, 1)})
 
 

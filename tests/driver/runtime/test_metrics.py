@@ -20,7 +20,7 @@ from lakemirror.driver.runtime.progress import Progress
 
 
 def families(port: int) -> dict[str, Metric]:
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return {each.name: each for each in text_string_to_metric_families(answer.read().decode())}
 
 

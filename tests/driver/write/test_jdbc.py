@@ -363,7 +363,7 @@ def kill(mirroring: JdbcMirroring, when: Callable[[], bool]) -> None:
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
-        _, errors = running.communicate(timeout=30)
+        _, errors = running.communicate(timeout=120)
     assert running.returncode == -signal.SIGKILL, errors.decode(errors="replace")[-2000:]
 
 
