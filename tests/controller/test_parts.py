@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lakemirror.api import API_VERSION, KIND
 from lakemirror.controller import cache as cache_module
 from lakemirror.controller import names
 from lakemirror.controller.cache import Cache, Key
@@ -347,17 +348,17 @@ class TestCache:
             await api.put(_config_map(name))
         cache = Cache(api, None, lambda key: told.append(key.name), lambda: datetime.now(UTC))
         watching = asyncio.create_task(cache.run())
-        while cache.current_since is None:
+        while cache.current_since("mirrors") is None:
             await asyncio.sleep(0.01)
         assert sorted(told) == ["a", "b", "c"]
         told.clear()
         await api.cut()
-        while cache.current_since is not None:
+        while cache.current_since("mirrors") is not None:
             await asyncio.sleep(0.01)
         await api.put({**_config_map("b"), "data": {"x": "y"}})
         await api.remove(_config_map("c"))
         api.restore()
-        while cache.current_since is None:
+        while cache.current_since("mirrors") is None:
             await asyncio.sleep(0.01)
         assert sorted(told) == ["b", "c"]
         assert cache.of(Key("mirrors", "c")) == {}
@@ -371,12 +372,12 @@ class TestCache:
         api, told = _Silent(), list[str]()
         cache = Cache(api, None, lambda key: told.append(key.name), lambda: datetime.now(UTC))
         watching = asyncio.create_task(cache.run())
-        while cache.current_since is None:
+        while cache.current_since("mirrors") is None:
             await asyncio.sleep(0.01)
-        since = cache.current_since
+        since = cache.current_since("mirrors")
         await api.put(_config_map("a"))
         while not told or api.broken < 50:
-            assert cache.current_since == since
+            assert cache.current_since("mirrors") == since
             await asyncio.sleep(0.01)
         assert told == ["a"]
         watching.cancel()
@@ -395,5 +396,11 @@ class _Silent(FakeApi):
 
 
 def _config_map(name: str) -> Object:
-    metadata = {"name": f"{name}-config", "namespace": "mirrors", "labels": names.labels(name, "driver")}
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": f"uid-of-{name}"}
+    metadata = {
+        "name": f"{name}-config",
+        "namespace": "mirrors",
+        "labels": names.labels(name, "driver"),
+        "ownerReferences": [owner],
+    }
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}

@@ -32,6 +32,9 @@ not do himself: the driver's Role has them.
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
 - apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get]
+- apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]
 - apiGroups: [""]

@@ -54,7 +54,7 @@ def is_pattern(source: str) -> bool:
     return len(source) > 2 and source.startswith("/") and source.endswith("/")
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=1_000)
 def pattern_of(source: str) -> re.Pattern[str]:
     """Compile the regular expression of an `is_pattern` source. Named groups may be written as in Java."""
     return re.compile(_JAVA_GROUP.sub("(?P<", source[1:-1]))

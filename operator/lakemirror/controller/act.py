@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import re
@@ -16,13 +17,20 @@ from lakemirror.api import API_VERSION, KIND, PipelineStatus
 from lakemirror.api.report import cut_off
 from lakemirror.controller import names, observe, status
 from lakemirror.controller.cache import Cache, Key, identity_of
-from lakemirror.controller.kube import Api, ApiError, Propagation
+from lakemirror.controller.kube import Api, ApiError, Propagation, Unreachable
 from lakemirror.controller.values import Deletion, Event, Object, Obstacle, Pod, Resource
 
 _MADE_ONCE = ("Job", "SparkApplication")
 _UNTRIED = ("RoleBinding",)
 """Kinds that a dry run cannot check: binding a Role is checked against its rights, so the Role must exist."""
+_TRIES = 5
+_TOLD_KEPT = 50
+"""How many different events of a pipeline are counted."""
 _log = logging.getLogger(__name__)
+
+
+class _Outdated(Exception):
+    """The resource is not what the request was made for."""
 
 
 class Actor:
@@ -31,7 +39,12 @@ class Actor:
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
         self._cache = cache
-        self._told: dict[str, int] = {}
+        self._told: dict[Key, dict[str, int]] = {}
+        """How often each of a pipeline's latest events was recorded."""
+
+    def forget(self, key: Key) -> None:
+        """Forget a pipeline that is no longer managed."""
+        self._told.pop(key, None)
 
     def makes_new(self, resource: Resource, objects: Sequence[Object]) -> bool:
         """Return whether any of ``objects`` does not exist yet, as far as the cache knows."""
@@ -148,11 +161,48 @@ class Actor:
             least = status.document(status.essential(after, str(error)))
             return await self._patch(resource, {"status": least}, part="status")
 
-    async def set_finalizer(self, resource: Resource, wanted: bool) -> Object | None:
-        """Add or remove our finalizer and return the updated resource, or None if it is gone."""
+    async def add_finalizer(self, resource: Resource) -> Object | None:
+        """Add our finalizer and return the updated resource, or None if it is gone."""
         manager = f"{names.FIELD_MANAGER}-finalizer"
-        finalizers = {"finalizers": [names.FINALIZER]} if wanted else {}
-        return await self._patch(resource, {}, manager=manager, metadata=finalizers)
+        return await self._patch(resource, {}, manager=manager, metadata={"finalizers": [names.FINALIZER]})
+
+    async def remove_finalizer(self, resource: Resource) -> Object | None:
+        """Remove our finalizer, whoever set it, and return the updated resource, or None if it is gone.
+
+        Server-side apply would remove only what the operator has applied itself, but the finalizer of a
+        pipeline that was copied from another cluster was set by whoever created the copy. The patch tests
+        that it still is the same pipeline and the same entry of the list.
+        """
+        where = (API_VERSION, KIND, resource.namespace, resource.name)
+        held = resource.finalizers
+        for _ in range(_TRIES):
+            if names.FINALIZER in held:
+                with contextlib.suppress(_Outdated):
+                    return await self._take_out(resource, held.index(names.FINALIZER))
+            there = await self._api.get(*where)
+            if there is None or there["metadata"]["uid"] != resource.uid:
+                return None
+            held = tuple(there["metadata"].get("finalizers") or ())
+            if names.FINALIZER not in held:
+                return there
+        raise Unreachable("the finalizer cannot be removed, because others keep changing the list")
+
+    async def _take_out(self, resource: Resource, index: int) -> Object | None:
+        """Remove the entry ``index`` of the finalizers. Raises _Outdated if it is not ours."""
+        entry = f"/metadata/finalizers/{index}"
+        operations = [
+            {"op": "test", "path": "/metadata/uid", "value": resource.uid},
+            {"op": "test", "path": entry, "value": names.FINALIZER},
+            {"op": "remove", "path": entry},
+        ]
+        try:
+            return await self._api.patch(API_VERSION, KIND, resource.namespace, resource.name, operations)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            if error.status in (409, 422):
+                raise _Outdated from None
+            raise
 
     async def _patch(
         self,
@@ -189,7 +239,10 @@ class Actor:
     async def _record(self, resource: Resource, event: Event, now: str) -> None:
         text = f"{resource.uid} {event.type} {event.reason} {event.message}"
         name = f"{resource.name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        self._told[name] = self._told.get(name, 0) + 1
+        told = self._told.setdefault(Key(resource.namespace, resource.name), {})
+        told[name] = told.pop(name, 0) + 1
+        if len(told) > _TOLD_KEPT:
+            del told[next(iter(told))]
         document = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -208,7 +261,7 @@ class Actor:
             "reportingComponent": names.FIELD_MANAGER,
             "firstTimestamp": now,
             "lastTimestamp": now,
-            "count": self._told[name],
+            "count": told[name],
         }
         try:
             await self._api.create(document)

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from lakemirror.api import API_VERSION, KIND, PipelineSpec, duration_seconds
 from lakemirror.api.documents import dump_document
 from lakemirror.controller import names, podtemplate, sparkconf
 from lakemirror.controller.references import references
+from lakemirror.controller.remembered import last
 from lakemirror.controller.values import Kind, Object
 
 GRACE_SECONDS = 120
 """How long a driver may take to finish its batch after it is told to stop."""
 SPARK_VERSION = "4.2.0"
-_REMEMBERED = 20_000
-"""The number of cached results. Most passes find what the previous pass found."""
 APPLICATION_FILE = "local:///opt/lakemirror/lib/python3.11/site-packages/lakemirror/pod/__main__.py"
 """``lakemirror.pod`` in the driver's image, for ``spark-submit``, which takes files but no modules."""
 
@@ -48,8 +47,9 @@ class Application:
     kept: Mapping[str, str] = field(default_factory=dict)
     moved: str = ""
 
-    def __hash__(self) -> int:
-        return hash((self.namespace, self.name, self.revision, self.held))
+    @property
+    def pipeline(self) -> tuple[str, str]:
+        return self.namespace, self.name
 
 
 def kind_of(spec: PipelineSpec) -> Kind:
@@ -61,7 +61,7 @@ def kind_of(spec: PipelineSpec) -> Kind:
     return "Job" if spec.trigger.schedule is None else "CronJob"
 
 
-@lru_cache(_REMEMBERED)
+@last
 def foundations(app: Application) -> tuple[Object, ...]:
     """Build what a driver needs before it starts.
 
@@ -75,7 +75,7 @@ def foundations(app: Application) -> tuple[Object, ...]:
     return tuple(_owned(app, document) for document in found)
 
 
-@lru_cache(_REMEMBERED)
+@last
 def workload(app: Application) -> Object:
     """Build the workload that creates the driver's pods."""
     kind, backend = kind_of(app.spec), app.spec.spark.backend

@@ -1,4 +1,7 @@
-"""Caches the operator's own objects: one watch per kind, with a label selector on the server."""
+"""Caches the operator's own objects: one watch per kind and namespace, with a label selector on the server.
+
+Without a list of namespaces, there is one watch per kind for the whole cluster.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import NamedTuple
 
+from lakemirror.api import GROUP, KIND
 from lakemirror.controller import backends, names
 from lakemirror.controller.kube import Api, ApiError, Unreachable
 from lakemirror.controller.observe import metadata_of
@@ -32,6 +36,8 @@ OPTIONAL_KINDS: tuple[tuple[str, str], ...] = (
 """Kinds that the cluster may not know, or that the operator may not be allowed to read."""
 
 _RETRY_SECONDS = 2.0
+_REFUSED_MOST_SECONDS = 30.0
+"""How often a kind is asked for, at least, that the API server refuses to let the operator read."""
 _ABSENT_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
@@ -68,16 +74,33 @@ class Cache:
         self._objects: dict[Key, dict[Identity, Object]] = defaultdict(dict)
         self._behind = {(*kind, ns) for kind in (*KINDS, *OPTIONAL_KINDS) for ns in self._namespaces}
         self._refused: dict[tuple[str, str, str | None], str] = {}
-        self.current_since: datetime | None = None
-        """Since when all watches have been up to date; None while one is not."""
+        self._current_since: dict[str | None, datetime] = {}
+
+    def current_since(self, namespace: str) -> datetime | None:
+        """Return since when all watches of a namespace have been up to date, or None while one is not."""
+        return self._current_since.get(self._scope(namespace))
+
+    def refusal(self, namespace: str) -> str | None:
+        """Return why the API server refuses to let a kind be watched there; None if it does not."""
+        scope = self._scope(namespace)
+        return next((words for what, words in self._refused.items() if what[2] == scope), None)
+
+    def _scope(self, namespace: str) -> str | None:
+        return namespace if None not in self._namespaces else None
 
     def of(self, key: Key) -> dict[Identity, Object]:
         """Return the objects of a pipeline."""
         return self._objects.get(key, {})
 
     def take(self, document: Object) -> bool:
-        """Store what the API returned, unless something newer is known. Returns whether it is new."""
+        """Store what the API returned, unless something newer is known. Returns whether it is new.
+
+        A ConfigMap that merely has the operator's labels, which anyone can set, is not stored.
+        """
         key, identity = _key(document), identity_of(document)
+        if not _is_of_pipeline(document, key):
+            self._drop(key, identity)
+            return False
         known = self._objects[key].get(identity)
         if known is not None and _version(document) <= _version(known):
             return False
@@ -86,13 +109,14 @@ class Cache:
 
     def resume(self) -> None:
         """Note that the API server answers again after a silence, in which a watch may have seemed alive."""
-        if self.current_since is not None:
-            self.current_since = self._clock()
+        self._current_since = dict.fromkeys(self._current_since, self._clock())
 
-    @property
-    def refusal(self) -> str | None:
-        """Why the API server refuses to let a kind be watched, in its own words; None if it does not."""
-        return next(iter(self._refused.values()), None)
+    def _drop(self, key: Key, identity: Identity) -> None:
+        objects = self._objects.get(key)
+        if objects is not None:
+            objects.pop(identity, None)
+            if not objects:
+                del self._objects[key]
 
     async def run(self) -> None:
         """Watch forever."""
@@ -103,11 +127,13 @@ class Cache:
     async def _follow(self, api_version: str, kind: str, namespace: str | None) -> None:
         """Keep up with one kind in one namespace: list, watch, and start over when the watch breaks."""
         what = (api_version, kind, namespace)
+        refused = 0
         while True:
             try:
                 listed = await self._api.list(api_version, kind, namespace, labels=names.SELECTOR)
                 self._replace(what, listed.items)
                 self._is_current(what)
+                refused = 0
                 if await self._watch_for_long(what, listed.version):
                     continue
                 self._is_behind(what)
@@ -117,12 +143,19 @@ class Cache:
                     await asyncio.sleep(_ABSENT_SECONDS)
                     continue
                 self._is_behind(what)
-                _log.error("%s cannot be watched: %s", kind, error)
-                self._refused[what] = f"{kind} cannot be watched: {error}"
+                self._note_refusal(what, f"{kind} cannot be watched: {error}")
+                refused += 1
+                await asyncio.sleep(min(_RETRY_SECONDS * 2 ** min(refused, 9), _REFUSED_MOST_SECONDS))
+                continue
             except Unreachable as error:
                 _log.warning("%s cannot be listed: %s", kind, error)
                 self._is_behind(what)
             await asyncio.sleep(_RETRY_SECONDS)
+
+    def _note_refusal(self, what: tuple[str, str, str | None], words: str) -> None:
+        known = self._refused.get(what) == words
+        _log.log(logging.DEBUG if known else logging.ERROR, "%s", words)
+        self._refused[what] = words
 
     async def _watch_for_long(self, what: tuple[str, str, str | None], version: str) -> bool:
         """Watch until the watch breaks. Returns whether it worked for a while.
@@ -149,7 +182,7 @@ class Cache:
                     continue
                 document = {**event.object, "apiVersion": what[0], "kind": what[1]}
                 if event.type == "DELETED":
-                    self._objects[_key(document)].pop(identity_of(document), None)
+                    self._drop(_key(document), identity_of(document))
                 else:
                     self.take(document)
                 self._changed(_key(document))
@@ -157,10 +190,10 @@ class Cache:
     def _replace(self, what: tuple[str, str, str | None], items: list[Object]) -> None:
         api_version, kind, namespace = what
         there = {(_key(item), identity_of(item)) for item in items}
-        for key, objects in self._objects.items():
+        for key, objects in list(self._objects.items()):
             for identity in [i for i in objects if (i.api_version, i.kind) == (api_version, kind)]:
                 if namespace in (None, key.namespace) and (key, identity) not in there:
-                    del objects[identity]
+                    self._drop(key, identity)
                     self._changed(key)
         for item in items:
             if self.take(item):  # after a gap, nearly all are unchanged
@@ -169,16 +202,29 @@ class Cache:
     def _is_current(self, what: tuple[str, str, str | None]) -> None:
         self._behind.discard(what)
         self._refused.pop(what, None)
-        if not self._behind and self.current_since is None:
-            self.current_since = self._clock()
+        scope = what[2]
+        if scope not in self._current_since and all(behind[2] != scope for behind in self._behind):
+            self._current_since[scope] = self._clock()
 
     def _is_behind(self, what: tuple[str, str, str | None]) -> None:
         self._behind.add(what)
-        self.current_since = None
+        self._current_since.pop(what[2], None)
 
 
 def _key(document: Object) -> Key:
     return Key(document["metadata"]["namespace"], metadata_of(document, "labels").get(names.PIPELINE, ""))
+
+
+def _is_of_pipeline(document: Object, key: Key) -> bool:
+    """Return whether an object may be of the pipeline that its labels name. No other is worth keeping."""
+    if document["kind"] != "ConfigMap":
+        return True
+    owners = document["metadata"].get("ownerReferences") or ()
+    return document["metadata"]["name"] in (names.config(key.name), names.progress(key.name)) and any(
+        (owner.get("kind"), owner.get("name")) == (KIND, key.name)
+        and str(owner.get("apiVersion", "")).startswith(f"{GROUP}/")
+        for owner in owners
+    )
 
 
 def identity_of(document: Object) -> Identity:

@@ -159,6 +159,8 @@ def _last_good(spec: PipelineSpec | ManifestError, observed: Observed) -> Pipeli
     suspend = before.suspend if stated.suspend is None else stated.suspend
     policies = (before.deletion_policy, stated.deletion_policy or before.deletion_policy)
     policy = min(policies, key=get_args(DeletionPolicy).index)
+    if (suspend, policy) == (before.suspend, before.deletion_policy):
+        return before  # as it was written: a copy would name the two fields, even with their defaults
     return before.model_copy(update={"suspend": suspend, "deletion_policy": policy})
 
 

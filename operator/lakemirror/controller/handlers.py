@@ -6,7 +6,8 @@ because those add finalizers and annotations to the resources.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -14,6 +15,13 @@ import kopf
 from lakemirror.api import GROUP, VERSION
 from lakemirror.api.crd import PLURAL
 from lakemirror.controller.values import Object
+
+
+class _Backoffs:
+    """Seconds between the attempts of a request of kopf, without an end."""
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((1, 1, 2, 3, 5, 8, 13, 21), repeat(30))
 
 
 def registry(take: Callable[[Object], None], gone: Callable[[Object], None]) -> kopf.OperatorRegistry:
@@ -28,6 +36,8 @@ def registry(take: Callable[[Object], None], gone: Callable[[Object], None]) -> 
     @kopf.on.startup(registry=handlers)
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False
+        # A namespace that refuses is asked again for as long as it is listed; kopf would give up and end.
+        settings.networking.error_backoffs = _Backoffs()
         settings.scanning.disabled = (
             True  # scanning for CRDs and namespaces needs rights in the whole cluster
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 from urllib.request import getproxies
 
@@ -27,6 +27,7 @@ from lakemirror.controller.values import Object
 PLURALS = {
     ("v1", "ConfigMap"): "configmaps",
     ("v1", "Event"): "events",
+    ("v1", "Namespace"): "namespaces",
     ("v1", "Pod"): "pods",
     ("v1", "Service"): "services",
     ("v1", "ServiceAccount"): "serviceaccounts",
@@ -41,6 +42,7 @@ PLURALS = {
     (API_VERSION, KIND): PLURAL,
 }
 _SUBRESOURCES: Mapping[tuple[str, str], tuple[str, ...]] = {(API_VERSION, KIND): ("status",)}
+_CLUSTER_SCOPED = ("Namespace",)
 _PAGE = 500
 _TIMEOUT = aiohttp.ClientTimeout(total=30.0)
 _WATCH_SECONDS = 300
@@ -105,6 +107,8 @@ Propagation = Literal["Foreground", "Background", "Orphan"]
 class Api(Protocol):
     """The verbs. ``namespace`` None means all namespaces. Errors: ApiError, Unreachable.
 
+    A Namespace itself is read with an empty ``namespace``.
+
     With ``dry_run``, the API server processes the request in full (defaults, validation, admission) but
     persists nothing.
     """
@@ -133,6 +137,10 @@ class Api(Protocol):
     ) -> Object: ...
 
     async def merge(self, document: Object) -> Object: ...
+
+    async def patch(
+        self, api_version: str, kind: str, namespace: str, name: str, operations: Sequence[Object]
+    ) -> Object: ...
 
     async def delete(
         self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, propagation: Propagation
@@ -168,7 +176,9 @@ class Kube:
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Object | None:
         try:
-            return await self._ask(self._kinds[api_version, kind], "get", name=name, namespace=namespace)
+            return await self._ask(
+                self._kinds[api_version, kind], "get", name=name, namespace=namespace or None
+            )
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -258,6 +268,20 @@ class Kube:
             field_manager=names.FIELD_MANAGER,
         )
 
+    async def patch(
+        self, api_version: str, kind: str, namespace: str, name: str, operations: Sequence[Object]
+    ) -> Object:
+        """Apply a JSON patch. If one of its tests fails, the answer is status 422."""
+        return await self._ask(
+            self._kinds[api_version, kind],
+            "patch",
+            name=name,
+            namespace=namespace,
+            body=list(operations),
+            content_type="application/json-patch+json",
+            field_manager=names.FIELD_MANAGER,
+        )
+
     async def delete(
         self, api_version: str, kind: str, namespace: str, name: str, uid: str, *, propagation: Propagation
     ) -> None:
@@ -339,7 +363,7 @@ def _kind(client: DynamicClient, api_version: str, kind: str) -> Resource:
         api_version=version,
         kind=kind,
         name=PLURALS[api_version, kind],
-        namespaced=True,
+        namespaced=kind not in _CLUSTER_SCOPED,
         subresources=parts,
         client=client,
     )

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
 
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.api import report as api
 from lakemirror.controller import backends, names, rollout
+from lakemirror.controller.remembered import last
 from lakemirror.controller.times import moment
 from lakemirror.controller.values import (
     Accepted,
@@ -84,7 +84,9 @@ def accepted(config: Object | None, workloads: Iterable[Workload] = ()) -> Accep
         return None
     lasting = [w.revision for w in workloads if w.kind in ("StatefulSet", "CronJob") and w.revision]
     for revision in (*lasting, metadata_of(config, "annotations").get(names.CURRENT, "")):
-        spec = _spec((config.get("data") or {}).get(f"{revision}.yaml", ""))
+        pipeline = metadata_of(config, "labels").get(names.PIPELINE, "")
+        text = (config.get("data") or {}).get(f"{revision}.yaml", "")
+        spec = _spec(_Text((config["metadata"].get("namespace", ""), pipeline), text))
         if spec is not None:
             return Accepted(spec, revision)
     return None
@@ -107,10 +109,17 @@ def given(config: Object | None, before: PipelineStatus) -> Given | None:
     return Given(image, annotations.get(names.CURRENT, ""), moved)
 
 
-@lru_cache(20_000)
-def _spec(text: str) -> PipelineSpec | None:
+class _Text(NamedTuple):
+    """The manifest of a pipeline, as it is in its config ConfigMap."""
+
+    pipeline: tuple[str, str]
+    manifest: str
+
+
+@last
+def _spec(text: _Text) -> PipelineSpec | None:
     try:
-        return CdcPipeline.from_yaml(text).spec
+        return CdcPipeline.from_yaml(text.manifest).spec
     except ManifestError:
         return None
 

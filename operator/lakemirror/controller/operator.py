@@ -30,6 +30,8 @@ _WORKERS = 32
 When a request took 170 ms, 8 workers handled two new pipelines per second.
 """
 _RESYNC_SECONDS = 60.0
+_LOOKING_SECONDS = 1.0
+"""How often listed namespaces are looked at that hold pipelines with a finalizer."""
 _WAITING_SECONDS = 1.0
 _MOST_SECONDS = 60.0
 _TOLD_AFTER = timedelta(seconds=30)
@@ -78,12 +80,15 @@ class Operator:
     def take(self, body: Object) -> None:
         """Take in what the watch of pipelines reports."""
         self._watched[key_of(body)] = version_of(body)
-        self.reconciler.take(body)
+        self._take_safely(body)
 
     def gone(self, body: Object) -> None:
         """Take in that a pipeline was deleted."""
-        self._watched.pop(key_of(body), None)
+        key = key_of(body)
         self.reconciler.gone(body)
+        if key not in self.reconciler.pipelines:  # and not replaced by another of this name
+            for known in (self._watched, self._failures, self._failing):
+                known.pop(key, None)
 
     async def run(self) -> None:
         """Work forever.
@@ -96,6 +101,8 @@ class Operator:
             while not await self._resync():
                 await asyncio.sleep(_WAITING_SECONDS)
             tasks.create_task(self._resync_now_and_then())
+            if self._options.namespaces:
+                tasks.create_task(self._look_for_ending_namespaces())
             tasks.create_task(self._send_canary())
             for _ in range(_WORKERS):
                 tasks.create_task(self._work())
@@ -137,6 +144,10 @@ class Operator:
                 error,
                 exc_info=None if expected else error,
             )
+            if key not in self.reconciler.pipelines:  # deleted in the meantime
+                self._failures.pop(key, None)
+                self._failing.pop(key, None)
+                return
             self._queue.add(key, wait)
             if self._clock() - since >= _TOLD_AFTER:
                 await self._tell_failing(key, since, error)
@@ -180,25 +191,42 @@ class Operator:
             await self._resync()
 
     async def _resync(self) -> bool:
-        """List all pipelines and take in what the watch missed. Returns False if they cannot be listed."""
-        listed = []
+        """List all pipelines and take in what the watch missed.
+
+        A namespace that refuses concerns its own pipelines alone, and is asked again by the next resync.
+        Returns whether it is known of each namespace what is there, or that it refuses.
+        """
+        namespaces = self._options.namespaces or (None,)
+        known = [await self._resync_one(namespace) for namespace in namespaces]
+        return all(known)
+
+    async def _resync_one(self, namespace: str | None) -> bool:
         try:
-            for namespace in self._options.namespaces or (None,):
-                listed += (await self._api.list(API_VERSION, KIND, namespace)).items
+            listed = await self._api.list(API_VERSION, KIND, namespace)
         except (ApiError, Unreachable) as error:
-            _log.warning("pipelines cannot be listed: %s", error)
-            return False
-        found = {key_of(body): body for body in listed}
+            where = f" of namespace {namespace}" if namespace is not None else ""
+            _log.warning("the pipelines%s cannot be listed: %s", where, error)
+            return namespace is not None and isinstance(error, ApiError)
+        found = {key_of(body): body for body in listed.items}
         known = self.reconciler.pipelines
-        for key in [key for key in known if key not in found]:
-            self.reconciler.forget(known[key].body)  # not gone for certain: the list may be older than it
+        missing = [key for key in known if key not in found and namespace in (None, key.namespace)]
+        for key in missing:
+            if known[key].version <= int(listed.version):  # otherwise, it was created after the list
+                self.gone(known[key].body)
         for key, body in found.items():
-            if key not in known or version_of(known[key].body) < version_of(body):
-                self.reconciler.take(body)
-        self._judge_watch(found)
+            if key not in known or known[key].version < version_of(body):
+                self._take_safely(body)
+        self._judge_watch(namespace, found)
         return True
 
-    def _judge_watch(self, found: dict[Key, Object]) -> None:
+    def _take_safely(self, body: Object) -> None:
+        """Take in a pipeline. Whatever is wrong with it must not keep others from being taken in."""
+        try:
+            self.reconciler.take(body)
+        except Exception:
+            _log.exception("%s/%s cannot be taken in", *key_of(body))
+
+    def _judge_watch(self, namespace: str | None, found: dict[Key, Object]) -> None:
         """Report the watch as dead if it has not delivered yet what the previous list had.
 
         The operator should then be restarted.
@@ -207,7 +235,31 @@ class Operator:
         for key in behind.keys() & self._unseen.keys():
             if self._watched.get(key, 0) < self._unseen[key]:
                 self._vitals.missed(f"{key.namespace}/{key.name}")
-        self._unseen = {key: min(version, self._unseen.get(key, version)) for key, version in behind.items()}
+        others = {k: v for k, v in self._unseen.items() if namespace not in (None, k.namespace)}
+        now = {key: min(version, self._unseen.get(key, version)) for key, version in behind.items()}
+        self._unseen = others | now
+
+    async def _look_for_ending_namespaces(self) -> None:
+        """Find out that a listed namespace is being deleted while the operator still has its rights there.
+
+        Kubernetes waits for five seconds before it deletes what is in the namespace, including the
+        RoleBinding without which the operator could not remove its finalizer anymore:
+        https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/namespace/namespace_controller.go
+        (namespaceDeletionGracePeriod).
+        """
+        while True:
+            if self._lease.held:
+                await asyncio.gather(*(self._look_at(each) for each in sorted(self.reconciler.holding())))
+            await asyncio.sleep(_LOOKING_SECONDS)
+
+    async def _look_at(self, namespace: str) -> None:
+        try:
+            found = await self._api.get("v1", "Namespace", "", namespace)
+        except (ApiError, Unreachable) as error:
+            _log.debug("namespace %s cannot be read: %s", namespace, error)
+            return
+        phase = ((found or {}).get("status") or {}).get("phase")
+        self.reconciler.namespace_ends(namespace, phase == "Terminating")
 
 
 async def operate(options: Options) -> None:

@@ -71,7 +71,7 @@ def _has_data_to_delete(decision: Decision, observed: Observed) -> bool:
 
     What a pipeline claims that never ran because of a conflict belongs to another pipeline.
     """
-    if decision.spec is None or decision.spec.deletion_policy == "Retain":
+    if decision.spec is None or decision.spec.deletion_policy == "Retain" or observed.namespace_ends:
         return False
     return not decision.conflicts or observed.accepted is not None
 

@@ -8,6 +8,8 @@ from itertools import count
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
+_OUTDATED_KEPT = 1_000
+"""How many outdated entries may wait for their time before they are removed."""
 
 
 class Queue(Generic[K]):
@@ -66,6 +68,9 @@ class Queue(Generic[K]):
 
     def _push(self, key: K) -> None:
         heapq.heappush(self._heap, (self._due[key], next(self._order), key))
+        if len(self._heap) > 2 * len(self._due) + _OUTDATED_KEPT:
+            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
         self._changed.set()
 
     def _drop_outdated(self) -> None:

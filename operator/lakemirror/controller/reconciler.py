@@ -9,7 +9,7 @@ from datetime import datetime
 
 from lakemirror.api import API_VERSION, KIND, CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.api import report as api
-from lakemirror.controller import health, names, observe, podtemplate, rollout, status, workloads
+from lakemirror.controller import health, names, observe, podtemplate, remembered, rollout, status, workloads
 from lakemirror.controller.act import Actor
 from lakemirror.controller.cache import Cache, Identity, Key, slim
 from lakemirror.controller.claims import Claim, Claimants, claims
@@ -58,12 +58,29 @@ class Steady:
     renewal: datetime | None
 
 
-@dataclass
-class Pipeline:
-    """What is known about a pipeline: its newest body, and what its driver reported."""
+@dataclass(frozen=True)
+class Manifest:
+    """A state of the resource, with its spec as parsed. One is never replaced without the other."""
 
     body: Object
     spec: PipelineSpec | ManifestError
+
+    @classmethod
+    def read(cls, body: Object, before: Manifest | None = None) -> Manifest:
+        """Return a state of the resource. Its spec is parsed, unless it is the same as ``before``."""
+        same = before is not None and before.body.get("spec") == body.get("spec")
+        return cls(slim(body), before.spec if before is not None and same else spec_of(body))
+
+
+@dataclass
+class Pipeline:
+    """What is known about a pipeline.
+
+    ``manifest`` is what its current or last pass works on, ``newest`` what the next one will work on.
+    """
+
+    manifest: Manifest
+    newest: Manifest = field(init=False)
     rivals: tuple[Rival, ...] = ()
     """Who came first when this was last looked at."""
     report: Report | None = None
@@ -73,8 +90,33 @@ class Pipeline:
     age: tuple[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.newest = self.manifest
         metadata = self.body["metadata"]
         self.age = (metadata.get("creationTimestamp") or "", metadata["uid"])
+
+    @property
+    def body(self) -> Object:
+        return self.manifest.body
+
+    @property
+    def spec(self) -> PipelineSpec | ManifestError:
+        return self.manifest.spec
+
+    @property
+    def version(self) -> int:
+        """The version of the newest known state."""
+        return version_of(self.newest.body)
+
+    def learn(self, body: Object) -> bool:
+        """Keep a newer state, whether a watch, a list or the answer to a write brought it.
+
+        This is the only place that compares states and has specs parsed. Returns whether anything else than
+        the status is different, so that another pass is needed.
+        """
+        if version_of(body) <= self.version:
+            return False
+        before, self.newest = self.newest, Manifest.read(body, self.newest)
+        return _asked(before.body) != _asked(self.newest.body)
 
 
 class Reconciler:
@@ -94,6 +136,8 @@ class Reconciler:
         self._gone: dict[str, None] = {}
         """The uids of the most recently deleted pipelines, in order. What still mentions them is outdated."""
         self._places: Claimants[Key] = Claimants(queue.add)
+        self._ending: set[str] = set()
+        """Namespaces that are being deleted, as far as is known."""
         self._unseen: set[Key] = set()
         """The pipelines of which nobody has looked yet what they have."""
 
@@ -104,20 +148,35 @@ class Reconciler:
             return  # from a list that was requested before the deletion
         known = self.pipelines.get(key)
         same = known is not None and known.body["metadata"]["uid"] == body["metadata"]["uid"]
-        if known is not None and version_of(body) < version_of(known.body):
+        if known is not None and version_of(body) < known.version:
             return
         if known is not None and not same:
             self.forget(known.body)
         if known is None or not same:
-            known = self.pipelines[key] = Pipeline(body, spec_of(body))
+            known = self.pipelines[key] = Pipeline(Manifest.read(body))
             self.images.expect(key)
             if isinstance(known.spec, PipelineSpec):
                 self._places.want(key, claims(known.spec, key.namespace))
             self._unseen.add(key)
-        elif body.get("spec") != known.body.get("spec"):
-            known.spec = spec_of(body)
-        known.body = slim(body)
+        else:
+            known.learn(body)
         self._queue.add(key)
+
+    def namespace_ends(self, namespace: str, ends: bool) -> None:
+        """Take in whether a namespace is being deleted. No pipeline may keep it from going."""
+        if (namespace in self._ending) != ends:
+            self._ending ^= {namespace}
+            for key in [key for key in self.pipelines if key.namespace == namespace]:
+                self._queue.add(key)
+
+    def holding(self) -> set[str]:
+        """Return the namespaces with pipelines that have the operator's finalizer."""
+        bodies = [pipeline.newest.body for pipeline in self.pipelines.values()]
+        return {
+            body["metadata"]["namespace"]
+            for body in bodies
+            if names.FINALIZER in (body["metadata"].get("finalizers") or ())
+        }
 
     def gone(self, body: Object) -> None:
         """Take in that a pipeline was deleted for certain."""
@@ -135,6 +194,8 @@ class Reconciler:
         self._places.want(key, frozenset())
         self.images.gone(key)
         del self.pipelines[key]
+        self._unseen.discard(key)
+        self._forget_results(key)
         self._queue.forget(key)
 
     async def reconcile(self, key: Key) -> bool:
@@ -146,16 +207,26 @@ class Reconciler:
         pipeline = self.pipelines.get(key)
         if pipeline is None:
             return True
+        pipeline.manifest = pipeline.newest
         now = self._clock()
-        since = self._cache.current_since
+        since = self._cache.current_since(key.namespace)
         if since is None:  # the cache may be outdated
-            if self._cache.refusal is not None:
-                raise CannotWatch(f"{self._cache.refusal}. Give the operator the rights of its chart")
+            refusal = self._cache.refusal(key.namespace)
+            if refusal is not None:
+                raise CannotWatch(f"{refusal}. Give the operator the rights of its chart")
             self._queue.add(key, _WAITING_SECONDS)
             return False
         if not self._goes_on(key, pipeline, now, since):
-            await self._whole_pass(key, pipeline, now, since)
+            try:
+                await self._whole_pass(key, pipeline, now, since)
+            finally:
+                if key not in self.pipelines:  # deleted in the meantime
+                    self._forget_results(key)
         return True
+
+    def _forget_results(self, key: Key) -> None:
+        self._actor.forget(key)
+        remembered.forget(key)
 
     async def _whole_pass(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> None:
         self._claim_unseen()
@@ -171,9 +242,8 @@ class Reconciler:
         planned, body = await self._carry_out(pipeline, observed, now)
         figures = body is None or status.only_figures_differ(observed.resource.status, planned.status)
         untouched = inputs == self._inputs(key, pipeline, since)
-        if body is not None:
-            self._remember(key, body)
-        if figures and untouched:
+        edited = body is not None and self._remember(key, pipeline, body)
+        if figures and untouched and not edited:
             self._settle(key, pipeline, planned, since)
 
     def _inputs(self, key: Key, pipeline: Pipeline, since: datetime) -> tuple[object, ...]:
@@ -183,7 +253,7 @@ class Reconciler:
         versions = {
             i: version_of(there) for i, there in objects if (i.kind, i.name) != ("ConfigMap", progress)
         }
-        return version_of(pipeline.body), versions, since, self.images.changes, self._places.changes
+        return pipeline.version, versions, since, self.images.changes, self._places.changes
 
     def _settle(self, key: Key, pipeline: Pipeline, planned: Plan, since: datetime) -> None:
         pipeline.steady = None
@@ -253,6 +323,7 @@ class Reconciler:
             report=_as_seen_since(pipeline.report, since),
             rivals=tuple(self._rivals(key, pipeline)),
             given=observe.given(config, resource.status),
+            namespace_ends=key.namespace in self._ending,
         )
         observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
         return await self._look_closer(key, pipeline, observed, now, since)
@@ -419,11 +490,11 @@ class Reconciler:
         resource = observed.resource
         planned = self._plan(pipeline, observed, now)
         has_finalizer = names.FINALIZER in resource.finalizers
-        if has_finalizer and not planned.finalizer and resource.deleting:
-            return planned, await self._actor.set_finalizer(resource, False)
+        if has_finalizer and not planned.finalizer and (resource.deleting or observed.namespace_ends):
+            return planned, await self._actor.remove_finalizer(resource)
         body: Object | None = None
         if planned.finalizer and not has_finalizer and not resource.deleting:
-            body = await self._actor.set_finalizer(resource, True)  # before there is any data to delete
+            body = await self._actor.add_finalizer(resource)  # before there is any data to delete
         obstacles = await self._actor.apply(resource, planned.urgent)
         if not observed.obstacles or observed.accepted is not None:
             obstacles += await self._actor.apply(resource, planned.objects)
@@ -438,7 +509,7 @@ class Reconciler:
                 await self._actor.record(resource, planned.events, iso(now))
             body = written or body
         if has_finalizer and not planned.finalizer:
-            body = await self._actor.set_finalizer(resource, False) or body
+            body = await self._actor.remove_finalizer(resource) or body
         if planned.again is not None:
             self._queue.add(key_of(pipeline.body), max(0.0, (planned.again - self._clock()).total_seconds()))
         return planned, body
@@ -448,6 +519,7 @@ class Reconciler:
         pipeline = self.pipelines.get(key)
         if pipeline is None:
             return
+        pipeline.manifest = pipeline.newest
         resource, now = observe.resource(pipeline.body), self._clock()
         words = str(error) if isinstance(error, ApiError | Unreachable | CannotWatch) else repr(error)
         after = status.failing(resource, since, words, now)
@@ -458,17 +530,28 @@ class Reconciler:
                 return
         body = await self._actor.write_status(resource, after)
         if body is not None:
-            self._remember(key, body)
+            self._remember(key, pipeline, body)
             await self._actor.record(resource, status.events(resource.status, after), iso(now))
 
-    def _remember(self, key: Key, body: Object) -> None:
-        """Keep the body that the API returned, so that the next pass does not start from an older one."""
-        pipeline = self.pipelines.get(key)
-        if pipeline is not None and version_of(body) > version_of(pipeline.body):
-            pipeline.body = slim(body)
+    def _remember(self, key: Key, pipeline: Pipeline, body: Object) -> bool:
+        """Keep what a write returned, so that the next pass does not start from an older state.
+
+        Somebody may have edited the pipeline just before the write. Returns whether the answer has such an
+        edit, which then gets a pass of its own, even if no watch reports it.
+        """
+        edited = pipeline.learn(body)
+        if edited and self.pipelines.get(key) is pipeline:
+            self._queue.add(key)
+        return edited
 
 
 _WORKLOADS = ("StatefulSet", "Job", "CronJob", "SparkApplication")
+
+
+def _asked(body: Object) -> Object:
+    """Return everything of a resource but its status, and what tells of the write alone."""
+    metadata = {k: v for k, v in body["metadata"].items() if k not in ("resourceVersion", "managedFields")}
+    return {**{k: v for k, v in body.items() if k != "status"}, "metadata": metadata}
 
 
 def _as_seen_since(report: Report | None, since: datetime) -> Report | None:
@@ -490,15 +573,18 @@ def spec_of(body: Object) -> PipelineSpec | ManifestError:
 
     The other parts of the resource are not checked: Kubernetes and the operator write them.
     """
-    metadata = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
+    key = key_of(body)
+    metadata = {"name": key.name, "namespace": key.namespace}
     document = {name: body[name] for name in ("apiVersion", "kind", "spec") if name in body}
     try:
-        return CdcPipeline.from_dict({**document, "metadata": metadata}).spec
+        spec = CdcPipeline.from_dict({**document, "metadata": metadata}).spec
+        claims(spec, key.namespace)
     except ManifestError as error:
         return error
     except Exception as error:  # whatever it is: one pipeline must not stop the others
-        _log.exception("%s cannot be read", body["metadata"]["name"])
-        return ManifestError([("spec", f"cannot be read: {error}")])
+        _log.exception("%s/%s: the spec cannot be read", *key)
+        return ManifestError([("spec", f"cannot be read: {error!r}")])
+    return spec
 
 
 def key_of(body: Object) -> Key:

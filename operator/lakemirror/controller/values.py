@@ -219,6 +219,8 @@ class Observed:
     """What the kubelet says about a volume that it cannot mount, such as a missing Secret."""
     pod_refusal: str = ""
     """What the API server said when a workload's controller tried to create its pod, which is missing."""
+    namespace_ends: bool = False
+    """Whether the namespace is being deleted. Then the operator is about to lose its rights there."""
     foreign_pod: str = ""
     """A pod that is not ours and has the name that the driver's pod needs."""
     lost: Ending | None = None
