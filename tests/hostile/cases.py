@@ -36,8 +36,8 @@ class RecordCase:
     row: Row | None = None
 
 
-def field_of(path: str, value: Any) -> Callable[[Record], Record]:
-    """The record with another value in its envelope: `source.lsn`, `after.v`, `op`."""
+def field_of(path: str, value: Any, **more: Any) -> Callable[[Record], Record]:
+    """The record with another value in its envelope: `source.lsn`, `after.v`, `op`; and ``more`` of them."""
 
     def change(record: Record) -> Record:
         document = json.loads(record["value"])
@@ -46,6 +46,7 @@ def field_of(path: str, value: Any) -> Callable[[Record], Record]:
         for name in above:
             here = here[name]
         here[last] = value
+        document["payload"] |= more
         return {**record, "value": json.dumps(document)}
 
     return change
@@ -117,7 +118,15 @@ RECORDS: Sequence[RecordCase] = (
     RecordCase("an unknown op", field_of("op", "x"), "quarantined", "unknown op 'x'"),
     RecordCase("op as a number", field_of("op", 7), "quarantined", "unknown op '7'"),
     RecordCase("op null", field_of("op", None), "quarantined", "no op"),
-    RecordCase("a message", field_of("op", "m"), "no_row_change"),
+    RecordCase("op of a message alone", field_of("op", "m"), "quarantined", "op m without a message"),
+    RecordCase(
+        "a message",
+        field_of("message", {"prefix": "p", "content": ""}, op="m"),
+        "no_row_change",
+    ),
+    RecordCase("members of a transaction", value('{"status":"END","id":"5"}'), "quarantined", "no op"),
+    RecordCase("members of a schema change", value('{"databaseName":"d"}'), "quarantined", "no op"),
+    RecordCase("a time alone", value('{"ts_ms":5}'), "quarantined", "no op"),
     # Images
     RecordCase("no after", field_of("after", None), "quarantined", "without an after image"),
     RecordCase("after as text", field_of("after", "text"), "quarantined"),

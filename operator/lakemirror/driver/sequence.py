@@ -11,8 +11,14 @@ bytes  name  meaning
 12-21  minor PostgreSQL: LSN; MySQL: position in the binlog file; SQL Server: change LSN; Oracle: SCN;
              otherwise Kafka's offset plus one
 22-25  tie   0 for a snapshot row, so that it yields to a change at the same place; else 1 or more
-             (MySQL: row in the event plus one; SQL Server: event serial number)
+             (SQL Server: event serial number; Maxwell: ``xoffset`` plus one)
 ====== ===== ==================================================================================
+
+A binlog's position is that of an event, which may hold several changes. Debezium numbers them (``row``), but
+its numbers start again within a position: all events of a compressed transaction
+(``binlog_transaction_compression``) have the position of the whole. So they order nothing. Changes with equal
+sequences are ordered by their offsets within a partition. (The tie of stored rows may be
+``row`` plus one, as it was before.)
 
 PostgreSQL's LSN alone does not give the order of commits because transactions overlap. ``source.sequence``
 therefore also has the last commit's LSN (Debezium, PostgreSQL connector, "change event values"). A change of
@@ -292,6 +298,22 @@ def stream(source: Column, by: str) -> Column:
     return F.when(counts, F.concat_ws("/", F.coalesce(source["name"], F.lit("")), database))
 
 
+def identity(source: Column, by: str, *payload: Column) -> Column:
+    """Return what tells an event from others with the same position, op, key and row (BIGINT).
+
+    It stands for the log that the position belongs to, and for the rest of what was sent (``payload``): a
+    position is one of its log only, and several rows may have one position of a binlog. Null if the event has
+    no position, so that only its topic, partition and offset identify it: equal times, versions and offsets
+    are those of different events.
+    """
+    if by in ("timestamp", "offset", "columns"):
+        return F.lit(None).cast("bigint")
+    there = F.lit(True) if by == GIVEN else has_position(source) | _pair(source, 1).isNotNull()
+    database = F.when(source["connector"] == "sqlserver", source["db"])
+    numbers = source["row"], source["event_serial_no"]
+    return F.when(there, F.xxhash64(source["name"], database, *numbers, *payload))
+
+
 def server(source: Column) -> Column:
     """Return the server that made the change (STRING), as far as the source block names it; else null."""
     number = F.when(source["server_id"] != 0, source["server_id"].cast("string"))
@@ -354,7 +376,7 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
         _digits(
             F.substring_index(file, ".", -1).try_cast("bigint"),
             F.coalesce(source["pos"], F.lit(0)),
-            F.when(snapshot, 0).otherwise(_after(source["row"])),
+            F.when(snapshot, 0).otherwise(_after(source["event_serial_no"])),
         ),
     )
     commit_lsn, change_lsn = _text(source, "commit_lsn"), _text(source, "change_lsn")
@@ -445,6 +467,11 @@ def event_part(value: Column, seq: Column) -> Column:
 def is_snapshot(seq: Column) -> Column:
     """Return whether the sequence belongs to a snapshot row (BOOLEAN)."""
     return F.substring(seq, 23, 4) == F.lit(b"\0\0\0\0")
+
+
+def position(seq: Column) -> Column:
+    """Return a sequence without its tie: the epoch and the position itself."""
+    return F.substring(seq, 1, 22)
 
 
 def minor(seq: Column) -> Column:

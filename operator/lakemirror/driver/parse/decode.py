@@ -32,6 +32,8 @@ from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
 from lakemirror.driver.tables.columns import SHARD
 from lakemirror.driver.tables.store import Impossible
 
+_FORMER_UNFIT = "the row's former key does not fit"
+
 Unrepresentable = Literal["quarantine", "null", "text"]
 
 
@@ -60,7 +62,8 @@ class Reading:
     left out. ``key`` lists the mirror's key columns (empty: the table has none).
     ``from_rows`` are key columns that the manifest declares but the records' own keys lack, so that the key
     is taken from the rows. ``rekeyed`` says that a single update may change its row's key, ``images`` that
-    the before image of a delete is wanted (append).
+    the before image of a delete is wanted (append). ``former`` says that updates of an event list may change
+    their row's key, and ``former_key`` are the source's columns of the key if the manifest declares it.
     ``defaults`` are the fields with the defaults of columns that an event is too old to have.
     ``condition`` is what rows must meet, at ``place`` in the manifest; ``expectations`` is what they should
     meet. ``computed`` are the expressions of the mirror's computed columns.
@@ -78,6 +81,8 @@ class Reading:
     rekeyed: bool = False
     other_key: str | None = None
     images: bool = False
+    former: bool = False
+    former_key: Sequence[str] = ()
     condition: Condition | None = None
     expectations: Sequence[Expected] = ()
     computed: Sequence[Computed] = ()
@@ -122,6 +127,8 @@ class EventDecoder:
             decoded = expectations.judged(decoded, reading.expectations, reading.condition)
         if reading.from_rows or reading.rekeyed:
             decoded = _with_deletes(decoded)
+        if reading.former:
+            decoded = _with_former_rows(decoded)
         if reading.condition is not None:
             decoded = condition.applied(decoded, reading.condition, keyed=keyed)
         if reading.shard is not None:
@@ -172,7 +179,7 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
     decoder = RowDecoder(kept, columns, placeholder=reading.placeholder)
     image = F.when(F.col("op") != Op.DELETE, F.col("row_text"))
     if reading.images:
-        image = F.coalesce(image, F.col("before_text"))
+        image = F.coalesce(image, F.when(F.col("op") == Op.DELETE, _gone()), F.col("before_text"))
     decoded = decoder.project(F.col("_wire"))
     problem = _problem(decoder, decoded, reading, version)
     by_mirror_name = {reading.names[name]: each for name, each in decoded.items()}
@@ -182,7 +189,12 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
     key_texts, keys = _keys(reading, version)
     return [
         [F.col("*"), image.alias("_image")],
-        [F.col("*"), decoder.parse(F.col("_image")).alias("_wire"), *key_texts],
+        [
+            F.col("*"),
+            decoder.parse(F.col("_image")).alias("_wire"),
+            *([decoder.parse(_former_key(reading)).alias("_former")] if reading.former else []),
+            *key_texts,
+        ],
         [F.col("*"), *keys],
         [F.col("*"), problem.alias("problem")],
         [
@@ -192,16 +204,40 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
             _op(reading).alias("op"),
             *map(F.col, ("seq", "unanchored", "event_time", "topic", "partition", "offset", "file")),
             F.col("row").alias("line"),
-            F.xxhash64("op", "row_text", "before_text").alias("digest"),
+            _digest(reading).alias("digest"),
+            F.col("identity").isNotNull().alias("placed"),
             F.struct(*values).alias("row"),
             _gaps(by_mirror_name).alias("gaps"),
             _texts(by_mirror_name, reading).alias("texts"),
             F.col("_new_key").alias("new_key"),
             _former(reading).alias("old_key"),
+            *([_former_row(decoder, reading).alias("former")] if reading.former else []),
             F.col("problem"),
             F.lit(1).alias("records"),
         ],
     ]
+
+
+def _digest(reading: Reading) -> Column:
+    """Return a hash that two events at one position share if they are the same event (BIGINT).
+
+    It is that of what was sent, not of what was decoded, which may depend on the batch: columns that were
+    added have defaults, others are left out or rounded. An event whose position does not identify it is the
+    same only if it has the same origin.
+    """
+    origin = F.xxhash64("topic", "partition", "offset")
+    images: list[Column | str] = ["row_text", "before_text"]
+    if reading.images:  # it is stored, so it must not depend on how the record was read
+        before = F.when(F.col("op") == Op.DELETE, F.col("before_text"))
+        images = ["key_text", _as_sent(F.col("row_text")), _as_sent(before)]
+    return F.xxhash64(F.coalesce("identity", origin), "op", *images)
+
+
+def _as_sent(image: Column) -> Column:
+    """Return an image in one spelling, without the members that describe its event, such as its time."""
+    values = F.from_json(image, "map<string,variant>")
+    row = F.map_filter(values, lambda name, _: ~name.startswith("__"))
+    return F.coalesce(F.to_json(row), image)
 
 
 def _with_deletes(events: DataFrame) -> DataFrame:
@@ -226,6 +262,66 @@ def _with_deletes(events: DataFrame) -> DataFrame:
         }
     )
     return events.unionByName(half)
+
+
+def _with_former_rows(events: DataFrame) -> DataFrame:
+    """Add a delete of the former key's row for each update of an event list that changed its row's key.
+
+    It has the place of the update and no record of its own.
+    """
+    moved = events.where(f"former IS NOT NULL AND problem IS NULL AND op = '{Op.UPDATE}'")
+    half = moved.withColumns(
+        {
+            "op": F.lit(Op.DELETE),
+            "row": F.col("former"),
+            "digest": F.xxhash64("digest", F.lit(Op.DELETE)),
+            "gaps": F.lit(None).cast("array<string>"),
+            "texts": F.lit(None).cast("map<string, string>"),
+            "records": F.lit(0),
+            **({VIOLATIONS: F.lit(None).cast("array<string>")} if VIOLATIONS in events.columns else {}),
+        }
+    )
+    return events.unionByName(half).drop("former")
+
+
+def _gone() -> Column:
+    """Return the image of a row that was deleted, with the columns of its key (STRING)."""
+    before, key = F.col("before_text"), F.col("key_text")
+    there = F.json_object_keys(before)
+    lacking = F.map_filter(_values(key), lambda name, _: ~F.array_contains(there, name))
+    completed = F.to_json(F.map_concat(_values(before), lacking))
+    named = F.when(F.json_object_keys(key).isNotNull(), key)
+    return F.when(before.isNull(), named).when(F.size(lacking) > 0, completed).otherwise(before)
+
+
+def _values(text: Column) -> Column:
+    return F.from_json(text, "map<string,variant>")
+
+
+def _former_key(reading: Reading) -> Column:
+    """Return the key that the row of an event list had before an update (STRING); null if it is the same.
+
+    The manifest may declare the key. It is then in the before image, if that is sent.
+    """
+    former = F.when(F.col("op") == Op.UPDATE, F.col("old_key_text"))
+    if not reading.former_key:
+        return former
+    names = F.array(*map(F.lit, reading.former_key))
+    before, after = (
+        F.map_filter(_values(F.col(image)), lambda name, _: F.array_contains(names, name))
+        for image in ("before_text", "row_text")
+    )
+    changed = (F.col("op") == Op.UPDATE) & (F.to_json(before) != F.to_json(after))
+    complete = F.size(before) == len(reading.former_key)
+    return F.coalesce(former, F.when(changed & complete, F.to_json(before)))
+
+
+def _former_row(decoder: RowDecoder, reading: Reading) -> Column:
+    """Return the mirror's row with the columns of the former key only; null if the key is the same."""
+    wire = F.col("_former")
+    found = {reading.names[name]: each.value for name, each in decoder.project(wire).items()}
+    values = [found.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in reading.columns.items()]
+    return F.when(wire.isNotNull(), F.struct(*values))
 
 
 def _op(reading: Reading) -> Column:
@@ -294,6 +390,8 @@ def _problem(
         reasons.append(F.when(F.col("op") != Op.DELETE, F.lit(f"column {column}: {why}")))
     if reading.from_rows:
         reasons += _doubts(reading, version)
+    if reading.former:
+        reasons.append(F.when(F.col("_former")[decoder.corrupt].isNotNull(), _FORMER_UNFIT))
     if reading.other_key is not None:
         reasons.append(F.when(_has_other_key(reading), F.lit(reading.other_key)))
     if reading.key:

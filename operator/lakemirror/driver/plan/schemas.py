@@ -141,7 +141,8 @@ class Schemas:
         existing = table.fed or {}
         known = [*existing, *(name for name in table.lives.untyped if name not in existing)]
         objects = objects_of(existing)
-        row = _aggregated(changes, known, nulls=not table.writes_nulls, objects=objects)
+        events = table.settings.mode == "append"
+        row = _aggregated(changes, known, nulls=not table.writes_nulls, objects=objects, keys=events)
         inferred = columns(*(row[each] for each in SHAPE))
         inferred = {name: kind for name, kind in inferred.items() if not self._is_metadata(name)}
         types = {**existing, **resolve(inferred, existing, table.declared)}
@@ -169,15 +170,18 @@ def _aggregated(
     shapes: bool = True,
     nulls: bool = False,
     objects: Sequence[Objects] = (),
+    keys: bool = False,
 ) -> Row:
     """Compute what `_seen` and `_keys` need, in one pass over the records without a schema.
 
-    ``objects`` are those whose members are wanted.
+    ``objects`` are those whose members are wanted. ``keys`` says that a record with nothing but a key shows
+    the columns of the key.
     """
     plain = F.col("schema_id").isNull()
     image = F.when(plain, F.col("row_text"))
     there = F.json_object_keys(image)
     aggregates: list[Column] = []
+    more = [F.when(F.json_object_keys("key_text").isNotNull(), F.col("key_text"))] if keys else []
     for number, name in enumerate(names):
         has = F.array_contains(there, name)
         aggregates += [
@@ -186,7 +190,7 @@ def _aggregated(
             F.min(F.when(~has, F.col("seq"))).alias(f"alone_{number}"),
         ]
     if shapes:
-        images = F.when(plain, F.coalesce("row_text", "before_text"))
+        images = F.when(plain, F.coalesce("row_text", "before_text", *more))
         key = F.when(F.col("key_schema_id").isNull(), F.json_object_keys("key_text"))
         aggregates += [
             *shape(images),

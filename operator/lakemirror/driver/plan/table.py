@@ -103,6 +103,8 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         rekeyed=bool(mirror_key) and seen.rekeyed,
         other_key=other_key,
         images=not mirror_key,
+        former=not mirror_key and (seen.rekeyed or bool(table.settings.primary_key)),
+        former_key=tuple(table.settings.primary_key or ()) if not mirror_key else (),
         condition=_filter(table, alteration),
         expectations=_expectations(table, alteration),
         computed=tuple(computed.values()),

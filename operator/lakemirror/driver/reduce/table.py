@@ -425,7 +425,8 @@ def _with_truncates(events: DataFrame, truncates: DataFrame, reading: Reading) -
     """
     given = {
         "op": F.lit(Op.TRUNCATE),
-        "digest": F.lit(0).cast("bigint"),
+        "digest": F.xxhash64("identity"),
+        "placed": F.col("identity").isNotNull(),
         "line": F.col("row"),
         "records": F.lit(1),
         **{
@@ -448,7 +449,7 @@ def _with_truncates(events: DataFrame, truncates: DataFrame, reading: Reading) -
 def _count_events(events: DataFrame) -> StateCounts:
     """Count the events of a table without a key."""
     row = events.agg(
-        F.count("*").alias("records"),
+        _sum(F.col("records")).alias("records"),
         F.count("problem").alias("bad"),
         F.count_if(F.col("op") == LEFT_OUT).alias("left_out"),
     ).first()

@@ -68,6 +68,12 @@ It is present if the place of the change depends on the snapshot row of its key 
 `lakemirror.driver.reduce.events.anchor`).
 """
 
+PAYLOAD = ""
+"""In ``__column_seq`` of an event list: a hash of the event's payload as it was sent, and of its log.
+
+With the row's ``__seq``, it identifies an event that is sent again. It is missing if only the origin does.
+"""
+
 BEGAN = "__valid_from"
 """In ``__column_seq`` of a version that absorbed further changes (``trackedColumns``).
 

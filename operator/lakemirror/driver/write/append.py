@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakemirror.driver.parse.values.expressions import same_value
-from lakemirror.driver.sequence import is_snapshot
-from lakemirror.driver.tables.columns import S, T
+from lakemirror.driver.sequence import is_snapshot, position
+from lakemirror.driver.tables.columns import PAYLOAD, S, T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.write.own import Own
@@ -27,29 +27,20 @@ def append(
 ) -> Written:
     """Add the rows of an event frame that are not in the mirror yet, in one commit.
 
-    The commit is made in the events' session, or in ``session`` if given. A change that was sent again has
-    the position of the first delivery, and either its payload or its origin. Changes at the same position may
-    differ: PostgreSQL gives all rows of a COPY the same LSN, and Oracle gives the same position to all
-    changes of an SCN. All rows of a snapshot share one position and may be equal, so only their origin tells
-    them apart.
+    The commit is made in the events' session, or in ``session`` if given. An event that was sent again has
+    the origin of the first delivery, or its position in the same log and its payload as sent. Changes at the
+    same position may differ: PostgreSQL gives all rows of a COPY the same LSN, and Oracle gives the same
+    position to all changes of an SCN. All rows of a snapshot share one position and may be equal, so only
+    their origin tells them apart, as it does for events without a position.
     """
-    origin = F.struct("topic", "partition", "offset")
-    place = F.when(is_snapshot(F.col("seq")), origin)
-    once = events.withColumns({"origin": origin, "place": place}).dropDuplicates(
-        ["seq", "op", "digest", "place"]
-    )
-    alike = reduce(Column.__and__, [same_value(T(name), S(name), kind) for name, kind in columns.items()])
-    same = (
-        (T("__seq") == F.col("s.seq"))
-        & (T("__op") == F.col("s.op"))
-        & (T("__origin").eqNullSafe(F.col("s.origin")) | (F.col("s.place").isNull() & alike))
-    )
+    once = _once(events)
     values = {name: S(name) for name in columns}
     meta = {
         "__seq": F.col("s.seq"),
         "__op": F.col("s.op"),
         "__event_time": F.col("s.event_time"),
         "__origin": F.col("s.origin"),
+        "__column_seq": F.when(F.col("s.place").isNull(), F.create_map(F.lit(PAYLOAD), F.col("s.sent"))),
         "__unrepresentable": F.col("s.texts"),
     }
     rows = {**values, **meta, **own.values(meta, values)}
@@ -57,7 +48,46 @@ def append(
     result = (
         mirror.delta(session or events.sparkSession)
         .alias("t")
-        .merge(once.alias("s"), same)
+        .merge(once.alias("s"), _is_same(columns))
         .whenNotMatchedInsert(values=inserts)
     )
     return merged(result, mirror.location)
+
+
+def new_events(events: DataFrame, columns: Mapping[str, DataType], stored: DataFrame | None) -> DataFrame:
+    """Return the events of an event frame that are not among the ``stored`` rows, each once."""
+    once = _once(events).alias("s")
+    return once if stored is None else once.join(stored.alias("t"), _is_same(columns), "left_anti")
+
+
+def _once(events: DataFrame) -> DataFrame:
+    """Return each event once, with its origin, its payload (sent) and its place if that identifies it."""
+    origin = F.struct("topic", "partition", "offset")
+    alone = is_snapshot(F.col("seq")) | ~F.col("placed")
+    place = F.when(alone, origin)
+    marked = events.withColumns({"origin": origin, "place": place, "sent": _as_bytes(F.col("digest"))})
+    return marked.dropDuplicates(["seq", "op", "digest", "place"])
+
+
+def _is_same(columns: Mapping[str, DataType]) -> Column:
+    """BOOLEAN: whether an event is the one of a stored row."""
+    origin = T("__origin").eqNullSafe(F.col("s.origin"))
+    return (
+        (position(T("__seq")) == position(F.col("s.seq")))
+        & (T("__op") == F.col("s.op"))
+        & (origin | (F.col("s.place").isNull() & _is_alike(columns)))
+    )
+
+
+def _is_alike(columns: Mapping[str, DataType]) -> Column:
+    """BOOLEAN: whether the event of a stored row at the same position was sent with the same payload.
+
+    Rows of earlier versions have only their values.
+    """
+    alike = reduce(Column.__and__, [same_value(T(name), S(name), kind) for name, kind in columns.items()])
+    stored = T("__column_seq")[F.lit(PAYLOAD)]
+    return F.when(stored.isNull(), alike).otherwise(stored == F.col("s.sent"))
+
+
+def _as_bytes(number: Column) -> Column:
+    return F.unhex(F.lpad(F.hex(number), 16, "0"))

@@ -22,6 +22,7 @@ from lakemirror.driver.reduce.table import Reduced
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.tombstones import encoded_key
+from lakemirror.driver.write.append import new_events
 from lakemirror.driver.write.writer import Written
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def outcomes_of(
     elif plan.reading.key:
         outcomes = _keyed(table, plan, reduced, rows, before)
     else:
-        outcomes = _appended(reduced, rows)
+        outcomes = _appended(table, plan, reduced, rows, before)
     return outcomes
 
 
@@ -120,9 +121,18 @@ def _truncate(floor: bytes, former: bytes | None) -> str:
     return "duplicates" if floor == former else "stale"
 
 
-def _appended(reduced: Reduced, rows: Written) -> dict[str, int]:
-    """Return the outcomes of the records of a table that is appended to."""
-    return {"applied": rows.inserted, "duplicates": reduced.counts.newest - rows.inserted}
+def _appended(
+    table: MirroredTable, plan: TablePlan, reduced: Reduced, rows: Written, before: int | None
+) -> dict[str, int]:
+    """Return the outcomes of the records of a table that is appended to.
+
+    An update that changed its row's key added two rows.
+    """
+    added = rows.inserted
+    if plan.reading.former and reduced.events is not None:
+        stored = table.mirror.frame(before) if before is not None else None
+        added -= new_events(reduced.events.where("records = 0"), plan.reading.columns, stored).count()
+    return {"applied": added, "duplicates": reduced.counts.newest - added}
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,13 @@ SCHEMA = '{"type":"struct","fields":[{"field":"id","type":"int32"},{"field":"__l
 KEY_SCHEMA = '{"type":"struct","fields":[{"field":"id","type":"int32"}]}'
 WRAPPED = f'{{"schema":{KEY_SCHEMA},"payload":{KEY}}}', f'{{"schema":{SCHEMA},"payload":{KEY}}}'
 ANCHORED = '{"id":1,"__lsn":7,"__sequence":"[\\"5\\",\\"7\\"]"}'
-DDL = '{"source":{},"ts_ms":5,"databaseName":"d","ddl":"DROP TABLE t"}'
+BLOCK = '{"connector":"mysql","db":"d"}'
+DDL = (
+    f'"source":{BLOCK},"ts_ms":5,"databaseName":"d","schemaName":null,"ddl":"DROP TABLE t","tableChanges":[]'
+)
+MESSAGE = f'{{"op":"m","ts_ms":5,"source":{BLOCK},"message":{{"prefix":"x","content":"YQ=="}}}}'
+TRANSACTION = '"id":"5","event_count":1,"data_collections":[],"ts_ms":5'
+OF_DEBEZIUM = "io.debezium.connector.common"
 BY_TOPIC: Event = {"database": "p", "schema": "s", "table": "t"}
 
 FLAT: list[Case] = [
@@ -290,9 +296,46 @@ FLAT: list[Case] = [
     ("null without key", None, None, {"kind": "tombstone"}),
     ("null", KEY, None, {"reason": "set envelope.nullValue: ignore"}),
     ("heartbeat", '{"serverName":"p"}', '{"ts_ms":5}', {"kind": "other"}),
-    ("transaction", '{"id":"5"}', '{"status":"END","id":"5","event_count":1,"ts_ms":5}', {"kind": "other"}),
-    ("schema change", "{}", DDL, {"kind": "other"}),
-    ("message", '{"prefix":"x"}', '{"op":"m","ts_ms":5,"source":{},"message":{}}', {"kind": "other"}),
+    ("transaction", '{"id":"5"}', f'{{"status":"END",{TRANSACTION}}}', {"kind": "other"}),
+    ("schema change", '{"databaseName":"d"}', f"{{{DDL}}}", {"kind": "other"}),
+    ("message", '{"prefix":"x"}', MESSAGE, {"kind": "other"}),
+    ("message without key", None, MESSAGE, {"kind": "other"}),
+    (
+        "named heartbeat",
+        None,
+        f'{{"schema":{{"fields":[],"name":"{OF_DEBEZIUM}.Heartbeat"}},"payload":{{"ts_ms":5}}}}',
+        {"kind": "other"},
+    ),
+    # Rows that resemble them
+    ("row with op, message, source", KEY, '{"id":1,"op":"x","message":"hi","source":"s"}', {"op": "u"}),
+    ("row with op m", KEY, '{"id":1,"op":"m","message":"hi","source":"s","__op":"c","__lsn":5}', {"op": "c"}),
+    ("row that holds a message", KEY, MESSAGE.replace("{", '{"id":1,', 1), {"op": "u"}),
+    ("row of texts", '{"op":"m"}', '{"op":"m","message":"{}","source":"{}"}', {"op": "u"}),
+    ("row of a heartbeat's member", '{"ts_ms":5}', '{"ts_ms":5}', {"op": "u"}),
+    ("row of another key", '{"name":"p"}', '{"ts_ms":5}', {"op": "u"}),
+    ("row of a transaction's members", KEY, f'{{"status":"END",{TRANSACTION}}}', {"op": "u"}),
+    ("row of another state", '{"id":"5"}', f'{{"status":"open",{TRANSACTION}}}', {"op": "u"}),
+    ("row with status", '{"id":"5"}', '{"status":"END","id":"5","event_count":1,"v":1}', {"op": "u"}),
+    (
+        "flattened row of a transaction's members",
+        '{"id":"5"}',
+        f'{{"status":"END",{TRANSACTION},"__op":"u"}}',
+        {"op": "u"},
+    ),
+    ("row of a schema change's members", KEY, f'{{"id":1,{DDL}}}', {"op": "u"}),
+    ("row of images", KEY, '{"id":1,"op":"c","source":"a","before":null,"after":"b"}', {"op": "u"}),
+    (
+        "row with schema and payload",
+        KEY,
+        '{"id":1,"schema":{"fields":[]},"payload":{"x":1}}',
+        {"row_text": '{"id":1,"schema":{"fields":[]},"payload":{"x":1}}'},
+    ),
+    (
+        "row of another schema",
+        '{"serverName":"p"}',
+        '{"schema":{"fields":[],"name":"a.Heartbeat"},"payload":{"ts_ms":5}}',
+        {"op": "u"},
+    ),
     ("whole event", KEY, '{"op":"c","source":{},"after":{}}', {"reason": "set envelope.format: debezium"}),
     ("unknown op", KEY, '{"id":1,"__op":"x"}', {"reason": "unknown __op 'x'"}),
     ("no JSON", KEY, "{", {"reason": "the value is not a JSON object"}),
@@ -313,6 +356,55 @@ def test_flat_records_of_debezium(spark: SparkSession) -> None:
     check(spark, classifier(Envelope(format="debezium-flat")), FLAT)
 
 
+NO_OP = "the value has no op"
+WHOLE: list[Case] = [
+    ("heartbeat", '{"serverName":"p"}', '{"ts_ms":5}', {"kind": "other"}),
+    ("transaction", '{"id":"5"}', f'{{"status":"END",{TRANSACTION}}}', {"kind": "other"}),
+    (
+        "transaction of before",
+        '{"id":"5"}',
+        '{"status":"BEGIN","id":"5","event_count":null,"data_collections":null}',
+        {"kind": "other"},
+    ),
+    ("schema change", '{"databaseName":"d"}', f"{{{DDL}}}", {"kind": "other"}),
+    ("message", '{"prefix":"x"}', MESSAGE, {"kind": "other"}),
+    *(
+        (
+            name,
+            None,
+            f'{{"schema":{{"fields":[],"name":"{full}"}},"payload":{{"a":1}}}}',
+            {"kind": "other"},
+        )
+        for name, full in {
+            "named heartbeat": f"{OF_DEBEZIUM}.Heartbeat",
+            "named transaction": f"{OF_DEBEZIUM}.TransactionMetadataValue",
+            "named schema change": "io.debezium.connector.sqlserver.SchemaChangeValue",
+        }.items()
+    ),
+    # Records that resemble them
+    ("a time alone", KEY, '{"ts_ms":5}', {"reason": NO_OP}),
+    ("a state", '{"id":"5"}', '{"status":"END","id":"5"}', {"reason": NO_OP}),
+    ("another state", '{"id":"5"}', f'{{"status":"open",{TRANSACTION}}}', {"reason": NO_OP}),
+    ("a statement", '{"databaseName":"d"}', '{"databaseName":"d","ddl":"x"}', {"reason": NO_OP}),
+    ("a database", KEY, '{"databaseName":"d"}', {"reason": NO_OP}),
+    (
+        "another schema",
+        None,
+        '{"schema":{"fields":[],"name":"a.Heartbeat"},"payload":{"ts_ms":5}}',
+        {"reason": NO_OP},
+    ),
+    ("m alone", KEY, f'{{"op":"m","source":{BLOCK}}}', {"reason": "op m without a message"}),
+    ("m of text", KEY, f'{{"op":"m","source":{BLOCK},"message":"x"}}', {"reason": "op m without a message"}),
+    ("m of no source", KEY, '{"op":"m","message":{"prefix":"x","content":""}}', {"reason": "op m without"}),
+]
+
+
+def test_records_of_debezium_that_change_no_row_are_known_by_what_they_are(spark: SparkSession) -> None:
+    check(spark, classifier(Envelope(format="debezium")), WHOLE)
+    known = {7: f'{{"type":"struct","fields":[],"name":"{OF_DEBEZIUM}.Heartbeat"}}', 8: SCHEMA}
+    check(spark, classifier(Envelope(format="debezium")), WHOLE, known=known)
+
+
 @pytest.mark.parametrize("by", ["auto", "lsn", "offset", "timestamp"])
 def test_a_change_is_unanchored_only_where_its_position_counts(by: str, spark: SparkSession) -> None:
     wanted: Event = {"unanchored": by in ("auto", "lsn")}
@@ -325,7 +417,12 @@ def test_a_change_is_unanchored_only_where_its_position_counts(by: str, spark: S
 
 def test_heartbeats_and_tables_are_told_by_their_topics(spark: SparkSession) -> None:
     made = classifier(Envelope(format="debezium-flat"))
-    check(spark, made, [("heartbeat", None, "{}", {"kind": "other"})], topic="__debezium-heartbeat.p")
+    heartbeats: list[Case] = [
+        ("heartbeat", None, "{}", {"kind": "other"}),
+        ("heartbeat with another key", "Struct{serverName=p}", '{"ts_ms":5}', {"kind": "other"}),
+        ("row", KEY, '{"id":1,"ts_ms":5}', {"op": "u"}),
+    ]
+    check(spark, made, heartbeats, topic="__debezium-heartbeat.p")
     check(spark, made, [("one part", KEY, KEY, {"table": "t", "schema": None, "database": None})], topic="t")
     check(spark, made, [("dots", KEY, KEY, {**BY_TOPIC, "database": "a.b"})], topic="a.b.s.t")
     check(spark, made, [("none", KEY, KEY, {"reason": "no table"})], topic=None)

@@ -27,9 +27,9 @@ from lakemirror.driver.tables import delta
 
 EVENT_COLUMNS: Final = (
     "kind, reason, database, schema, table, op, key_text, row_text, before_text, new_key_text, old_key_text, "
-    "schema_text, schema_id, key_schema_text, key_schema_id, seq, unanchored, gaps, full_before, event_time, "
-    "stream, server, source_time, topic, partition, offset, timestamp, file, row, raw_key, raw_value, "
-    "raw_headers"
+    "schema_text, schema_id, key_schema_text, key_schema_id, seq, identity, unanchored, gaps, full_before, "
+    "event_time, stream, server, source_time, topic, partition, offset, timestamp, file, row, raw_key, "
+    "raw_value, raw_headers"
 )
 """Columns of a classified event.
 
@@ -40,6 +40,7 @@ The texts are JSON objects. ``schema_text`` is the embedded schema document; it 
 its ``schema_id`` is among the known ones.
 An update with ``old_key_text`` changes its row's key on its own. A create with ``old_key_text`` is one half
 of such a change, and the delete with ``new_key_text`` is the other half.
+``identity`` belongs to the position (`lakemirror.driver.sequence.identity`).
 ``gaps`` says that a value may be the placeholder of one that the source did not send, ``full_before`` that a
 before image has all columns regardless of the table's replica identity.
 ``stream``, ``server`` and ``source_time`` (microseconds) show where positions start again
@@ -77,6 +78,7 @@ _TYPES: Final = {
     "schema_id": "bigint",
     "key_schema_id": "bigint",
     "seq": "binary",
+    "identity": "bigint",
     "event_time": "timestamp",
     "source_time": "bigint",
 }

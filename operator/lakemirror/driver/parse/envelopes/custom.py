@@ -185,7 +185,8 @@ class Custom(Classifier):
         ``body`` is the record without its schema, ``record_key`` is Kafka's key without its schema.
         """
         into_wrapper = any(path.split(".")[0] in ("schema", "payload") for path in self._paths().values())
-        wrapped = F.lit(False) if into_wrapper else has_schema(F.col("w.it"))
+        both = F.array_sort(F.json_object_keys("v.it")) == F.array(F.lit("payload"), F.lit("schema"))
+        wrapped = F.lit(False) if into_wrapper else has_schema(F.col("w.it")) & both
         payload = F.lit(None).cast("string") if into_wrapper else F.col("value_payload")
         text, identity = schema("value", F.when(wrapped, F.col("w.it.schema")), known)
         time = self._fields.timestamp

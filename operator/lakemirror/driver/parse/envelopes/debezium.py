@@ -31,8 +31,15 @@ from lakemirror.driver.parse.envelopes.base import (
     unreadable,
     unsplit,
 )
+from lakemirror.driver.parse.envelopes.no_change import (
+    MESSAGE,
+    changes_no_row,
+    members_of,
+    named_as_no_change,
+)
 from lakemirror.driver.sequence import (
     SOURCE,
+    identity,
     misplaced,
     sequence,
     server,
@@ -47,10 +54,6 @@ _FIELDS: Final = {
     "source": SOURCE,
     "op": "STRING",
     "ts_ms": "BIGINT",
-    "status": "STRING",
-    "id": "STRING",
-    "ddl": "STRING",
-    "databaseName": "STRING",
 }
 _BODY = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
 _VALUE = f"schema STRING, payload STRUCT<{_BODY}>, {_BODY}"
@@ -74,6 +77,7 @@ def _steps(ordering: Ordering, known: Mapping[int, str], *, keep_before: bool) -
             unsplit("key", KEY).alias("k"),
         ],
         _parsed(known),
+        [F.col("*"), members_of(F.col("apart")).alias("members")],
         [
             F.col("*"),
             *_kind(ordering.by),
@@ -84,7 +88,14 @@ def _steps(ordering: Ordering, known: Mapping[int, str], *, keep_before: bool) -
 
 
 def _parsed(known: Mapping[int, str]) -> list[Column]:
-    """Return the envelope ``b``, however it was read, and the parts of the record."""
+    """Return the envelope ``b``, however it was read, and the parts of the record.
+
+    ``apart`` is the payload of a record that may be one of Debezium's own, and ``named`` says whether its
+    schema has the name of one.
+    """
+    op = F.coalesce("p.it.op", "v.it.payload.op", "v.it.op")
+    rare = op.isNull() | (op == MESSAGE)
+    text, schema_id = schema("value", F.col("v.it.schema"), known)
     return [
         *map(F.col, (*PLACE, "problem", "key", "value", "headers", "key_payload", "value_payload")),
         _value_fails().alias("value_fails"),
@@ -92,7 +103,10 @@ def _parsed(known: Mapping[int, str]) -> list[Column]:
         .when(F.col("v.it.payload").isNotNull(), F.col("v.it.payload"))
         .otherwise(_body("v.it"))
         .alias("b"),
-        *schema("value", F.col("v.it.schema"), known),
+        F.when(rare, _payload()).alias("apart"),
+        F.when(rare, named_as_no_change(text, schema_id, known)).alias("named"),
+        text,
+        schema_id,
         *schema("key", F.when(has_schema(F.col("k.it")), F.col("k.it.schema")), known),
         key_text().alias("key_text"),
     ]
@@ -119,6 +133,7 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
         F.when(F.col("b.op") != Op.UPDATE, header("__debezium.oldkey")).alias("old_key_text"),
         *map(F.col, schemas),
         F.when(change, seq).alias("seq"),
+        F.when(change, identity(source, ordering.by, F.col("b.before"))).alias("identity"),
         F.coalesce(change & unanchored(source, snapshot, ordering.by), F.lit(False)).alias("unanchored"),
         F.coalesce(may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
         (F.coalesce(F.col("b.source.connector"), F.lit("")) != "postgresql").alias("full_before"),
@@ -129,6 +144,16 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
         *map(F.col, PLACE),
         *[F.when(bad, F.col(name)).alias(f"raw_{name}") for name in ("key", "value", "headers")],
     ]
+
+
+def _payload() -> Column:
+    """Return the text of the value, without its schema (STRING)."""
+    whole = F.col("value").cast("string")
+    return F.coalesce(
+        "value_payload",
+        F.when(F.col("v.it.payload").isNotNull(), F.get_json_object(whole, "$.payload")),
+        whole,
+    )
 
 
 def _body(parsed: str) -> Column:
@@ -145,24 +170,14 @@ def _kind(by: str) -> tuple[Column, Column]:
     """Return ``kind`` and, for a bad record, ``reason``."""
     op, after, before = F.col("b.op"), F.col("b.after"), F.col("b.before")
     table = F.col("b.source.table")
-    other = (
-        (op == "m")
-        | (op.isNull() & F.col("b.status").isNotNull() & F.col("b.id").isNotNull())
-        | (op.isNull() & (F.col("b.ddl").isNotNull() | F.col("b.databaseName").isNotNull()))
-        | (
-            op.isNull()
-            & F.col("b.ts_ms").isNotNull()
-            & F.col("b.source").isNull()
-            & after.isNull()
-            & before.isNull()
-        )
-    )
+    other = changes_no_row(*map(F.col, ("apart", "members", "key_text", "topic", "named")))
     reason = (
         unreadable(split=True)
         .when(F.col("value_fails"), _unreadable())
         .when(~is_object(F.col("schema_text")), "the schema of the value is not a JSON object")
         .when(other, None)
         .when(op.isNull(), "the value has no op: it is not a Debezium change event")
+        .when(op == MESSAGE, "op m without a message of prefix and content, or without a source block")
         .when(
             ~op.isin(*SOURCE_OPS),
             F.concat(F.lit("unknown op "), quoted(op)),

@@ -38,9 +38,16 @@ from lakemirror.driver.parse.envelopes.base import (
     unreadable,
     unsplit,
 )
+from lakemirror.driver.parse.envelopes.no_change import (
+    changes_no_row,
+    is_envelope,
+    members_of,
+    named_as_no_change,
+)
 from lakemirror.driver.sequence import (
     SOURCE,
     has_position,
+    identity,
     misplaced,
     sequence,
     server,
@@ -123,13 +130,13 @@ class DebeziumFlat(Classifier):
                 unsplit("key", KEY).alias("k"),
                 _headers().alias("added"),
             ],
-            self._read(known),
+            self._read(known, rows),
             [
                 F.col("*"),
                 document(F.col("body"), _FORM).alias("m"),
                 document(F.col("added"), _FORM).alias("h"),
-                F.coalesce(F.json_object_keys("body"), F.array()).alias("members"),
-                F.coalesce(F.json_object_keys("added"), F.array()).alias("names"),
+                members_of(F.col("body")).alias("members"),
+                members_of(F.col("added")).alias("names"),
             ],
             [F.col("*"), *_meta()],
             [F.col("*"), *_parts(), _source().alias("source")],
@@ -138,13 +145,17 @@ class DebeziumFlat(Classifier):
             self._event(),
         ]
 
-    def _read(self, known: Mapping[int, str]) -> list[Column]:
-        """Return the row's text ``body``, the key's text, and the schemas of both."""
-        wrapped = has_schema(F.col("v.it"))
+    def _read(self, known: Mapping[int, str], rows: Mapping[int, str]) -> list[Column]:
+        """Return the row's text ``body``, the key's text, and the schemas of both.
+
+        ``rows`` are the ``known`` schemas as records have them. A row may have columns called schema and
+        payload, but then it has others as well.
+        """
         both = F.array_sort(F.json_object_keys("whole.it")) == F.array(F.lit("payload"), F.lit("schema"))
+        wrapped = has_schema(F.col("v.it")) & both
         bare = both & F.col("v.it.schema").isNull() & is_object(F.col("v.it.payload"))
         begin, end = _WRAPPED
-        text, identity = schema("value", F.when(wrapped, F.col("v.it.schema")), known)
+        text, schema_id = schema("value", F.when(wrapped, F.col("v.it.schema")), known)
         return [
             *map(F.col, (*PLACE, "problem", "key", "value", "headers", "added")),
             *map(F.col, ("value_payload", "key_payload")),
@@ -154,7 +165,8 @@ class DebeziumFlat(Classifier):
             (F.col("whole.it").isNull() | F.col("whole._corrupt").isNotNull()).alias("value_fails"),
             key_fails().alias("key_fails"),
             F.concat(F.lit(begin), F.substr(text, F.lit(2)), F.lit(end)).alias("schema_text"),
-            identity,
+            schema_id,
+            named_as_no_change(text, schema_id, rows).alias("named"),
             *schema("key", F.when(has_schema(F.col("k.it")), F.col("k.it.schema")), known),
             key_text().alias("key_text"),
         ]
@@ -220,7 +232,7 @@ class DebeziumFlat(Classifier):
             .when(~is_object(F.col("schema_text")), "the schema of the value is not a JSON object")
             .when(F.col("other"), None)
             .when(
-                _has("op", "source") & (_has("after") | _has("before")),
+                F.col("envelope"),
                 "the value is a whole event of Debezium, not a flat one: set envelope.format: debezium",
             )
             .when(F.col("m._corrupt").isNotNull() | F.col("h._corrupt").isNotNull(), misfit)
@@ -251,6 +263,7 @@ class DebeziumFlat(Classifier):
                 name: F.col(name) for name in ("schema_text", "schema_id", "key_schema_text", "key_schema_id")
             },
             seq=F.when(change, seq),
+            identity=F.when(change, identity(source, by)),
             unanchored=F.coalesce(change & unanchored(source, snapshot, by), F.lit(False)),
             gaps=F.coalesce(may_have_gaps(row), F.lit(False)),
             full_before=F.coalesce(source["connector"] != "postgresql", F.lit(False)) | F.col("key").isNull(),
@@ -314,25 +327,19 @@ def _meta() -> list[Column]:
     ]
 
 
-def _has(*names: str) -> Column:
-    """Return whether the record's value has these members (BOOLEAN)."""
-    return F.size(F.array_intersect(F.col("members"), F.array(*map(F.lit, names)))) == len(names)
-
-
 def _parts() -> list[Column]:
-    """Return whether a record is no row change, whether a snapshot read it, and the table's name."""
-    value = F.col("value").isNotNull()
-    heartbeat = F.col("topic").startswith("__debezium-heartbeat") | (
-        (F.json_object_keys("key_text") == F.array(F.lit("serverName")))
-        & (F.col("members") == F.array(F.lit("ts_ms")))
-    )
-    schema_change = _has("ddl", "databaseName") & _has("source")
-    transaction = _has("status", "id", "event_count")
-    message = _has("op", "message", "source")
-    other = value & (heartbeat | schema_change | transaction | message)
+    """Return whether a record is no row change or a whole event, whether a snapshot read it, and its table.
+
+    What the transformation added shows that a record is a row.
+    """
+    body, members, key, topic, named = map(F.col, ("body", "members", "key_text", "topic", "named"))
+    added = F.array(*map(F.lit, sorted(_NAMES)))
+    flat = F.arrays_overlap("members", added) | F.arrays_overlap("names", added)
+    own = F.col("value").isNotNull() & ~flat & changes_no_row(body, members, key, topic, named)
     snapshot = F.lower(F.col("s.snapshot"))
     return [
-        F.coalesce(other, F.lit(False)).alias("other"),
+        F.coalesce(own, F.lit(False)).alias("other"),
+        (~flat & is_envelope(body, members, key)).alias("envelope"),
         F.coalesce(~snapshot.isin("false", "null", ""), F.lit(False)).alias("read_in_snapshot"),
         _name().alias("name"),
     ]
@@ -360,7 +367,7 @@ def _is_guessed() -> Column:
     The topic then names the table, although other records of the topic may name it otherwise.
     """
     misfits = F.col("m._corrupt").isNotNull() | F.col("h._corrupt").isNotNull()
-    plain = F.col("value").isNull() | (is_object(F.col("body")) & ~_has("op", "source"))
+    plain = F.col("value").isNull() | (is_object(F.col("body")) & ~F.col("envelope"))
     read = F.col("problem").isNull() & ~misfits & plain & ~(F.col("value_fails") & F.col("value").isNotNull())
     return F.col("s.table").isNull() & ~F.coalesce(read, F.lit(False))
 

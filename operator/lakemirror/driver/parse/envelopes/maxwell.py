@@ -28,7 +28,7 @@ from lakemirror.driver.parse.envelopes.base import (
     unreadable,
     values_of,
 )
-from lakemirror.driver.sequence import misplaced, sequence, server, source_micros, stream, unplaced
+from lakemirror.driver.sequence import identity, misplaced, sequence, server, source_micros, stream, unplaced
 
 _BODY: Final = (
     "database STRING, table STRING, type STRING, ts BIGINT, xoffset BIGINT, commit BOOLEAN, "
@@ -59,7 +59,7 @@ _CALLED: Final = {
     "ts_ms": "ts",
     "file": "position",
     "pos": "position",
-    "row": "xoffset",
+    "event_serial_no": "xoffset",
 }
 
 
@@ -102,6 +102,7 @@ class Maxwell(Classifier):
             ),
             old_key_text=F.when(change, F.col("old_key_text")),
             seq=F.when(change, seq),
+            identity=F.when(change & ~snapshot, identity(source, by, old)),
             event_time=F.timestamp_micros(source_micros(source)),
             stream=F.when(change & ~snapshot, stream(source, by)),
             server=server(source),
@@ -172,7 +173,8 @@ def _position() -> Column:
         pos=F.try_to_number(
             F.nullif(F.regexp_extract(position, r":(\d{1,18})$", 1), F.lit("")), F.lit("9" * 18)
         ),
-        row=F.when(last, _LAST_OF_TRANSACTION).otherwise(F.col("b.xoffset")),
+        # Unlike Debezium's row, it counts all rows of a transaction.
+        event_serial_no=F.when(last, _LAST_OF_TRANSACTION).otherwise(F.col("b.xoffset")),
     )
 
 
