@@ -69,6 +69,29 @@ class Matching:
         return {**handler(schema), "pattern": self.pattern}
 
 
+_AUTHORITY = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?P<authority>[^/]*)")
+_IP_V6 = re.compile(r"\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\](:[0-9]*)?")
+
+
+@dataclass(frozen=True)
+class PlainHost:
+    """Of a path or an address of a file system: where the bucket or host belongs, there is one.
+
+    Brackets there, as in ``s3a://[BUCKET]/x``, are a placeholder that nobody has filled in. No library reads
+    such an address.
+    """
+
+    def check(self, text: str) -> str:
+        found = _AUTHORITY.match(text)
+        authority = found["authority"] if found is not None else ""
+        if re.search(r"[\[\]<>\s]", authority) and _IP_V6.fullmatch(authority.rpartition("@")[2]) is None:
+            raise wrong(f"{authority!r} is not the name of a bucket or host: replace it with one")
+        return text
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 FOREVER_SECONDS = 36_500 * UNIT_SECONDS["d"]
 """A hundred years, which is as good as for ever. Longer durations leave the range of dates and timers."""

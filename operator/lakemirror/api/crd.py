@@ -1,10 +1,10 @@
 """The CustomResourceDefinition, generated from the models.
 
 The models check some things that no CRD can check: regular expressions (``topicPattern``), cron
-(``schedule``), times, logins in paths, Spark SQL types, the content of ``startingOffsets`` (text or an object, which no
-structural schema can express), the names of partitions and other keys of maps, and rules that compare long
-lists of columns with each other (``columns``, ``primaryKey``), which would cost more than the API server
-allows for a CEL rule. The operator reports these.
+(``schedule``), times, hosts and logins in paths, Spark SQL types, the content of ``startingOffsets`` (text or
+an object, which no structural schema can express), the names of partitions and other keys of maps, how deep
+pod templates are nested, and rules that compare long lists of columns with each other (``columns``,
+``primaryKey``), which would cost more than the API server allows for a CEL rule. The operator reports these.
 
 Rules on the whole resource refuse a change that the checkpoint cannot follow (``effects``). The status says
 whether anything has been mirrored, and the API server keeps the status as it is when the spec is written. The

@@ -108,8 +108,10 @@ def load_documents(text: str) -> list[Any]:
         mark = e.problem_mark or e.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ManifestError([(where, f"not valid YAML: {e.problem or e.context}")]) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as e:
-        raise ManifestError([("", f"not valid YAML: {str(e).splitlines()[0]}")]) from None
+    except RecursionError:
+        raise ManifestError([("", "not valid YAML: it is nested too deep")]) from None
+    except (yaml.YAMLError, ValueError) as e:
+        raise ManifestError([("", f"not valid YAML: {(str(e) or repr(e)).splitlines()[0]}")]) from None
 
 
 def dump_document(document: Any) -> str:

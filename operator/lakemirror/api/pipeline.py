@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, Self
 
@@ -112,6 +112,9 @@ class CdcPipeline(Model):
 
     @classmethod
     def _validated(cls, document: Any, *, by_name: bool) -> Self:
+        deep = _too_deep(document)
+        if deep is not None:
+            raise ManifestError([(deep, f"is nested more than {_DEEPEST} levels deep")])
         errors = [] if by_name else list(_empty_fields(document))
         try:
             pipeline = cls.model_validate(document, by_alias=True, by_name=by_name)
@@ -155,6 +158,28 @@ def read_text(source: str | Path | IO[str]) -> str:
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         raise ManifestError([("", f"cannot be read: {reason}")]) from None
+
+
+_DEEPEST = 100
+"""How deep a manifest may be nested. What reads it does so with recursion, and no pod is half as deep."""
+
+
+def _too_deep(document: Any) -> str | None:
+    """Return the field of ``spec`` that is nested too deep, if there is one."""
+    level: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
+    for _ in range(_DEEPEST):
+        level = [
+            ((*loc, key) if len(loc) < 3 else loc, value)
+            for loc, here in level
+            for key, value in _entries(here)
+        ]
+    return path_of(level[0][0], document) if level else None
+
+
+def _entries(here: Any) -> Iterable[tuple[str | int, Any]]:
+    if isinstance(here, dict):
+        return ((str(key), value) for key, value in here.items())
+    return enumerate(here) if isinstance(here, list) else ()
 
 
 def _empty_fields(document: Any) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,17 @@ from pydantic import (
     model_validator,
 )
 
-from lakemirror.api.base import IS_SET, Location, Matching, Model, SecretName, TopicName, rules, wrong
+from lakemirror.api.base import (
+    IS_SET,
+    Location,
+    Matching,
+    Model,
+    PlainHost,
+    SecretName,
+    TopicName,
+    rules,
+    wrong,
+)
 from lakemirror.api.checks import moment, regular_expression
 from lakemirror.api.logins import WithoutLogin
 
@@ -204,6 +214,7 @@ FilePattern = Annotated[
     Field(max_length=1024),
     Matching(r"^\S(.*\S)?$", "is not a valid path: it must not be empty, nor begin or end with a space"),
     WithoutLogin(),
+    PlainHost(),
 ]
 
 
@@ -301,7 +312,7 @@ class ChangeFeedSource(Model):
 
     table: Annotated[str, Field(min_length=1, max_length=767)] | None = None
     """The name of the table in the catalog."""
-    path: Annotated[Location, WithoutLogin()] | None = None
+    path: Annotated[Location, WithoutLogin(), PlainHost()] | None = None
     """The path of the table."""
     starting_version: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     """The version from which a new checkpoint reads."""

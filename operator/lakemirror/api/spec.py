@@ -15,6 +15,7 @@ from lakemirror.api.base import (
     Location,
     Matching,
     Model,
+    PlainHost,
     PositiveDuration,
     SecretName,
     Token,
@@ -244,7 +245,9 @@ class Database(JdbcUrl):
 class Snapshot(Model):
     """Tables on a file system that mirrors are compared with."""
 
-    path: Annotated[str, Field(max_length=1024), Matching(_TEMPLATE, "is not a valid path"), WithoutLogin()]
+    path: Annotated[
+        str, Field(max_length=1024), Matching(_TEMPLATE, "is not a valid path"), WithoutLogin(), PlainHost()
+    ]
     """The path of a table's snapshot. Placeholders: {db} {schema} {table}."""
     format: Literal["delta", "parquet"] = "delta"
     """The format of the snapshot."""
@@ -472,7 +475,7 @@ class PipelineSpec(Model):
     on_unrepresentable: Literal["quarantine", "null", "text"] = "quarantine"
     """What happens to a value that Spark cannot hold: infinity, dates BC, NaN decimals, over 38 digits."""
     tombstones: Tombstones = Field(default_factory=Tombstones)
-    checkpoint: Annotated[Location, WithoutLogin()]
+    checkpoint: Annotated[Location, WithoutLogin(), PlainHost()]
     """A directory for the state of this pipeline alone, outside its mirrors."""
     trigger: Trigger = Field(default_factory=lambda: Trigger(interval="10s"))
     maintenance: Maintenance | None = None

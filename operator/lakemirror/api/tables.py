@@ -9,7 +9,17 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
-from lakemirror.api.base import IS_SET, ColumnName, Matching, Model, NewColumnName, Token, rules, wrong
+from lakemirror.api.base import (
+    IS_SET,
+    ColumnName,
+    Matching,
+    Model,
+    NewColumnName,
+    PlainHost,
+    Token,
+    rules,
+    wrong,
+)
 from lakemirror.api.checks import sql_condition, sql_expression, sql_type
 from lakemirror.api.jdbc import JdbcUrl
 from lakemirror.api.logins import WithoutLogin
@@ -130,6 +140,7 @@ class Target(Model):
                 rf"^([^{{}}\s]|{_HOLE})(([^{{}}]|{_HOLE})*([^{{}}\s]|{_HOLE}))?$", "is not a valid path"
             ),
             WithoutLogin(),
+            PlainHost(),
         ]
         | None
     ) = None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ _LOOKING_SECONDS = 1.0
 """How often listed namespaces are looked at that hold pipelines with a finalizer."""
 _WAITING_SECONDS = 1.0
 _MOST_SECONDS = 60.0
+_RECURSION = 50_000
+"""The API server accepts objects that are nested up to 10,000 levels deep, and Python decodes JSON with
+recursion. An object that cannot be decoded would break the list of all pipelines, and the watch.
+"""
 _TOLD_AFTER = timedelta(seconds=30)
 """Passes that fail for this long are reported in the status; before that, it may be an API server hiccup."""
 _log = logging.getLogger(__name__)
@@ -303,4 +308,5 @@ async def _until_one_ends(*endless: Awaitable[None]) -> None:
 
 def run(options: Options) -> None:
     """Run the operator until the process is asked to stop."""
+    sys.setrecursionlimit(_RECURSION)
     asyncio.run(operate(options))

@@ -152,7 +152,8 @@ def _merge(below: Any, above: Any, name: str) -> Any:
 
 
 def _is_named(items: list[Any], name: str) -> bool:
-    return all(isinstance(item, dict) and _KEYS.get(name, "name") in item for item in items)
+    key = _KEYS.get(name, "name")
+    return all(isinstance(item, dict) and isinstance(item.get(key), str | int) for item in items)
 
 
 def _by_name(below: list[Any], above: list[Any], key: str) -> list[Any]:
