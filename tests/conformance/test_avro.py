@@ -142,7 +142,7 @@ def test_flat_records_end_in_the_rows_of_their_database(spark: SparkSession, tmp
     assert summary.counts.quarantined == 0
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_custom_envelope_reads_the_same_records(spark: SparkSession, tmp_path: Path) -> None:
     """Its types and its key are those of the schemas, too."""

@@ -117,6 +117,7 @@ def test_tables_are_loaded_from_the_database_and_follow_the_stream(shop: Shop) -
     assert not shop.is_equal()
 
 
+@pytest.mark.thorough
 def test_a_stream_that_begins_at_its_end_has_all_that_was_there_before_from_the_database(shop: Shop) -> None:
     """Also where nothing comes by the stream while the tables are loaded."""
     latest = "source.kafka.startingOffsets=latest"

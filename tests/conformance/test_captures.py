@@ -39,7 +39,13 @@ def report(spark: SparkSession, mirroring: Mirroring, captures: Sequence[Capture
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("delivery", [pytest.param("doubled", marks=pytest.mark.thorough), "interleaved"])
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        pytest.param("doubled", marks=pytest.mark.thorough),
+        pytest.param("interleaved", marks=pytest.mark.long),
+    ],
+)
 def test_every_capture_ends_in_the_rows_of_its_database(
     delivery: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ def same(spark: SparkSession, answer: ReadAt, reference: Mirroring) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", ["scd1", "scd2"])
+@pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 def test_a_join_of_the_versions_that_are_named_sees_one_state_of_the_source(
     mode: str, spark: SparkSession, tmp_path: Path
 ) -> None:

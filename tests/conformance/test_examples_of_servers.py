@@ -108,6 +108,7 @@ def test_topics_of_a_broker(spark: SparkSession, kafka: Broker, tmp_path: Path) 
     assert sorted((row["id"], row["deleted_at"] is not None) for row in orders) == [(7, True), (8, False)]
 
 
+@pytest.mark.thorough
 def test_brokers_that_ask_for_a_login(
     spark: SparkSession, guarded: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.driver_process import driver
 from tests.support.local_cluster import MASTER, kill_executor, no_jars_left
 from tests.support.mirroring import Mirroring, audited
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 CAPTURE = Capture("pk_change")
 KILLS = 8
 """Spark gives up after ten executors in a row that end by themselves."""

@@ -128,6 +128,7 @@ def test_nothing_is_appended_twice(spark: SparkSession, tmp_path: Path) -> None:
     assert files.rows(spark, "default/two") == [(1,), (1,)]
 
 
+@pytest.mark.long
 def test_a_batch_that_was_not_written_leaves_no_mark(spark: SparkSession, tmp_path: Path) -> None:
     """A table that is held: its file is noted, never committed, and a later batch of the table does not
     vouch for it.
@@ -157,6 +158,7 @@ def test_a_batch_that_was_not_written_leaves_no_mark(spark: SparkSession, tmp_pa
     assert files.rows(spark, "default/t") == [(1,), (2,), (3,)]
 
 
+@pytest.mark.long
 def test_rows_that_were_held_are_known_once_they_are_applied(spark: SparkSession, tmp_path: Path) -> None:
     files = Files(
         tmp_path,
@@ -178,7 +180,7 @@ def test_rows_that_were_held_are_known_once_they_are_applied(spark: SparkSession
     assert files.rows(spark, "default/t") == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("times", [1, 99])
+@pytest.mark.parametrize("times", [1, pytest.param(99, marks=pytest.mark.thorough)])
 def test_a_list_of_files_that_cannot_be_read_does_not_count_as_empty(
     times: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +233,13 @@ def without_reading_mirrors(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(Mirror, "refresh", fails)
 
 
-@pytest.mark.parametrize("why", ["unreadable", "suspended"])
+@pytest.mark.parametrize(
+    "why",
+    [
+        pytest.param("unreadable", marks=pytest.mark.long),
+        pytest.param("suspended", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_table_that_cannot_be_asked_for_its_files_is_asked_later(
     why: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +277,7 @@ def test_a_table_that_cannot_be_asked_for_its_files_is_asked_later(
     assert quarantine.open_counts(spark, str(files.checkpoint)) == {}
 
 
+@pytest.mark.long
 def test_rows_that_a_resync_reads_again_are_applied_although_the_table_has_their_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -285,7 +294,7 @@ def test_rows_that_a_resync_reads_again_are_applied_although_the_table_has_their
     assert again.rows(spark, "default/t") == [(1, "a"), (2, "a")]
 
 
-@pytest.mark.parametrize("form", ["parquet", "avro"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("avro", marks=pytest.mark.thorough)])
 def test_typed_rows_keep_their_types(form: str, spark: SparkSession, tmp_path: Path) -> None:
     """A row with op and key, and its next version in a file with one column more."""
     files = Files(
@@ -312,7 +321,7 @@ def test_typed_rows_keep_their_types(form: str, spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", ["parquet", "avro"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("avro", marks=pytest.mark.thorough)])
 def test_typed_rows_are_ordered_by_their_columns(form: str, spark: SparkSession, tmp_path: Path) -> None:
     """By a decimal, and then a time: newer rows come in earlier files and later ones, and so do deletes. Two
     files have columns of other types.

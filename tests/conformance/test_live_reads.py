@@ -15,7 +15,7 @@ from lakemirror.driver.runtime.read_at import read_at
 from tests.support import bank
 from tests.support.live import Live, live
 
-pytestmark = [pytest.mark.sources, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.sources, pytest.mark.thorough, pytest.mark.timeout(1500)]
 
 COLUMNS = {
     "accounts": ("id", "branch", "balance", "document"),

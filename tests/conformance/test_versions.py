@@ -79,7 +79,7 @@ def test_any_delivery_of_a_capture_gives_the_same_history(
     assert all(any(len(each) > 1 for each in of.values()) for of in expected.values())
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_after_crashes_the_versions_and_totals_are_as_without_them(
     spark: SparkSession, tmp_path: Path, undisturbed: Mirroring

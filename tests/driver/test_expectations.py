@@ -151,6 +151,7 @@ def test_a_row_that_is_not_as_expected_holds_its_table_until_the_source_corrects
     assert open_still.agg(F.count("*")).collect()[0][0] == 0, "what was held is overtaken"
 
 
+@pytest.mark.long
 def test_of_changes_at_one_position_the_last_arrival_is_judged(spark: SparkSession, tmp_path: Path) -> None:
     shop, good, bad = Shop(), table("good", V), table("bad", V)
     first, second = [], []

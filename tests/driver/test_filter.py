@@ -155,6 +155,7 @@ def test_what_stops_meeting_it_is_deleted_or_left_out(spark: SparkSession, tmp_p
     assert "did not send note, and tables[gaps].filter needs the whole row" in bad["reason"]
 
 
+@pytest.mark.long
 def test_a_condition_that_does_not_fit_refuses_the_table_and_one_that_changes_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:

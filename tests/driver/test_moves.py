@@ -20,7 +20,7 @@ from tests.support.shop import Shop, table
 
 V, NOTE = Column("v", "int32", optional=True), Column("note", "string", optional=True)
 ITEMS = table("items", V, NOTE)
-MODES = pytest.mark.parametrize("mode", ["scd1", "scd2"])
+MODES = pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 
 
 def moved(shop: Shop, before: int, after: int, note: str) -> tuple[list[Record], list[Record]]:
@@ -50,6 +50,7 @@ def images(spark: SparkSession, mirroring: Mirroring) -> list[SparkRow]:
     )
 
 
+@pytest.mark.long
 def test_a_value_that_is_replayed_reaches_the_new_key(spark: SparkSession, tmp_path: Path) -> None:
     """A replay numbers its batches anew: its image of the row is the newer one for all that."""
 
@@ -70,6 +71,7 @@ def test_a_value_that_is_replayed_reaches_the_new_key(spark: SparkSession, tmp_p
     assert live(spark, wider) == [(2, 2, "new")]
 
 
+@pytest.mark.long
 @MODES
 def test_an_image_is_written_when_it_is_new_or_improved(
     mode: str, spark: SparkSession, tmp_path: Path
@@ -125,7 +127,8 @@ def test_a_batch_that_is_done_again_writes_its_images_once(
     assert live(spark, mirroring) == [(2, 2, "old")]
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.long
+@pytest.mark.parametrize("restarted", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_move_stands_for_the_delete_that_is_still_to_come(
     restarted: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -148,7 +151,7 @@ def test_a_move_stands_for_the_delete_that_is_still_to_come(
     ]
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("restarted", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_row_that_is_to_be_deleted_softly_still_changes_after_its_move(
     restarted: bool, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -94,7 +94,14 @@ def sent(texts: Sequence[str]) -> dict[str, str]:
     return {**found, "binary": in_base64(found["binary"])}
 
 
-@pytest.mark.parametrize("mode", ["scd1", "scd2", "append"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "scd1",
+        pytest.param("scd2", marks=pytest.mark.long),
+        pytest.param("append", marks=pytest.mark.thorough),
+    ],
+)
 def test_every_type_works(spark: SparkSession, tmp_path: Path, mode: str) -> None:
     shop = Shop()
     texts = [Column(name, "string", optional=True) for name in VALUES if name != "binary"]
@@ -126,7 +133,7 @@ def declaring(tmp_path: Path, **settings: object) -> Mirroring:
     return Mirroring(tmp_path, {"tables": [{"source": "typed", "columns": DECLARED, **settings}]})
 
 
-@pytest.mark.parametrize("mode", ["scd1", "scd2"])
+@pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.long)])
 def test_values_that_are_left_out_are_taken_from_events_that_come_later_or_had_another_key(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:
@@ -152,6 +159,7 @@ def test_values_that_are_left_out_are_taken_from_events_that_come_later_or_had_a
     assert len({tuple(each) for each in shown(spark, mirroring, "id", "v", "hash")}) == len(found)
 
 
+@pytest.mark.long
 def test_a_mirror_goes_on_whose_declared_columns_were_not_among_those_that_may_be_left_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +209,10 @@ def test_text_that_is_no_json_is_no_variant(spark: SparkSession, tmp_path: Path)
     assert [row["reason"] for row in aside.collect()] == ["the value does not fit doc (variant)"] * 2
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param("parquet", marks=pytest.mark.thorough), pytest.param("delta", marks=pytest.mark.long)],
+)
 def test_a_variant_is_compared_and_reloaded_as_json(spark: SparkSession, tmp_path: Path, form: str) -> None:
     """A snapshot may have it as text, with other spaces and another order, or as a variant."""
     shop = Shop()

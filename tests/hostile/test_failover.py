@@ -39,10 +39,11 @@ def verdicts(spark: SparkSession, folder: Path, batches: Batches) -> tuple[Memor
     return memory, waited
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "delivery",
-    [each if each == "shuffled" else pytest.param(each, marks=pytest.mark.thorough) for each in DELIVERIES],
+    DELIVERIES,
 )
 def test_captures_hold_no_restart(delivery: str, spark: SparkSession, tmp_path: Path) -> None:
     records = [record for scenario in SCENARIOS for record in Capture(scenario).records]

@@ -189,7 +189,7 @@ def test_a_deleted_topic_stops_no_other_unless_something_is_lost(
 
 
 @pytest.mark.sources
-@pytest.mark.parametrize("records", [1, 5])
+@pytest.mark.parametrize("records", [1, pytest.param(5, marks=pytest.mark.thorough)])
 def test_a_topic_that_was_made_again_is_noticed(
     records: int, spark: SparkSession, kafka: Broker, tmp_path: Path
 ) -> None:
@@ -259,7 +259,13 @@ class Held(Counter):
 
 
 @pytest.mark.sources
-@pytest.mark.parametrize("planned", [False, True], ids=["before its batch is planned", "after"])
+@pytest.mark.parametrize(
+    "planned",
+    [
+        pytest.param(False, id="before its batch is planned"),
+        pytest.param(True, id="after", marks=pytest.mark.thorough),
+    ],
+)
 def test_what_retention_deletes_under_a_running_driver_is_told_as_lost(
     planned: bool, spark: SparkSession, kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def counts(spark: SparkSession, mirroring: Mirroring) -> dict[str, int]:
     return quarantine.open_counts(spark, str(mirroring.checkpoint)).get(SOURCE, {})
 
 
+@pytest.mark.long
 def test_a_replay_that_is_killed_anywhere_is_done_again(spark: SparkSession, narrow: Mirroring) -> None:
     wide = Mirroring(narrow.folder, settings("int"))
     storage = open_storage(str(wide.checkpoint), spark)

@@ -165,7 +165,14 @@ def test_a_batch_that_is_done_again_need_not_be_in_the_history_any_more(
     assert rows(spark, mirroring.path("demo", "public", "items")) == [(1, 1)]
 
 
-@pytest.mark.parametrize("writer", ["direct", "merge", "append"])
+@pytest.mark.parametrize(
+    "writer",
+    [
+        "direct",
+        pytest.param("merge", marks=pytest.mark.long),
+        pytest.param("append", marks=pytest.mark.thorough),
+    ],
+)
 def test_other_input_under_the_number_of_a_batch_that_is_done_is_not_skipped(
     writer: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.sources
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.thorough
 def test_the_example_ends_in_a_bucket(
     s3: SparkSession, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

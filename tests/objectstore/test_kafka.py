@@ -76,7 +76,7 @@ def of_commits(method: str, path: str) -> bool:
     "moment",
     [
         pytest.param(of_offsets, id="offsets of a batch", marks=pytest.mark.thorough),
-        pytest.param(of_commits, id="end of a batch"),
+        pytest.param(of_commits, id="end of a batch", marks=pytest.mark.thorough),
     ],
 )
 def test_a_driver_that_sleeps_while_another_takes_over_changes_nothing_more(

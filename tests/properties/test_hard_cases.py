@@ -136,7 +136,7 @@ def test_a_hard_case_ends_in_the_rows_of_its_source(
     assert found == case.history.rows, case.what
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_hard_case_never_shows_a_row_that_its_source_never_had(

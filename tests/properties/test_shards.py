@@ -66,10 +66,7 @@ def test_shards_that_are_copied_with_their_checkpoint_are_gone_on_with(
     ("many_ids", "batches", "crashes"),
     [
         (6, 1, [("after-rows", 1)]),
-        pytest.param(
-            *(24, 3, [("after-tombstones", 1), ("after-rows", 0), ("after-rows", 1)]),
-            marks=pytest.mark.thorough,
-        ),
+        (24, 3, [("after-tombstones", 1), ("after-rows", 0), ("after-rows", 1)]),
     ],
 )
 def test_each_shard_ends_in_the_rows_of_its_database(

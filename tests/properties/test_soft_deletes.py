@@ -33,7 +33,6 @@ HISTORIES = (
     play(many(range(20), random.Random(34)), Shape(source="mariadb", name="stock")),
 )
 
-LONG = (pytest.mark.long, pytest.mark.timeout(900))
 THOROUGH = (pytest.mark.thorough, pytest.mark.timeout(900))
 Shown = dict[Key, tuple[Row | None, int | None]]
 
@@ -70,7 +69,7 @@ def _found(spark: SparkSession, mirroring: Mirroring, history: History) -> Shown
 @pytest.mark.parametrize(
     "deliver",
     [
-        pytest.param(lambda records: parts(records, 4), id="in four batches", marks=LONG),
+        pytest.param(lambda records: parts(records, 4), id="in four batches", marks=THOROUGH),
         pytest.param(lambda records: whole(shuffled(records, 5)), id="shuffled", marks=THOROUGH),
         pytest.param(lambda records: parts(_restarted(records), 5), id="after restarts", marks=THOROUGH),
         pytest.param(lambda records: parts(records, 23), id="in many batches", marks=pytest.mark.soak),

@@ -101,7 +101,10 @@ def test_so_it_does_where_only_some_columns_begin_versions(
 
 @pytest.mark.parametrize(
     "tracked",
-    [pytest.param(None, id="all columns", marks=pytest.mark.long), pytest.param(["note"], id="one column")],
+    [
+        pytest.param(None, id="all columns", marks=pytest.mark.thorough),
+        pytest.param(["note"], id="one column", marks=pytest.mark.long),
+    ],
 )
 def test_a_few_histories(tracked: list[str] | None, spark: SparkSession, tmp_path: Path) -> None:
     """What the thorough tests do with many, so that each run of the tests has seen it."""

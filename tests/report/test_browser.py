@@ -15,6 +15,7 @@ from lakemirror.report.page import page
 from tests.report import histories
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+SCHEMES = ["light", pytest.param("dark", marks=pytest.mark.thorough)]
 
 pytestmark = [
     pytest.mark.sources,
@@ -52,7 +53,7 @@ def shown(browser: Browser, file: Path, scheme: str) -> tuple[Page, list[str], l
     return opened, said, asked
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_shows_all_marks_and_no_error(browser: Browser, file: Path, scheme: str) -> None:
     opened, said, asked = shown(browser, file, scheme)
     assert said == []
@@ -78,7 +79,7 @@ def test_it_shows_all_marks_and_no_error(browser: Browser, file: Path, scheme: s
     opened.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_texts_and_marks_stand_out_from_the_ground(browser: Browser, file: Path, scheme: str) -> None:
     """By the ratio of WCAG 2.2: 4.5 for text (1.4.3), 3 for marks (1.4.11)."""
     opened, _, _ = shown(browser, file, scheme)

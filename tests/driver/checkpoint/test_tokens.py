@@ -153,6 +153,7 @@ def test_a_mirror_that_is_copied_with_its_checkpoint_is_gone_on_with(
     assert found(spark, there, "items") == EXPECTED
 
 
+@pytest.mark.thorough
 def test_a_mirror_that_only_a_replay_wrote_is_copied_with_its_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_mirror_that_only_a_replay_wrote_is_copied_with_its_checkpoint(
     assert found(spark, there, "items") == EXPECTED
 
 
+@pytest.mark.long
 def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -> None:
     """Otherwise the mirror at the new target would lack what was applied before."""
     first, second = history(Shop())
@@ -195,6 +197,7 @@ def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -
     assert f"is mirrored at {lake}/own/items" in (tables["demo.public.items"].error or "")
 
 
+@pytest.mark.long
 def test_a_table_is_moved_when_it_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
     first, second = history(Shop())
     lake = Mirroring(tmp_path).deliver([first]).lake
@@ -208,6 +211,7 @@ def test_a_table_is_moved_when_it_is_read_again(spark: SparkSession, tmp_path: P
     assert found(spark, moved, "items") == [(1, 1), (2, 1)], "the former mirror is not updated"
 
 
+@pytest.mark.thorough
 def test_a_table_that_is_moved_while_its_source_has_nothing_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -221,6 +221,7 @@ def test_columns_have_the_types_of_their_schema(spark: SparkSession, tmp_path: P
     assert 'in the order of ["v", "at"], and the order of time is asked for now' in error
 
 
+@pytest.mark.long
 def test_a_mirror_keeps_its_kind_of_order(spark: SparkSession, tmp_path: Path) -> None:
     """Times are above all positions: a row that was placed by its time would never change again."""
     shop, items = Shop(), table("items", Column("v", "int32"))

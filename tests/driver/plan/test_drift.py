@@ -433,6 +433,7 @@ def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path
 # Keys
 
 
+@pytest.mark.long
 def test_a_key_of_another_type_is_told_what_takes_it(spark: SparkSession, tmp_path: Path) -> None:
     """Under another name, as other columns get it, it would be another key."""
     shop, size = Shop(), Column("size", "int32")

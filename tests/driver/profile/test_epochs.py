@@ -403,6 +403,7 @@ def test_a_new_checkpoint_after_a_restore(topic: str, spark: SparkSession, tmp_p
     assert found(spark, mirroring, old.of) == new.rows
 
 
+@pytest.mark.long
 def test_a_mirror_that_cannot_be_read_at_first_tells_later(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

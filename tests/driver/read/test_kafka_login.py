@@ -595,6 +595,7 @@ def test_a_run_waits_while_it_is_refused_and_loses_nothing(
     assert Patient.seen == [(0, offset) for offset in range(4)]
 
 
+@pytest.mark.thorough
 @sources
 @pytest.mark.timeout(300)
 def test_a_run_waits_while_it_gets_no_token_and_loses_nothing(
@@ -643,6 +644,7 @@ def test_when_a_clients_certificate_expires(spark: SparkSession, broker: Guarded
         assert KafkaAdmin(spark, settings).certificate_ends() is None
 
 
+@pytest.mark.thorough
 @sources
 @pytest.mark.timeout(300)
 def test_a_run_waits_with_a_client_certificate_that_has_expired_and_loses_nothing(

@@ -129,7 +129,9 @@ def test_the_time_is_that_of_the_first_delete_after_the_row_was_last_there(
     assert rows(spark, tmp_path, [[*first, *left, *back], second, third], FILTERED) == expected
 
 
-@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "apart"])
+@pytest.mark.parametrize(
+    "at_once", [pytest.param(True, id="at once"), pytest.param(False, id="apart", marks=pytest.mark.thorough)]
+)
 def test_a_row_that_comes_to_the_key_outside_the_filter_leaves_the_last_one_as_it_was(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table, at_once: bool
 ) -> None:
@@ -165,7 +167,9 @@ def test_a_delete_without_a_time_has_that_of_the_driver(
     assert all(now - 3600 < row[3] + BEGAN <= now for now in [time.time()] for row in found)
 
 
-@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "apart"])
+@pytest.mark.parametrize(
+    "at_once", [pytest.param(True, id="at once"), pytest.param(False, id="apart", marks=pytest.mark.long)]
+)
 def test_a_truncate_is_a_delete_of_each_row_there(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table, at_once: bool
 ) -> None:

@@ -221,7 +221,11 @@ def test_a_snapshot_of_mysql_holds_up_commits_for_a_moment(spark: SparkSession, 
 
 @pytest.mark.parametrize(
     ("kind", "scenario"),
-    [("postgres", "types"), ("mariadb", "mariadb_inventory"), ("mysql", "mariadb_inventory")],
+    [
+        pytest.param("postgres", "types", marks=pytest.mark.thorough),
+        ("mariadb", "mariadb_inventory"),
+        ("mysql", "mariadb_inventory"),
+    ],
 )
 def test_a_table_that_is_loaded_gets_the_types_that_its_stream_has(
     kind: str, scenario: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path

@@ -141,7 +141,7 @@ def stored(spark: SparkSession, mirroring: Mirroring, name: str) -> dict[int, in
     return {row["id"]: row["v"] for row in found}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_shard_is_reloaded_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     """Its rows alone are compared and changed; one that is new joins the others."""
     of, shop = table("items", Column("v", "int32")), Shop()
@@ -298,7 +298,7 @@ def filed(
     return reloading.await_outcome(storage, request, 0, "reload")
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_new_table_is_loaded_and_what_cannot_be_is_told(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,7 +340,7 @@ def test_a_new_table_is_loaded_and_what_cannot_be_is_told(
     assert items.rows() == {}
 
 
-@pytest.mark.parametrize("by", ["timestamp", "offset"])
+@pytest.mark.parametrize("by", ["timestamp", pytest.param("offset", marks=pytest.mark.long)])
 def test_a_reload_keeps_the_order_of_a_mirror_that_is_there_and_of_a_new_one(
     by: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def test_a_run_once_does_at_its_end_what_is_due_and_a_replay_is_still_known(
     assert rows(spark, mirroring) == [(1, 10), (2, 2)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_batches_go_on_over_it(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a driver knows of a mirror's files is read anew where OPTIMIZE has replaced them."""
     monkeypatch.setattr(between_batches, "_EVERY_SECONDS", 0.1)

@@ -164,6 +164,7 @@ def start(pipeline: CdcPipeline, path: Path, seconds: float) -> subprocess.Popen
     return process
 
 
+@pytest.mark.long
 def test_a_signal_lets_the_batch_finish_and_a_kill_frees_the_checkpoint(
     pipeline: CdcPipeline, spark: SparkSession, tmp_path: Path
 ) -> None:

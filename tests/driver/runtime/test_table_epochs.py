@@ -213,11 +213,15 @@ SOFT: dict[str, Any] = {"defaults": {"delete": {"type": "soft", "column": "delet
 @pytest.mark.parametrize(
     ("how", "settings"),
     [
-        *((how, {}) for how in (repaired, reloaded, exported, loaded)),
+        (repaired, {}),
+        pytest.param(loaded, {}, marks=pytest.mark.long),
+        pytest.param(repaired, VERSIONS, marks=pytest.mark.long),
+        *(pytest.param(how, {}, marks=pytest.mark.thorough) for how in (reloaded, exported)),
         *(
-            pytest.param(how, settings, marks=pytest.mark.long)
+            pytest.param(how, settings, marks=pytest.mark.thorough)
             for how in (repaired, reloaded, exported)
             for settings in (VERSIONS, SOFT)
+            if (how, settings) != (repaired, VERSIONS)
         ),
     ],
 )

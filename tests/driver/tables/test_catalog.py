@@ -49,6 +49,7 @@ def comment_of(spark: SparkSession, name: str) -> str:
     return str(about["data_type"]) if about is not None else ""
 
 
+@pytest.mark.long
 def test_schema_and_comments_are_there_for_who_browses(spark: SparkSession, tmp_path: Path) -> None:
     shop, before, after = Shop(), table("items", Column("v", "int32")), table("items", *COLUMNS)
     mirroring = Mirroring(tmp_path, TARGET)

@@ -124,7 +124,11 @@ def test_every_type_of_postgres_is_compared_by_its_value(
 
 @pytest.mark.parametrize(
     ("kind", "scenario"),
-    [("postgres", "inventory"), ("mariadb", "mariadb_inventory"), ("mysql", "mariadb_inventory")],
+    [
+        pytest.param("postgres", "inventory", marks=pytest.mark.thorough),
+        ("mariadb", "mariadb_inventory"),
+        ("mysql", "mariadb_inventory"),
+    ],
 )
 def test_values_of_records_without_schemas_are_compared_as_they_were_sent(
     kind: str, scenario: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path

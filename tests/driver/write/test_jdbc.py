@@ -88,7 +88,7 @@ MORE = [
 @pytest.mark.parametrize(
     ("server", "scenario", "delivery"),
     [
-        ("postgres", "schema_change", "in order"),
+        pytest.param("postgres", "schema_change", "in order", marks=pytest.mark.thorough),
         ("postgres", "pk_change", "shuffled and doubled"),
         ("mariadb", "mariadb_inventory", "shuffled and doubled"),
         ("mysql", "schema_change", "shuffled and doubled"),
@@ -320,6 +320,7 @@ class Pause:
         self._mirroring.sql(f"DROP TRIGGER wait{table}" if self._postgres else f"DROP TRIGGER {schema}.wait")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("server", ONE)
 def test_a_driver_that_is_killed_inside_of_a_transaction_leaves_nothing_of_it(
@@ -601,6 +602,7 @@ def test_a_database_that_cannot_be_reached_stops_a_run_once(
     assert PASSWORD not in str(raised.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_database_that_is_away_at_the_start_is_waited_for(
     spark: SparkSession, postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
