@@ -11,6 +11,7 @@ import yaml
 
 from lakemirror.api import CdcPipeline, load_documents
 from lakemirror.controller import build, names
+from lakemirror.controller.act import is_applied
 from lakemirror.controller.build import Application
 from lakemirror.controller.values import Object
 from tests.api.manifests import FULL
@@ -296,7 +297,11 @@ class TestPodTemplate:
         assert [container["name"] for container in spec["containers"]] == ["driver", "log-shipper"]
         driver = spec["containers"][0]
         assert driver["args"] == ["python3", "-m", "lakemirror.pod"]
-        assert driver["env"] == [*plain["spec"]["containers"][0]["env"], {"name": "A", "value": "1"}]
+        grace = {"name": "LAKEMIRROR_GRACE_SECONDS", "value": "23"}
+        env = [
+            grace if each["name"] == grace["name"] else each for each in plain["spec"]["containers"][0]["env"]
+        ]
+        assert driver["env"] == [*env, {"name": "A", "value": "1"}]
         assert {mount["mountPath"] for mount in driver["volumeMounts"]} == {
             "/etc/lakemirror",
             "/tmp",
@@ -347,3 +352,62 @@ def test_the_hash_tells_any_change() -> None:
 
     assert hashes(app()) == hashes(app())
     assert hashes(app())[-1] != hashes(app(suspend=True, onBadRecord="fail"))[-1]
+
+
+@pytest.mark.parametrize(
+    ("template", "period", "grace"),
+    [
+        ({}, 120, "90"),
+        ({"terminationGracePeriodSeconds": 600}, 600, "570"),
+        ({"terminationGracePeriodSeconds": 20}, 20, "15"),
+        ({"terminationGracePeriodSeconds": 0}, 0, "0"),
+        ({"terminationGracePeriodSeconds": None}, None, "23"),
+    ],
+)
+@pytest.mark.parametrize("place", ["podTemplate", "driver"])
+def test_the_driver_knows_the_grace_period_of_its_pod(
+    template: dict[str, Any], period: int | None, grace: str, place: str
+) -> None:
+    whole = {"podTemplate": {"spec": template}}
+    made = build.driver_pod(app(spark=whole if place == "podTemplate" else {"driver": whole}))
+    [container] = made["spec"]["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert (made["spec"].get("terminationGracePeriodSeconds"), env["LAKEMIRROR_GRACE_SECONDS"]) == (
+        period,
+        grace,
+    )
+
+
+def test_an_override_of_the_grace_period_in_the_environment_does_not_count() -> None:
+    env = [{"name": "LAKEMIRROR_GRACE_SECONDS", "value": "7200"}]
+    template = {"spec": {"containers": [{"name": "driver", "env": env}]}}
+    [container] = build.driver_pod(app(spark={"podTemplate": template}))["spec"]["containers"]
+    assert {"name": "LAKEMIRROR_GRACE_SECONDS", "value": "90"} in container["env"]
+
+
+@pytest.mark.parametrize("backend", ["native", "kubeflow", "apache"])
+def test_nothing_is_empty_that_the_spec_does_not_name(backend: str) -> None:
+    """An empty list or map would be applied by force against whoever fills it."""
+
+    def empty(here: Any, at: str) -> list[str]:
+        if isinstance(here, dict):
+            own = [] if here or at.endswith(("tmp", "emptyDir")) else [at]
+            return own + [found for key, value in here.items() for found in empty(value, f"{at}.{key}")]
+        if isinstance(here, list):
+            return ([] if here else [at]) + [found for each in here for found in empty(each, at)]
+        return [at] if here is None else []
+
+    of = app(spark={"backend": backend})
+    for made in (*build.foundations(of), build.workload(of), build.cleanup(of)):
+        assert empty(made, made["kind"]) == []
+
+
+def test_logins_that_others_add_to_the_account_are_no_reason_to_apply_it() -> None:
+    for secrets, added in (([], "builder"), (["pull"], "builder")):
+        spark = {"imagePullSecrets": secrets} if secrets else {}
+        account = find(build.foundations(app(spark=spark)), "ServiceAccount")
+        assert account is not None
+        assert ("imagePullSecrets" in account) == bool(secrets)
+        there = {**account, "imagePullSecrets": [*account.get("imagePullSecrets", []), {"name": added}]}
+        assert is_applied(account, there)
+    assert not is_applied(account, {**account, "imagePullSecrets": [{"name": "builder"}]})

@@ -52,6 +52,12 @@ CRON = spec(trigger={"availableNow": True, "schedule": "0 * * * *"})
 WRONG = ManifestError([("spec.target", "is required"), ("spec.checkpoint", "is required")])
 
 
+def said(of: Plan) -> str:
+    condition = of.status.condition("Ready")
+    assert condition is not None
+    return condition.message or ""
+
+
 def replicas(of: Plan) -> int | None:
     workload = find(of.objects, "StatefulSet")
     return workload["spec"]["replicas"] if workload is not None else None
@@ -612,6 +618,34 @@ class TestRefusals:
         # What runs goes on as it was.
         plan = planned(spec(**change), running(STREAM))
         assert (replicas(plan), plan.deletions, reason(plan, "Stalled")) == (1, (), "NotSupported")
+
+
+class TestSpecsThatCannotBeRead:
+    """The newest spec is wrong, and the accepted one is of a version that this operator does not know."""
+
+    @pytest.mark.parametrize(
+        ("seen", "stops"),
+        [
+            ({"workloads": (stateful_set(STREAM),)}, [("StatefulSet", "shop-driver")]),
+            ({"workloads": (job(ONCE),), "pods": ()}, [("Job", job(ONCE).name)]),
+        ],
+    )
+    def test_suspending_stops_the_driver_nevertheless(
+        self, seen: dict[str, Any], stops: list[tuple[str, str]]
+    ) -> None:
+        unreadable = running(STREAM, accepted=None, resource={"stated": Stated(suspend=True)}, **seen)
+        plan = planned(WRONG, unreadable)
+        assert deleted(plan) == stops
+        assert (ready(plan), reason(plan, "Stalled")) == (("False", "InvalidSpec"), "InvalidSpec")
+        assert "the driver is being stopped" in said(plan)
+        gone = planned(WRONG, replace(unreadable, workloads=(), pods=()))
+        assert deleted(gone) == []
+        assert "no driver runs" in said(gone)
+
+    def test_otherwise_it_is_left_alone(self) -> None:
+        for stated in (Stated(), Stated(suspend=False)):
+            plan = planned(WRONG, running(STREAM, accepted=None, resource={"stated": stated}))
+            assert (plan.objects, deleted(plan)) == ((), [])
 
 
 class TestSuspending:

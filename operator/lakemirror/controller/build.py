@@ -23,6 +23,10 @@ from lakemirror.controller.values import Kind, Object
 
 GRACE_SECONDS = 120
 """How long a driver may take to finish its batch after it is told to stop."""
+_AFTER_GRACE_SECONDS = 30
+"""What remains of the pod's period once the driver gives up its batch, but at most a quarter of it."""
+_KUBERNETES_GRACE_SECONDS = 30
+"""The period of a pod that names none."""
 SPARK_VERSION = "4.2.0"
 APPLICATION_FILE = "local:///opt/lakemirror/lib/python3.11/site-packages/lakemirror/pod/__main__.py"
 """``lakemirror.pod`` in the driver's image, for ``spark-submit``, which takes files but no modules."""
@@ -113,7 +117,27 @@ def driver_pod(app: Application, task: str = "") -> dict[str, Any]:
     if task:
         values["watched"] = []  # it ends on its own
     pod = _rendered("common/driver", values)[0]
-    return podtemplate.laid_over(pod, app.spec.spark, "driver")
+    return _with_grace(podtemplate.laid_over(pod, app.spec.spark, "driver"))
+
+
+def _with_grace(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod with a driver that knows how long it may take to stop, whoever set the pod's period."""
+    period = pod["spec"].get("terminationGracePeriodSeconds", _KUBERNETES_GRACE_SECONDS)
+    if not isinstance(period, int):
+        return pod  # the API server refuses it
+    text = str(period - min(_AFTER_GRACE_SECONDS, period // 4))
+    containers = [
+        {**container, "env": [_set(each, text) for each in container["env"]]}
+        if container["name"] == "driver" and isinstance(container.get("env"), list)
+        else container
+        for container in pod["spec"]["containers"]
+    ]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}
+
+
+def _set(variable: Any, grace: str) -> Any:
+    named = isinstance(variable, dict) and variable.get("name") == "LAKEMIRROR_GRACE_SECONDS"
+    return {"name": "LAKEMIRROR_GRACE_SECONDS", "value": grace} if named else variable
 
 
 def executor_pod(app: Application) -> dict[str, Any]:

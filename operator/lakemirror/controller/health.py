@@ -107,6 +107,12 @@ def nothing_to_run(case: Case) -> Health | None:
     refusal = case.decision.refusal
     if case.decision.spec is not None or refusal is None:
         return None
+    if case.observed.resource.stated.suspend and case.observed.accepted is None:
+        stopped = "spec.suspend is true: no driver runs"
+        if case.observed.workloads or case.pod is not None:
+            stopped = "spec.suspend is true: the driver is being stopped"
+        message = f"{refusal.message.rstrip('.')}. {stopped}"
+        return Health("False", refusal.reason, message, "Failed", stalled=True)
     return Health("False", refusal.reason, refusal.message, "Failed", stalled=True)
 
 

@@ -97,7 +97,7 @@ def _workload_is_due(decision: Decision, observed: Observed) -> bool:
 def deletions(decision: Decision, observed: Observed) -> list[Deletion]:
     """Return what to delete: workloads of another kind or revision, and a pod that runs another revision."""
     if decision.spec is None:
-        return []
+        return _stopped(observed)
     gone = [deletion(w) for w in _unwanted(decision, observed) if not w.deleting]
     there = current(decision, observed)
     if there is not None and there.former:
@@ -112,6 +112,14 @@ def deletions(decision: Decision, observed: Observed) -> list[Deletion]:
         outdated = [p for p in drivers(observed) if p.revision != decision.revision and p.deleted is None]
         gone += [Deletion("v1", "Pod", pod.name, pod.uid) for pod in outdated]
     return gone
+
+
+def _stopped(observed: Observed) -> list[Deletion]:
+    """Return the deletions that stop a driver of which no spec can be read, if the newest spec says so."""
+    if not observed.resource.stated.suspend:
+        return []
+    cleanup = names.cleanup(observed.resource.name)
+    return [deletion(w) for w in observed.workloads if not w.deleting and w.name != cleanup]
 
 
 def marks(decision: Decision, observed: Observed) -> list[Pod]:
