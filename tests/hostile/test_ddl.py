@@ -52,7 +52,9 @@ class Source:
     """A table of the source, and what its events tell: plays steps, leaves out those that cannot be.
 
     ``rows`` are what a mirror can know of the rows. It differs from the source in one thing: a renamed column
-    is a new one, which is null or has its default in rows that were not written since.
+    is a new one, which is null or has its default in rows that were not written since. Without schemas,
+    nothing shows that a column was dropped: if it is added again, rows that were not written since have what
+    they had (``former``).
     """
 
     name: str
@@ -63,6 +65,7 @@ class Source:
     records: list[Record] = field(default_factory=list)
     rows: dict[int, Row] = field(default_factory=dict)
     sent: dict[int, Row] = field(default_factory=dict)
+    former: dict[int, Row] = field(default_factory=dict)
     kinds: dict[str, list[str]] = field(default_factory=dict)
     puts: int = 0
 
@@ -102,6 +105,7 @@ class Source:
         make = self.shop.update if key in self.rows else self.shop.create
         self.records += make(self.table, **fixed, **image)
         self.rows[key] = dict(values)
+        self.former[key] = {}
         self.sent[key] = {**self.sent.get(key, {}), **{n: 1 for n, v in image.items() if v != UNAVAILABLE}}
 
     def _delete(self, key: int, _: int) -> None:
@@ -135,7 +139,9 @@ class Source:
 
     def _forget(self, name: str) -> Column:
         for key, row in self.rows.items():
-            row.pop(name)
+            value = row.pop(name)
+            if not self.schemas:
+                self.former[key].setdefault(name, value)
             self.sent[key].pop(name, None)
         return self.columns.pop(name)
 
@@ -246,13 +252,18 @@ def problems(source: Source, spark: SparkSession, mirroring: Mirroring) -> list[
         if row is None or expected is None:
             wrong.append(f"{source.name}, row {key}: source {expected}, mirror {row}")
             continue
-        for name, value in expected.items():
+        for name, value in {**expected, **_still(source.former[key], expected)}.items():
             as_it_is = str(value) if name in texts and value is not None else value
             if row.get(name) != as_it_is:
                 wrong.append(
                     f"{source.name}, row {key}, column {name}: source {value!r}, mirror {row.get(name)!r}"
                 )
     return wrong
+
+
+def _still(former: Row, expected: Row) -> Row:
+    """What a row still has in columns that it has not been written in since they were added again."""
+    return {name: value for name, value in former.items() if name in expected}
 
 
 def _has_bad(mirroring: Mirroring) -> bool:

@@ -188,15 +188,17 @@ class DriftReport(Part):
     column: Word
     """The column's name in the mirror."""
     change: Word
-    """added, widened, dropped or incompatible."""
+    """added, widened, dropped, incompatible or returned."""
     from_: Annotated[Word | None, Field(alias="from")] = None
     """The type before."""
     to: Word | None = None
     """The type after."""
     action: Word | None = None
-    """added, altered, rewritten, kept, skipped, quarantined or stored-as-text."""
+    """added, altered, rewritten, kept, skipped, quarantined, stored-as-text or cleared."""
     feature: Word | None = None
     """The Delta reader feature that the table has needed since: programs without it cannot read the table."""
+    rows: Count | None = None
+    """Rows that got its default, or lost a value."""
     since: Time | None = None
     """When the source made the first change that had it."""
     seen: Time | None = None
@@ -206,6 +208,9 @@ class DriftReport(Part):
     def done(self) -> str:
         """What was done about it, and what that means for those who read the table."""
         action = self.action or "seen"
+        if self.rows is not None:
+            what = "the source's default written to" if action == "added" else "values removed from"
+            action = f"{action}, {what} {self.rows} {'row' if self.rows == 1 else 'rows'}"
         return f"{action}, readers now need the Delta feature {self.feature}" if self.feature else action
 
 

@@ -166,7 +166,7 @@ class TableApplier:
                 return
             if table.shard is not None:
                 _require_same_columns(table)
-            form(table, plan)
+            form(table, plan, f"{app_id}/{batch.batch_id}")
 
     def write(self, decision: Decision, batch: Batch, app_id: str, *, replay: bool) -> TableResult:
         """Write tombstones and rows. A table that already has this batch is left unchanged."""

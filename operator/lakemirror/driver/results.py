@@ -25,6 +25,8 @@ class DriftChange(StrEnum):
     DROPPED = "dropped"
     INCOMPATIBLE = "incompatible"
     """No type holds the values of both."""
+    RETURNED = "returned"
+    """The column was dropped and added again, so that rows lost what they had in it."""
 
 
 class DriftAction(StrEnum):
@@ -42,6 +44,8 @@ class DriftAction(StrEnum):
     QUARANTINED = "quarantined"
     """Records with such values go to the quarantine."""
     STORED_AS_TEXT = "stored-as-text"
+    CLEARED = "cleared"
+    """Rows got the column's default, or null, instead of values from before it was dropped."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Drift:
     """One ``change`` of a column, and the ``action`` that was taken. Types are Spark SQL names.
 
     ``since`` is the source's time of the first event with the change, and ``seen`` is when the driver saw it.
-    ``feature`` is the Delta reader feature that the table has needed since then.
+    ``feature`` is the Delta reader feature that the table has needed since then. ``rows`` is the number of
+    stored rows that got the default of an added column, or lost a value of a former life.
     """
 
     column: str
@@ -60,10 +65,13 @@ class Drift:
     since: datetime | None = None
     seen: datetime = field(default_factory=_now, compare=False)
     feature: str | None = None
+    rows: int | None = None
 
     @property
     def identity(self) -> tuple[str, str, str | None]:
-        """What distinguishes one drift from another."""
+        """What distinguishes one drift from another. A column may return several times."""
+        if self.change == DriftChange.RETURNED:
+            return self.column, self.change, f"{self.seen}"
         return self.column, self.change, self.to_type
 
 

@@ -492,6 +492,11 @@ def epoch_of(seq: bytes) -> int:
     return int.from_bytes(seq[:2], "big")
 
 
+def beginning_of(epoch: int) -> bytes:
+    """Return the sequence of an event without a position, which lies below all positions of its epoch."""
+    return epoch.to_bytes(2, "big") + bytes(WIDTH - 2)
+
+
 def in_epoch(seq: bytes, epoch: int) -> bytes:
     """Return the sequence of the same position in another epoch."""
     return epoch.to_bytes(2, "big") + seq[2:]

@@ -103,6 +103,7 @@ def test_the_document() -> None:
             "to": "string",
             "action": "added",
             "feature": None,
+            "rows": None,
             "since": "2026-03-01T12:00:00.000Z",
             "seen": "2026-03-01T12:00:00.000Z",
         }

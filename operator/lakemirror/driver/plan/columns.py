@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -27,17 +28,15 @@ from lakemirror.driver.parse.values.connect import Field
 from lakemirror.driver.parse.values.decode import can_be_left_out
 from lakemirror.driver.plan.drift import DriftPlan, SchemaVersion, plan_drift
 from lakemirror.driver.plan.fills import Fill, aged
-from lakemirror.driver.plan.lives import Turn, together
+from lakemirror.driver.plan.lives import GIVING, SEVERAL, Life, Log, Turn, together
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import new_mirror
 from lakemirror.driver.plan.schemas import Schema
-from lakemirror.driver.profile.overview import TableOverview
-from lakemirror.driver.results import Drift, DriftAction
-from lakemirror.driver.sequence import WIDTH
+from lakemirror.driver.profile.overview import Changes, TableOverview
+from lakemirror.driver.results import Drift, DriftAction, DriftChange
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.mirror import GAPS_PROPERTY, KEY_PROPERTY, WIDENING
 
-_ALL = b"\xff" * WIDTH
 _SPELLED_ALIKE = (IntegralType, DecimalType, BooleanType, DateType, StringType)
 """Types whose values have the same text in Spark and in the source."""
 
@@ -65,53 +64,76 @@ def names_of(table: MirroredTable, versions: Sequence[Schema]) -> dict[str, str]
 
 
 def turns_of(
-    table: MirroredTable, versions: Sequence[Schema], names: dict[str, str], key: Sequence[str]
+    table: MirroredTable, versions: Sequence[Schema], names: Mapping[str, str], key: Sequence[str]
 ) -> dict[str, Turn]:
-    """Return what the batch shows about the source's columns, except those of the key.
-
-    Adds the columns that have no type yet to ``names``.
-    """
+    """Return what the batch shows about the source's columns, except those of the key."""
     lives = table.lives
     skipped = table.spec.schema_evolution == "skip" and lives.columns is not None
-    columns = table.settings.columns
-    for name in (name for each in versions for name, seen in each.told.items() if not seen.typed):
-        if columns is None or columns.keeps(name):
-            names.setdefault(name, table.rename.get(name, name))
     wanted = [
         name
         for name, mirror in names.items()
         if mirror not in key and not (skipped and name not in (lives.columns or ()))
     ]
-    return lives.after(together({name: each.says(name) for name in wanted} for each in versions))
+    shown = [_changes(table, each) for each in versions]
+    told = (
+        {name: each.says(name, shows) for name in wanted} for each, shows in zip(versions, shown, strict=True)
+    )
+    return lives.after(together(told), _log_of(shown))
 
 
-def spans_of(
-    versions: Sequence[Schema], names: Mapping[str, str], turns: Mapping[str, Turn]
-) -> dict[int | None, list[Span]]:
-    """Split the events of each schema where a column begins its current life."""
+def _changes(table: MirroredTable, schema: Schema) -> list[Changes]:
+    """Return the changes that may begin and end lives of columns (`lakemirror.driver.plan.lives`)."""
+    return schema.changes(feed=table.is_feed) if table.is_feed or table.has_positions else []
+
+
+def _log_of(shown: Sequence[Sequence[Changes]]) -> Log | None:
+    """Return the log that orders changes. None if there are none."""
+    changes = [each for some in shown for each in some]
+    logs = {each.log for each in changes if each.log is not None}
+    if len(logs) > 1:
+        return Log(SEVERAL)
+    return Log(logs.pop(), frozenset(each.topic for each in changes)) if logs else None
+
+
+def spans_of(versions: Sequence[Schema], turns: Mapping[str, Turn]) -> dict[int | None, list[Span]]:
+    """Split the events of each schema where a column begins its current life.
+
+    Events without a schema are read with all of their columns.
+    """
     groups: dict[int | None, list[Schema]] = {}
     for each in versions:
         groups.setdefault(each.group.schema_id, []).append(each)
-    found = {}
-    for schema_id, schemas in groups.items():
-        first = min(each.group.first_seq or b"" for each in schemas)
-        last = max(each.group.last_seq or b"" for each in schemas)
-        begins = {
-            name: turn.life.absent
-            for name in (each.name for each in schemas[0].fields)
-            if (turn := turns.get(name)) and turn.life.absent and not turn.life.dropped
-        }
-        cuts = sorted({absent for absent in begins.values() if first <= absent < last})
-        limits = [None, *cuts, None]
-        found[schema_id] = [
-            Span(
-                after,
-                until,
-                frozenset(name for name, absent in begins.items() if absent >= (until or last)),
-            )
-            for after, until in itertools.pairwise(limits)
-        ]
-    return found
+    return {schema_id: _spans(schema_id, schemas, turns) for schema_id, schemas in groups.items()}
+
+
+def whole_spans(versions: Sequence[Schema]) -> dict[int | None, list[Span]]:
+    """Return spans for events that keep the values of former lives."""
+    return {each.group.schema_id: [Span(None, None, frozenset())] for each in versions}
+
+
+def _spans(schema_id: int | None, schemas: Sequence[Schema], turns: Mapping[str, Turn]) -> list[Span]:
+    first = min(each.group.first_seq or b"" for each in schemas)
+    last = max(each.group.last_seq or b"" for each in schemas)
+    fields = schemas[0].fields if schema_id is not None else ()
+    former = {
+        each.name: (turn.life.first, absent)
+        for each in fields
+        if (turn := turns.get(each.name)) and (absent := turn.life.begins) is not None
+    }
+    cuts = sorted({end for ends in former.values() for end in ends if first <= end < last})
+    limits = [None, *cuts, None]
+    return [
+        Span(
+            after,
+            until,
+            frozenset(
+                name
+                for name, (begin, end) in former.items()
+                if (begin < first if after is None else begin <= after) and (until or last) <= end
+            ),
+        )
+        for after, until in itertools.pairwise(limits)
+    ]
 
 
 def drift_of(
@@ -257,7 +279,7 @@ def _may_be_left_out(kind: DataType) -> bool:
     return isinstance(kind, (StringType, BinaryType, ArrayType, MapType, StructType))
 
 
-# -- new lives of columns ---------------------------------------------------------------------------
+# -- columns that begin a new life or are added ------------------------------------------------------
 
 
 def defaults_of(names: Mapping[str, str], turns: Mapping[str, Turn], plan: DriftPlan) -> dict[str, Field]:
@@ -272,29 +294,72 @@ def defaults_of(names: Mapping[str, str], turns: Mapping[str, Turn], plan: Drift
 
 def fills_of(
     table: MirroredTable, turns: Mapping[str, Turn], reading: Reading, plan: DriftPlan
-) -> dict[str, Fill]:
-    """Return the values that stored rows must get in columns that begin a new life.
+) -> tuple[dict[str, Fill], dict[str, int]]:
+    """Return the values that stored rows must get in columns that begin a new life or are added.
 
-    Checks whether the mirror has such rows.
+    Also returns how many rows get them, by column. Checks whether the mirror has such rows.
     """
     if not table.mirror.exists or not reading.key:
-        return {}
-    names = {name: table.rename.get(name, name) for name in turns}
-    found = {}
-    for name, turn in turns.items():
-        column, absent = names[name], turn.life.absent
-        if not turn.life.fill or absent is None or column not in plan.columns:
-            continue
-        kind = plan.columns[column]
-        default = reading.defaults.get(column)
-        value = (F.lit(None) if default is None else default_of(default, kind)).cast(kind)
-        fill = Fill(value, absent, kind)
-        if column in plan.add:
-            if column in reading.defaults:
-                found[column] = fill
-        elif not table.rows().where(aged({column: fill})).isEmpty():
-            found[column] = fill
-    return {**found, **_taken_over(table, plan)}
+        return {}, {}
+    found, rows, current = {}, {}, table.mode == "scd2"
+    due = {table.rename.get(name, name) for name in table.awaiting_default()}
+    added = plan.add.keys() | (due & (table.mirror.columns or {}).keys())
+    for column in added & reading.defaults.keys():
+        found[column] = Fill(_default(reading, column), reading.columns[column], current=current)
+        rows[column] = _count(table, T("__is_current") if current else F.lit(True))
+    begun = {table.rename.get(name, name) for name, turn in turns.items() if turn.life.fill} - added
+    for column, fill in former_of(table, turns, reading).items():
+        if column in begun:
+            former = _count(table, aged({column: fill}))
+            if former:
+                found[column], rows[column] = fill, former
+    return {**found, **_taken_over(table, plan)}, rows
+
+
+def remembered(life: Life, fill: Fill | None) -> Life:
+    """Return what the mirror remembers of a life until the ``fill`` of its column is seen to be done."""
+    cleared = fill is not None and fill.life is not None
+    given = GIVING if fill is not None and fill.life is None else None
+    return replace(life, fill=cleared, given=given)
+
+
+def former_of(table: MirroredTable, turns: Mapping[str, Turn], reading: Reading) -> dict[str, Fill]:
+    """Return what replaces the values of former lives, for each column that has had one."""
+    current = table.mode == "scd2"
+    lives = {table.rename.get(name, name): turn.life for name, turn in turns.items()}
+    return {
+        column: Fill(_default(reading, column), reading.columns[column], life, current=current)
+        for column, life in lives.items()
+        if column in reading.columns and life.begins is not None
+    }
+
+
+def _default(reading: Reading, column: str) -> Column:
+    """Return what a column has in rows that were written before it was added: its default, or null."""
+    kind, default = reading.columns[column], reading.defaults.get(column)
+    return (F.lit(None) if default is None else default_of(default, kind)).cast(kind)
+
+
+def with_filled(plan: DriftPlan, fills: Mapping[str, Fill], rows: Mapping[str, int]) -> DriftPlan:
+    """Return the plan with the numbers of ``rows`` that get a default or lose a value of a former life."""
+    given = {column for column in rows if fills[column].life is None}
+    drift = [
+        replace(each, rows=rows[each.column])
+        if each.action is DriftAction.ADDED and each.column in given
+        else each
+        for each in plan.drift
+    ]
+    for column in sorted(rows.keys() - given):
+        kind = plan.columns[column].simpleString()
+        since = next((each.since for each in plan.drift if each.column == column), None)
+        drift.append(
+            Drift(column, DriftChange.RETURNED, kind, kind, DriftAction.CLEARED, since, rows=rows[column])
+        )
+    return replace(plan, drift=tuple(drift))
+
+
+def _count(table: MirroredTable, when: Column) -> int:
+    return table.rows().where(when).count()
 
 
 def _taken_over(table: MirroredTable, plan: DriftPlan) -> dict[str, Fill]:
@@ -306,5 +371,5 @@ def _taken_over(table: MirroredTable, plan: DriftPlan) -> dict[str, Fill]:
     for before, column in table.rename.items():
         kind = (table.mirror.columns or {}).get(before)
         if isinstance(plan.add.get(column), StringType) and isinstance(kind, _SPELLED_ALIKE):
-            found[column] = Fill(T(before).cast("string"), _ALL, StringType())
+            found[column] = Fill(T(before).cast("string"), StringType())
     return found

@@ -1,4 +1,4 @@
-"""Stored values of a column's former life, and the values that replace them."""
+"""Values that stored rows get in columns that begin a new life, or that are added with a default."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from lakemirror.driver.codes import OWN_TOPICS
 from lakemirror.driver.parse.values.expressions import same_value
+from lakemirror.driver.plan.lives import Life
 from lakemirror.driver.sequence import OWN, own
 from lakemirror.driver.tables.columns import T
 
 
 @dataclass(frozen=True)
 class Fill:
-    """A column that begins a new life.
+    """A column in which stored values become ``value``.
 
-    Stored values up to the sequence ``until`` become ``value``.
+    With a ``life``, these are only the values of a former life (`is_former`). ``current`` says that versions
+    that have ended keep what they have.
     """
 
     value: Column
-    until: bytes
     kind: DataType
+    life: Life | None = None
+    current: bool = False
 
 
 def aged(fills: Mapping[str, Fill]) -> Column:
-    """BOOLEAN: whether a stored row has a value from a former life of one of the columns."""
+    """BOOLEAN: whether a stored row has a value that one of the ``fills`` replaces."""
     old = [
         is_former(name, each) & ~same_value(T(name), each.value, each.kind) for name, each in fills.items()
     ]
@@ -36,8 +40,23 @@ def aged(fills: Mapping[str, Fill]) -> Column:
 
 
 def is_former(name: str, fill: Fill) -> Column:
-    """BOOLEAN: whether a stored value is from the column's former life."""
-    return stored_seq(name) <= F.lit(fill.until + OWN)
+    """BOOLEAN: whether a stored value is one that the fill replaces."""
+    found = of_former_life(fill, stored_seq(name), T("__origin")["topic"])
+    return found & T("__is_current") if fill.current else found
+
+
+def of_former_life(fill: Fill, seq: Column, topic: Column) -> Column:
+    """BOOLEAN: whether a value with the column sequence ``seq`` in a row from a ``topic`` is to be replaced.
+
+    A value of a former life came from the same log, from the same epoch, and from a position up to the one
+    after which the life begins. A row of a load that has no position is as the source was when it was read.
+    """
+    life = fill.life
+    if life is None or life.absent is None:
+        return F.lit(True)
+    placed = (seq > F.lit(life.first + OWN)) & (seq <= F.lit(life.absent + OWN))
+    here = topic.isin(*sorted(life.topics)) | topic.startswith(OWN_TOPICS)
+    return placed & F.coalesce(here, F.lit(False))
 
 
 def stored_seq(name: str) -> Column:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -15,24 +15,23 @@ from pyspark.sql.types import DataType
 
 from lakemirror.api import CdcPipeline, Table
 from lakemirror.api.tables import Mode, OwnColumn, groups_of
-from lakemirror.driver.codes import OWN_TOPICS
+from lakemirror.driver.codes import OWN_TOPICS, Op
 from lakemirror.driver.parse import computed, condition
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import Condition
 from lakemirror.driver.parse.decode import Reading
-from lakemirror.driver.plan.lives import Life, Lives, from_text
+from lakemirror.driver.plan.lives import Life, Lives, Log, from_text
 from lakemirror.driver.plan.names import check_location
 from lakemirror.driver.profile.epochs import Partition
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift
-from lakemirror.driver.sequence import as_bytes
+from lakemirror.driver.sequence import GIVEN, as_bytes, beginning_of
 from lakemirror.driver.tables.columns import SHARD, T, of_shard
 from lakemirror.driver.tables.delta import unlimited
 from lakemirror.driver.tables.mirror import (
     COLUMNS_PROPERTY,
     GAPS_PROPERTY,
     KEY_PROPERTY,
-    NULLS_PROPERTY,
     SHARD_PROPERTY,
     Mirror,
 )
@@ -53,7 +52,7 @@ _OWN: Mapping[OwnColumn, str] = {
     "keyHash": "string",
     "identity": "bigint",
 }
-_OF_SHARD = (COLUMNS_PROPERTY, GAPS_PROPERTY, NULLS_PROPERTY, SHARD_PROPERTY)
+_OF_SHARD = (COLUMNS_PROPERTY, GAPS_PROPERTY, SHARD_PROPERTY)
 """Properties that describe a single source table. A mirror may have several source tables."""
 
 
@@ -83,7 +82,6 @@ class MirroredTable:
         self.source = owner_of(pipeline.name, self.kept_as)
         self._reported = {each.identity for each in reported}
         self._highest: bytes | None = None
-        self._writes_nulls = False
         self._conditions: dict[str, tuple[dict[str, DataType], Condition]] = {}
         self._computed: dict[str, tuple[dict[str, DataType], Computed]] = {}
         self.warned_of_order = False
@@ -251,12 +249,72 @@ class MirroredTable:
     @property
     def lives(self) -> Lives:
         """What is known about the source's columns."""
-        return Lives(self.stored_lives, self.fed, self.highest)
+        return Lives(self.stored_lives, self.fed, cache(self._highest_in), cache(self._holds))
 
     @property
     def stored_lives(self) -> dict[str, Life]:
-        """The lives that the mirror's property holds."""
-        return from_text(self.properties.get(COLUMNS_PROPERTY))
+        """The lives that the mirror's property holds.
+
+        Marks that an older version stored for a source that shows no lives are left out.
+        """
+        found = from_text(self.properties.get(COLUMNS_PROPERTY))
+        if self.is_feed or self.has_positions or str(self.spec.ordering.by) == GIVEN:
+            return found
+        return {name: life.without_marks() for name, life in found.items()}
+
+    def awaiting_default(self) -> set[str]:
+        """Return the added columns whose default was to be written by a batch that was not committed."""
+        return {name for name, life in self.stored_lives.items() if life.given and not self._done(life.given)}
+
+    def _done(self, given: str) -> bool:
+        app_id, _, batch = given.rpartition("/")
+        last = self.last_batch_of(app_id)
+        return last is not None and last >= int(batch)
+
+    @property
+    def is_feed(self) -> bool:
+        """Whether its events are ordered by the versions of a change feed."""
+        return self.spec.source.change_feed is not None and self.spec.order.by == "offset"
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether positions may order its events, and schemas show its columns.
+
+        See `lakemirror.driver.plan.lives`.
+        """
+        source = self.spec.source
+        of_rows = source.files is not None and source.files.format != "records"
+        formats = ("debezium", "debezium-flat")
+        positions = self.spec.ordering.by in ("auto", "lsn", "binlog")
+        return (
+            positions and not of_rows and source.change_feed is None and self.spec.envelope.format in formats
+        )
+
+    def _holds(self, log: Log, position: bytes) -> bool:
+        rows = self.rows().where(F.col("__origin.topic").isin(*log.topics))
+        return not rows.where(F.col("__seq") == F.lit(position)).isEmpty()
+
+    def _highest_in(self, log: Log, epoch: int) -> bytes | None:
+        """Return the highest position of the streamed events that it has from a log, in an epoch.
+
+        A delete of a flat record may have had no schema, so that it says nothing about columns.
+        """
+        if not self.mirror.exists:
+            return None
+        rows = self.rows().where(F.col("__origin.topic").isin(*log.topics))
+        shown: list[str] = [Op.CREATE, Op.UPDATE]
+        if self.spec.envelope.format == "debezium":
+            shown.append(Op.DELETE)
+        places = rows.where(F.col("__op").isin(*shown)).select("__seq")
+        if Op.DELETE in shown and self.tombstones.summary.newest is not None:
+            gone = self.tombstones.frame().where("kind = 'deleted'")
+            places = places.unionByName(
+                gone.where(F.col("topic").isin(*log.topics)).select(F.col("seq").alias("__seq"))
+            )
+        first = beginning_of(epoch)
+        here = (F.substring("__seq", 1, 2) == F.lit(first[:2])) & (F.col("__seq") > F.lit(first))
+        row = places.where(here).agg(F.max("__seq")).first()
+        return as_bytes(row[0]) if row is not None else None
 
     def highest(self) -> bytes | None:
         """Return the highest sequence of the applied events.
@@ -277,18 +335,6 @@ class MirroredTable:
             self._highest = None  # an unanchored event may be placed higher than its own sequence
         elif self._highest is not None:
             self._highest = max(self._highest, last)
-
-    @property
-    def writes_nulls(self) -> bool:
-        """Whether a JSON null was seen in a record without a schema.
-
-        A source that writes nulls leaves out no columns.
-        """
-        return self._writes_nulls or self.properties.get(NULLS_PROPERTY) == "true"
-
-    @writes_nulls.setter
-    def writes_nulls(self, seen: bool) -> None:
-        self._writes_nulls = seen
 
     def unreported(self, drift: Sequence[Drift]) -> tuple[Drift, ...]:
         """Return the drift that has not been reported yet."""

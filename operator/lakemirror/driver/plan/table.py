@@ -41,7 +41,8 @@ class TablePlan:
     - ``drift``: the drift that has not been reported yet
     - ``reading``: how events are read
     - ``lives``: the lives of the source's columns after the batch
-    - ``fills``: what stored rows get in columns that begin a new life
+    - ``fills``: what stored rows get in columns that begin a new life or are added with a default
+    - ``former``: in mode scd2, what current versions have instead of values of former lives of columns
     - ``tracked``: the columns whose values may be older than their row
     - ``soft``: the column of a soft delete
     - ``former_floor``: the sequence of the newest truncate before the batch
@@ -57,6 +58,7 @@ class TablePlan:
     reading: Reading
     lives: Mapping[str, Life]
     fills: Mapping[str, Fill] = field(default_factory=dict)
+    former: Mapping[str, Fill] = field(default_factory=dict)
     tracked: Sequence[str] = ()
     soft: str | None = None
     former_floor: bytes | None = None
@@ -88,7 +90,8 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
     names = columns.names_of(table, versions)
     key.check_key_columns(table, mirror_key, names, versions)
     turns = columns.turns_of(table, versions, names, mirror_key)
-    spans = columns.spans_of(versions, names, turns if mirror_key else {})
+    rows = bool(mirror_key) and table.mode != "scd2"  # lists and histories keep what was
+    spans = columns.spans_of(versions, turns) if rows else columns.whole_spans(versions)
     alteration = columns.drift_of(table, versions, names, turns, spans)
     dropped = {names[name] for name, turn in turns.items() if turn.life.dropped}
     computed, alteration = computed_of(table, alteration, dropped)
@@ -113,7 +116,8 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         shard=table.shard,
         impossible=table.mirror.impossible,
     )
-    fills = columns.fills_of(table, turns, reading, alteration)
+    fills, filled = columns.fills_of(table, turns, reading, alteration)
+    alteration = columns.with_filled(alteration, fills, filled)
     return TablePlan(
         seen,
         alteration,
@@ -122,11 +126,12 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         decoding=reading,
         computed=computed,
         lives={
-            name: turn.life if names[name] in fills else replace(turn.life, fill=False)
+            name: columns.remembered(turn.life, fills.get(names[name]))
             for name, turn in turns.items()
-            if names[name] in alteration.columns or turn.life.nulls
+            if names[name] in alteration.columns
         },
         fills=fills,
+        former=columns.former_of(table, turns, reading) if mirror_key and table.mode == "scd2" else {},
         tracked=columns.tracked_in(table, reading, seen),
         soft=table.soft if mirror_key else None,
         former_floor=table.tombstone_summary.floor if mirror_key else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -42,15 +43,27 @@ class Shape:
     key: tuple[str, ...] | None
     row: bool
     events: int
-    first_seq: bytes
-    last_seq: bytes
+
+
+class Changes(NamedTuple):
+    """Streamed changes (c, u, d) of one topic: the lowest and the highest sequence.
+
+    ``log`` is the log whose positions order them; a topic stands for it if its events do not name it. None if
+    they are not ordered by positions.
+    """
+
+    log: str | None
+    topic: str
+    first: bytes
+    last: bytes
 
 
 @dataclass
 class Group:
     """Events of one table that have the same schema.
 
-    ``shapes`` are those of events without a schema, or None if they cannot be told apart.
+    ``changes`` are those among them that no snapshot has read. ``shapes`` are those of events without a
+    schema, or None if they cannot be told apart.
     """
 
     schema_id: int | None
@@ -59,6 +72,7 @@ class Group:
     first_seq: bytes | None = None
     last_seq: bytes | None = None
     since: datetime | None = None
+    changes: list[Changes] = field(default_factory=list)
     shapes: list[Shape] | None = field(default_factory=list)
 
 
@@ -66,8 +80,8 @@ class Group:
 class TableOverview:
     """The events of one table.
 
-    ``nulls`` says that some record without a schema may contain a JSON null. ``moves`` says that a change of
-    a key is sent as two records. ``rekeyed`` says that a single update changes the key of its row.
+    ``moves`` says that a change of a key is sent as two records. ``rekeyed`` says that a single update
+    changes the key of its row.
     """
 
     name: TableName
@@ -82,7 +96,6 @@ class TableOverview:
     snapshot: bool = False
     unanchored: bool = False
     streamed: bool = False
-    nulls: bool = False
     last_event_time: datetime | None = None
     topics: set[str] = field(default_factory=set)
     parts: list[Part] = field(default_factory=list)
@@ -206,6 +219,8 @@ def _expressions(every: int) -> tuple[Column, list[Column], list[Column]]:
         F.max("unanchored").alias("unanchored"),
         F.min("seq").alias("first_seq"),
         F.max("seq").alias("last_seq"),
+        F.min(F.when(F.col("op") != Op.READ, F.col("seq"))).alias("first_change"),
+        F.max(F.when(F.col("op") != Op.READ, F.col("seq"))).alias("last_change"),
         F.min("event_time").alias("since"),
         F.max("event_time").alias("last_event_time"),
         *stretches.aggregates(every),
@@ -245,7 +260,6 @@ def _shapes() -> list[Column]:
         F.first(_key_names()).alias("key_names"),
         F.first(F.col("row_text").isNotNull()).alias("is_row"),
         (F.min("shape_hash") == F.max("shape_hash")).alias("one_shape"),
-        F.max(F.col("schema_id").isNull() & F.col("row_text").contains(":null")).alias("nulls"),
     ]
 
 
@@ -256,8 +270,7 @@ def _add_shape(group: Group, row: Row) -> None:
         group.shapes = None
         return
     names, key = (None if row[each] is None else tuple(row[each]) for each in ("names", "key_names"))
-    first, last = bytes(row["first_seq"]), bytes(row["last_seq"])
-    group.shapes.append(Shape(names, key, row["is_row"], row["events"], first, last))
+    group.shapes.append(Shape(names, key, row["is_row"], row["events"]))
 
 
 def _count(result: Overview, row: Row) -> None:
@@ -280,10 +293,15 @@ def _count(result: Overview, row: Row) -> None:
     group.last_seq = max(group.last_seq or bytes(row["last_seq"]), bytes(row["last_seq"]))
     since = aware(row["since"])
     group.since = min(group.since, since) if group.since and since else group.since or since
+    if row["first_change"] is not None:
+        placed = row["stream"] is not None or row["unanchored"]
+        log = (row["stream"] or row["topic"]) if placed else None
+        ends = bytes(row["first_change"]), bytes(row["last_change"])
+        group.changes.append(Changes(log, row["topic"], *ends))
     table.events += row["events"]
     table.keyed += row["keyed"]
     _add_shape(group, row)
-    for flag in ("gaps", "moves", "rekeyed", "snapshot", "unanchored", "streamed", "nulls"):
+    for flag in ("gaps", "moves", "rekeyed", "snapshot", "unanchored", "streamed"):
         setattr(table, flag, getattr(table, flag) or bool(row[flag]))
 
 

@@ -16,14 +16,16 @@ from pyspark.sql.types import MapType, StringType, StructField, StructType
 from lakemirror.driver.codes import Op
 from lakemirror.driver.joins import hinted
 from lakemirror.driver.materialise import materialised
-from lakemirror.driver.plan.fills import aged, is_former
+from lakemirror.driver.parse.values.expressions import same_value
+from lakemirror.driver.plan.fills import aged, is_former, of_former_life
 from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce import bounds, moves, scd2
 from lakemirror.driver.reduce.changes import Changes, Clause
+from lakemirror.driver.reduce.events import with_values
 from lakemirror.driver.reduce.scd2 import Scd2, Truncate, moment
 from lakemirror.driver.reduce.table import Reduced, bounds_of, images_of, no_events, of_own_shard
-from lakemirror.driver.sequence import as_bytes
+from lakemirror.driver.sequence import as_bytes, own
 from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.tombstones import encoded_key
@@ -89,7 +91,7 @@ def history(
         compared=plan.compared,
         initial=plan.initial,
     )
-    versions = materialised(scd2.fold(facts, rules, batch, patches))
+    versions = materialised(_without_former(scd2.fold(facts, rules, batch, patches), plan))
     outcomes = _outcomes(versions, table.tombstones.summary.collected)
     return History(
         versions,
@@ -99,6 +101,28 @@ def history(
         [each for each in truncates if not each.told],
         known,
         images,
+    )
+
+
+def _without_former(versions: DataFrame, plan: TablePlan) -> DataFrame:
+    """Replace the values of former lives of columns in the versions that are current.
+
+    A version that has ended keeps what it had: a history shows what was.
+    """
+    if not plan.former:
+        return versions
+    values, differs = {}, F.lit(False)
+    for name, fill in plan.former.items():
+        seq = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+        old = F.col("is_current") & (F.col("op") != Op.DELETE) & of_former_life(fill, seq, F.col("topic"))
+        values[name] = F.when(old, fill.value).otherwise(F.col("row")[name])
+        differs = differs | (old & ~same_value(F.col("row")[name], fill.value, fill.kind))
+    shown = ~F.coalesce("merged", F.lit(False))
+    return versions.withColumns(
+        {
+            "row": F.when(F.col("op") != Op.DELETE, with_values("row", values)).otherwise(F.col("row")),
+            "put": F.col("put") | (shown & F.coalesce(differs, F.lit(False))),
+        }
     )
 
 
@@ -228,11 +252,11 @@ class _Fetch:
     def _value(self, name: str, present: Sequence[str]) -> Column:
         """Return a stored value with the type that the column has now.
 
-        A value of a former life is replaced with what the new life makes of it.
+        A version that is current has the default of a column that is added.
         """
         kind, fill = self.plan.reading.columns[name], self.plan.fills.get(name)
         value = (T(name) if name in present else F.lit(None)).cast(kind)
-        if fill is None:
+        if fill is None or fill.life is not None:
             return value
         return F.when(is_former(name, fill), fill.value).otherwise(value)
 

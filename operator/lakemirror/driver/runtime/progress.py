@@ -67,6 +67,7 @@ def drift_report(drift: Drift) -> DriftReport:
         to=drift.to_type,
         action=drift.action,
         feature=drift.feature,
+        rows=drift.rows,
         since=_text(drift.since),
         seen=iso(drift.seen),
     )

@@ -59,7 +59,6 @@ AGED_PROPERTY = "lakemirror.expressionsAged"
 SHARD_PROPERTY = "lakemirror.shard"
 """In a mirror of several shards: true. Facts about one shard have its name in the name of their property."""
 ORDER_PROPERTY = "lakemirror.ordering"
-NULLS_PROPERTY = "lakemirror.nulls"
 GAPS_PROPERTY = "lakemirror.gaps"
 
 MAPPING_PROPERTY = "delta.columnMapping.mode"
@@ -202,6 +201,7 @@ class Mirror:
         if _has_zoneless({**new, **grown, **wider}) and "timestampNtz" not in self.features:
             features |= _ZONELESS
         self._set(features)
+        changed = self._set(properties)  # first, so that they tell what a driver that dies now leaves undone
         if new:
             listed = ", ".join(_column(name, kind, comments.get(name)) for name, kind in new.items())
             self._spark.sql(f"ALTER TABLE {self.location.sql} ADD COLUMNS ({listed})")
@@ -215,7 +215,6 @@ class Mirror:
             for name, kind in wider.items():
                 altered = f"ALTER COLUMN {quoted(name)} TYPE {ddl(kind)}"
                 self._spark.sql(f"ALTER TABLE {self.location.sql} {altered}")
-        changed = self._set(properties)
         if features or new or grown or wider or changed:
             self.refresh()
 

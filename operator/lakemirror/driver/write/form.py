@@ -30,7 +30,6 @@ from lakemirror.driver.tables.mirror import (
     GAPS_PROPERTY,
     KEY_PROPERTY,
     MODE_PROPERTY,
-    NULLS_PROPERTY,
     ORDER_PROPERTY,
     SHARD_PROPERTY,
     SOURCE_PROPERTY,
@@ -39,14 +38,16 @@ from lakemirror.driver.tables.mirror import (
 _LOG = logging.getLogger(__name__)
 
 
-def form(table: MirroredTable, plan: TablePlan) -> None:
-    """Create or alter the mirror as planned. Raises Refused if somebody else has created a table there."""
+def form(table: MirroredTable, plan: TablePlan, batch: str) -> None:
+    """Create or alter the mirror as planned, before it is written.
+
+    ``batch`` names the batch: its application and number. Raises Refused if somebody else has created a table
+    there.
+    """
     properties = {}
-    lives = to_text({**table.stored_lives, **plan.lives})
+    lives = to_text({**table.stored_lives, **plan.lives}, batch)
     if lives != table.properties.get(COLUMNS_PROPERTY, to_text({})):
         properties[COLUMNS_PROPERTY] = lives
-    if table.writes_nulls:
-        properties[NULLS_PROPERTY] = "true"
     if plan.reading.key and plan.reading.versions and plan.tracked:
         properties[GAPS_PROPERTY] = "true"
     if table.shard is not None:

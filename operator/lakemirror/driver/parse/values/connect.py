@@ -8,6 +8,7 @@ A schema document is JSON: ``{"type", "optional", "name", "parameters", "default
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,19 @@ SCHEMALESS = "json"
 
 PADDED = "lakemirror.padded"
 """The parameter of a decimal whose bytes have a fixed length; Connect itself has no such decimals."""
+
+_SOURCE = re.compile(r"io\.debezium\.connector\.(\w+)\.Source")
+"""The name of the schema of Debezium's source block."""
+
+_POSITIONS = {
+    "commit_lsn": "sqlserver",
+    "change_lsn": "sqlserver",
+    "lsn": "postgresql",
+    "file": "mysql",
+    "pos": "mysql",
+    "scn": "oracle",
+}
+"""Fields of Debezium's source block that only one connector has."""
 
 _NUMBERS = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
 PHYSICAL = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
@@ -123,6 +137,26 @@ def _columns_at(text: str, what: str) -> list[Field]:
     if found.get("type") == "struct" or not document[PATH]:
         return [_field(each) for each in _struct(found, what)]
     return [_field(found)]
+
+
+def connector_of(schema_json_text: str) -> str | None:
+    """Return the connector that wrote a row's schema document, such as ``postgresql``; None if it is unknown.
+
+    An envelope names it in the schema of its ``source``. A flat record shows it by the position that
+    ``add.fields`` adds. A custom record shows nothing. Raises SchemaError.
+    """
+    document = _document(schema_json_text)
+    if document.get(PATH):
+        return None
+    fields = {each.get("field"): each for each in _struct(document.get("record", document), "the record")}
+    if "source" in fields:
+        named = _SOURCE.fullmatch(str(fields["source"].get("name")))
+        return named[1] if named is not None else None
+    row = fields.get("after")
+    added = _struct(row, "the row image") if row is not None and row.get("type") == "struct" else ()
+    names = {str(each.get("field")) for each in added}
+    names = {each.removeprefix("__").removeprefix("source_") for each in names if each.startswith("__")}
+    return next((connector for position, connector in _POSITIONS.items() if position in names), None)
 
 
 def schemaless(name: str) -> Field:
