@@ -122,6 +122,7 @@ def of_postgres(shop: Shop, mode: str) -> list[list[Record]]:
     ]
 
 
+@pytest.mark.long
 def test_debezium_with_positions(spark: SparkSession, tmp_path: Path) -> None:
     """Positions begin lives, and nothing else does: no absent member, snapshot, copy, or placeholder."""
     shop = Shop()
@@ -241,6 +242,7 @@ def custom(name: str, rows: Sequence[Row], start: int, *, schemas: bool = False)
     return found
 
 
+@pytest.mark.long
 def test_custom_records(spark: SparkSession, tmp_path: Path) -> None:
     """One producer that leaves members out, or two with an older and a newer schema: one batch or four."""
     batches: list[list[Record]] = [[], [], [], []]
