@@ -79,7 +79,10 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize("example", ENDS)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(each, marks=pytest.mark.long if each == "maxwell" else ()) for each in ENDS],
+)
 def test_an_example_ends_in_the_rows_that_are_meant(
     example: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

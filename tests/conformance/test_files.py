@@ -294,6 +294,7 @@ def test_rows_that_a_resync_reads_again_are_applied_although_the_table_has_their
     assert again.rows(spark, "default/t") == [(1, "a"), (2, "a")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", pytest.param("avro", marks=pytest.mark.thorough)])
 def test_typed_rows_keep_their_types(form: str, spark: SparkSession, tmp_path: Path) -> None:
     """A row with op and key, and its next version in a file with one column more."""

@@ -265,6 +265,7 @@ def flat(offset: int, value: dict[str, Any] | None, topic: str = "shop.orders") 
 FLAT = {"envelope": {"format": "debezium-flat"}, "ordering": {"by": "offset"}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_table_that_is_named_by_its_records_and_by_its_topic(
     together: bool, spark: SparkSession, tmp_path: Path

@@ -93,6 +93,7 @@ def test_an_image_is_written_when_it_is_new_or_improved(
     assert live(spark, mirroring)[0] == (2, 2, "new")
 
 
+@pytest.mark.long
 @MODES
 def test_images_are_collected(mode: str, spark: SparkSession, tmp_path: Path) -> None:
     """However many batches follow the change of a key."""

@@ -30,6 +30,7 @@ def steps() -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{path.name}, {name}", step
 
 
+@pytest.mark.long
 def test_actionlint_has_nothing_to_say() -> None:
     done = subprocess.run([ROOT / "scripts/actionlint"], capture_output=True, text=True, check=False)
     if done.returncode == 3:

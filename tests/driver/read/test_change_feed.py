@@ -151,6 +151,7 @@ def test_new_columns_follow(spark: SparkSession, tmp_path: Path) -> None:
     assert chain.rows() == [(1, "a", None), (2, "b", 7)]
 
 
+@pytest.mark.long
 def test_columns_that_are_widened_follow(spark: SparkSession, tmp_path: Path) -> None:
     """Also where nobody read meanwhile, and from the first version on."""
     wide = f"{FEED[:-1]}, delta.enableTypeWidening = true)"
@@ -233,6 +234,7 @@ def test_a_crash_while_old_batches_are_forgotten_begins_none_of_them_again(
     assert feed._pending() == []
 
 
+@pytest.mark.long
 def test_a_reset_reads_the_whole_table_again(spark: SparkSession, tmp_path: Path) -> None:
     """As the error of a table that was made again, or whose changes are gone, tells its reader to do."""
     chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
@@ -245,6 +247,7 @@ def test_a_reset_reads_the_whole_table_again(spark: SparkSession, tmp_path: Path
     assert chain.run().batches == 0
 
 
+@pytest.mark.thorough
 def test_a_table_that_was_made_again_is_read_after_a_reset(spark: SparkSession, tmp_path: Path) -> None:
     """Its versions are those of the former table. An epoch places them after those."""
     chain = Chain(spark, tmp_path).made()
@@ -264,6 +267,7 @@ def test_a_table_that_was_made_again_is_read_after_a_reset(spark: SparkSession, 
     assert chain.rows() == [(1, "y"), (2, "b"), (3, "c")]
 
 
+@pytest.mark.long
 def test_a_resync_whose_first_versions_are_gone_does_not_stop_the_pipeline(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -283,6 +287,7 @@ def test_a_resync_whose_first_versions_are_gone_does_not_stop_the_pipeline(
     assert json.loads((tmp_path / "checkpoint/tokens.json").read_text())["resync"] == {"orders": "again"}
 
 
+@pytest.mark.thorough
 def test_each_resync_reads_again_whatever_the_name_of_the_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -305,7 +310,13 @@ def vacuum(chain: Chain) -> None:
         chain.spark.conf.unset(check)
 
 
-@pytest.mark.parametrize("properties", [FEED, TRACKED], ids=["feed", "computed"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param(FEED, id="feed", marks=pytest.mark.thorough),
+        pytest.param(TRACKED, id="computed", marks=pytest.mark.long),
+    ],
+)
 def test_changes_that_vacuum_removed_are_told(properties: str, spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(spark, tmp_path / "a lake").made(properties=properties).sql("INSERT INTO t VALUES (1, 'a')")
     chain.run()
@@ -344,6 +355,7 @@ def test_a_version_that_is_not_there(spark: SparkSession, tmp_path: Path) -> Non
     assert chain.rows() == [(2, "b")]
 
 
+@pytest.mark.thorough
 def test_a_key_with_an_odd_name(spark: SparkSession, tmp_path: Path) -> None:
     key = "the key.id"
     chain = Chain(spark, tmp_path, table={"source": "orders", "primaryKey": [key]})
@@ -355,6 +367,7 @@ def test_a_key_with_an_odd_name(spark: SparkSession, tmp_path: Path) -> None:
     assert chain.rows() == [(2, "B"), (3, "a")]
 
 
+@pytest.mark.long
 def test_a_table_of_the_catalog(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql("CREATE SCHEMA IF NOT EXISTS fed")
     try:
@@ -369,6 +382,7 @@ def test_a_table_of_the_catalog(spark: SparkSession, tmp_path: Path) -> None:
         spark.sql("DROP SCHEMA fed CASCADE")
 
 
+@pytest.mark.long
 def test_equal_rows_of_a_table_without_key_are_all_appended(spark: SparkSession, tmp_path: Path) -> None:
     settings = {"source": "orders", "mode": "append"}
     chain = (
@@ -430,7 +444,9 @@ def feeding(folder: Path, **more: Any) -> Mirroring:
     return Mirroring(folder, {"target": target, **more})
 
 
-@pytest.mark.parametrize("net", [False, True])
+@pytest.mark.parametrize(
+    "net", [pytest.param(False, marks=pytest.mark.thorough), pytest.param(True, marks=pytest.mark.long)]
+)
 def test_a_mirror_of_versions_is_read_as_its_current_rows(
     spark: SparkSession, tmp_path: Path, net: bool
 ) -> None:
@@ -458,6 +474,7 @@ def test_a_mirror_of_versions_is_read_as_its_current_rows(
     assert sorted(map(tuple, ops)) == [(0, "u"), (1, "u" if net else "c"), (3, "r"), (4, "c")]
 
 
+@pytest.mark.thorough
 def test_a_mirror_of_shards_is_read_with_the_names_of_its_shards(spark: SparkSession, tmp_path: Path) -> None:
     """They are part of its key."""
     items, shop, first = table("items", Column("v", "int32")), Shop(), tmp_path / "first"
@@ -552,6 +569,7 @@ def test_changes_of_a_table_that_keeps_no_feed_are_computed(
     assert chain.run(netChanges=net).batches == 0
 
 
+@pytest.mark.long
 def test_changes_that_cannot_be_computed_are_told(spark: SparkSession, tmp_path: Path) -> None:
     """From versions on of which the identities of rows are not known."""
     chain = Chain(spark, tmp_path).made(properties="").sql("INSERT INTO t VALUES (1, 'a')")
