@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lakemirror.controller import cache, names, operator, reconciler
+from lakemirror.controller import cache, names, operator, reconciler, shares
 from lakemirror.controller import plan as plan_module
 from lakemirror.controller.cache import Key
 from lakemirror.controller.kube import ApiError, Cause
@@ -32,6 +32,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in seconds takes hundredths here."""
     monkeypatch.setattr(cache, "_RETRY_SECONDS", 0.02)
     monkeypatch.setattr(operator, "_WAITING_SECONDS", 0.02)
+    monkeypatch.setattr(operator, "_OTHERS_SECONDS", 0.02)
+    monkeypatch.setattr(shares, "_ATTEMPT_SECONDS", 0.02)
     monkeypatch.setattr(operator, "_MOST_SECONDS", 0.05)
     monkeypatch.setattr(reconciler, "_WAITING_SECONDS", 0.02)
     monkeypatch.setattr(reconciler, "_LOOKING_SECONDS", 0.02)
@@ -154,11 +156,13 @@ async def world(
     identity: str = "one",
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     settings: Settings = SETTINGS,
+    installation: str = "mirrors/operator",
 ) -> AsyncIterator[World]:
     api = api or FakeApi()
-    lease = Lease(api, "mirrors", "operator", identity)
+    namespace, _, name = installation.partition("/")
+    lease = Lease(api, namespace, name, identity)
     await lease.acquire()
-    options = Options(settings, identity, "mirrors")
+    options = Options(settings, identity, namespace, lease=name)
     vitals = Vitals()
     working = Operator(api, options, lease, vitals, clock)
     tasks = [asyncio.create_task(one) for one in (working.run(), _kopf(api, working))]

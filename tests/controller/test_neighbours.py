@@ -15,6 +15,8 @@ import pytest
 from lakemirror.api import API_VERSION, KIND
 from lakemirror.controller import names, operator, remembered
 from lakemirror.controller.cache import Key
+from lakemirror.controller.fence import Fenced, NotLeading
+from lakemirror.controller.kube import ApiError
 from lakemirror.controller.lease import Lease
 from lakemirror.controller.operator import Operator, Options
 from lakemirror.controller.values import Object
@@ -276,3 +278,82 @@ def sizes(w: World) -> dict[str, int]:
         "failures": len(loop._failures) + len(loop._failing),
         "images": len(reconciler.images._standings),
     }
+
+
+class TestOperators:
+    @in_loop
+    async def test_of_two_for_the_whole_cluster_one_acts_in_a_namespace(self) -> None:
+        api = FakeApi()
+        async with world(api, installation="operators/a") as one:
+            await one.run()
+            async with world(api, installation="operators/b") as two:
+                await two.until(lambda: two.operator.reconciler.pipelines)
+                api.calls.clear()
+                await one.apply(suspend=True)
+                await one.until(lambda: one.status()["reason"] == "Suspended")
+                await asyncio.sleep(0.2)
+                assert [call for call in api.calls if call == ("apply", "StatefulSet", "shop-driver")] == [
+                    ("apply", "StatefulSet", "shop-driver")
+                ]
+                assert not two.operator.reconciler.pipelines[Key("mirrors", "shop")].steady
+                assert two.operator._shares._told == {"mirrors": "operators/a"}
+                await one.operator.release()  # it is uninstalled
+                one.operator._lease._renewed = None
+                await two.apply(suspend=False)
+                await two.until(lambda: two.operator.reconciler.pipelines[Key("mirrors", "shop")].report)
+
+    @in_loop
+    async def test_where_no_lease_may_be_held_an_operator_acts_as_before(self) -> None:
+        api = FakeApi()
+        whole = api._asked
+
+        async def asked(verb: str, kind: str, namespace: str | None) -> None:
+            if kind == "Lease" and namespace == "mirrors":
+                raise ApiError(403, "Forbidden", "leases.coordination.k8s.io is forbidden")
+            await whole(verb, kind, namespace)
+
+        async with world(api, installation="operators/a") as w:
+            api._asked = asked  # type: ignore[method-assign]
+            await w.run()
+
+    @in_loop
+    async def test_a_former_leader_writes_nothing_more_in_the_middle_of_a_pass(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with world() as w:
+            await w.run()
+            await w.settle()
+
+            async def before(verb: str, kind: str) -> None:
+                if verb == "apply" and kind == "ConfigMap":  # the Lease ends while the pass goes on
+                    monkeypatch.setattr(Lease, "held", property(lambda lease: False))
+
+            w.api.before = before
+            w.api.calls.clear()
+            await w.apply(onBadRecord="fail")
+            await asyncio.sleep(0.5)
+            assert {call[:2] for call in w.api.calls} <= {("apply", "ConfigMap")}
+            w.api.before = None
+            monkeypatch.undo()
+            await w.until(lambda: ("apply", "shop-driver") in w.written("StatefulSet"))
+
+    @in_loop
+    async def test_a_request_ends_before_the_lease_can_pass(self) -> None:
+        api, now = FakeApi(), [100.0]
+        lease = Lease(api, "operators", "operator", "one", lambda: now[0], duration=2.0)
+        await lease.acquire()
+        fenced = Fenced(api, lease)
+        hangs = asyncio.Event()
+
+        async def before(verb: str, kind: str) -> None:
+            await hangs.wait()
+
+        api.before = before
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(NotLeading, match="before the lease may pass"):
+            await fenced.create(in_namespace("a"))
+        assert 1.5 < asyncio.get_running_loop().time() - began < 10
+        now[0] += 1.5  # it could not be renewed
+        with pytest.raises(NotLeading, match="not held"):
+            await fenced.create(in_namespace("a"))
+        assert api.all("CdcPipeline") == []

@@ -84,7 +84,7 @@ class PlainHost:
     def check(self, text: str) -> str:
         found = _AUTHORITY.match(text)
         authority = found["authority"] if found is not None else ""
-        if re.search(r"[\[\]<>\s]", authority) and _IP_V6.fullmatch(authority.rpartition("@")[2]) is None:
+        if re.search(r"[\[\]<>]", authority) and _IP_V6.fullmatch(authority.rpartition("@")[2]) is None:
             raise wrong(f"{authority!r} is not the name of a bucket or host: replace it with one")
         return text
 

@@ -43,6 +43,10 @@ class Lease:
         self._lease: Object = {}
         self._seen: tuple[str, float] = ("", 0.0)
         self._renewed: float | None = None
+        self.forbidden = False
+        """Whether the API server has refused access to the Lease when it was last tried."""
+        self.holder = ""
+        """Who held the Lease when it was last tried."""
 
     @property
     def held(self) -> bool:
@@ -51,6 +55,16 @@ class Lease:
         While the API server cannot be reached, nobody can tell, so nobody acts.
         """
         return self._renewed is not None and self._monotonic() < self._renewed + self._duration * 2 / 3
+
+    @property
+    def left(self) -> float:
+        """In how many seconds every request must have ended, so that none meets those of the next holder.
+
+        Another candidate may take the Lease once it has seen it unchanged for its duration.
+        """
+        if not self.held or self._renewed is None:
+            return 0.0
+        return self._renewed + self._duration * 0.9 - self._monotonic()
 
     async def acquire(self) -> None:
         """Wait until the Lease is held."""
@@ -61,8 +75,10 @@ class Lease:
     async def attempt(self) -> bool:
         """Take the Lease if it is free. Returns False if it is not, or if the API server cannot be asked."""
         asked = self._monotonic()
+        self.forbidden = False
         try:
             found = await self._api.get(API_VERSION, KIND, self._namespace, self._name)
+            self.holder = ((found or {}).get("spec") or {}).get("holderIdentity") or ""
             if found is None:
                 self._lease = await self._api.create(self._document({}, taken=True))
             elif self._is_free(found):
@@ -71,6 +87,7 @@ class Lease:
                 return False
         except (ApiError, Unreachable) as error:
             _log.info("cannot get the lease %s: %s", self._name, error)
+            self.forbidden = isinstance(error, ApiError) and error.status == 403
             return False
         self._renewed = asked
         return True

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lakemirror.api import API_VERSION, KIND
-from lakemirror.controller import handlers, vitals
+from lakemirror.controller import handlers, shares, vitals
 from lakemirror.controller.cache import Cache, Key
+from lakemirror.controller.fence import Fenced
 from lakemirror.controller.figures import PipelineFigures
 from lakemirror.controller.kube import Api, ApiError, Kube, Unreachable
 from lakemirror.controller.lease import Lease, LeaseLost
 from lakemirror.controller.queue import Queue
 from lakemirror.controller.reconciler import Reconciler, key_of, version_of
+from lakemirror.controller.shares import Shares
 from lakemirror.controller.values import Object, Settings
 from lakemirror.controller.vitals import Vitals
 
@@ -33,6 +35,8 @@ When a request took 170 ms, 8 workers handled two new pipelines per second.
 _RESYNC_SECONDS = 60.0
 _LOOKING_SECONDS = 1.0
 """How often listed namespaces are looked at that hold pipelines with a finalizer."""
+_OTHERS_SECONDS = 5.0
+"""How often it is asked whether another operator still looks after a pipeline."""
 _WAITING_SECONDS = 1.0
 _MOST_SECONDS = 60.0
 _RECURSION = 50_000
@@ -74,9 +78,10 @@ class Operator:
         self._failures: Counter[Key] = Counter()
         self._failing: dict[Key, datetime] = {}
         self._paused = False
+        self._shares = Shares(Fenced(api, lease), f"{options.namespace}/{options.lease}")
         self._watched: dict[Key, int] = {}
         self._unseen: dict[Key, int] = {}
-        self.reconciler = Reconciler(api, self._cache, self._queue, options.settings, clock)
+        self.reconciler = Reconciler(Fenced(api, lease), self._cache, self._queue, options.settings, clock)
         vitals.leader.set_function(lambda: lease.held)
         vitals.registry.register(
             PipelineFigures(lambda: [p.body for p in self.reconciler.pipelines.values()])
@@ -109,6 +114,7 @@ class Operator:
             if self._options.namespaces:
                 tasks.create_task(self._look_for_ending_namespaces())
             tasks.create_task(self._send_canary())
+            tasks.create_task(self._renew_shares())
             for _ in range(_WORKERS):
                 tasks.create_task(self._work())
 
@@ -128,6 +134,9 @@ class Operator:
             return
         if not may_act:
             self._queue.add(key, _WAITING_SECONDS)
+            return
+        if not await self._shares.holds(key.namespace):
+            self._queue.add(key, _OTHERS_SECONDS)
             return
         try:
             with self._vitals.pass_seconds.time():
@@ -173,6 +182,16 @@ class Operator:
             self._cache.resume()
         self._paused = not held
         return held
+
+    async def _renew_shares(self) -> None:
+        while True:
+            await asyncio.sleep(shares.DURATION_SECONDS / 4)
+            if self._lease.held:
+                await self._shares.renew({key.namespace for key in self.reconciler.pipelines})
+
+    async def release(self) -> None:
+        """Let other operators look after the pipelines."""
+        await self._shares.release()
 
     async def _send_canary(self) -> None:
         while True:
@@ -279,6 +298,7 @@ async def operate(options: Options) -> None:
             operator = Operator(api, options, lease, signs)
             registry = handlers.registry(operator.take, operator.gone)
             await _until_one_ends(handlers.watch(registry, options.namespaces), _hold(lease), operator.run())
+            await operator.release()
             await lease.release()
     finally:
         await server.cleanup()
