@@ -1,16 +1,27 @@
-"""Histories in the order of a column of their rows: any delivery ends in the rows of the source."""
+"""Histories in the order of a column of their rows: any delivery ends in the rows of the source.
+
+And histories of several partitions and logs: each change is placed in its own order, or waits.
+"""
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from lakemirror.driver.record import quarantine
 from tests.support.delivery import doubled, parts, restarted, shuffled
 from tests.support.histories import Shape, key_of, many, play
 from tests.support.mirroring import Mirroring, at
+from tests.support.records import Record
+from tests.support.reference import Arrived, OrderedMirror
 
 ORDERED = {"ordering": {"by": "columns", "columns": ["h", "v"]}}
 
@@ -32,3 +43,154 @@ def test_any_delivery_in_the_order_of_a_column_ends_in_the_rows_of_the_source(
     assert {key_of(row.asDict()): row.asDict() for row in found} == history.rows
     assert len(found) > 10
     assert sum(table.counts.quarantined for table in summary.tables.values()) == 0
+
+
+# Several orders
+
+Made = tuple[int, str, int, int, bool]
+"""A generated change: its key, op, order (a partition, or a log), time, and whether it has the member w."""
+
+MADE = st.lists(
+    st.tuples(
+        st.integers(0, 39),
+        st.sampled_from(("c", "u", "u", "d")),
+        st.integers(0, 2),
+        st.integers(0, 6),
+        st.booleans(),
+    ),
+    min_size=120,
+    max_size=160,
+)
+CUSTOM = {"format": "custom", "fields": {"op": "op", "after": "new", "key": "key", "table": "t"}}
+MOST = 100_000_000
+"""How far clocks may differ (milliseconds) where no database may count as moved."""
+
+
+def by_offset(one: Arrived, other: Arrived) -> bool:
+    return one.order == other.order
+
+
+def by_time(one: Arrived, other: Arrived) -> bool:
+    return one.at != other.at or one.order == other.order
+
+
+def by_log(one: Arrived, other: Arrived) -> bool:
+    """Positions of two logs compare where times agree."""
+    if one.order == other.order or one.seq == other.seq:
+        return True
+    return one.at >= other.at if one.seq > other.seq else one.at <= other.at
+
+
+def by_column(one: Arrived, other: Arrived) -> bool:
+    return True
+
+
+def _record(topic: str, partition: int, offset: int, body: dict[str, Any]) -> Record:
+    place = {"topic": topic, "partition": partition, "offset": offset, "timestamp": 1_700_000_000_000}
+    return {**place, "key": None, "value": json.dumps(body), "headers": []}
+
+
+def _custom(made: Made, offset: int, seq: Callable[[Made, int], tuple[int, ...]]) -> tuple[Record, Arrived]:
+    """A record without a position: ordered by its time, its offset or a column of its row."""
+    key, op, partition, time, member = made
+    row = {"id": key, "v": offset, "n": time, "w": "w" if member else None}
+    shown = {name: each for name, each in row.items() if each is not None}
+    images = {"old": {**shown}} if op == "d" else {"new": shown}
+    body = {"op": op, "t": "s.items", "key": {"id": key}, "at": 1_600_000_000_000 + time * 1000, **images}
+    arrived = Arrived(
+        key, op, None if op == "d" else row, seq(made, offset), partition, time, ("items", partition, offset)
+    )
+    return _record("items", partition, offset, body), arrived
+
+
+def _positioned(made: Made, offset: int) -> tuple[Record, Arrived]:
+    """A change in Debezium's form at a position of one of three logs, each with a topic of its own."""
+    key, op, log, time, member = made
+    lsn = 1000 + (offset * (7, 11, 13)[log]) % 997
+    row = {"id": key, "v": offset, "n": time, "w": "w" if member else None}
+    shown = {name: each for name, each in row.items() if each is not None}
+    source = {
+        **{"connector": "postgresql", "name": f"log{log}", "db": "d", "schema": "s", "table": "items"},
+        **{
+            "lsn": lsn,
+            "sequence": json.dumps([str(lsn), str(lsn)]),
+            "ts_ms": 1_600_000_000_000 + time * 1000,
+        },
+    }
+    images = {"before": shown, "after": None} if op == "d" else {"before": None, "after": shown}
+    record = _record(f"log{log}", 0, offset, {"op": op, "source": source, **images})
+    arrived = Arrived(key, op, None if op == "d" else row, (lsn, 0), log, time, (f"log{log}", 0, offset))
+    return {**record, "key": json.dumps({"id": key})}, arrived
+
+
+KINDS: dict[str, tuple[dict[str, Any], Callable[[Made, int], tuple[Record, Arrived]], Any]] = {
+    "offset": (
+        {"envelope": CUSTOM, "ordering": {"by": "offset"}},
+        lambda made, offset: _custom(made, offset, lambda made, offset: (offset,)),
+        by_offset,
+    ),
+    "timestamp": (
+        {
+            "envelope": {**CUSTOM, "fields": {**CUSTOM["fields"], "timestamp": "at"}},
+            "ordering": {"by": "timestamp"},
+        },
+        lambda made, offset: _custom(made, offset, lambda made, offset: (made[3], offset)),
+        by_time,
+    ),
+    "columns": (
+        {
+            "envelope": {**CUSTOM, "fields": {**CUSTOM["fields"], "before": "old"}},
+            "ordering": {"by": "columns", "columns": ["new.n"]},
+        },
+        lambda made, offset: _custom(made, offset, lambda made, offset: (made[3], offset)),
+        by_column,
+    ),
+    "auto": ({"ordering": {"toleranceMs": MOST}}, _positioned, by_log),
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("by", "examples"),
+    [
+        *[(by, 2) for by in KINDS],
+        *[pytest.param(by, 8, marks=pytest.mark.thorough) for by in KINDS],
+    ],
+)
+def test_changes_of_several_orders_are_placed_or_wait(
+    by: str, examples: int, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The mirror has the rows of the model, and the same records wait, in three batches."""
+    given_settings, make, ordered = KINDS[by]
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(MADE, st.integers(0, 99))
+    def holds(made: Sequence[Made], seed: int) -> None:
+        sent = [make(each, offset + 1) for offset, each in enumerate(made)]
+        random.Random(seed).shuffle(sent)
+        batches = [sent[i::3] for i in range(3)]
+        model = OrderedMirror(ordered)
+        for batch in batches:
+            model.apply(arrived for _, arrived in batch)
+        folder = tmp_path_factory.mktemp("orders")
+        mirroring = Mirroring(folder, given_settings).deliver([[r for r, _ in batch] for batch in batches])
+        summary = mirroring.run(spark)
+        [log] = folder.glob("lake/**/items/_delta_log")
+        names = ("id", "v", "n", "w")
+        found = {
+            row["id"]: {name: row[name] for name in names} for row in at(spark, str(log.parent)).collect()
+        }
+        aside = quarantine.read(spark, str(mirroring.checkpoint))
+        waits = [] if aside is None else aside.where("state = 'open' AND scope = 'order'").collect()
+        assert {(row["topic"], row["partition"], row["offset"]) for row in waits} == model.waiting
+        assert found == model.rows
+        assert summary.counts.unaccounted == 0
+
+    holds()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
 from tests.support.records import UNAVAILABLE, Record, Row, payload
@@ -133,3 +134,54 @@ def _identity(record: Record) -> str:
 
 def _is_change(record: Record) -> bool:
     return payload(record["value"]).get("op") in ("c", "u", "d", "r", "t")
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A change as a mirror gets it: ``seq`` is what it compares by, within ``order`` (a partition or a log).
+
+    ``at`` is the source's time. The whole row is replaced, so that a member that is not there is null.
+    """
+
+    key: int
+    op: str
+    row: Row | None
+    seq: tuple[int, ...]
+    order: Any
+    at: int = 0
+    place: tuple[str, int, int] = ("", 0, 0)
+
+
+class OrderedMirror:
+    """A mirror of changes of several orders, batch by batch. ``ordered`` says whether two changes compare.
+
+    What does not compare with the newest change of its key waits, in any batch.
+    """
+
+    def __init__(self, ordered: Callable[[Arrived, Arrived], bool]) -> None:
+        self._ordered = ordered
+        self._newest: dict[int, Arrived] = {}
+        self.waiting: set[tuple[str, int, int]] = set()
+
+    @property
+    def rows(self) -> dict[int, Row]:
+        return {key: each.row for key, each in self._newest.items() if each.row is not None}
+
+    def apply(self, batch: Iterable[Arrived]) -> None:
+        by_key: dict[int, list[Arrived]] = {}
+        for each in batch:
+            by_key.setdefault(each.key, []).append(each)
+        for key, events in by_key.items():
+            self._apply(key, events)
+
+    def _apply(self, key: int, events: list[Arrived]) -> None:
+        first = min(events, key=lambda each: (each.op not in "cr", *each.place[:2], each.seq))
+        stood = self._newest.get(key, first)
+        before: Arrived | None = None
+        for each in sorted(events, key=lambda each: (each.seq, each.place)):
+            compares = self._ordered(each, stood)
+            if not compares or (before is not None and not self._ordered(each, before)):
+                self.waiting.add(each.place)
+            elif key not in self._newest or each.seq > self._newest[key].seq:
+                self._newest[key] = each
+            before = each if compares else before

@@ -27,7 +27,8 @@ from lakemirror.driver.profile.positions import Standing
 from lakemirror.driver.read.base import Batch, SourceFile
 from lakemirror.driver.reduce.conflicts import refuse_conflicts
 from lakemirror.driver.reduce.expectations import violations
-from lakemirror.driver.reduce.table import Begun, begin, is_plain, reduce_table
+from lakemirror.driver.reduce.table import Begun, begin, is_plain, reduce_table, with_apart
+from lakemirror.driver.reduce.waiting import place_truncates, require_same_topics
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.applied_files import AppliedFiles
 from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY
@@ -137,7 +138,10 @@ class TableApplier:
             plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
             decoder = self._decoder_for(plan)
             begun = self._take_begun(events)
+            require_same_topics(self._table, plan)
+            plan, truncates, apart = place_truncates(self._table, plan, changes, truncates)
             reduced = reduce_table(self._table, plan, decoder, changes, truncates, begun)
+            reduced = with_apart(reduced, apart)
             refuse_conflicts(self._table, plan, reduced)
             violated = violations(self._table, plan, reduced)
             plain = is_plain(self._table, plan)

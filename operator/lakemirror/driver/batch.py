@@ -29,9 +29,10 @@ from lakemirror.driver.checkpoint import identity, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
 from lakemirror.driver.decision import Decision
-from lakemirror.driver.errors import BadRecordRefused, cause_of, stops_pipeline
+from lakemirror.driver.errors import BadRecordRefused, SourceRestarted, cause_of, stops_pipeline
 from lakemirror.driver.isolation import PipelineTables
 from lakemirror.driver.materialise import is_lost, materialised, release
+from lakemirror.driver.orders import Kind
 from lakemirror.driver.parallel import LookAhead, side_by_side
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
@@ -47,11 +48,12 @@ from lakemirror.driver.profile.overview import (
 )
 from lakemirror.driver.profile.positions import Memory, Standing
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.read.offset_log import partitions_of
+from lakemirror.driver.read.offset_log import partitions_of, topic_ids
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.aside import keep_aside
 from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.conservation import require_accounted
+from lakemirror.driver.reduce.waiting import LogMoved
 from lakemirror.driver.results import BatchResult, TableResult, without_open
 from lakemirror.driver.sequence import GIVEN
 from lakemirror.driver.tables.names import TableName
@@ -111,6 +113,7 @@ class BatchApplier:
         self._memory = epochs.with_epochs(remembered, self._spec.order)
         self._logs = dict(history.logs)
         """The logs that the changes of each table came from. None if some came from elsewhere."""
+        self._topic_ids: Mapping[str, str] = {}
         self._every = 1
         self._first = True
         self._began = 0.0
@@ -239,7 +242,16 @@ class BatchApplier:
             )
         if no_matter or verdict.held is not None:
             seen = overview(events)
+        for table in seen.tables.values():
+            if Kind.OFFSET in table.orders.places:
+                table.topic_ids = self._ids_of(table.topics)
         return _Profiled(batch, raw, events, seen, verdict.memory)
+
+    def _ids_of(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return the IDs of topics."""
+        if not self._topic_ids.keys() >= set(topics):
+            self._topic_ids = topic_ids(self._pipeline, open_storage(self._checkpoint, self._session))
+        return {topic: self._topic_ids[topic] for topic in topics if topic in self._topic_ids}
 
     def _order(self, events: DataFrame, seen: Overview) -> rewinds.Verdict:
         """Determine which events are undecided and what to remember about the source's positions."""
@@ -270,7 +282,20 @@ class BatchApplier:
 
     def _decide(self, given: _Profiled) -> list[Decision]:
         """Decide what to do with each table's part of the batch."""
-        return side_by_side(lambda name: self._decide_one(name, given), sorted(given.seen.tables, key=str))
+        names = sorted(given.seen.tables, key=str)
+        found = side_by_side(lambda name: self._decided(name, given), names)
+        moved = [each.begun for each in found if isinstance(each, LogMoved)]
+        begun = {where: at for each in moved for where, at in each.items()}
+        if begun:
+            rest = epochs.unread(begun, self._partitions(), given.memory, self._spec.order)
+            raise SourceRestarted(epochs.remedy_of_moved(begun, self._spec.order, rest))
+        return [each for each in found if isinstance(each, Decision)]
+
+    def _decided(self, name: TableName, given: _Profiled) -> Decision | LogMoved:
+        try:
+            return self._decide_one(name, given)
+        except LogMoved as moved:
+            return moved
 
     def _decide_one(self, name: TableName, given: _Profiled) -> Decision:
         return self._tables.decide(name, given.events, given.seen.tables[name], self._schemas)
@@ -284,11 +309,11 @@ class BatchApplier:
         """
         if self._spec.on_bad_record != "fail":
             return
-        bad = [d for d in decisions if d.bad or d.error]
+        bad = [d for d in decisions if d.bad > d.waiting or d.error]
         if not seen.bad and not bad:
             return
         reason = seen.bad_reason or next(d.example() for d in bad)
-        count = seen.bad + sum(d.bad + d.refused for d in bad)
+        count = seen.bad + sum(d.bad - d.waiting + d.refused for d in bad)
         raise BadRecordRefused(
             f"{count} record(s) cannot be applied and onBadRecord is 'fail': {done}. First: "
             f"{reason}. "

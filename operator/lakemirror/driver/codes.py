@@ -29,6 +29,12 @@ class Op(StrEnum):
 OWN_TOPICS: Final = "__lakemirror."
 """Prefix of the topics of events that no source sent."""
 
+RELOAD_TOPIC: Final = f"{OWN_TOPICS}reload"
+"""The topic in the origin of rows that a reload wrote.
+
+The partition there is one plus that of the row's change before the reload, and 0 if that does not matter.
+"""
+
 WITH_ROW: Final = (Op.CREATE, Op.UPDATE, Op.READ)
 """Ops that leave a row."""
 

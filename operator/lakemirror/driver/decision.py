@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,6 +13,7 @@ from lakemirror.driver.parse import isolate
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.reduce.table import NOTHING, Reduced
+from lakemirror.driver.reduce.waiting import WAITS
 from lakemirror.driver.results import Violated
 from lakemirror.driver.tables.names import TableName
 
@@ -59,6 +61,11 @@ class Decision:
         return len(self.poison) + self.reduced.counts.bad
 
     @property
+    def waiting(self) -> int:
+        """How many of them have no place in the order yet. Nothing is wrong with them."""
+        return self.reduced.counts.waiting
+
+    @property
     def refused(self) -> int:
         """The number of records that are held with their table."""
         return self.records if self.held else 0
@@ -83,18 +90,25 @@ class Decision:
         """
         if self.held is not None:
             return self._aside(self.changes, F.lit(self.held.reason), "table")
-        events = self.reduced.events
-        aside = self._aside(events and events.withColumn("row", F.col("line")), F.col("problem"), "record")
+        events, apart = self.reduced.events, self.reduced.apart
+        parts = []
+        if events is not None:
+            waits = F.col(WAITS).isNotNull() if WAITS in events.columns else F.lit(False)
+            scope = F.when(waits, "order").otherwise("record")
+            parts.append(self._aside(events.withColumn("row", F.col("line")), F.col("problem"), scope))
+        if apart.records is not None:
+            parts.append(self._aside(apart.records, F.lit(apart.reason), "order"))
+        aside = reduce(DataFrame.unionByName, parts)
         if not self.poison:
             return aside
         reason = isolate.reason(self.poison)
         return aside.unionByName(self._aside(self.changes, reason, "record"))
 
-    def _aside(self, frame: DataFrame | None, reason: Column, scope: str) -> DataFrame:
+    def _aside(self, frame: DataFrame | None, reason: Column, scope: Column | str) -> DataFrame:
         assert frame is not None
         return frame.select(
             F.lit(str(self.name)).alias("source"),
-            F.lit(scope).alias("scope"),
+            (F.lit(scope) if isinstance(scope, str) else scope).alias("scope"),
             reason.alias("reason"),
             *("topic", "partition", "offset", "file", "row"),
         ).where("reason IS NOT NULL")

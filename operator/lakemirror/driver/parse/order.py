@@ -38,6 +38,9 @@ from lakemirror.driver.sequence import LARGE, VALUE, is_large, sequence_of_value
 SET_APART: Final = "no place"
 """``kind`` of an event that has no place in the order; ``reason`` says why."""
 
+WITHOUT_ROW: Final = "a truncate has no row"
+"""How the reasons of truncates begin, which no column orders."""
+
 GIVEN: Final = "_ordered_by"
 """The values that order an event (STRUCT of VARIANT), if its envelope takes them from outside its row."""
 
@@ -245,7 +248,7 @@ def _reason(names: Sequence[str], *, custom: bool) -> Column:
     reasons = [
         F.when(
             op == Op.TRUNCATE,
-            f"a truncate has no row, so that {because} cannot order it. The mirror keeps its rows: to begin "
+            f"{WITHOUT_ROW}, so that {because} cannot order it. The mirror keeps its rows: to begin "
             "anew, give the table a new target and a new resyncToken once the source has no older records of "
             "it any more",
         )

@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType
 from lakemirror.api import CdcPipeline, Table
 from lakemirror.api.tables import Mode, OwnColumn, groups_of
 from lakemirror.driver.codes import OWN_TOPICS, Op
+from lakemirror.driver.orders import NO_ORDERS, Fact, Kind, Orders, kind_of
 from lakemirror.driver.parse import computed, condition
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import Condition
@@ -32,7 +33,9 @@ from lakemirror.driver.tables.mirror import (
     COLUMNS_PROPERTY,
     GAPS_PROPERTY,
     KEY_PROPERTY,
+    ORDERS_PROPERTY,
     SHARD_PROPERTY,
+    TOPICS_PROPERTY,
     Mirror,
 )
 from lakemirror.driver.tables.names import Location, TableName, locate, owner_of
@@ -52,7 +55,13 @@ _OWN: Mapping[OwnColumn, str] = {
     "keyHash": "string",
     "identity": "bigint",
 }
-_OF_SHARD = (COLUMNS_PROPERTY, GAPS_PROPERTY, SHARD_PROPERTY)
+_OF_SHARD = (
+    COLUMNS_PROPERTY,
+    GAPS_PROPERTY,
+    ORDERS_PROPERTY,
+    SHARD_PROPERTY,
+    TOPICS_PROPERTY,
+)
 """Properties that describe a single source table. A mirror may have several source tables."""
 
 
@@ -82,6 +91,7 @@ class MirroredTable:
         self.source = owner_of(pipeline.name, self.kept_as)
         self._reported = {each.identity for each in reported}
         self._highest: bytes | None = None
+        self._found: Orders | None = None
         self._conditions: dict[str, tuple[dict[str, DataType], Condition]] = {}
         self._computed: dict[str, tuple[dict[str, DataType], Computed]] = {}
         self.warned_of_order = False
@@ -158,6 +168,47 @@ class MirroredTable:
             places = places.unionByName(gone.select("topic", "partition"))
         found = (Partition(*row) for row in places.distinct().collect())
         return {each for each in found if not (each.topic or "").startswith(OWN_TOPICS)}
+
+    @property
+    def orders(self) -> Orders:
+        """The orders that its rows and tombstones come from, as the mirror remembers them.
+
+        A mirror from before it remembered them is looked through once.
+        """
+        if not self.mirror.exists or self.properties.get(KEY_PROPERTY) == "[]":
+            return NO_ORDERS
+        text = self.properties.get(ORDERS_PROPERTY)
+        if text is not None:
+            return Orders.from_text(text)
+        if self._found is None:
+            self._found = self.orders_of_rows()
+            if self.tombstone_summary.newest is not None:
+                gone = self.tombstones.frame().where("kind = 'deleted'")
+                self._found |= _orders_in(gone.withColumnRenamed("event_time", "at"))
+        return self._found
+
+    @property
+    def topics(self) -> dict[str, tuple[str, int]]:
+        """The ID of each topic whose offsets order changes, and the highest epoch declared for it."""
+        text = self.properties.get(TOPICS_PROPERTY)
+        return {} if text is None else {topic: (each[0], each[1]) for topic, each in json.loads(text).items()}
+
+    def topics_after(self, seen: TableOverview) -> dict[str, tuple[str, int]]:
+        """Return the same after a batch."""
+        now = {topic: (identity, self.declared_for(topic)) for topic, identity in seen.topic_ids.items()}
+        return {**self.topics, **now}
+
+    def declared_for(self, topic: str) -> int:
+        """Return the highest epoch that the manifest declares for a topic."""
+        return max((each.epoch for each in self.spec.order.epochs if topic in each.from_), default=0)
+
+    def orders_of_rows(self) -> Orders:
+        """Return the orders of the rows that it has now. No topic names its log."""
+        if not self.mirror.exists:
+            return NO_ORDERS
+        return _orders_in(
+            self.rows().select(F.col("__seq").alias("seq"), F.col("__event_time").alias("at"), "__origin.*")
+        )
 
     @property
     def mode(self) -> Mode:
@@ -348,6 +399,17 @@ class MirroredTable:
         """Return the sequence of each row of the mirror, now or at a version. Columns: key, stored."""
         rows = self.rows(version)
         return rows.select(stored_key(reading), T("__seq").alias("stored"))
+
+
+def _orders_in(places: DataFrame) -> Orders:
+    """Return the orders of places: seq, at, topic, partition, offset. Those without a sequence have none."""
+    kind = kind_of(Fact(*[F.col(name) for name in Fact._fields])).alias("kind")
+    found = places.where("seq IS NOT NULL").select(kind, "topic", "partition").distinct().collect()
+    compared = (Kind.OFFSET, Kind.TIME)
+    return Orders.of(
+        (row["kind"], row["topic"] or "", row["partition"] if row["kind"] in compared else None)
+        for row in found
+    )
 
 
 def stored_key(reading: Reading) -> Column:

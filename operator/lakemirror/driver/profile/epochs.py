@@ -148,6 +148,16 @@ def remedy(
     )
 
 
+def remedy_of_moved(
+    begun: Mapping[tuple[str, int], int], ordering: Ordering, besides: Mapping[tuple[str, int], int]
+) -> str:
+    """Return a message about changes of another log that lie below rows of mirrors and are later.
+
+    It contains the complete new value of ``ordering.epochs``.
+    """
+    return remedy(begun, {}, {}, ordering, besides=besides)
+
+
 def undeclared(seen: Iterable[Stream], memory: Memory, ordering: Ordering) -> dict[tuple[str, int], int]:
     """Return the partitions that have their first change now and are in no epoch, although their topics are.
 

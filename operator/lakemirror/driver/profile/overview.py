@@ -17,6 +17,7 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.consistent.reach import Part
 from lakemirror.driver.document import aware
 from lakemirror.driver.expressions import kept
+from lakemirror.driver.orders import NO_ORDERS, Fact, Kind, Orders, kind_of
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA, unknown_schemas
 from lakemirror.driver.parse.order import SET_APART
 from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
@@ -81,7 +82,9 @@ class TableOverview:
     """The events of one table.
 
     ``moves`` says that a change of a key is sent as two records. ``rekeyed`` says that a single update
-    changes the key of its row.
+    changes the key of its row. ``orders`` are those of its changes, and ``truncated`` those of its truncates.
+    ``floor_from`` is the topic and the partition of the newest truncate. ``topic_ids`` are those of its
+    topics, as far as they are known.
     """
 
     name: TableName
@@ -89,6 +92,10 @@ class TableOverview:
     events: int = 0
     truncates: int = 0
     floor: bytes | None = None
+    floor_from: tuple[str | None, int | None] = (None, None)
+    orders: Orders = NO_ORDERS
+    truncated: Orders = NO_ORDERS
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     keyed: int = 0
     gaps: bool = False
     moves: bool = False
@@ -221,6 +228,7 @@ def _expressions(every: int) -> tuple[Column, list[Column], list[Column]]:
         F.max("seq").alias("last_seq"),
         F.min(F.when(F.col("op") != Op.READ, F.col("seq"))).alias("first_change"),
         F.max(F.when(F.col("op") != Op.READ, F.col("seq"))).alias("last_change"),
+        F.collect_set(kind_of(Fact.of_event())).alias("kinds"),
         F.min("event_time").alias("since"),
         F.max("event_time").alias("last_event_time"),
         *stretches.aggregates(every),
@@ -280,10 +288,15 @@ def _count(result: Overview, row: Row) -> None:
     table.topics.add(row["topic"])
     table.parts.append(stretches.part(row))
     table.last_event_time = _later(table.last_event_time, row["last_event_time"])
+    found = _orders(row)
     if row["kind"] == "truncate":
         table.truncates += row["events"]
-        table.floor = max(table.floor or b"", bytes(row["last_seq"]))
+        table.truncated |= found
+        newest = bytes(row["last_seq"])
+        if table.floor is None or newest > table.floor:
+            table.floor, table.floor_from = newest, (row["topic"], row["partition"])
         return
+    table.orders |= found
     _learn(result, row, "schema", "key_schema")
     group = table.groups.setdefault(
         (row["schema_id"], row["key_schema_id"]), Group(row["schema_id"], row["key_schema_id"])
@@ -303,6 +316,12 @@ def _count(result: Overview, row: Row) -> None:
     _add_shape(group, row)
     for flag in ("gaps", "moves", "rekeyed", "snapshot", "unanchored", "streamed"):
         setattr(table, flag, getattr(table, flag) or bool(row[flag]))
+
+
+def _orders(row: Row) -> Orders:
+    """Return the orders of a group's events."""
+    where = {Kind.POSITION: row["stream"], Kind.OFFSET: row["partition"], Kind.TIME: row["partition"]}
+    return Orders.of((kind, row["topic"] or "", where.get(Kind(kind))) for kind in row["kinds"])
 
 
 def _learn(result: Overview, row: Row, *schemas: str) -> None:

@@ -33,13 +33,12 @@ from lakemirror.driver.read import brokers, compaction
 from lakemirror.driver.read.base import Batch, ChangesLost, Committed, Lag
 from lakemirror.driver.read.kafka_admin import KafkaAdmin, TopicsForbidden, named
 from lakemirror.driver.read.login import client_options
-from lakemirror.driver.read.offset_log import SPARK_FOLDER, OffsetLog, Offsets
+from lakemirror.driver.read.offset_log import SPARK_FOLDER, TOPICS, OffsetLog, Offsets
 from lakemirror.driver.read.watch import SourceWatch
 
 _log = logging.getLogger(__name__)
-_TOPICS = "kafka/topics.json"
 _CHECK_SECONDS = 15.0
-_NEW_TOPICS_SECONDS = 10
+_NEWTOPICS_SECONDS = 10
 _MARK_SECONDS = 30
 _RECORDS_PER_TASK = 10_000
 _TASKS_PER_CORE = 2
@@ -219,7 +218,7 @@ class KafkaFeed:
         kept = {topic: known[topic] for topic in (*gone, *dropped) if topic in known}
         if {**found, **kept} != known:
             text = json.dumps({"topics": {**found, **kept}}, indent=2, sort_keys=True)
-            self._storage.write_text(_TOPICS, text + "\n")
+            self._storage.write_text(TOPICS, text + "\n")
         return bool(gone or dropped or late)
 
     def _warn_of_compaction(self, followed: Mapping[str, Any], position: Offsets, ends: Offsets) -> None:
@@ -285,12 +284,12 @@ class KafkaFeed:
 
     def _known_topics(self) -> dict[str, dict[str, Any]]:
         try:
-            return dict(json.loads(self._storage.read_text(_TOPICS))["topics"])
+            return dict(json.loads(self._storage.read_text(TOPICS))["topics"])
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, KeyError, FileCutOff) as error:
             raise LakemirrorError(
-                f"{self._storage.uri}/{_TOPICS} is damaged ({error}): restore it from a copy, or delete it "
+                f"{self._storage.uri}/{TOPICS} is damaged ({error}): restore it from a copy, or delete it "
                 "if no topic was made again since the pipeline ran last"
             ) from None
 
@@ -369,7 +368,7 @@ class KafkaFeed:
 
     def _read(self, lax: bool) -> DataFrame:
         options = {f"kafka.{name}": value for name, value in self._client.items()} | {
-            "kafka.metadata.max.age.ms": str(_NEW_TOPICS_SECONDS * 1000),
+            "kafka.metadata.max.age.ms": str(_NEWTOPICS_SECONDS * 1000),
             # A new consumer seeks to a partition's end and back, and waits this long for records that do not
             # exist.
             "kafka.fetch.max.wait.ms": "50",
@@ -541,7 +540,9 @@ def _made_again_text(topic: str, before: str, now: str) -> str:
     return (
         f"topic {topic} was deleted and made again (its id was {before}, now it is {now}): its offsets mean "
         "other records than those that were read. Set spec.spark.resetToken to a new value, so that all "
-        "topics are read from startingOffsets on; what is applied already stays as it is"
+        "topics are read from startingOffsets on; what is applied already stays as it is. If offsets order "
+        "its changes (ordering.by: offset), also declare a new epoch that begins in each of its partitions "
+        "at offset 0 (ordering.epochs)"
     )
 
 

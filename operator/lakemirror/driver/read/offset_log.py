@@ -17,9 +17,24 @@ SPARK_FOLDER: Final = "spark"
 """The query's folder in the checkpoint."""
 
 
+TOPICS: Final = "kafka/topics.json"
+"""The file of a checkpoint that has what is known about each topic."""
+
+
 def partitions_of(pipeline: CdcPipeline, storage: Storage) -> dict[str, set[int]]:
     """Return the partitions of each topic as far as the checkpoint knows them, if the source is Kafka."""
     return OffsetLog(storage).partitions() if pipeline.spec.source.kafka is not None else {}
+
+
+def topic_ids(pipeline: CdcPipeline, storage: Storage) -> dict[str, str]:
+    """Return the IDs that Kafka gave to the topics when they were made, if the source is Kafka."""
+    if pipeline.spec.source.kafka is None:
+        return {}
+    try:
+        topics = json.loads(storage.read_text(TOPICS))["topics"]
+        return {name: str(each["id"]) for name, each in topics.items()}
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # the feed itself reports a damaged file
+        return {}
 
 
 class OffsetLog:

@@ -6,6 +6,7 @@ Each row has a ``scope``, which says what has to change before its record can be
 record  the record itself is bad; `lakemirror replay` applies it once the cause is fixed
 table   its table was refused, failed or is suspended; the driver retries automatically
 order   its place in the source's order is undecided; the driver retries automatically
+        (a truncate waits for a reload, which closes it)
 ======  ==============================================================================================
 
 Records of scope ``table`` and ``order`` are held.
@@ -20,7 +21,9 @@ from delta import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.driver.parse.order import WITHOUT_ROW
 from lakemirror.driver.read.base import RAW, Batch
+from lakemirror.driver.reduce.waiting import TRUNCATE_REASON
 from lakemirror.driver.tables import delta
 
 Scope = Literal["record", "table", "order"]
@@ -103,6 +106,19 @@ def read(spark: SparkSession, checkpoint: str, version: int | None = None) -> Da
     rows = (reader if version is None else reader.option("versionAsOf", version)).load(path(checkpoint))
     scope = F.col("scope") if "scope" in rows.columns else F.lit(None).cast("string")
     return rows.withColumn("scope", F.coalesce(scope, F.lit("record")))
+
+
+def truncates(source: str) -> Column:
+    """BOOLEAN: whether an open row is a truncate of a table that waits because nothing orders it."""
+    waits = F.startswith("reason", F.lit(TRUNCATE_REASON)) | F.startswith("reason", F.lit(WITHOUT_ROW))
+    return (F.col("state") == "open") & (F.col("source") == source) & F.coalesce(waits, F.lit(False))
+
+
+def close(spark: SparkSession, checkpoint: str, chosen: Column) -> None:
+    """Mark open rows as replayed, because what their records did has reached the mirror by another way."""
+    rows = read(spark, checkpoint)
+    if rows is not None and not rows.where(chosen).isEmpty():
+        DeltaTable.forPath(spark, path(checkpoint)).update(chosen, {"state": F.lit("replayed")})
 
 
 def open_counts(spark: SparkSession, checkpoint: str) -> OpenRecords:

@@ -18,6 +18,7 @@ from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce.bounds import within
 from lakemirror.driver.reduce.table import Reduced
+from lakemirror.driver.reduce.waiting import is_checked
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.tombstones import encoded_key
 
@@ -27,7 +28,8 @@ def refuse_conflicts(table: MirroredTable, plan: TablePlan, reduced: Reduced) ->
     if table.settings.on_conflict != "fail" or reduced.events is None or not plan.reading.key:
         return
     deleted = table.tombstones.deleted() if table.mirror.exists else None
-    floors = [floor for floor in (plan.seen.floor, plan.former_floor) if floor is not None]
+    former = None if is_checked(table, plan.seen) else plan.former_floor
+    floors = [floor for floor in (plan.seen.floor, former) if floor is not None]
     found = conflicts(reduced.events, stored_rows(table, plan, reduced), deleted, floors)
     first = found.orderBy("seq").select(F.to_json("key").alias("key"), "topic", "partition", "offset").first()
     if first is None:

@@ -41,6 +41,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.expressions import kept
+from lakemirror.driver.orders import Fact, Floor
 from lakemirror.driver.sequence import MISSING, anchored_at, is_snapshot, own
 from lakemirror.driver.tables.delta import quoted
 
@@ -64,6 +65,7 @@ def reduce_events(
     tracked: Sequence[str] = (),
     floor: bytes | None = None,
     former_floor: bytes | None = None,
+    order: Floor | None = None,
     soft: bool = False,
     filtered: bool = False,
 ) -> DataFrame:
@@ -71,17 +73,23 @@ def reduce_events(
 
     ``tracked`` are the columns that may have a gap; without any, every value is as new as its event.
     ``floor`` is the sequence of the newest truncate: older events are left out, and no value is filled from
-    below it. ``former_floor`` is the sequence of the newest truncate before the batch. ``soft`` keeps the
+    below it. ``former_floor`` is the sequence of the newest truncate before the batch. ``order`` is that of
+    the truncate if not all events are of its order: it says nothing about the others. ``soft`` keeps the
     last row of a key that is deleted, also by a truncate of the batch. ``filtered`` says that some deletes
     stand for events whose row the manifest leaves out; ``was`` is their original op.
     """
-    marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft, filtered)
+    marked, repeated, folded, states = _steps(tuple(tracked), floor, former_floor, soft, filtered, order)
     return events.select("*", *marked).select("*", *repeated).select(*folded).where("newest").select(*states)
 
 
 @kept
 def _steps(
-    tracked: tuple[str, ...], floor: bytes | None, former_floor: bytes | None, soft: bool, filtered: bool
+    tracked: tuple[str, ...],
+    floor: bytes | None,
+    former_floor: bytes | None,
+    soft: bool,
+    filtered: bool,
+    order: Floor | None,
 ) -> tuple[list[Column], ...]:
     """Return the lists of columns that `reduce_events` selects, one after the other."""
     parts = ("key", "stale") if soft else ("key", "below", "stale")
@@ -107,10 +115,10 @@ def _steps(
         *([_deletes().over(Window.partitionBy(*parts)).alias("ends")] if soft else []),
     ]
     return (
-        [_below(floor).alias("below"), _below(former_floor).alias("stale")],
+        [_below(floor, order).alias("below"), _below(former_floor, order).alias("stale")],
         [F.coalesce(repeated, F.lit(False)).alias("repeated")],
         folded,
-        [*_states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor, soft), *_ends(soft)],
+        [*_states({name: F.col(f"_{i}") for i, name in enumerate(values)}, floor, soft, order), *_ends(soft)],
     )
 
 
@@ -127,13 +135,17 @@ def _ends(soft: bool) -> list[Column]:
     return [F.filter("ends", lambda each: each["seq"] > row).alias("ends")]
 
 
-def _states(found: Mapping[str, Column], floor: bytes | None, soft: bool) -> list[Column]:
+def _states(
+    found: Mapping[str, Column], floor: bytes | None, soft: bool, order: Floor | None = None
+) -> list[Column]:
     """Return the columns of a state frame. ``found`` is what was carried to each tracked column."""
     least = F.lit(MISSING) if floor is None else own(F.lit(floor))
     if soft and floor is not None:
         above = F.coalesce(F.col("row_seq") > F.lit(floor), F.lit(False))
         found = {name: F.when(~above | (each["seq"] > least), each) for name, each in found.items()}
         least = F.when(above, least).otherwise(F.lit(MISSING))
+    if order is not None:
+        least = F.when(order.compares(Fact.of_event()), least).otherwise(F.lit(MISSING))
     gone = F.col("stale" if soft else "below")
     seqs = {name: F.coalesce(each["seq"], least) for name, each in found.items()}
     mine = F.when(~F.col("below"), F.col("own")).when(F.col("stale"), F.col("records")).otherwise(0)
@@ -151,11 +163,12 @@ def _states(found: Mapping[str, Column], floor: bytes | None, soft: bool) -> lis
     ]
 
 
-def _below(floor: bytes | None) -> Column:
+def _below(floor: bytes | None, order: Floor | None) -> Column:
     """BOOLEAN: whether a valid event does not come after the truncate at ``floor``."""
     if floor is None:
         return F.lit(False)
-    return F.col("key").isNotNull() & (F.col("seq") <= F.lit(floor))
+    below = F.col("key").isNotNull() & (F.col("seq") <= F.lit(floor))
+    return below if order is None else below & order.compares(Fact.of_event())
 
 
 def _carried(name: str, soft: bool) -> Column:

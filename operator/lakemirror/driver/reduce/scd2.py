@@ -71,11 +71,16 @@ _NO_SEQS: Final = "map<string, binary>"
 
 @dataclass(frozen=True)
 class Truncate:
-    """All rows of a table were deleted at ``seq``. ``told`` says that a tombstone records this already."""
+    """All rows of a table were deleted at ``seq``. ``told`` says that a tombstone records this already.
+
+    ``topic`` and ``partition`` are where it came from.
+    """
 
     seq: bytes
     event_time: datetime | None
     told: bool = False
+    topic: str | None = None
+    partition: int | None = None
 
 
 def moment(micros: int | None) -> datetime | None:

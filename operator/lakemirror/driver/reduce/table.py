@@ -28,6 +28,7 @@ from lakemirror.driver.reduce.events import anchor, reduce_events
 from lakemirror.driver.reduce.gate import gate
 from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.reduce.scd2 import Truncate, distinct, moment
+from lakemirror.driver.reduce.waiting import Apart, floor_of, is_checked, without_waiting
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.columns import SHARD, T, of_shard
@@ -46,7 +47,7 @@ class StateCounts:
 
     Numbers of records:
 
-    - ``bad``: records that go to the quarantine
+    - ``bad``: records that go to the quarantine, including the ``waiting`` ones, which have no place yet
     - ``superseded``: overtaken by a newer event or a truncate of the batch
     - ``duplicates``: delivered again in the batch
     - ``stale``: older than a tombstone or a former truncate
@@ -69,6 +70,7 @@ class StateCounts:
 
     records: int = 0
     bad: int = 0
+    waiting: int = 0
     superseded: int = 0
     duplicates: int = 0
     stale: int = 0
@@ -103,12 +105,14 @@ class Reduced:
     ``events`` are the decoded events (None for a batch that only truncates). ``state`` is what they are
     reduced to if the table has a key. ``counts`` says what these contain. In mode scd2, the state has each
     event that makes a version. ``truncates`` are those of the batch, if they leave rows or versions.
+    ``apart`` are those that are not placed (`lakemirror.driver.reduce.waiting`).
     """
 
     events: DataFrame | None = None
     state: State | None = None
     counts: StateCounts = StateCounts()
     truncates: tuple[Truncate, ...] = ()
+    apart: Apart = field(default_factory=Apart)
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ def is_plain(table: MirroredTable, plan: TablePlan) -> bool:
         and summary.floor is None
         and not (seen.snapshot and seen.unanchored)
         and _outlived(seen, summary, plan.tracked)
+        and not is_checked(table, seen)
     )
 
 
@@ -165,31 +170,43 @@ def reduce_table(
     if plan.seen.events <= _ONE_TASK:
         changes = changes.coalesce(1)
     if plan.mode == "scd2":
-        return _reduce_to_versions(plan, decoder, changes, truncates)
+        return _reduce_to_versions(table, plan, decoder, changes, truncates)
     keyed, soft = bool(plan.reading.key), plan.soft is not None
     found = _collected(truncates) if soft and plan.seen.truncates else ()
     if keyed and not plan.reading.versions:
         return replace(NOTHING, truncates=found)
     if begun is not None and begun.decoder is decoder and begun.soft == soft and is_plain(table, plan):
         return Reduced(begun.events, begun.state, begun.counts)
-    events = decoder.decode(changes)
+    events, waiting = without_waiting(table, plan, decoder.decode(changes))
     if not keyed:
         events = _with_truncates(events, truncates, plan.reading) if plan.seen.truncates else events
         return Reduced(events, counts=_count_events(events))
     state = _state(table, plan, events)
-    return Reduced(events, state, _count(state, plan.reading), found)
+    return Reduced(events, state, replace(_count(state, plan.reading), waiting=waiting), found)
+
+
+def with_apart(reduced: Reduced, apart: Apart) -> Reduced:
+    """Return what a batch has, with the truncates that are not placed."""
+    counts = reduced.counts
+    duplicates, waiting = counts.duplicates + apart.known, counts.waiting + apart.number
+    more = replace(counts, duplicates=duplicates, waiting=waiting, bad=counts.bad + apart.number)
+    return replace(reduced, apart=apart, counts=more)
 
 
 def _reduce_to_versions(
-    plan: TablePlan, decoder: EventDecoder, changes: DataFrame, truncates: DataFrame
+    table: MirroredTable,
+    plan: TablePlan,
+    decoder: EventDecoder,
+    changes: DataFrame,
+    truncates: DataFrame,
 ) -> Reduced:
     """Return the events that make versions. Their effect is determined when they are written."""
     found = _collected(truncates) if plan.seen.truncates else ()
     if not plan.reading.versions:
         return Reduced(truncates=found)
-    events = decoder.decode(changes)
+    events, waiting = without_waiting(table, plan, decoder.decode(changes))
     state = State(_numbered(distinct(events)))
-    return Reduced(events, state, _count(state, plan.reading), found)
+    return Reduced(events, state, replace(_count(state, plan.reading), waiting=waiting), found)
 
 
 def _collected(truncates: DataFrame) -> tuple[Truncate, ...]:
@@ -197,8 +214,12 @@ def _collected(truncates: DataFrame) -> tuple[Truncate, ...]:
 
     They have no key, so a table has only a few.
     """
-    rows = truncates.groupBy("seq").agg(F.unix_micros(F.min("event_time")).alias("micros")).collect()
-    return tuple(Truncate(bytes(row["seq"]), moment(row["micros"])) for row in rows)
+    place = F.min(F.struct("topic", "partition")).alias("place")
+    rows = truncates.groupBy("seq").agg(F.unix_micros(F.min("event_time")).alias("micros"), place).collect()
+    return tuple(
+        Truncate(bytes(row["seq"]), moment(row["micros"]), topic=row["place"][0], partition=row["place"][1])
+        for row in rows
+    )
 
 
 def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
@@ -243,11 +264,13 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
     floor = max(filter(None, (summary.floor, seen.floor)), default=None)
     # After a crash, the truncate may have been noted, but what it leaves of the batch's rows not written.
     noted = plan.soft is not None and summary.floor == seen.floor
+    order = floor_of(table, seen) if seen.floor is None else None
     state = reduce_events(
         events,
         tracked=tracked,
         floor=floor,
         former_floor=None if noted else summary.floor,
+        order=order,
         soft=plan.soft is not None,
         filtered=reading.condition is not None,
     )
@@ -256,7 +279,8 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
     state = state.select("*", *_ungated()) if gating is None else gate(state, gating, tracked=tracked)
     images = None
     if tracked and (seen.moves or summary.moved or reading.from_rows):
-        images = images_of(table, events, deleted, reading, tracked, floor).localCheckpoint()
+        least = floor if order is None else None
+        images = images_of(table, events, deleted, reading, tracked, least).localCheckpoint()
         marks = state.select("key", *_MARKS)
         state = moves.inherit(state.drop(*_MARKS), moves.patches(images, tracked), tracked)
         state = state.join(marks, "key", "left").na.fill(False, list(_MARKS))

@@ -15,9 +15,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from lakemirror.driver.codes import Op
+from lakemirror.driver.codes import OWN_TOPICS, Op
 from lakemirror.driver.read import rows as wire
 from lakemirror.driver.reload.place import Place
+from lakemirror.driver.reload.reading import RELOAD_TOPIC
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.canonical import canonical
@@ -62,11 +63,12 @@ def differences(
 
     Columns: what (`WHAT`), key STRING, copies (number of snapshot rows with this key), values STRUCT (of the
     key), row STRUCT, unfit STRING (also set for a row with a null in its key), lost BOOLEAN (the unfit value
-    may be its key), place BINARY (the sequence of the snapshot for this key).
+    may be its key), place BINARY (the sequence of the snapshot for this key), partition INT (that of the
+    key's last change plus one, null if the place does not depend on it).
 
     ``snapshot`` has its rows with `UNFIT`. ``mirror`` has the live rows with ``__seq``, and is None before
     there is a mirror. ``last`` has the last change of each key (key STRING, seq BINARY, at TIMESTAMP, topic
-    STRING). It is needed if keys have places of their own.
+    STRING, partition INT). It is needed if keys have places of their own.
     """
     compared, known = shape.compared, shape.known
     key = F.struct(*[F.col(quoted(name)).alias(name) for name in compared.key])
@@ -88,11 +90,11 @@ def differences(
         stored = canonical(mirror.withColumn("__values", key), known, "__values", "__seq")
         stored = stored.select("key", "digest", "__values", "__seq")
     both = shown.alias("s").join(stored.alias("m"), F.col("s.key") == F.col("m.key"), "full")
-    own = F.lit(place.newest)
+    own, partition = F.lit(place.newest), F.lit(None).cast("int")
     if place.of_key is not None:
         assert last is not None
         both = both.join(last.alias("last"), F.coalesce("s.key", "m.key") == F.col("last.key"), "left")
-        own = place.of_key
+        own, partition = place.of_key, _numbered(F.col("last.topic"), F.col("last.partition"))
     same = F.col("s.digest").eqNullSafe(F.col("m.digest")) & ~F.col("__fresh")
     older = F.col("m.__seq") <= own  # if another reload had the same moment, the later one wins
     what = (
@@ -111,13 +113,21 @@ def differences(
         F.col("__why").alias("unfit"),
         F.coalesce("__lost", F.lit(False)).alias("lost"),
         own.alias("place"),
+        partition.alias("partition"),
     )
+
+
+def _numbered(topic: Column, partition: Column) -> Column:
+    """Return one plus the partition that a change came from, which the row of a reload has kept."""
+    own = F.startswith(topic, F.lit(OWN_TOPICS))
+    return F.when(topic == RELOAD_TOPIC, partition).when(~own, partition + 1)
 
 
 def records(found: DataFrame, shape: Shape, moment: datetime) -> DataFrame:
     """Return the changes among `differences` as change events in Debezium's form, with schemas.
 
-    Columns: key STRING, value STRING. ``moment`` is when the source was in the state of the snapshot.
+    Columns: key STRING, value STRING, partition INT. ``moment`` is when the source was in the state of the
+    snapshot.
     """
     compared, name = shape.compared, shape.name
     key, fields = _fields(compared, compared.key), _fields(compared, list(compared.columns))
@@ -148,7 +158,9 @@ def records(found: DataFrame, shape: Shape, moment: datetime) -> DataFrame:
     envelope = {"type": "struct", "fields": images, "optional": False, "name": "lakemirror.Envelope"}
     key_schema = wire.schema_of([named[fields.index(each)] for each in key], optional=False)
     return found.where(F.col("what").isin(*CHANGES)).select(
-        wire.document(key_schema, values).alias("key"), wire.document(envelope, payload).alias("value")
+        wire.document(key_schema, values).alias("key"),
+        wire.document(envelope, payload).alias("value"),
+        "partition",
     )
 
 

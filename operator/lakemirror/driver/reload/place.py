@@ -67,16 +67,18 @@ def at_position(position: bytes, epoch: int, declared: Collection[int] = ()) -> 
     return Place(in_epoch(position, max(epoch, *declared, 0)), place if higher else None)
 
 
-def at_moment(newest: bytes, moment: datetime, truncated: bytes | None) -> Place:
+def at_moment(newest: bytes, moment: datetime, truncated: bytes | None, *, untimed: bool = False) -> Place:
     """Return the place of a snapshot that shows the source at a moment, where partitions do not compare.
 
     ``newest`` is above all changes that the mirror has and that are not later. Later changes of another
     partition may lie below it, so that a row with this place would never change again. The place for a key
     is therefore above the last change of that key only. Keys of which the mirror has nothing yield to
     everything that the stream delivers after the last truncate before the moment (``truncated``).
+    ``untimed`` says whether changes without a time are not later than the moment.
     """
     base = F.lit(NOWHERE if truncated is None else after(truncated))
     seq = F.col("last.seq")
     # If another reload had the same moment, the later one wins.
     shown = F.when(F.col("last.topic") == RELOAD_TOPIC, seq).otherwise(right_after(seq))
-    return Place(newest, F.when(F.col("last.at") <= F.lit(moment), F.greatest(shown, base)).otherwise(base))
+    known = seq.isNotNull() & F.coalesce(F.col("last.at") <= F.lit(moment), F.lit(untimed))
+    return Place(newest, F.when(known, F.greatest(shown, base)).otherwise(base))

@@ -8,13 +8,13 @@ from typing import Any, Final
 from lakemirror.api import CdcPipeline
 from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Epoch
-from lakemirror.driver.codes import OWN_TOPICS
+from lakemirror.driver.codes import OWN_TOPICS, RELOAD_TOPIC
 from lakemirror.driver.sequence import GIVEN
+
+__all__ = ["RELOAD_TOPIC", "REPAIR_TOPIC", "as_read", "as_repaired", "of_own_events"]
 
 REPAIR_TOPIC: Final = f"{OWN_TOPICS}repair"
 """The topic in the origin of rows that a repair wrote."""
-RELOAD_TOPIC: Final = f"{OWN_TOPICS}reload"
-"""The topic in the origin of rows that a reload wrote."""
 
 
 def as_read(pipeline: CdcPipeline) -> CdcPipeline:

@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from lakemirror.driver.orders import Kind
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import left_out, new_mirror
 from lakemirror.driver.reload.compare import Shape, counted, differences, records
@@ -69,7 +70,8 @@ def stage(
 ) -> Staged:
     """Compare a mirror with a snapshot, and write the changes to Parquet files in ``folder``.
 
-    Columns of the files: number BIGINT, key STRING, value STRING.
+    Columns of the files: number BIGINT, key STRING, value STRING, partition INT (one plus that which
+    the row's last change came from, if each key has a place of its own).
 
     ``at`` is when the source was in the state of a snapshot that is not a database, and ``empty`` says
     whether such a snapshot may have no rows. ``wait`` is how many seconds to wait for open transactions of a
@@ -86,8 +88,8 @@ def stage(
             "the source was like that (--at 2026-03-01T00:00:00Z: when the export began)"
         )
     moment = at or datetime.now(UTC)
-    # An offset means something in its partition only, and a position only in its epoch.
-    comparable = table.spec.order.by != "offset" and epoch >= max(declared, default=0)
+    one = _is_one_order(table)
+    comparable = one and epoch >= max(declared, default=0)  # a position means something only in its epoch
     if not isinstance(sources, Database):
         place = place_at(table, moment, comparable=comparable)
         staged = _compare(spark, table, sources, folder, place, moment)
@@ -101,12 +103,18 @@ def stage(
     with sources.snapshot(wait) as position:
         place = (
             at_position(position, epoch, declared)
-            if placed
-            else place_at(table, moment, comparable=comparable)
+            if placed and one
+            else place_at(table, moment, comparable=comparable, untimed=True)
         )
         staged = _compare(spark, table, sources, folder, place, moment)
     _require_deletes_known(table, place, staged)
     return staged
+
+
+def _is_one_order(table: MirroredTable) -> bool:
+    """Return whether all sequences of a mirror compare. Offsets never do, as partitions may be added."""
+    orders = table.orders
+    return table.spec.order.by != "offset" and not (orders.several or orders.places.get(Kind.OFFSET))
 
 
 def _require_deletes_known(table: MirroredTable, place: Place, staged: Staged) -> None:
@@ -136,22 +144,33 @@ def check(table: MirroredTable) -> None:
         raise SourceUnfit(f"{table.name}: {reason}")
 
 
+def shows_all(table: MirroredTable, sources: SourceTables) -> bool:
+    """Return whether the time of each row is known, or is not needed, to tell whether a snapshot is newer."""
+    if isinstance(sources, Database) or not table.mirror.exists:
+        return True
+    return table.rows().where("__event_time IS NULL").isEmpty()
+
+
 def _is_mirrored(table: MirroredTable) -> bool:
     """Return whether the table has been mirrored. If the mirror is sharded, by this shard itself."""
     return table.mirror.exists and (table.shard is None or bool(table.fed))
 
 
-def place_at(table: MirroredTable, moment: datetime, *, comparable: bool = True) -> Place:
+def place_at(
+    table: MirroredTable, moment: datetime, *, comparable: bool = True, untimed: bool = False
+) -> Place:
     """Return the place of a snapshot that shows the source at a moment.
 
     It is after all changes in the mirror whose time is not later than the moment. A change from before the
     moment that has not arrived yet may be above the place. It then sets its row back to an earlier state. But
     the later changes that the snapshot shows for that row all follow it. If the sequences of all partitions
-    are not ``comparable``, each key has its own place; see `at_moment`.
+    are not ``comparable``, each key has its own place; see `at_moment`. ``untimed`` says that changes without
+    a time are not later either: the source is read now, after they were.
     """
     if not _is_mirrored(table):
         return Place(NOWHERE)
-    before = _changes(table, F.lit(None).cast("string")).where(F.col("at") <= F.lit(moment))
+    earlier = F.coalesce(F.col("at") <= F.lit(moment), F.lit(untimed))
+    before = _changes(table, F.lit(None).cast("string")).where(earlier)
     row = before.agg(F.max(F.struct("seq", "topic"))).first()
     newest = row[0] if row is not None else None
     if newest is None:
@@ -159,13 +178,15 @@ def place_at(table: MirroredTable, moment: datetime, *, comparable: bool = True)
     seq = as_bytes(newest["seq"]) or NOWHERE
     # If another reload had the same moment, the later one wins.
     place = seq if newest["topic"] == RELOAD_TOPIC else after(seq)
-    return Place(place) if comparable else at_moment(place, moment, _truncated(table, moment))
+    if comparable:
+        return Place(place)
+    return at_moment(place, moment, _truncated(table, moment), untimed=untimed)
 
 
 def _truncated(table: MirroredTable, moment: datetime) -> bytes | None:
     """Return the sequence of the last truncate before a moment. Some are known by when they were applied."""
-    if table.tombstone_summary.floor is None:
-        return None
+    if table.tombstone_summary.floor is None or table.orders.several:
+        return None  # among several orders, it says nothing about changes that are still to come
     facts = table.tombstones.frame().where("kind = 'truncated'")
     row = facts.where(F.coalesce("event_time", "at") <= F.lit(moment)).agg(F.max("seq")).first()
     return None if row is None else as_bytes(row[0])
@@ -174,10 +195,10 @@ def _truncated(table: MirroredTable, moment: datetime) -> bytes | None:
 def _changes(table: MirroredTable, key: Column) -> DataFrame:
     """Return the changes that a mirror and its tombstones show. ``key`` is that of a row (STRING).
 
-    Columns: key STRING (null for a truncate), seq BINARY, at TIMESTAMP, topic STRING.
+    Columns: key STRING (null for a truncate), seq BINARY, at TIMESTAMP, topic STRING, partition INT.
     """
     stored = table.rows().withColumn("__key", key)
-    about = ("__key AS key", "__origin.topic AS topic")
+    about = ("__key AS key", "__origin.topic AS topic", "__origin.partition AS partition")
     facts = stored.selectExpr(*about, "__seq AS seq", "__event_time AS at")
     if "__delete_seq" in stored.columns:
         ends = stored.where("__delete_seq IS NOT NULL")
@@ -185,7 +206,7 @@ def _changes(table: MirroredTable, key: Column) -> DataFrame:
     summary = table.tombstone_summary
     if summary.newest is not None or summary.floor is not None or summary.merged:
         gone = table.tombstones.frame().where("kind <> 'collected'")
-        facts = facts.unionByName(gone.selectExpr("key", "seq", "event_time AS at", "topic"))
+        facts = facts.unionByName(gone.selectExpr("key", "seq", "event_time AS at", "topic", "partition"))
     return facts
 
 
@@ -208,7 +229,7 @@ def _compare(
     found = differences(snapshot, _live(table), shape, place, last)
     seen = Observation()
     changes = records(found.observe(seen, *counted()), shape, moment)
-    numbered = changes.select(F.monotonically_increasing_id().alias("number"), "key", "value")
+    numbered = changes.select(F.monotonically_increasing_id().alias("number"), "key", "value", "partition")
     numbered.write.mode("overwrite").parquet(folder)
     counts = seen.get
     if counts["lost"] is not None:
@@ -293,12 +314,12 @@ def _live(table: MirroredTable) -> DataFrame | None:
 def _last(spark: SparkSession, table: MirroredTable, shape: Shape) -> DataFrame:
     """Return the last change of each key that the mirror or a tombstone has.
 
-    Columns: key STRING, seq BINARY, at TIMESTAMP, topic STRING.
+    Columns: key STRING, seq BINARY, at TIMESTAMP, topic STRING, partition INT.
     """
     if not _is_mirrored(table):
-        return spark.createDataFrame([], "key STRING, seq BINARY, at TIMESTAMP, topic STRING")
+        return spark.createDataFrame([], "key STRING, seq BINARY, at TIMESTAMP, topic STRING, partition INT")
     changes = _changes(table, key_text(shape.compared)).where("key IS NOT NULL")
-    last = F.max(F.struct("seq", "at", "topic")).alias("last")
+    last = F.max(F.struct("seq", "at", "topic", "partition")).alias("last")
     return changes.groupBy("key").agg(last).select("key", "last.*")
 
 

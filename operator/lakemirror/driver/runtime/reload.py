@@ -40,10 +40,10 @@ from lakemirror.driver.errors import (
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.read.base import RAW_NAMES, Batch
 from lakemirror.driver.read.secrets import Secrets
-from lakemirror.driver.record import audit
+from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.reload.reading import RELOAD_TOPIC, as_read
-from lakemirror.driver.reload.stage import Staged, stage
+from lakemirror.driver.reload.stage import Staged, shows_all, stage
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.paths import absolute, with_absolute_paths
 from lakemirror.driver.runtime.replay_requests import (
@@ -90,11 +90,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReloadRequest:
-    """The changes of one source table: ``records`` change events in the folder that is named after ``id``."""
+    """The changes of one source table: ``records`` change events in the folder that is named after ``id``.
+
+    ``shown`` is when the source was as the snapshot shows, in microseconds (None in requests of earlier
+    versions): truncates that were waiting then are part of it.
+    """
 
     id: str
     table: str
     records: int
+    shown: int | None = None
 
     def text(self) -> str:
         """Return the request as JSON."""
@@ -105,7 +110,9 @@ class ReloadRequest:
         """Parse the request in the file ``where``. Raises DamagedRequest if it cannot be read."""
         try:
             document = json.loads(text)
-            return cls(str(document["id"]), str(document["table"]), int(document["records"]))
+            shown = document.get("shown")
+            about = str(document["id"]), str(document["table"]), int(document["records"])
+            return cls(*about, None if shown is None else int(shown))
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedRequest(
                 f"{where} is not a request for a reload ({type(error).__name__}: {error}): delete it, and "
@@ -177,16 +184,22 @@ class Reloader:
         if stale:
             bad += (StillBad(request.table, "the mirror has a newer change of the row by now", stale),)
         lost = sum(each.records for each in bad) - stale
+        if not lost and request.shown is not None:
+            with self._alone():
+                chosen = _shown_truncates(request.table, request.shown)
+                quarantine.close(self._session, self._pipeline.spec.checkpoint, chosen)
         taken = {request.table: request.records}
         return ReplayOutcome(request.id, request.records, lost, taken=taken, bad=bad)
 
     def _raw(self, request: ReloadRequest, rounds: int, number: int) -> DataFrame:
         """Return a part of the changes as RAW records, the same ones each time."""
         place = folder(self._pipeline, request.id)
-        rows = self._session.read.schema("number BIGINT, key STRING, value STRING").parquet(place)
+        form = "number BIGINT, key STRING, value STRING, partition INT"
+        rows = self._session.read.schema(form).parquet(place)
         given: dict[str, Column] = {
             "topic": F.lit(RELOAD_TOPIC),
-            "partition": F.lit(0),
+            # An offset means something in its partition only, so that the place of a row goes with it.
+            "partition": F.coalesce("partition", F.lit(0)),
             "offset": F.lit(int(request.id.partition("-")[0], 16)) + F.col("number"),
             "timestamp": F.current_timestamp(),
             "key": F.col("key").cast("binary"),
@@ -200,6 +213,17 @@ class Reloader:
         return part.select(*[given[name].alias(name) for name in RAW_NAMES])
 
 
+def _shown_truncates(table: str, shown: int) -> Column:
+    """BOOLEAN: whether a quarantined record is a truncate of a table that a snapshot already shows."""
+    return quarantine.truncates(table) & (F.unix_micros("quarantined_at") < F.lit(shown))
+
+
+def _awaits(session: SparkSession, pipeline: CdcPipeline, table: str, shown: int) -> bool:
+    """Return whether a truncate waits for this reload."""
+    rows = quarantine.read(session, pipeline.spec.checkpoint)
+    return rows is not None and not rows.where(_shown_truncates(table, shown)).isEmpty()
+
+
 def folder(pipeline: CdcPipeline, identity: str) -> str:
     """Return the folder that contains the changes of a request."""
     return f"{pipeline.spec.checkpoint.rstrip('/')}/{FOLDER}/{identity}"
@@ -210,8 +234,11 @@ def new_identity() -> str:
 
     It starts with a number that grows over time, so that the later of two requests at the same position wins.
     """
-    micros = int(datetime.now(UTC).timestamp() * 1_000_000)
-    return f"{micros:x}-{uuid.uuid4().hex[:8]}"
+    return f"{_micros(datetime.now(UTC)):x}-{uuid.uuid4().hex[:8]}"
+
+
+def _micros(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)
 
 
 def reload(
@@ -304,7 +331,7 @@ def stage_table(
 
     Returns the result, and the request that has the changes written, or None if there is nothing to write.
     """
-    identity = new_identity()
+    identity, shown = new_identity(), _micros(at or datetime.now(UTC))
     storage.write_text_new(f"{FOLDER}/{identity}{_STAGED}", f"{name}\n")
     try:
         table = table_of(session, pipeline, name, open_store)
@@ -315,8 +342,10 @@ def stage_table(
             epoch=epochs.to_write(table),
             declared=epochs.declared,
         )
-        if found.records:
-            return Reloaded(str(name), found), ReloadRequest(identity, str(name), found.records)
+        closes = _awaits(session, pipeline, str(name), shown) and shows_all(table, sources)
+        if found.records or closes:
+            request = ReloadRequest(identity, str(name), found.records, shown if closes else None)
+            return Reloaded(str(name), found), request
         result = Reloaded(str(name), found)
     except (PipelineStopped, NotAnswered):  # the other tables would fail as well
         _forget(storage, identity)

@@ -7,13 +7,16 @@ from collections.abc import Callable, Collection, Container, Mapping
 from contextlib import closing
 from functools import partial
 
+from pyspark.sql import functions as F
+
 from lakemirror.api import CdcPipeline
 from lakemirror.api.source import Source
+from lakemirror.api.tables import matches
 from lakemirror.driver.checkpoint import tokens
 from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.read.base import ChangesLost, Feed
 from lakemirror.driver.read.files.waiting import InputIncomplete
-from lakemirror.driver.record import audit
+from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.runtime.batches import Batches
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import Resync
@@ -88,6 +91,18 @@ class Rereading:
             apply = partial(self._batches.apply, applier=applier)
             with self._batches.turns.shared_with(applier):
                 self._retries.reading(lambda: feed.run(apply, once=True, stopping=stopping), stopping)
+            if not stopping():
+                self._close_truncates(feed.query_id)
+
+    def _close_truncates(self, query_id: str) -> None:
+        """Close truncates of the tables that the source does not have any more, nor what was before them."""
+        run = self._run
+        gone = F.lit(False)
+        for source in quarantine.open_sources(run.session, run.pipeline.spec.checkpoint):
+            if any(matches(name, source) for name in self._wanted):
+                gone = gone | quarantine.truncates(source)
+        again = F.col("query_id").eqNullSafe(F.lit(query_id))
+        quarantine.close(run.session, run.pipeline.spec.checkpoint, gone & ~again)
 
     def _finish(self) -> None:
         announcer = self._run.announcer

@@ -6,12 +6,13 @@ They are stored in a separate, append-only table beside the mirror (Delta: `_tom
 kind       meaning
 =========  =========================================================================================
 deleted    ``key`` was deleted at ``seq``: older events do not write it again
-truncated  all keys were, at ``seq`` (no key)
+truncated  all keys were, at ``seq`` (no key); only rows of its order are (`lakemirror.driver.orders`)
 moved      ``key`` became ``new_key`` at ``seq``; ``image`` has the values that the row had under its
            former key, and ``seqs`` their sequences: the create half may need them
 merged     a change of ``key`` at ``seq`` that starts no version (``trackedColumns``), for events that
            arrive later but precede it; ``image`` is its content
-collected  deletes up to ``seq`` were collected: an older event that arrives now is late
+collected  deletes up to ``seq`` that came from this partition were collected: an older event that
+           arrives now is late
 =========  =========================================================================================
 
 Keys and images are texts (`lakemirror.driver.tables.keys`), so a widened key column changes nothing here.
@@ -138,6 +139,10 @@ class Tombstones:
         found = self.frame().where(F.col("kind").isin(*kinds)).groupBy("key").agg(newest.alias("t"))
         return found.select("key", "t.*")
 
+    def truncated(self) -> DataFrame:
+        """Return the truncates: seq, topic, partition (null for those of earlier versions)."""
+        return self.frame().where("kind = 'truncated'").select("seq", "topic", "partition")
+
     def moved(self) -> DataFrame | None:
         """Return the images of all moves, or None if there are none.
 
@@ -167,8 +172,9 @@ class Tombstones:
             return 0
         record = None
         if found[0]:
-            highest = max(bytes(found[1]), self.summary.collected or b"")
-            record = fact(self._spark.range(1), "collected", seq=F.lit(highest), batch=-1)
+            highest = rows.where(gone).groupBy("topic", "partition").agg(F.max("seq").alias("seq"))
+            place = {name: F.col(name) for name in ("seq", "topic", "partition")}
+            record = fact(highest.localCheckpoint(), "collected", batch=-1, **place)
         self._facts.collect(before, below, record)
         self.summary = self._summarise()
         return int(found[0])

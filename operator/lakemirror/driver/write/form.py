@@ -31,8 +31,10 @@ from lakemirror.driver.tables.mirror import (
     KEY_PROPERTY,
     MODE_PROPERTY,
     ORDER_PROPERTY,
+    ORDERS_PROPERTY,
     SHARD_PROPERTY,
     SOURCE_PROPERTY,
+    TOPICS_PROPERTY,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -50,6 +52,12 @@ def form(table: MirroredTable, plan: TablePlan, batch: str) -> None:
         properties[COLUMNS_PROPERTY] = lives
     if plan.reading.key and plan.reading.versions and plan.tracked:
         properties[GAPS_PROPERTY] = "true"
+    if plan.reading.key:
+        orders = (table.orders | plan.seen.orders | plan.seen.truncated).remembered
+        if orders.places:
+            properties[ORDERS_PROPERTY] = orders.to_text()
+    if plan.reading.key and plan.seen.topic_ids:
+        properties[TOPICS_PROPERTY] = json.dumps(table.topics_after(plan.seen), sort_keys=True)
     if table.shard is not None:
         names = {*json.loads(table.properties.get(SHARD_PROPERTY, "[]")), *plan.reading.names}
         properties[SHARD_PROPERTY] = json.dumps(sorted(names))

@@ -31,7 +31,9 @@ def write_tombstones(table: MirroredTable, plan: TablePlan, reduced: Reduced, ba
             facts.append(_deleted(state, batch))
     if floor is not None:
         nothing = table.spark.range(1)
-        facts.append(tombstones.fact(nothing, "truncated", batch=batch.batch_id, seq=F.lit(floor)))
+        topic, partition = plan.seen.floor_from
+        place = {"seq": F.lit(floor), "topic": F.lit(topic), "partition": F.lit(partition)}
+        facts.append(tombstones.fact(nothing, "truncated", batch=batch.batch_id, **place))
     moved, raised = _changed(state.images if state is not None else None, batch)
     last = reduced.counts.last_delete
     _append(table, [*facts, *moved], deletes=deletes, last_delete=last, floor=floor, **raised)
@@ -47,7 +49,12 @@ def write_ends(table: MirroredTable, told: History, batch: Batch) -> None:
     if deletes:
         facts.append(_ended(told.versions, batch))
     for each in told.truncates:
-        place = {"seq": F.lit(each.seq), "event_time": F.lit(each.event_time)}
+        place = {
+            "seq": F.lit(each.seq),
+            "event_time": F.lit(each.event_time),
+            "topic": F.lit(each.topic),
+            "partition": F.lit(each.partition),
+        }
         facts.append(tombstones.fact(table.spark.range(1), "truncated", batch=batch.batch_id, **place))
     facts.extend(moved)
     if told.outcomes.merged:
