@@ -72,11 +72,13 @@ ENVIRONMENT: dict[str, str] = {
     "LAKEMIRROR_METRICS_PORT": "The port of a driver's metrics. Default: none; the operator sets 9404",
     "LAKEMIRROR_OBJECT_STORES": "The object stores whose jars are added, like `s3` or `s3,gcs`",
     "LAKEMIRROR_PROGRESS_CONFIGMAP": "The ConfigMap that a driver reports in. The operator sets it",
+    "LAKEMIRROR_REVISION": "The revision of the spec that a driver runs. The operator sets it",
     "LAKEMIRROR_ROLLOUT_MAX_CONCURRENT": "How many get an image at a time (`--rollout-max-concurrent`)",
     "LAKEMIRROR_ROLLOUT_TIMEOUT": "How long each may take to become Ready on it (`--rollout-timeout`)",
     "POD_IP": "The address of the pod. The operator sets it",
     "POD_NAME": "The name of the pod, by which operators that share a Lease tell each other apart",
     "POD_NAMESPACE": "The namespace of the pod, which also has the operator's Lease",
+    "POD_UID": "The uid of the pod, for the driver's report. The operator sets it",
     "PYSPARK_GATEWAY_PORT": "Set by `spark-submit`, which then brings the master, memory and jars itself",
     "SPARK_HOME": "The installation of Spark. Default: that of the package pyspark",
     "XDG_CACHE_HOME": "The user's cache, in which the jars are kept. Default: `~/.cache`",
@@ -124,7 +126,7 @@ def _read_in(module: ast.Module) -> Iterator[str]:
         named: ast.expr | None = None
         if isinstance(node, ast.Subscript) and _is_environment(node.value):
             named = node.slice
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "os.environ.get":
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "environment.get"):
             named = node.args[0]
         elif isinstance(node, ast.Compare) and _is_environment(node.comparators[0]):
             named = node.left

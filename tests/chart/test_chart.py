@@ -262,6 +262,22 @@ def test_before_uninstalling_pipelines_with_a_finalizer_are_looked_for(
 
 
 @needs_helm
+def test_pods_of_hooks_end_although_a_mesh_injects_proxies_and_all_run_on_linux() -> None:
+    for settings in ((), ("nodeSelector.disk=ssd",)):
+        objects = render(*settings)
+        hooks = [o for o in of_kind(objects, "Pod") if "helm.sh/hook" in o["metadata"]["annotations"]]
+        assert len(hooks) == 2
+        for pod in hooks:
+            for marks in (pod["metadata"]["labels"], pod["metadata"]["annotations"]):
+                assert marks["sidecar.istio.io/inject"] == "false"
+                assert marks["linkerd.io/inject"] == "disabled"
+            assert pod["spec"]["activeDeadlineSeconds"] == 120
+        for spec in pod_specs(objects):
+            assert spec["nodeSelector"]["kubernetes.io/os"] == "linux"
+            assert ("disk" in spec["nodeSelector"]) == bool(settings)
+
+
+@needs_helm
 def test_the_pace_of_a_rollout_reaches_the_operator() -> None:
     objects = render("driverRollout.maxConcurrent=3", "driverRollout.timeout=90s")
     (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]

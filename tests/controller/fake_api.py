@@ -50,6 +50,10 @@ class FakeApi:
         """Kinds whose watches are silent: what happens is told once the kind is taken out of here."""
         self.before: Callable[[str, str], Awaitable[None]] | None = None
         """What somebody else does before a request of the operator (verb, kind) is processed."""
+        self.policy: Callable[[Object], ApiError | None] = lambda document: None
+        """What admission says of a document that is created."""
+        self.created: list[Object] = []
+        """What was asked to be created, also in a dry run."""
         self._history: list[tuple[int, str, Object]] = []
         self._gaps: dict[str, int] = {}
         self._versions = itertools.count(1)
@@ -71,7 +75,7 @@ class FakeApi:
         found = [
             o for i, o in self.objects.items() if i[:2] == (api_version, kind) and namespace in (None, i[2])
         ]
-        found = [o for o in found if not labels or _selected(o)]
+        found = [o for o in found if _matches(o, labels)]
         if fields:
             path, _, value = fields.partition("=")
             found = [o for o in found if _field(o, path) == value]
@@ -92,12 +96,7 @@ class FakeApi:
                 for number, type, document in self._history:
                     same = (document["apiVersion"], document["kind"]) == (api_version, kind)
                     where = document["metadata"]["namespace"]
-                    if (
-                        number > seen
-                        and same
-                        and namespace in (None, where)
-                        and (not labels or _selected(document))
-                    ):
+                    if number > seen and same and namespace in (None, where) and _matches(document, labels):
                         yield Watched(type, copy.deepcopy(document))
                 seen = self._version
             async with self._news:
@@ -105,11 +104,15 @@ class FakeApi:
 
     async def create(self, document: Object, *, dry_run: bool = False) -> Object:
         await self._asked("create", document["kind"], document["metadata"]["namespace"])
+        self.created.append(copy.deepcopy(document))
         self._creatable(document)
+        refused = self.policy(document)
+        if refused is not None:
+            raise refused
+        if "name" in document["metadata"] and _id(document) in self.objects:
+            raise ApiError(409, "AlreadyExists", f"{_id(document)} is there already")
         if dry_run:
             return copy.deepcopy(document)
-        if _id(document) in self.objects:
-            raise ApiError(409, "AlreadyExists", f"{_id(document)} is there already")
         return await self._write("create", document, _OPERATOR)
 
     async def replace(self, document: Object) -> Object:
@@ -420,9 +423,11 @@ def _merged(there: Any, given: Any) -> Any:
     return copy.deepcopy(there) | {key: _merged(there.get(key), value) for key, value in given.items()}
 
 
-def _selected(document: Object) -> bool:
+def _matches(document: Object, selector: str) -> bool:
+    """Whether an object has the labels of a selector: names, or names with values."""
     labels = document["metadata"].get("labels") or {}
-    return labels.get(names.MANAGED_BY) == names.FIELD_MANAGER and names.PIPELINE in labels
+    pairs = [part.partition("=") for part in selector.split(",") if part]
+    return all(name in labels and (not mark or labels[name] == value) for name, mark, value in pairs)
 
 
 def _field(document: Object, path: str) -> Any:

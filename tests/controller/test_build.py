@@ -290,7 +290,10 @@ class TestPodTemplate:
         plain = build.driver_pod(app())
         assert pod["metadata"]["labels"].items() >= {"team": "data", names.COMPONENT: "driver"}.items()
         spec = pod["spec"]
-        assert (spec["nodeSelector"], spec["tolerations"]) == ({"disk": "ssd"}, [{"key": "spark"}])
+        assert (spec["nodeSelector"], spec["tolerations"]) == (
+            {"kubernetes.io/os": "linux", "disk": "ssd"},
+            [{"key": "spark"}],
+        )
         assert "terminationGracePeriodSeconds" not in spec
         assert spec["securityContext"] == plain["spec"]["securityContext"] | {"runAsUser": 1000}
         assert {"name": "tmp", "emptyDir": {"medium": "Memory"}} in spec["volumes"]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import copy
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from lakemirror.api import PipelineStatus
 from lakemirror.controller import names, observe, operator, podtemplate
+from lakemirror.controller.cache import Key
 from lakemirror.controller.kube import ApiError
 from lakemirror.controller.status import document as status_document
 from lakemirror.controller.status import unchanged
-from lakemirror.controller.values import Ending, Observed, Obstacle, Plan, Workload
+from lakemirror.controller.values import Ending, Object, Observed, Obstacle, Plan, Workload
 from tests.controller.builders import (
     NOW,
     ago,
@@ -37,7 +38,7 @@ from tests.controller.builders import (
 )
 from tests.controller.fake_api import FakeApi
 from tests.controller.kstatus import kstatus, waits_for_ready
-from tests.controller.test_loop import in_loop, quick, world
+from tests.controller.test_loop import World, in_loop, quick, world
 
 __all__ = ["quick"]
 
@@ -248,14 +249,143 @@ async def test_an_edit_whose_pod_is_refused_leaves_the_driver_alone() -> None:
         await w.run()
         await w.settle()
         words = 'pods "shop-driver-x" is forbidden: no PriorityClass with name gold was found'
-        w.api.refusals = {("create", "Pod"): ApiError(403, "Forbidden", words)}
+        refused = ApiError(403, "Forbidden", words)
+        w.api.policy = lambda pod: refused if "priorityClassName" in pod.get("spec", {}) else None
         await w.apply(spark={"podTemplate": {"spec": {"priorityClassName": "gold"}}})
         await w.until(lambda: w.status()["reason"] == "PodRefused")
         assert (w.ready(), w.written("Pod")) == (("True", "Progressing"), [])
         full = ApiError(403, "Forbidden", "exceeded quota: little, requested: pods=1, used: pods=1")
-        w.api.refusals = {("create", "Pod"): full}
+        w.api.policy = lambda pod: full
         await w.apply(onBadRecord="fail")
         await w.until(lambda: w.status()["reason"] == "Restarting")
+
+
+@in_loop
+async def test_the_pod_that_is_tried_is_that_of_the_stateful_set() -> None:
+    """Policies refuse bare pods, and know those of workloads by owner, labels and name."""
+
+    def no_bare_pods(document: Object) -> ApiError | None:
+        owners = document["metadata"].get("ownerReferences", ())
+        owned = any(owner["kind"] == "StatefulSet" and owner["controller"] for owner in owners)
+        bare = document["kind"] == "Pod" and not owned
+        return ApiError(403, "Forbidden", "denied: bare pods") if bare else None
+
+    async with world() as w:
+        await w.run()
+        await w.settle()
+        w.api.policy = no_bare_pods
+        await w.apply(onBadRecord="fail")
+        await w.until(lambda: w.status()["reason"] == "Restarting")
+        tried = [each for each in w.api.created if each["kind"] == "Pod"][-1]
+        there = w.api.one("StatefulSet", "shop-driver")
+        assert tried["metadata"]["name"] == "shop-driver-0"
+        assert tried["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"] == "shop-driver-0"
+        assert tried["metadata"]["ownerReferences"][0]["uid"] == there["metadata"]["uid"]
+        assert there["spec"]["selector"]["matchLabels"].items() <= tried["metadata"]["labels"].items()
+
+
+@in_loop
+async def test_what_the_running_pod_would_be_refused_too_is_a_warning() -> None:
+    async with world() as w:
+        await w.run()
+        await w.settle()
+        denied = ApiError(403, "Forbidden", "denied: images must be signed")
+        w.api.policy = lambda document: denied if document["kind"] == "Pod" else None
+        await w.apply(onBadRecord="fail")
+        await w.until(lambda: w.status()["reason"] == "Restarting")
+        assert w.stalled() is None
+        await w.until(lambda: [e for e in w.api.all("Event") if "images must be signed" in e["message"]])
+
+
+@in_loop
+async def test_a_silent_watch_makes_no_figures_old() -> None:
+    """The connection is half open: nothing comes, and nothing breaks."""
+    clock = Clock()
+    async with world(clock=clock) as w:
+        await w.run()
+        await w.settle()
+        w.api.late = {"ConfigMap"}
+        for seconds in (60, 95, 190, 285):
+            clock.ahead = timedelta(seconds=seconds)
+            await w.report(observedAt=iso(clock()), batchId=seconds)
+            w.operator.reconciler._queue.add(Key("mirrors", "shop"))
+            await asyncio.sleep(0.1)
+            assert w.ready() == ("True", "Progressing")
+        clock.ahead = timedelta(seconds=600)  # now the driver is silent, too
+        w.operator.reconciler._queue.add(Key("mirrors", "shop"))
+        await w.until(lambda: w.ready() == ("Unknown", "StaleFigures"))
+
+
+class Clock:
+    ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+STUCK = {"caughtUp": False, "lagRecords": 100_000, "batches": 0, "batchId": None, "committedAt": None}
+
+
+@in_loop
+async def test_a_driver_that_has_applied_nothing_is_not_ready_and_its_executors_are_named() -> None:
+    async with world() as w:
+        await w.apply(spark={"executors": {"min": 1, "max": 2}})
+        await w.until(lambda: w.api.one("StatefulSet", "shop-driver"))
+        await w.start_pod()
+        full = ApiError(403, "Forbidden", "exceeded quota: little, requested: pods=1, used: pods=1")
+        w.api.policy = lambda document: full if document["kind"] == "Pod" else None
+        await w.report(**STUCK)
+        await w.until(lambda: w.ready() == ("False", "ExecutorsPending"))
+        assert "exceeded quota" in _message(w)
+        w.api.policy = lambda document: None
+        labels = {names.PIPELINE: "shop", names.COMPONENT: "executor"}
+        metadata = {"name": "shop-exec-1", "namespace": "mirrors", "labels": labels}
+        unscheduled = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes",
+        }
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}}
+        await w.api.put({**body, "status": {"phase": "Pending", "conditions": [unscheduled]}})
+        await w.until(lambda: "shop-exec-1: Unschedulable: 0/3 nodes" in _message(w))
+        waiting = {
+            "name": "executor",
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such"}},
+        }
+        await w.api.put(
+            {**body, "status": {"phase": "Pending", "conditions": [], "containerStatuses": [waiting]}}
+        )
+        await w.until(lambda: "ImagePullBackOff: no such" in _message(w))
+        await w.api.put({**body, "status": {"phase": "Running", "containerStatuses": []}})
+        await w.until(lambda: w.ready() == ("False", "DriverStarting"))
+        await w.report(**{**STUCK, "batches": 1, "batchId": 1})
+        await w.until(lambda: w.ready() == ("True", "Progressing"))
+
+
+def _message(w: World) -> str:
+    return next(c["message"] for c in w.status()["conditions"] if c["type"] == "Ready")
+
+
+@in_loop
+async def test_a_report_counts_for_the_pod_that_wrote_it_whatever_its_clock_says() -> None:
+    """The former driver's clock is ahead: its last word does not speak for the next one."""
+    async with world() as w:
+        await w.run()
+        ahead = iso(datetime.now(UTC) + timedelta(seconds=3))
+        for told in ({}, {"pod": w.api.one("Pod", "shop-driver-0")["metadata"]["uid"]}):
+            await w.report(observedAt=ahead, batchId=2, **told)
+            await w.settle()
+            await w.api.remove(w.api.one("Pod", "shop-driver-0"))
+            await w.until(lambda: w.ready() == ("False", "DriverPending"))
+            pod = await w.start_pod()
+            await w.until(lambda: w.ready() == ("False", "DriverStarting"))
+            await w.settle()
+            assert w.ready() == ("False", "DriverStarting")
+            behind = iso(datetime.now(UTC) - timedelta(minutes=5))
+            by = {"pod": pod["metadata"]["uid"], "runId": f"run-of-{pod['metadata']['uid']}"}
+            await w.report(observedAt=behind, batchId=3, **by)
+            await w.until(lambda: w.ready() == ("True", "Progressing"))
 
 
 @in_loop

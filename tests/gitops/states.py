@@ -20,6 +20,7 @@ from lakemirror.controller.values import (
     Obstacle,
     Plan,
     Rival,
+    Stated,
     Turn,
     Workload,
 )
@@ -138,6 +139,18 @@ def scheduled(**run: Any) -> Callable[[], Plan]:
     cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(CRON))
     last = Workload("Job", "shop-driver-1", "job-1", "batch/v1", scheduled=True, created=ago(hours=1), **run)
     return new(CRON, of=CRON, workloads=(cron, last) if run else (cron,))
+
+
+def overdue() -> Workload:
+    cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(CRON))
+    return replace(cron, schedule="0 * * * *", due_since=ago(days=2))
+
+
+def outlived(seconds: int) -> Callable[[], Plan]:
+    """The driver of a run has ended, and the proxy beside it has not."""
+    ended = Ending(0, "Completed", "", ago(seconds=seconds))
+    left = pod(ONCE, name="shop-run-1", started=None, exits=1, ending=ended, outlived_by=("istio-proxy",))
+    return new(ONCE, of=ONCE, workloads=(job(ONCE),), pods=(left,), report=report())
 
 
 def removed(reason: str, words: str) -> Callable[[], Plan]:
@@ -334,6 +347,21 @@ STATES: dict[str, State] = {
         "Degraded",
         "InProgress",
     ),
+    "executors-pending": State(
+        stream(
+            report=report(**STUCK, committedAt=iso(ago(minutes=5))),
+            executors="pod shop-exec-1: Unschedulable: 0/3 nodes are available",
+        ),
+        "ExecutorsPending",
+        "Progressing",
+        "InProgress",
+    ),
+    "first-batch": State(
+        stream(report=report(**STUCK, committedAt=None)), "DriverStarting", "Progressing", "InProgress"
+    ),
+    "run-overdue": State(new(CRON, of=CRON, workloads=(overdue(),)), "RunOverdue", "Degraded", "InProgress"),
+    "sidecar-runs": State(outlived(10), "SidecarRunning", "Progressing", "InProgress"),
+    "sidecar-stays": State(outlived(60), "SidecarRunning", "Degraded", "Failed"),
     "source-unreachable": State(
         reporting(
             source={"reachedAt": iso(ago(hours=1)), "lostSince": iso(ago(seconds=60)), "error": "refused"}
@@ -352,6 +380,13 @@ STATES: dict[str, State] = {
     "invalid": State(new(WRONG), "InvalidSpec", "Degraded", "Failed"),
     "invalid-template": State(
         new(spec(**NO_TEMPLATE)), "InvalidSpec", "Degraded", "Failed", spec=NO_TEMPLATE
+    ),
+    "suspended-and-invalid": State(
+        new(spec(**NO_TEMPLATE, suspend=True), stated=Stated(suspend=True)),
+        "InvalidSpec",
+        "Degraded",
+        "Failed",
+        spec=NO_TEMPLATE | {"suspend": True},
     ),
     "not-supported": State(new(spec(**APACHE_CRON)), "NotSupported", "Degraded", "Failed", spec=APACHE_CRON),
     "edit-refused": State(edited(spec(**RETARGETED)), "Progressing", "Degraded", "Failed", spec=RETARGETED),

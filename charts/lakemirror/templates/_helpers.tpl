@@ -74,3 +74,16 @@ metricRelabelings:
 {{- toYaml . | nindent 0 }}
 {{- end }}
 {{- end }}
+
+{{/* The images are for Linux. Values take precedence. */}}
+{{- define "lakemirror.nodeSelector" -}}
+{{- merge (dict) .Values.nodeSelector (dict "kubernetes.io/os" "linux") | toYaml }}
+{{- end }}
+
+{{/* Labels, and annotations, by which the injectors of service meshes leave a pod alone: with a proxy beside it, it would not end. */}}
+{{- define "lakemirror.withoutSidecars" -}}
+sidecar.istio.io/inject: "false"
+linkerd.io/inject: disabled
+kuma.io/sidecar-injection: disabled
+consul.hashicorp.com/connect-inject: "false"
+{{- end }}

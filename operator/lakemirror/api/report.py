@@ -349,6 +349,10 @@ class Report(CheckpointReport):
 
     pipeline: Word = ""
     run_id: Word | None = None
+    pod: Word | None = None
+    """The uid of the pod that it runs in; nothing from drivers that have none or do not tell."""
+    revision: Word | None = None
+    """The revision of the spec that it runs, as the operator counts revisions."""
     started_at: Time | None = None
     phase: DriverPhase | None = None
     source: SourceReport | None = None

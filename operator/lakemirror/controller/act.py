@@ -95,30 +95,51 @@ class Actor:
                 raise
             return obstacle
         if dry_run:
-            edited = there is not None and document["kind"] == "StatefulSet"
-            return await self._try_pod(resource, document) if edited else None
+            if there is not None and document["kind"] == "StatefulSet":
+                return await self._try_pod(resource, document, there)
+            return None
         _log.info("%s/%s: %s is applied", resource.namespace, resource.name, where)
         self._cache.take(made)
         return None
 
-    async def _try_pod(self, resource: Resource, workload: Object) -> Obstacle | None:
+    async def _try_pod(self, resource: Resource, workload: Object, there: Object) -> Obstacle | None:
         """Return the obstacle to creating the workload's next pod, if any.
 
-        This is checked before the running pod has to go for it. Exceeded quota does not count, because the
-        running pod counts against the quota, too.
+        This is checked before the running pod has to go for it, with a pod as the StatefulSet's controller
+        creates it: policies may refuse others. Exceeded quota does not count, because the running pod counts
+        against the quota, too. If the pod that runs would be refused in the same way, the edit is not the
+        cause: this is a warning.
         """
-        metadata, template = workload["metadata"], workload["spec"]["template"]
-        where = {"generateName": f"{metadata['name']}-", "namespace": resource.namespace}
-        pod = {**template, "apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], **where}}
+        error = await self._pod_error(resource, workload, there)
+        if error is None:
+            return None
+        obstacle = _refused(f"the pod of StatefulSet {workload['metadata']['name']}", error)
+        if obstacle is None:
+            raise error
+        if obstacle.reason == "QuotaExceeded" or "cannot create resource" in str(error):
+            return None
+        if await self._pod_error(resource, there, there) is None:
+            return replace(obstacle, reason="PodRefused")
+        words = f"{obstacle.message}. The pod that runs would be refused, too, so the edit is not the cause"
+        return replace(obstacle, message=words, warning=True)
+
+    async def _pod_error(self, resource: Resource, workload: Object, owner: Object) -> ApiError | None:
+        """Return why the API server would not create the pod of a StatefulSet that exists as ``owner``."""
+        try:
+            await self._api.create(_pod_of(workload, owner, resource.namespace), dry_run=True)
+        except ApiError as error:
+            return None if error.reason == "AlreadyExists" else error  # that comes after all other checks
+        return None
+
+    async def try_executor(self, resource: Resource, pod: Object) -> str:
+        """Return why the API server would not create an executor's pod; empty if it would."""
         try:
             await self._api.create(pod, dry_run=True)
         except ApiError as error:
-            obstacle = _refused(f"the pod of StatefulSet {metadata['name']}", error)
-            if obstacle is None:
-                raise
-            known = obstacle.reason == "QuotaExceeded" or "cannot create resource" in str(error)
-            return None if known else replace(obstacle, reason="PodRefused")
-        return None
+            obstacle = _refused("an executor's pod", error)
+            known = "cannot create resource" in str(error)
+            return obstacle.message if obstacle is not None and not known else ""
+        return ""
 
     async def mark(self, resource: Resource, pods: Sequence[Pod]) -> None:
         """Label ``pods`` with the uid of their pipeline."""
@@ -270,6 +291,33 @@ class Actor:
                 raise
             del document["firstTimestamp"]
             await self._api.merge(document)
+
+
+def _pod_of(workload: Object, owner: Object, namespace: str) -> Object:
+    """Return the first pod of a StatefulSet as its controller creates it.
+
+    https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#pod-identity. The owner reference
+    does not block its deletion, for which the operator would need another right.
+    """
+    template, name = workload["spec"]["template"], owner["metadata"]["name"]
+    identity = {"statefulset.kubernetes.io/pod-name": f"{name}-0", "apps.kubernetes.io/pod-index": "0"}
+    reference = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "name": name,
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+    metadata = {
+        **template["metadata"],
+        "name": f"{name}-0",
+        "namespace": namespace,
+        "labels": {**template["metadata"].get("labels", {}), **identity},
+        "ownerReferences": [reference],
+    }
+    network = {"hostname": f"{name}-0", "subdomain": workload["spec"].get("serviceName", name)}
+    spec = {**template["spec"], **network}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _propagation(gone: Deletion) -> Propagation:

@@ -19,7 +19,7 @@ from lakemirror.api.documents import dump_document
 from lakemirror.controller import names, podtemplate, sparkconf
 from lakemirror.controller.references import references
 from lakemirror.controller.remembered import last
-from lakemirror.controller.values import Kind, Object
+from lakemirror.controller.values import Kind, Object, Pod
 
 GRACE_SECONDS = 120
 """How long a driver may take to finish its batch after it is told to stop."""
@@ -144,6 +144,31 @@ def executor_pod(app: Application) -> dict[str, Any]:
     """Build the executors' pod template."""
     pod = _rendered("common/executor", _values(app))[0]
     return podtemplate.laid_over(pod, app.spec.spark, "executor")
+
+
+def executor_trial(app: Application, driver: Pod) -> Object:
+    """Build an executor's pod about as Spark will create it, for a dry run."""
+    pod = executor_pod(app)
+    memory, cpu = sparkconf.executor_memory(app.spec.spark), sparkconf.executor_cpu(app.spec.spark)
+    containers = [
+        {
+            **container,
+            "image": container.get("image") or app.image,
+            "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
+        }
+        if container["name"] == "executor"
+        else container
+        for container in pod["spec"]["containers"]
+    ]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": driver.name, "uid": driver.uid, "controller": True}
+    metadata = {
+        **pod["metadata"],
+        "namespace": app.namespace,
+        "generateName": f"{app.name}-exec-",
+        "ownerReferences": [owner],
+    }
+    spec = {**pod["spec"], "restartPolicy": "Never", "containers": containers}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def config_data(app: Application) -> dict[str, str]:

@@ -238,6 +238,13 @@ def _version(document: Object) -> int:
 
 
 def slim(document: Object) -> Object:
-    """Return the object without ``managedFields``, the long list of which manager owns which field."""
+    """Return the object without ``managedFields``, the long list of which manager owns which field.
+
+    Of a CronJob it keeps when each manager changed it last.
+    """
     metadata = {k: v for k, v in document["metadata"].items() if k != "managedFields"}
+    if document.get("kind") == "CronJob":
+        managers = document["metadata"].get("managedFields", ())
+        kept = ("manager", "subresource", "time")
+        metadata["managedFields"] = [{k: v for k, v in each.items() if k in kept} for each in managers]
     return {**document, "metadata": metadata}

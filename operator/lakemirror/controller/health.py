@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from croniter import croniter
+
 from lakemirror.api import duration_seconds
 from lakemirror.api import report as api
 from lakemirror.api.status import Phase
 from lakemirror.controller import causes, observe, workloads
 from lakemirror.controller.decide import Decision, Verdict
 from lakemirror.controller.tally import Tally
-from lakemirror.controller.times import moment
+from lakemirror.controller.times import iso, moment
 from lakemirror.controller.values import Ending, Observed, Pod, Report, Workload
 
 REPORT_PERIOD = timedelta(seconds=30)
@@ -21,6 +23,9 @@ REPORT_PERIOD = timedelta(seconds=30)
 STALE_AFTER = 3 * REPORT_PERIOD
 SOURCE_GRACE = timedelta(seconds=60)
 """How long a source may be unreachable before Ready says so."""
+STARTING_DEADLINE = timedelta(seconds=600)
+"""``startingDeadlineSeconds`` of the CronJob."""
+_CLOCKS_DIFFER = timedelta(seconds=10)
 _COMPARED = 512
 """How much of two messages has to be the same. Both may have been cut at their ends."""
 LEAVING_TOO_LONG = timedelta(seconds=60)
@@ -45,8 +50,12 @@ class Case:
 
     @property
     def deadline(self) -> timedelta:
-        assert self.decision.spec is not None
-        return timedelta(seconds=duration_seconds(self.decision.spec.progress_deadline))
+        """How long a batch may be waited for. One that begins seldom is not late before it begins."""
+        spec = self.decision.spec
+        assert spec is not None
+        deadline = timedelta(seconds=duration_seconds(spec.progress_deadline))
+        interval = timedelta(seconds=duration_seconds(spec.trigger.interval or "0s"))
+        return deadline + interval if 2 * interval > deadline else deadline
 
 
 @dataclass(frozen=True)
@@ -83,12 +92,45 @@ def case(decision: Decision, observed: Observed, tally: Tally, now: datetime) ->
 
 
 def current_report(observed: Observed, pod: Pod | None) -> Report | None:
-    """Return the report if the running driver made it, and not an earlier one."""
+    """Return the report if the running driver made it, and not an earlier one.
+
+    That is: this pod, this start of its container and this revision. Times are compared only if a driver does
+    not name its pod, because the clocks of its node and of an earlier driver's node may differ.
+    """
     report = observed.report
     if report is None or pod is None or pod.started is None:
         return None
-    made = moment(report.said.observed_at)
+    said, by = report.said, report.by
+    if said.pod not in (None, pod.uid) or (said.revision or pod.revision) != pod.revision:
+        return None
+    if by is not None and (by.pod, by.exits) != (pod.uid, pod.exits):
+        return None
+    if by is not None and said.pod is not None:
+        return report
+    made, began = moment(said.observed_at), moment(said.started_at)
+    if by is None and began is not None and began + _CLOCKS_DIFFER < pod.started:
+        return None
     return report if made is not None and made >= pod.started else None
+
+
+def is_of_revision(observed: Observed, revision: str) -> bool:
+    """Return whether a driver of this revision made the report."""
+    report, ran = observed.report, observed.resource.status.driver
+    if report is None:
+        return False
+    known = report.said.revision or (report.by.revision if report.by is not None else None)
+    return revision == (known or (ran.revision if ran is not None else None))
+
+
+def committed(report: Report, pod: Pod | None) -> bool:
+    """Return whether this run of the driver has committed a batch, or has nothing to apply."""
+    said = report.said
+    if said.caught_up or not _lags(report) or said.batches:
+        return True
+    if "batches" in said.model_fields_set:
+        return False
+    at, since = moment(said.committed_at), moment(said.started_at) or (pod.started if pod else None)
+    return at is not None and (since is None or at >= since)
 
 
 def judge(case: Case) -> Health:
@@ -149,7 +191,7 @@ def source_stopped(case: Case) -> Health | None:
     """
     report = case.observed.report
     verdict = _stop_of(report.said) if report is not None else None
-    if verdict is None or not _is_of_revision(case, verdict.message):
+    if verdict is None or not _ended_with(case, verdict.message):
         return None
     return Health("False", verdict.reason, verdict.message, "Failed", stalled=True)
 
@@ -160,7 +202,7 @@ def _stop_of(said: api.Report) -> Verdict | None:
     return Verdict("SourceLost", said.source_lost) if said.source_lost else None
 
 
-def _is_of_revision(case: Case, message: str) -> bool:
+def _ended_with(case: Case, message: str) -> bool:
     """Return whether what the last report says ended a driver of the current revision.
 
     If a driver runs, the report must be its own. Otherwise, a pod must have ended with the same message.
@@ -194,9 +236,35 @@ def scheduled(case: Case) -> Health | None:
         return None
     if last is not None and last.state == "Failed":
         return Health("False", "RunFailed", f"run {last.name} failed: {last.message}", "Failed")
+    late = _overdue_at(case.workload, last)
+    if late is not None and case.now >= late:
+        return Health(
+            "False",
+            "RunOverdue",
+            f"no run has begun since {iso(case.workload.due_since or late)}, although one was due by "
+            f"{iso(late - STARTING_DEADLINE)} ({case.workload.schedule}). Look at CronJob "
+            f"{case.workload.name} and at the controller manager",
+            "Pending",
+        )
     if last is not None and last.state == "Succeeded":
-        return Health("True", "Completed", "the last run applied everything that was there", "Completed")
-    return Health("True", "Scheduled", "waiting for the schedule", "Pending")
+        return Health(
+            "True", "Completed", "the last run applied everything that was there", "Completed", again=late
+        )
+    return Health("True", "Scheduled", "waiting for the schedule", "Pending", again=late)
+
+
+def _overdue_at(schedule: Workload, last: Workload | None) -> datetime | None:
+    """Return when the next run of a schedule is overdue; None if that is not known.
+
+    It is due after the last one has begun and ended, and after the schedule was changed. Kubernetes gives up
+    a run that it could not start for ``startingDeadlineSeconds``.
+    """
+    times = [schedule.due_since, last.due_since if last is not None else None]
+    since = max((time for time in times if time is not None), default=None)
+    if since is None or not schedule.schedule:
+        return None
+    due: datetime = croniter(schedule.schedule, since).get_next(datetime)
+    return due + STARTING_DEADLINE
 
 
 def _run(case: Case) -> Workload | None:
@@ -270,6 +338,39 @@ def ending(pod: Pod, namespace: str, now: datetime) -> Health | None:
             reconciling=True,
         )
     return None
+
+
+def outlived(case: Case) -> Health | None:
+    """The driver of a run has ended, but other containers of its pod run on, and the run does not end."""
+    pod = case.pod
+    if pod is None or not pod.outlived_by or pod.ending is None:
+        return None
+    return sidecars(pod, case.now)
+
+
+def sidecars(pod: Pod, now: datetime) -> Health:
+    """Return the health of a pipeline whose pod is kept from ending by ``outlived_by``."""
+    ending = pod.ending
+    assert ending is not None
+    late = (ending.at or now) + LEAVING_TOO_LONG
+    names, several = ", ".join(pod.outlived_by), len(pod.outlived_by) > 1
+    container = f"containers {names} run on" if several else f"container {names} runs on"
+    message = (
+        f"the driver of pod {pod.name} has ended with {causes.exit_code(ending.code)}, but {container}, so "
+        "the pod does not end and Kubernetes does not count the run as over. Let the injector leave these "
+        'pods out (for Istio, the label sidecar.istio.io/inject: "false" in spec.spark.podTemplate), or make '
+        "it inject native sidecars, which end with the pod (init containers with restartPolicy: Always)"
+    )
+    over = now >= late
+    return Health(
+        "False",
+        "SidecarRunning",
+        message,
+        "Failed" if over else "Running",
+        reconciling=not over,
+        stalled=over,
+        again=None if over else late,
+    )
 
 
 def unreachable(case: Case) -> Health | None:
@@ -465,9 +566,33 @@ def not_progressing(case: Case) -> Health | None:
     return Health(
         "False",
         "NoProgress",
-        f"records are waiting in the source, but no batch was committed for {seconds:.0f} s",
+        f"records are waiting in the source, but no batch was committed for {seconds:.0f} s"
+        f"{_because_of_executors(case)}",
         "Running",
         again=case.report.seen + STALE_AFTER,
+    )
+
+
+def _because_of_executors(case: Case) -> str:
+    return f": executors cannot start: {case.observed.executors}" if case.observed.executors else ""
+
+
+def first_batch(case: Case) -> Health | None:
+    """There is lag, and this run has not shown yet that it can commit a batch."""
+    assert case.report is not None
+    if committed(case.report, case.pod):
+        return None
+    spec, problem = case.decision.spec, _because_of_executors(case)
+    once = spec is not None and spec.trigger.available_now and spec.trigger.schedule is None
+    if once and not problem:
+        return None
+    return Health(
+        "False",
+        "ExecutorsPending" if problem else "DriverStarting",
+        f"the driver has reached the source and has not committed a batch yet{problem}",
+        "Starting",
+        reconciling=True,
+        again=min(case.report.progressed + case.deadline, case.report.seen + STALE_AFTER),
     )
 
 
@@ -510,6 +635,7 @@ CHECKS: tuple[Check, ...] = (
     foreign,
     obstructed,
     leaving,
+    outlived,
     unreachable,
     outdated,
     no_pod,
@@ -519,5 +645,6 @@ CHECKS: tuple[Check, ...] = (
     unreached,
     starting,
     not_progressing,
+    first_batch,
     progressing,
 )

@@ -28,6 +28,7 @@ from lakemirror.controller.values import (
     State,
     Stated,
     Workload,
+    Writer,
 )
 
 REPORT_KEY = "progress.json"
@@ -144,9 +145,24 @@ def workload(body: Object) -> Workload:
         return replace(common, state="Active", settled=settled, former=former)
     if kind == "Job":
         return _job(common, body.get("status") or {})
+    if kind == "CronJob":
+        return _cron_job(common, body)
     if kind == "SparkApplication":
         return _application(common, body)
     return common
+
+
+def _cron_job(common: Workload, body: Object) -> Workload:
+    """Read a CronJob. The next run is due after the last one began, or after it was changed."""
+    last = moment((body.get("status") or {}).get("lastScheduleTime"))
+    changes = [
+        moment(entry.get("time"))
+        for entry in body["metadata"].get("managedFields", ())
+        if entry.get("manager") == names.FIELD_MANAGER and not entry.get("subresource")
+    ]
+    times = [time for time in (common.created, last, *changes) if time is not None]
+    schedule = (body.get("spec") or {}).get("schedule", "")
+    return replace(common, schedule=schedule, due_since=max(times, default=None))
 
 
 def _job(common: Workload, status: Mapping[str, Any]) -> Workload:
@@ -158,7 +174,9 @@ def _job(common: Workload, status: Mapping[str, Any]) -> Workload:
             state = "Succeeded"
         elif condition["type"] == "Failed":
             state, message = "Failed", condition.get("message", "")
-    return replace(common, state=state, message=message, failures=status.get("failed", 0))
+    times = [moment(status.get("completionTime")), *(moment(c.get("lastTransitionTime")) for c in ended)]
+    over = max((time for time in times if time is not None), default=None)
+    return replace(common, state=state, message=message, failures=status.get("failed", 0), due_since=over)
 
 
 def _application(common: Workload, body: Object) -> Workload:
@@ -205,7 +223,40 @@ def pod(body: Object) -> Pod:
         finalizers=tuple(metadata.get("finalizers", ())),
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory", ""),
         marked=names.PIPELINE_UID in metadata_of(body, "labels"),
+        outlived_by=_outliving(spec, status, bool(state.get("terminated"))),
     )
+
+
+def _outliving(spec: Mapping[str, Any], status: Mapping[str, Any], ended: bool) -> tuple[str, ...]:
+    """Return the containers that keep a pod from ending although the driver's has, and is not restarted."""
+    if not ended or spec.get("restartPolicy") != "Never":
+        return ()
+    return tuple(
+        each["name"]
+        for each in status.get("containerStatuses", ())
+        if each["name"] not in DRIVER_CONTAINERS and (each.get("state") or {}).get("running")
+    )
+
+
+def executor_problem(pods: Iterable[Object]) -> str:
+    """Return why no executor runs, in the words of Kubernetes; empty if one does, or nothing is known."""
+    found = [_not_running(pod) for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    return "" if None in found else next((words for words in found if words), "")
+
+
+def _not_running(body: Object) -> str | None:
+    """Return why an executor does not run, empty if unknown; None if it runs."""
+    status, name = body.get("status") or {}, body["metadata"]["name"]
+    scheduled: Object = next((c for c in status.get("conditions", ()) if c["type"] == "PodScheduled"), {})
+    if scheduled.get("status") == "False":
+        return f"pod {name}: {scheduled.get('reason', '')}: {scheduled.get('message', '')}"
+    containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    for each in containers:
+        waits = (each.get("state") or {}).get("waiting") or {}
+        if waits.get("reason", "") not in STARTING:
+            words = _BACK_OFF.sub("", waits.get("message", ""))
+            return f"pod {name}: {waits['reason']}: {words}"
+    return None if status.get("phase") == "Running" else ""
 
 
 STARTING = ("", "ContainerCreating", "PodInitializing")
@@ -237,8 +288,14 @@ def _ending(terminated: Mapping[str, Any]) -> Ending:
     )
 
 
-def report(progress: Object | None, before: Report | None, now: datetime) -> Report | None:
-    """Read the driver's report, with when it was ``seen`` and ``progressed``, based on ``before``."""
+def report(
+    progress: Object | None, before: Report | None, now: datetime, by: Writer | None = None
+) -> Report | None:
+    """Read the driver's report, with when it was ``seen`` and ``progressed``, based on ``before``.
+
+    ``by`` is who runs now, if that is known. What is seen for the first time is attributed to it, but not
+    another report of a run that is known, if the driver names its pod: then only restarts have to be told.
+    """
     text = ((progress or {}).get("data") or {}).get(REPORT_KEY)
     try:
         document = json.loads(text) if text else None
@@ -248,11 +305,19 @@ def report(progress: Object | None, before: Report | None, now: datetime) -> Rep
     if said is None:
         return None
     if before is None:
-        return Report(said, now, now)
+        return Report(said, now, now, by)
     if said == before.said:
         return before
+    if said.pod is not None and said.run_id == before.said.run_id and before.by is not None:
+        by = before.by
     moved = bool(said.caught_up) or bool(before.said.caught_up) or _batch(said) != _batch(before.said)
-    return Report(said, now, now if moved else before.progressed)
+    return Report(said, now, now if moved else before.progressed, by)
+
+
+def run_of(progress: Object | None) -> str | None:
+    """Return the run that wrote a report, if it says so."""
+    found = report(progress, None, datetime.min)
+    return found.said.run_id if found is not None else None
 
 
 def says_the_same(before: api.Report, said: api.Report) -> bool:

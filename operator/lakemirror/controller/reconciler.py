@@ -5,11 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from lakemirror.api import API_VERSION, KIND, CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
 from lakemirror.api import report as api
-from lakemirror.controller import health, names, observe, podtemplate, remembered, rollout, status, workloads
+from lakemirror.controller import (
+    build,
+    health,
+    names,
+    observe,
+    podtemplate,
+    remembered,
+    rollout,
+    status,
+    workloads,
+)
 from lakemirror.controller.act import Actor
 from lakemirror.controller.cache import Cache, Identity, Key, slim
 from lakemirror.controller.claims import Claim, Claimants, claims
@@ -25,14 +35,19 @@ from lakemirror.controller.values import (
     Observed,
     Obstacle,
     Plan,
+    Pod,
     Report,
+    Resource,
     Rival,
     Settings,
     Turn,
+    Writer,
 )
 
 _WAITING_SECONDS = 2.0
 _GONE_KEPT = 10_000
+_EXECUTORS_AFTER = timedelta(seconds=60)
+"""How long a batch is waited for until executors are looked at, once this run has committed one."""
 _LOOKING_SECONDS = 5.0
 """How often Events and foreign pods, which are not watched, are read while a driver does not start."""
 _LOOKING_MOST_SECONDS = 120.0
@@ -236,7 +251,12 @@ class Reconciler:
         if self._actor.makes_new(observed.resource, trial) and not await self._still_there(pipeline):
             return
         obstacles = await self._actor.trial(observed.resource, trial)
-        observed = replace(observed, obstacles=_in_spec(obstacles, pipeline.spec))
+        found = _in_spec(obstacles, pipeline.spec)
+        observed = replace(
+            observed,
+            obstacles=tuple(o for o in found if not o.warning),
+            warnings=tuple(o.message for o in found if o.warning),
+        )
         observed = self._claim(key, pipeline, observed)
         observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
         planned, body = await self._carry_out(pipeline, observed, now)
@@ -312,14 +332,19 @@ class Reconciler:
         mine = self._objects_of(key, pipeline)
         config = mine.get(Identity("v1", "ConfigMap", names.config(key.name)))
         progress = mine.get(Identity("v1", "ConfigMap", names.progress(key.name)))
-        pipeline.report = observe.report(progress, pipeline.report, now)
+        pods = tuple(observe.pod(o) for i, o in mine.items() if i.kind == "Pod")
+        by = _writer(resource, pipeline.report, progress, pods)
+        pipeline.report = observe.report(progress, pipeline.report, now, by)
+        if _seems_silent(pipeline.report, pods, now, since):
+            progress = await self._read_again(key, progress)
+            pipeline.report = observe.report(progress, pipeline.report, now, by)
         found = tuple(observe.workload(o) for i, o in mine.items() if i.kind in _WORKLOADS)
         observed = Observed(
             resource,
             accepted=observe.accepted(config, found),
             config=(config or {}).get("data") or {},
             workloads=found,
-            pods=tuple(observe.pod(o) for i, o in mine.items() if i.kind == "Pod"),
+            pods=pods,
             report=_as_seen_since(pipeline.report, since),
             rivals=tuple(self._rivals(key, pipeline)),
             given=observe.given(config, resource.status),
@@ -327,6 +352,14 @@ class Reconciler:
         )
         observed = replace(observed, turn=self._turn(key, pipeline, observed, now))
         return await self._look_closer(key, pipeline, observed, now, since)
+
+    async def _read_again(self, key: Key, progress: Object | None) -> Object | None:
+        """Return a report as it is now, in case that only its watch is silent, as on a broken connection."""
+        there = await self._api.get("v1", "ConfigMap", key.namespace, names.progress(key.name))
+        if there is None or progress is None or version_of(there) <= version_of(progress):
+            return progress
+        self._cache.take(there)
+        return there
 
     def _objects_of(self, key: Key, pipeline: Pipeline) -> dict[Identity, Object]:
         """Return the objects that belong to a pipeline."""
@@ -437,13 +470,39 @@ class Reconciler:
             observed = replace(observed, mount_problem=observe.mount_problem(found, stuck[0].uid))
         if not pods:
             observed = await self._look_for_pod(key, decision, observed)
+        waits = await self._look_for_executors(key, decision, observed, now)
+        observed = waits or observed
         driver = resource.status.driver
         if driver is not None and driver.uid is not None and driver.uid not in {pod.uid for pod in pods}:
             observed = replace(observed, lost=await self._lost(key, driver.uid, observed))
         waited_for = not pods and any(w.state == "Active" for w in observed.workloads)
-        if stuck or waited_for:
+        if stuck or waited_for or waits is not None:
             self._queue.add(key, self._look_again(key, pipeline, now, since))
         return observed
+
+    async def _look_for_executors(
+        self, key: Key, decision: Decision, observed: Observed, now: datetime
+    ) -> Observed | None:
+        """Add why no executor runs, if a batch is waited for; None if none is."""
+        pod = next(iter(workloads.drivers(observed)), None)
+        report = health.current_report(observed, pod)
+        spec = decision.spec
+        if report is None or pod is None or spec is None or spec.spark.executors.max == 0:
+            return None
+        late = not report.said.caught_up and now >= report.progressed + _EXECUTORS_AFTER
+        if report.said.phase != "Running" or (health.committed(report, pod) and not late):
+            return None
+        labels = f"{names.PIPELINE}={key.name},{names.COMPONENT}=executor"
+        try:
+            listed = (await self._api.list("v1", "Pod", key.namespace, labels=labels)).items
+            problem = observe.executor_problem(listed)
+            if not listed and spec.spark.backend == "native":
+                app = workloads.application(decision, observed)
+                problem = await self._actor.try_executor(observed.resource, build.executor_trial(app, pod))
+        except ApiError as error:
+            _log.debug("cannot look for executors of %s/%s: %s", *key, error)
+            return None
+        return replace(observed, executors=problem)
 
     def _look_again(self, key: Key, pipeline: Pipeline, now: datetime, since: datetime) -> float:
         """Return in how many seconds to look again: soon, and less and less often while nothing changes."""
@@ -543,6 +602,29 @@ class Reconciler:
         if edited and self.pipelines.get(key) is pipeline:
             self._queue.add(key)
         return edited
+
+
+def _writer(
+    resource: Resource, before: Report | None, progress: Object | None, pods: tuple[Pod, ...]
+) -> Writer | None:
+    """Return who writes reports at this time, as far as that is known.
+
+    Of a report that a new operator finds, the status may say whose it is.
+    """
+    driver = resource.status.driver
+    if before is None:
+        told = observe.run_of(progress)
+        if driver is None or driver.uid is None or told is None or driver.run_id != told:
+            return None
+        return Writer(driver.uid, driver.exits or 0, driver.revision)
+    running = [pod for pod in pods if pod.component == "driver" and pod.started is not None]
+    return Writer(running[0].uid, running[0].exits, running[0].revision) if running else None
+
+
+def _seems_silent(report: Report | None, pods: tuple[Pod, ...], now: datetime, since: datetime) -> bool:
+    if report is None or not any(pod.started is not None for pod in pods):
+        return False
+    return now >= max(report.seen, since) + health.STALE_AFTER
 
 
 _WORKLOADS = ("StatefulSet", "Job", "CronJob", "SparkApplication")

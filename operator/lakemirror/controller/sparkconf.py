@@ -119,6 +119,18 @@ def driver_cpu(spark: Spark) -> str:
     return spark.conf.get("spark.kubernetes.driver.request.cores", str(spark.driver.cores))
 
 
+def executor_memory(spark: Spark) -> str:
+    """Return the memory that Spark requests for an executor: its heap, and a tenth or 384 MiB more."""
+    heap = _mib(spark.conf.get("spark.executor.memory", "")) or _mib(spark.executors.memory)
+    overhead = _mib(spark.conf.get("spark.executor.memoryOverhead", ""))
+    return f"{heap + (overhead or max(heap // 10, 384))}Mi"
+
+
+def executor_cpu(spark: Spark) -> str:
+    """Return the CPU that Spark requests for an executor."""
+    return spark.conf.get("spark.kubernetes.executor.request.cores", str(spark.executors.cores))
+
+
 def _mib(memory: str) -> int:
     """Return an amount of memory in MiB, Spark's default unit; 0 if it is none (JavaUtils.byteStringAs)."""
     found = _MEMORY.fullmatch(memory.strip().lower())

@@ -19,7 +19,7 @@ from lakemirror.api.report import (
 )
 from lakemirror.api.status import WARNINGS_SHOWN, Condition, ConditionType, DriverStatus, Handled
 from lakemirror.controller.decide import Verdict
-from lakemirror.controller.health import Case, Health
+from lakemirror.controller.health import Case, Health, is_of_revision
 from lakemirror.controller.times import iso, moment
 from lakemirror.controller.values import Event, Observed, Report, Resource
 
@@ -47,11 +47,20 @@ def status(case: Case, health: Health) -> PipelineStatus:
             totals=report.said.totals if report is not None else before.totals,
             verified=report.said.verified if report is not None else before.verified,
             tables_total=report.said.tables_total if report is not None else before.tables_total,
-            warnings=report.said.warnings[-WARNINGS_SHOWN:] if report is not None else before.warnings,
+            warnings=_warnings(observed, before.warnings),
             handled=_handled(case),
         ),
         shown_tables(_reported(case)) if report is not None else before.tables,
     )
+
+
+def _warnings(observed: Observed, before: list[str] | None) -> list[str] | None:
+    """Return the driver's newest warnings, and what the API server will refuse later."""
+    said = observed.report.said.warnings if observed.report is not None else before
+    if not observed.warnings:
+        return said[-WARNINGS_SHOWN:] if said is not None else None
+    others = [text for text in said or [] if text not in observed.warnings]
+    return [*others, *observed.warnings][-WARNINGS_SHOWN:]
 
 
 def main_reason(conditions: Iterable[Condition]) -> str:
@@ -293,6 +302,8 @@ def _source_restarted(case: Case) -> Verdict | None:
     if report is None:
         return None
     if report.said.source_restarted:
+        if not is_of_revision(case.observed, case.decision.revision):
+            return None  # the edit since may have mended it
         return Verdict("PositionsStartAgain", report.said.source_restarted)
     if before is None or case.decision.revision != _ran(case.observed):
         return None

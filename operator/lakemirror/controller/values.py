@@ -107,6 +107,9 @@ class Workload:
     created: datetime | None = None
     failures: int = 0
     message: str = ""
+    schedule: str = ""
+    due_since: datetime | None = None
+    """CronJob: when it was changed, or last started a run. Job: when it ended."""
     former: bool = False
     """Created by an earlier version: its selector, which never changes, also matches pods of others."""
 
@@ -147,6 +150,8 @@ class Pod:
     """The memory limit of the driver's container."""
     marked: bool = True
     """Whether it has the label with the pipeline's uid."""
+    outlived_by: tuple[str, ...] = ()
+    """Containers that run on although the driver's has ended and is not started again."""
 
     @property
     def ended(self) -> bool:
@@ -156,16 +161,27 @@ class Pod:
 
 
 @dataclass(frozen=True)
+class Writer:
+    """Who wrote a report: a pod by its uid, its container after so many ``exits``, and what it runs."""
+
+    pod: str
+    exits: int
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
 class Report:
     """What a driver ``said`` about itself.
 
     ``seen`` is when the operator first saw it. ``progressed`` is when it last saw a new batch or a source
-    with nothing left. Both are by the operator's clock, so that clocks are never compared.
+    with nothing left. Both are by the operator's clock, so that clocks are never compared. ``by`` is who ran
+    when this was first seen, or with a driver that names its pod, when this run was first heard of.
     """
 
     said: report.Report
     seen: datetime
     progressed: datetime
+    by: Writer | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +201,8 @@ class Obstacle:
         "Refused",
     ]
     message: str
+    warning: bool = False
+    """Whether it has nothing to do with the edit, which therefore takes effect."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +241,10 @@ class Observed:
     """Whether the namespace is being deleted. Then the operator is about to lose its rights there."""
     foreign_pod: str = ""
     """A pod that is not ours and has the name that the driver's pod needs."""
+    executors: str = ""
+    """Why executors do not start, if a batch is waited for and none runs."""
+    warnings: tuple[str, ...] = ()
+    """What the API server will refuse later, but not because of the newest edit."""
     lost: Ending | None = None
     """How the driver's pod in the last status ended, if another one replaces it."""
 

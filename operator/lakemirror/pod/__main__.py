@@ -76,7 +76,7 @@ def drive() -> None:
             manifest,
             secrets=folders,
             on_event=log.LogLines(),
-            sinks=[ConfigMapSink(api, pod.namespace, pod.progress)],
+            sinks=[ConfigMapSink(api, pod.namespace, pod.progress, pod.uid, pod.revision)],
             stopping=None if once else watch.changed,
             grace_seconds=pod.grace_seconds,
         )

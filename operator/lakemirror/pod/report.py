@@ -13,14 +13,19 @@ KEY = "progress.json"
 class ConfigMapSink:
     """A progress sink that writes the newest report, shortened to fit, under the key progress.json.
 
-    Raises what urllib raises if the API server does not accept it. The next report is a new attempt.
+    It says which pod and which revision of the spec wrote it, as far as that is known. Raises what urllib
+    raises if the API server does not accept it. The next report is a new attempt.
     """
 
-    def __init__(self, api: Api, namespace: str, name: str) -> None:
+    def __init__(
+        self, api: Api, namespace: str, name: str, pod: str | None = None, revision: str | None = None
+    ) -> None:
         self._api = api
+        self._by = {"pod": pod, "revision": revision}
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{name}?fieldManager=lakemirror-driver"
 
     def publish(self, report: Report) -> None:
         """Write the report; called from one thread."""
-        text = json.dumps(report.shortened().document(), separators=(",", ":"), ensure_ascii=False)
+        whole = report.shortened().model_copy(update=self._by)
+        text = json.dumps(whole.document(), separators=(",", ":"), ensure_ascii=False)
         self._api.request("PATCH", self._path, {"data": {KEY: text}})

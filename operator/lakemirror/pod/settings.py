@@ -26,6 +26,9 @@ class Pod:
     namespace: str
     progress: str
     grace_seconds: float
+    uid: str | None = None
+    revision: str | None = None
+    """Templates of earlier versions do not tell the last two."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Pod:
@@ -36,6 +39,8 @@ class Pod:
             namespace=environment["POD_NAMESPACE"],
             progress=environment["LAKEMIRROR_PROGRESS_CONFIGMAP"],
             grace_seconds=float(environment["LAKEMIRROR_GRACE_SECONDS"]),
+            uid=environment.get("POD_UID"),
+            revision=environment.get("LAKEMIRROR_REVISION"),
         )
 
 
