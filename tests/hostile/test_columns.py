@@ -310,6 +310,7 @@ def test_maxwell_and_files_of_rows(spark: SparkSession, tmp_path: Path) -> None:
         folder,
         {
             "source": {"files": files},
+            "envelope": {"format": "custom", "fields": {"key": "id"}},
             "target": {"path": f"{tmp_path}/lake/{{table}}"},
             "tables": [{"source": "orders", "primaryKey": ["id"]}],
         },
