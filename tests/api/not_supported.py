@@ -144,6 +144,11 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
     ({"verify": {"snapshot": {"path": "/s/{table}"}, "settle": "1m"}}, "spec.verify.settle", EFFECT),
     ({"envelope": {"schemaRegistry": {"url": "http://r"}}}, "spec.envelope.schemaRegistry", EFFECT),
     (
+        {"envelope": {"format": "maxwell", "unavailableValuePlaceholder": "?"}},
+        "spec.envelope.unavailableValuePlaceholder",
+        EFFECT,
+    ),
+    (
         {"envelope": {"format": "maxwell", "nullValue": "ignore"}},
         "spec.envelope.nullValue",
         EFFECT,

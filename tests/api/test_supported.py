@@ -43,6 +43,7 @@ def test_no_remedy_is_one_that_is_refused_as_well() -> None:
         {"envelope": {"format": "maxwell"}},
         {"envelope": {"format": "maxwell"}, "ordering": {"by": "binlog"}},
         {"envelope": {"format": "debezium-flat", "nullValue": "ignore"}},
+        {"envelope": {"format": "debezium-flat", "unavailableValuePlaceholder": "__left_out"}},
         {
             "envelope": {"format": "custom", "fields": {"timestamp": "at"}, "nullValue": "ignore"},
             "ordering": {"by": "timestamp"},

@@ -99,6 +99,7 @@ ENVELOPES = st.fixed_dictionaries(
         ),
         "opMap": st.dictionaries(st.sampled_from(["I", "x" * 65]), st.sampled_from(["c", "ignore", "x"])),
         "nullValue": st.sampled_from(["delete", "ignore", "keep"]),
+        "unavailableValuePlaceholder": st.sampled_from(["", "?", "x" * 1025, 5]),
     },
 )
 SPECS = st.fixed_dictionaries(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from lakemirror.driver.parse.envelopes.custom import Custom
 from lakemirror.driver.read.base import RAW
 from lakemirror.driver.runtime.replayer import replay
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import Record, Row
+from tests.support.records import Column, Record, Row
+from tests.support.shop import Shop, Special, decimal, table
 
 Batch = Sequence[str]
 """Values of records, as JSON."""
@@ -103,6 +105,140 @@ CASES: Sequence[Case] = (
         ],
         ["does not fit o", "does not fit o (", "does not fit l"],
     ),
+    # Numbers that a double does not hold
+    Case(
+        "a number beyond doubles",
+        [['{"id": 1, "v": 1e400}'], ['{"id": 2, "v": 1.5}', '{"id": 3, "v": -1e-400}']],
+        [{"id": 1, "v": "1e400"}, {"id": 2, "v": "1.5"}, {"id": 3, "v": "-1e-400"}],
+    ),
+    Case(
+        "numbers beside doubles",
+        [
+            ['{"id": 1, "v": 1.5}', '{"id": 2, "v": 9007199254740993}', '{"id": 3, "v": 9007199254740992}'],
+            ['{"id": 4, "v": 1e400}', '{"id": 5, "v": 0.1234567890123456789}', '{"id": 6, "v": 5e-324}'],
+            ['{"id": 7, "v": 0.1}', '{"id": 8, "v": 1.7976931348623157e308}', '{"id": 9, "v": 1e100}'],
+            [
+                f'{{"id": 10, "v": {"9" * 40}}}',
+                '{"id": 11, "v": "5"}',
+                '{"id": 12, "v": 0.30000000000000004}',
+            ],
+        ],
+        [
+            {"id": 1, "v": 1.5},
+            {"id": 3, "v": 9007199254740992.0},
+            {"id": 7, "v": 0.1},
+            {"id": 8, "v": 1.7976931348623157e308},
+            {"id": 9, "v": 1e100},
+            {"id": 12, "v": 0.30000000000000004},
+        ],
+        ["does not fit v (double)"] * 6,
+    ),
+    Case(
+        "whole numbers of 40 digits, and text that looks like them",
+        [[f'{{"id": 1, "v": {"9" * 40}, "t": "x\\\\\\" :[{"8" * 40}, 1e400, \\\\"}}']],
+        [{"id": 1, "v": "9" * 40, "t": f'x\\" :[{"8" * 40}, 1e400, \\'}],
+    ),
+    Case(
+        "numbers in arrays and objects",
+        [
+            ['{"id": 1, "a": [1.5, 2], "o": {"x": 1.5}}'],
+            ['{"id": 2, "a": [1e400]}', '{"id": 3, "o": {"x": 1e400}}'],
+        ],
+        [{"id": 1, "a": [1.5, 2.0], "o": {"x": 1.5}}],
+        ["does not fit a", "does not fit o"],
+    ),
+    # Texts
+    Case(
+        "halves of surrogate pairs",
+        [
+            [
+                r'{"id": "\ud83d", "v": 1}',
+                r'{"id": "\ud83e", "v": 2}',
+                r'{"id": "\ud83d\ude00", "v": 3}',
+                r'{"id": "\\ud83d", "v": 4}',
+                r'{"id": "x", "v": "\ude00\ud83d"}',
+            ]
+        ],
+        [{"id": r"\ud83d", "v": 4}, {"id": "😀", "v": 3}],
+        ["surrogate"] * 3,
+    ),
+    Case(
+        "a text that looks like a decimal",
+        [
+            [
+                r'{"id": 1, "v": "{\"scale\":2,\"value\":\"AQ==\"}"}',
+                '{"id": 2, "v": {"scale":2,"value":"AQ=="}}',
+            ]
+        ],
+        [{"id": 1, "v": '{"scale":2,"value":"AQ=="}'}, {"id": 2, "v": "0.01"}],
+        types={"v": "string"},
+    ),
+    # Dates and times
+    Case(
+        "dates",
+        [
+            [
+                '{"id": 1, "d": "2024-01-02"}',
+                '{"id": 2, "d": "2024-01-02 junk"}',
+                '{"id": 3, "d": "2024-01-02T10:15:00Z"}',
+                '{"id": 5, "d": "0000-00-00"}',
+                '{"id": 6, "d": "2024-00-15"}',
+            ]
+        ],
+        [{"id": 1, "d": "2024-01-02"}],
+        ["does not fit d"] * 2 + ["represent 0000-00-00", "represent 2024-00-15"],
+        types={"d": "date"},
+    ),
+    Case(
+        "times",
+        [
+            [
+                '{"id": 1, "t": "2024-01-02 10:15"}',
+                '{"id": 2, "t": "10:15"}',
+                '{"id": 3, "t": "T10:15:00"}',
+                '{"id": 8, "t": "2024-01-02 10:15:00"}',
+                '{"id": 4, "t": "2024-01-02"}',
+                '{"id": 5, "t": "2024-01-02T10:15:00+02:00"}',
+                '{"id": 6, "t": "0000-00-00 00:00:00"}',
+                '{"id": 7, "t": "2024-01-02T10:15:00.1234567Z"}',
+            ]
+        ],
+        [
+            {"id": 1, "t": "2024-01-02 10:15:00"},
+            {"id": 4, "t": "2024-01-02 00:00:00"},
+            {"id": 5, "t": "2024-01-02 08:15:00"},
+            {"id": 7, "t": "2024-01-02 10:15:00.123456"},
+            {"id": 8, "t": "2024-01-02 10:15:00"},
+        ],
+        ["does not fit t", "does not fit t", "represent 0000-00-00 00:00:00"],
+        types={"t": "timestamp_ntz"},
+    ),
+    Case(
+        "digits below the microsecond in keys",
+        [
+            [
+                '{"id": "2024-01-02T10:15:00.1234560Z"}',
+                '{"id": "2024-01-02T10:15:00.1234561Z"}',
+                '{"id": 1772284455123456789}',
+                '{"id": "infinity"}',
+                '{"id": null}',
+            ]
+        ],
+        [{"id": "2024-01-02 10:15:00.123456"}],
+        [
+            "id has digits below",
+            "id has digits below",
+            "represent id, which is infinity",
+            "id is missing",
+        ],
+        types={"id": "timestamp_ntz"},
+    ),
+    Case(
+        "digits below the microsecond as text",
+        [['{"id": "2024-01-02T10:15:00.1234567Z"}', '{"id": "2024-01-02T10:15:00.1234568Z"}']],
+        [{"id": "2024-01-02T10:15:00.1234567Z"}, {"id": "2024-01-02T10:15:00.1234568Z"}],
+        types={"id": "string"},
+    ),
 )
 
 
@@ -158,7 +294,9 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 def test_a_value(number: int, outcome: Outcome) -> None:
     case, found = CASES[number], outcome.reasons.get(f"t{number}", [])
-    assert json.loads(json.dumps(outcome.rows[f"t{number}"])) == json.loads(json.dumps(case.rows))
+    assert json.loads(json.dumps(outcome.rows[f"t{number}"], default=str)) == json.loads(
+        json.dumps(case.rows)
+    )
     assert len(found) == len(case.reasons), found
     for reason, part in zip(found, case.reasons, strict=True):
         assert part in reason
@@ -182,3 +320,49 @@ def test_a_long_run_of_digits_takes_linear_time(spark: SparkSession) -> None:
     found = Custom(envelope, Ordering()).classify(spark.createDataFrame(raw, RAW)).collect()
     assert [row["kind"] for row in found] == ["change", "change", "bad", "change"]
     assert time.monotonic() - began < 120
+
+
+PRICES = table("prices", decimal("price", 8, 2), Column("note", "string", optional=True), key=("price",))
+MOMENTS = table(
+    "moments", Special("at", "int64", optional=True, name_of_type="io.debezium.time.NanoTimestamp")
+)
+KEYS = table("keys", Special("at", "int64", name_of_type="io.debezium.time.MicroTimestamp"), key=("at",))
+
+
+def test_values_that_debezium_sends_in_another_form(spark: SparkSession, tmp_path: Path) -> None:
+    """Numbers in the header of a key change, another placeholder, seven digits, and keys without a value."""
+    shop = Shop()
+    before, after = (
+        {"id": 1, "price": "bg==", "note": "kept"},
+        {"id": 1, "price": "bw==", "note": "__left_out"},
+    )
+    first = [
+        *shop.create(PRICES, **before),
+        *shop.create(MOMENTS, id=1, at=1_772_284_455_123_456_000),
+        *shop.create(KEYS, id=1, at=2**63 - 1),
+        *[{**each, "key": '{"at": null}'} for each in shop.create(KEYS, id=2, at=5)],
+        *shop.create(KEYS, id=3, at=5),
+    ]
+    gone, tombstone, made = PRICES.move(shop.next(), before, after)
+    gone = replace(gone, headers=(("__debezium.newkey", '{"price":1.11}'),))
+    made = replace(made, headers=(("__debezium.oldkey", '{"price":1.10}'),))
+    second = [
+        *shop.send(PRICES, gone, tombstone, made),
+        *shop.create(MOMENTS, id=2, at=1_772_284_455_123_456_789),
+    ]
+    third = shop.create(MOMENTS, id=3, at=1_772_284_455_123_456_789)
+    settings = {"envelope": {"format": "debezium", "unavailableValuePlaceholder": "__left_out"}}
+    mirroring = Mirroring(tmp_path, settings).deliver([first, second, third])
+    mirroring.run(spark)
+    prices = at(spark, mirroring.path("demo", "public", "prices")).select("price", "note").collect()
+    assert [tuple(row) for row in prices] == [(Decimal("1.11"), "kept")]
+    moments = at(spark, mirroring.path("demo", "public", "moments")).orderBy("id").collect()
+    assert [row["at"].microsecond for row in moments] == [123456] * 3
+    assert at(spark, mirroring.path("demo", "public", "keys")).count() == 1
+    aside = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").orderBy("offset").collect()
+    assert ["at, which is infinity" in aside[0]["reason"], "at is null" in aside[1]["reason"]] == [True, True]
+    audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit").where("source LIKE '%moments'")
+    drift = [each for row in audit.where("drift IS NOT NULL").collect() for each in json.loads(row["drift"])]
+    assert [(each["column"], each["change"], each["action"]) for each in drift] == [
+        ("at", "finer", "rounded")
+    ]

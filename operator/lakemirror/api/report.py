@@ -188,13 +188,13 @@ class DriftReport(Part):
     column: Word
     """The column's name in the mirror."""
     change: Word
-    """added, widened, dropped, incompatible or returned."""
+    """added, widened, dropped, incompatible, returned or finer."""
     from_: Annotated[Word | None, Field(alias="from")] = None
     """The type before."""
     to: Word | None = None
     """The type after."""
     action: Word | None = None
-    """added, altered, rewritten, kept, skipped, quarantined, stored-as-text or cleared."""
+    """added, altered, rewritten, kept, skipped, quarantined, stored-as-text, cleared or rounded."""
     feature: Word | None = None
     """The Delta reader feature that the table has needed since: programs without it cannot read the table."""
     rows: Count | None = None

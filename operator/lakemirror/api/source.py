@@ -64,6 +64,9 @@ def _start_word(value: Any) -> Any:
     return value
 
 
+PLACEHOLDER = "__debezium_unavailable_value"
+"""Debezium's default for unavailable.value.placeholder."""
+
 NO_SCALAR = {
     "not": {"enum": [True, False]},
     "minLength": 1,
@@ -454,6 +457,13 @@ class Envelope(Model):
     """With debezium-flat and custom envelopes, what a record with a key and a null value does: it deletes the
     key's row, or it is ignored because the delete is another record.
     """
+    unavailable_value_placeholder: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Debezium's unavailable.value.placeholder."""
+
+    @property
+    def placeholder(self) -> str:
+        """The text that stands for a value that Debezium did not send."""
+        return self.unavailable_value_placeholder or PLACEHOLDER
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

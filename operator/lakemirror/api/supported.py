@@ -174,6 +174,9 @@ def _of_envelope(spec: PipelineSpec) -> Iterator[Found]:
     if envelope.null_value != "delete" and envelope.format in ("debezium", "maxwell"):
         why = f"has no effect with format {envelope.format}, where a null value never is a change"
         yield ("envelope", "nullValue"), f"{why}: leave it out"
+    if envelope.unavailable_value_placeholder is not None and envelope.format in ("maxwell", "custom"):
+        why = f"has no effect with format {envelope.format}, whose records have no placeholders"
+        yield ("envelope", "unavailableValuePlaceholder"), f"{why}: leave it out"
     if envelope.op_map is not None and envelope.fields is not None and envelope.fields.op is None:
         yield ("envelope", "opMap"), "has no effect without envelope.fields.op, which it translates"
     *never, why = _POSITIONS.get(envelope.format, ("",))

@@ -29,7 +29,7 @@ from lakemirror.driver.reduce.conflicts import refuse_conflicts
 from lakemirror.driver.reduce.expectations import violations
 from lakemirror.driver.reduce.table import Begun, begin, is_plain, reduce_table, with_apart
 from lakemirror.driver.reduce.waiting import place_truncates, require_same_topics
-from lakemirror.driver.results import TableResult
+from lakemirror.driver.results import Drift, DriftAction, DriftChange, TableResult
 from lakemirror.driver.tables.applied_files import AppliedFiles
 from lakemirror.driver.tables.mirror import MODE_PROPERTY, SOURCE_PROPERTY
 from lakemirror.driver.tables.names import TableName
@@ -137,6 +137,7 @@ class TableApplier:
                 self._table.mirror.refresh()  # other shards may have written to it
             plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
             decoder = self._decoder_for(plan)
+            plan = _with_rounding(self._table, plan, decoder, changes)
             begun = self._take_begun(events)
             require_same_topics(self._table, plan)
             plan, truncates, apart = place_truncates(self._table, plan, changes, truncates)
@@ -226,6 +227,24 @@ class TableApplier:
         if self._table is None or not self.has_tombstones(before):
             return 0
         return self._table.tombstones.collect(before, below)
+
+
+def _with_rounding(
+    table: MirroredTable, plan: TablePlan, decoder: EventDecoder, changes: DataFrame
+) -> TablePlan:
+    """Add a drift for each column whose values are rounded, the first time that one is."""
+    drift = {
+        name: Drift(
+            name, DriftChange.FINER, None, plan.reading.columns[name].simpleString(), DriftAction.ROUNDED
+        )
+        for name, by_number in decoder.rounds.items()
+        if by_number or plan.seen.finer
+    }
+    asked = [each.column for each in table.unreported(list(drift.values()))]
+    if not asked:
+        return plan
+    found = decoder.rounded(changes, asked)
+    return replace(plan, drift=(*plan.drift, *(drift[name] for name in found)))
 
 
 def hold(name: TableName, held: Held, events: DataFrame, seen: TableOverview) -> Decision:

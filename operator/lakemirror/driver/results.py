@@ -27,6 +27,8 @@ class DriftChange(StrEnum):
     """No type holds the values of both."""
     RETURNED = "returned"
     """The column was dropped and added again, so that rows lost what they had in it."""
+    FINER = "finer"
+    """Values have digits below the microsecond, for which the type has no place."""
 
 
 class DriftAction(StrEnum):
@@ -46,6 +48,8 @@ class DriftAction(StrEnum):
     STORED_AS_TEXT = "stored-as-text"
     CLEARED = "cleared"
     """Rows got the column's default, or null, instead of values from before it was dropped."""
+    ROUNDED = "rounded"
+    """Values are rounded down to the microsecond."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal
 
@@ -27,12 +27,15 @@ from lakemirror.driver.parse import computed, condition, expectations
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import Condition
 from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
-from lakemirror.driver.parse.values.connect import Field
+from lakemirror.driver.parse.values.connect import Field, schemaless
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
+from lakemirror.driver.parse.values.placeholder import DEFAULT
 from lakemirror.driver.tables.columns import SHARD
 from lakemirror.driver.tables.store import Impossible
 
 _FORMER_UNFIT = "the row's former key does not fit"
+
+_NANOS = "io.debezium.time.Nano"
 
 Unrepresentable = Literal["quarantine", "null", "text"]
 
@@ -87,7 +90,7 @@ class Reading:
     expectations: Sequence[Expected] = ()
     computed: Sequence[Computed] = ()
     unrepresentable: Unrepresentable = "quarantine"
-    placeholder: str = "__debezium_unavailable_value"
+    placeholder: str = DEFAULT
     place: str = "filter"
     shard: str | None = None
     impossible: Impossible | None = None
@@ -109,6 +112,20 @@ class EventDecoder:
         self.reading = reading
         versions = reading.versions or [Version(None, ())]
         self._versions = [(_of(version), _steps(reading, version)) for version in versions]
+        self._rounded = [_rounded(reading, version) for version in versions]
+        self.rounds = {name: _by_number(reading, versions, name) for each in self._rounded for name in each}
+        """The mirror's columns whose values may be rounded. True if they are numbers of nanoseconds."""
+
+    def rounded(self, events: DataFrame, columns: Collection[str]) -> list[str]:
+        """Return those of the columns that have a value in these events that is rounded."""
+        found: set[str] = set()
+        for (mine, steps), rounded in zip(self._versions, self._rounded, strict=True):
+            asked = [name for name in columns if name in rounded]
+            if asked:
+                wires = reduce(lambda frame, selected: frame.select(*selected), steps[:2], events.where(mine))
+                row = wires.agg(*[F.max(rounded[name]) for name in asked]).first()
+                found |= {name for name, each in zip(asked, row or (), strict=False) if each}
+        return [name for name in columns if name in found]
 
     def decode(self, events: DataFrame) -> DataFrame:
         """Decode each event with its own schema into the mirror's columns and types.
@@ -170,13 +187,7 @@ def _of(version: Version) -> Column:
 
 def _steps(reading: Reading, version: Version) -> list[list[Column]]:
     """Return the columns to select, one list after the other."""
-    columns = {
-        field.name: reading.columns[reading.names[field.name]]
-        for field in version.fields
-        if field.name in reading.names and reading.names[field.name] not in version.refused
-    }
-    kept = [field for field in version.fields if field.name in columns]
-    decoder = RowDecoder(kept, columns, placeholder=reading.placeholder)
+    decoder = _row_decoder(reading, version)
     image = F.when(F.col("op") != Op.DELETE, F.col("row_text"))
     if reading.images:
         image = F.coalesce(image, F.when(F.col("op") == Op.DELETE, _gone()), F.col("before_text"))
@@ -238,6 +249,34 @@ def _as_sent(image: Column) -> Column:
     values = F.from_json(image, "map<string,variant>")
     row = F.map_filter(values, lambda name, _: ~name.startswith("__"))
     return F.coalesce(F.to_json(row), image)
+
+
+def _row_decoder(reading: Reading, version: Version) -> RowDecoder:
+    columns = {
+        field.name: reading.columns[reading.names[field.name]]
+        for field in version.fields
+        if field.name in reading.names and reading.names[field.name] not in version.refused
+    }
+    kept = [field for field in version.fields if field.name in columns]
+    return RowDecoder(kept, columns, placeholder=reading.placeholder)
+
+
+def _rounded(reading: Reading, version: Version) -> dict[str, Column]:
+    """Return, by mirror column, whether a value in ``_wire`` is rounded (BOOLEAN); not for the key."""
+    decoded = _row_decoder(reading, version).project(F.col("_wire"))
+    return {
+        reading.names[name]: each.rounded
+        for name, each in decoded.items()
+        if each.rounded is not None and reading.names[name] not in reading.key
+    }
+
+
+def _by_number(reading: Reading, versions: Iterable[Version], name: str) -> bool:
+    """Return whether a column has numbers of nanoseconds in some schema."""
+    fields = [field for version in versions for field in version.fields]
+    return any(
+        (f.semantic_name or "").startswith(_NANOS) for f in fields if reading.names.get(f.name) == name
+    )
 
 
 def _with_deletes(events: DataFrame) -> DataFrame:
@@ -341,19 +380,14 @@ def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column
     """Return the columns to select first, then ``_key``, ``_new_key`` and ``_old_key``.
 
     The latter are structs of the mirror's key columns, null if a part is missing. A key taken from the rows
-    has a former key only if an update changes it.
+    has a former key only if an update changes it. A key in a header may be written without a schema, by
+    Connect's SimpleHeaderConverter: it has numbers where other keys have bytes.
     """
     names = ("_key", "_new_key", "_old_key")
     nothing = F.lit(None).cast("string")
     if not reading.key:
         return [], [nothing.alias(name) for name in names]
-    wanted = reading.source_key
-    fields = [field for field in version.fields if field.name in wanted]
-    decoder = RowDecoder(
-        fields,
-        {each.name: reading.columns[reading.names[each.name]] for each in fields},
-        placeholder=reading.placeholder,
-    )
+    decoder = _key_decoder(reading, version)
     texts = [F.col("key_text"), F.col("new_key_text"), F.col("old_key_text")]
     if reading.from_rows:
         before, after = F.col("before_text"), F.col("row_text")
@@ -361,9 +395,21 @@ def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column
         texts = [key, nothing, F.when(F.col("op") == Op.UPDATE, before)]
     parsed = [decoder.parse(text).alias(f"{name}_wire") for name, text in zip(names, texts, strict=True)]
     keys = {name: _key_of(reading, decoder, f"{name}_wire") for name in names}
+    if version.schema_id is not None and not reading.from_rows:
+        plain = _key_decoder(reading, replace(version, fields=[schemaless(n) for n in reading.source_key]))
+        in_header = F.col("op") != Op.UPDATE
+        for name, text in zip(names[1:], texts[1:], strict=True):
+            parsed.append(plain.parse(F.when(in_header, text)).alias(f"{name}_plain"))
+            keys[name] = F.coalesce(keys[name], _key_of(reading, plain, f"{name}_plain"))
     if reading.from_rows:
         keys["_old_key"] = F.when(keys["_old_key"] != keys["_key"], keys["_old_key"])
     return parsed, [each.alias(name) for name, each in keys.items()]
+
+
+def _key_decoder(reading: Reading, version: Version) -> RowDecoder:
+    fields = [field for field in version.fields if field.name in reading.source_key]
+    kinds = {each.name: reading.columns[reading.names[each.name]] for each in fields}
+    return RowDecoder(fields, kinds, placeholder=reading.placeholder)
 
 
 def _key_of(reading: Reading, decoder: RowDecoder, wire: str) -> Column:
@@ -374,10 +420,39 @@ def _key_of(reading: Reading, decoder: RowDecoder, wire: str) -> Column:
         parts = [StructField(each, reading.columns[each]) for each in reading.key]
         return F.lit(None).cast(StructType(parts))
     complete = reduce(Column.__and__, [decoded[source].value.isNotNull() for source in wanted])
+    for source in wanted:
+        rounded = decoded[source].rounded
+        complete = complete if rounded is None else complete & ~rounded
     found = F.struct(
         *[decoded[source].value.alias(name) for name, source in zip(reading.key, wanted, strict=True)]
     )
     return F.when(complete & F.col(wire)[decoder.corrupt].isNull(), found)
+
+
+def _wrong_part(reading: Reading, version: Version) -> Column:
+    """Return what is wrong with the first part of the key that is not one, as the end of a sentence."""
+    decoder, wire = _key_decoder(reading, version), F.col("_key_wire")
+    decoded, reasons = decoder.project(wire), [F.lit(None).cast("string")]
+    for name, source in zip(reading.key, reading.source_key, strict=True):
+        each = decoded.get(source)
+        if each is None:
+            continue
+        if each.unrepresentable is not None:
+            shown = F.coalesce(F.lit(None) if each.text is None else each.text, F.lit("the value"))
+            lost = F.concat(F.lit(f": Spark cannot represent {name}, which is "), shown)
+            reasons.append(F.when(each.unrepresentable, lost))
+        if each.rounded is not None:
+            finer = (
+                f": {name} has digits below the microsecond, without which keys would be equal. To keep "
+                f"them, set columns.types: {{{source}: string}}, with a new target and a new resyncToken"
+            )
+            reasons.append(F.when(each.rounded, finer))
+        fits = wire[decoder.corrupt].isNull()
+        if each.misfit is not None:
+            fits = fits & ~each.misfit
+        missing = wire.isNotNull() & fits & each.value.isNull()
+        reasons.append(F.when(missing, f": {name} is null or missing, so that nothing identifies the row"))
+    return F.coalesce(*reasons)
 
 
 def _problem(
@@ -400,11 +475,9 @@ def _problem(
             unread = F.col("_key").isNull() & F.col("key_text").isNotNull()
             no_object = unread & F.json_object_keys("key_text").isNull()
             reasons.append(F.when(no_object, "the key is not a JSON object"))
-        reasons.append(
-            F.when(
-                F.col("_key").isNull(), F.lit(f"the key is missing or does not fit (key columns: {listed})")
-            )
-        )
+        unfit = F.lit(f"the key is missing or does not fit (key columns: {listed})")
+        wrong = F.coalesce(_wrong_part(reading, version), F.lit(""))
+        reasons.append(F.when(F.col("_key").isNull(), F.concat(unfit, wrong)))
         if reading.rekeyed and not reading.from_rows:
             lost = (F.col("op") == Op.UPDATE) & F.col("old_key_text").isNotNull() & F.col("_old_key").isNull()
             reasons.append(F.when(lost, F.lit(f"the row's former key does not fit (key columns: {listed})")))

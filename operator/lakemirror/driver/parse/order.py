@@ -30,6 +30,7 @@ from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import Op
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA
+from lakemirror.driver.parse.values import temporal
 from lakemirror.driver.parse.values.connect import Field, field_at, is_at_path, parse_envelope
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
 from lakemirror.driver.parse.values.expressions import as_decimal
@@ -190,7 +191,7 @@ def _value(name: str, index: int, decoders: Sequence[_Decoder], *, texts: bool) 
 
 def _large(text: Column) -> Column:
     """Return the text of a whole number as `LARGE`; null for one that is a `VALUE`."""
-    number = text.try_cast(LARGE)
+    number = as_decimal(text, LARGE)
     return F.when(is_large(number), number)
 
 
@@ -227,7 +228,7 @@ def _of(decoded: Decoded, kind: DataType) -> Column:
 
 def _of_text(text: Column, *, digits: bool) -> Column:
     """Return ISO text of a moment as `VALUE`, and with ``digits`` also a number; null for other text."""
-    moment = F.when(text.rlike(_MOMENT), _seconds(text.try_cast("timestamp")))
+    moment = F.when(text.rlike(_MOMENT), _seconds(temporal.instant_of(text)))
     return F.when(text.rlike(_DIGITS), as_decimal(text, VALUE)).otherwise(moment) if digits else moment
 
 

@@ -202,7 +202,7 @@ def readable(
             for name, kind in schema.types.items()
             if names.get(name) in refused
         }
-        remedy = None if schema_id is not None else f". {_to_keep_both(table, 'COLUMN')}"
+        remedy = None if schema_id is not None else f". {_to_keep_both(table, 'COLUMN', as_text=True)}"
         found[schema_id] = [
             Version(
                 schema_id,
@@ -228,17 +228,21 @@ def _changed(table: MirroredTable, name: str, before: DataType, after: DataType)
     )
 
 
-def _to_keep_both(table: MirroredTable, name: str) -> str:
-    """Return the remedy for values of a type that the mirror's column cannot hold."""
+def _to_keep_both(table: MirroredTable, name: str, *, as_text: bool = False) -> str:
+    """Return the remedy for values of a type that the mirror's column cannot hold.
+
+    ``as_text``: the new column must not get the type of the former one, neither declared nor inferred.
+    """
     stored = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
     if table.rename.get(name, name) in stored:  # under another name, it would be another key
         return (
             f"To take them, set tables[{table.settings.source}].columns.types: {{{name}: TYPE}}, and "
             f"{new_mirror(table.settings)}"
         )
+    text = f", columns.types: {{{name}: string}}" if as_text else ""
     return (
         f"To write them to a new column, set tables[{table.settings.source}].columns.rename: "
-        f"{{{name}: NEW_NAME}} and run `lakemirror replay`"
+        f"{{{name}: NEW_NAME}}{text} and run `lakemirror replay`"
     )
 
 

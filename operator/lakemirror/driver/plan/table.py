@@ -112,6 +112,7 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         expectations=_expectations(table, alteration),
         computed=tuple(computed.values()),
         unrepresentable=table.spec.on_unrepresentable,
+        placeholder=table.spec.envelope.placeholder,
         place=f"tables[{table.settings.source}].filter",
         shard=table.shard,
         impossible=table.mirror.impossible,

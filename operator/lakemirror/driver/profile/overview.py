@@ -21,6 +21,7 @@ from lakemirror.driver.orders import NO_ORDERS, Fact, Kind, Orders, kind_of
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA, unknown_schemas
 from lakemirror.driver.parse.order import SET_APART
 from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
+from lakemirror.driver.parse.values.temporal import may_be_finer
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.positions import Stream, StreamSeen
 from lakemirror.driver.tables.names import TableName, name_of
@@ -82,9 +83,9 @@ class TableOverview:
     """The events of one table.
 
     ``moves`` says that a change of a key is sent as two records. ``rekeyed`` says that a single update
-    changes the key of its row. ``orders`` are those of its changes, and ``truncated`` those of its truncates.
-    ``floor_from`` is the topic and the partition of the newest truncate. ``topic_ids`` are those of its
-    topics, as far as they are known.
+    changes the key of its row, and ``finer`` that a time may have digits below the microsecond.
+    ``orders`` are those of its changes, and ``truncated`` those of its truncates. ``floor_from`` is the topic
+    and the partition of the newest truncate. ``topic_ids`` are those of its topics, as far as they are known.
     """
 
     name: TableName
@@ -98,6 +99,7 @@ class TableOverview:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     keyed: int = 0
     gaps: bool = False
+    finer: bool = False
     moves: bool = False
     rekeyed: bool = False
     snapshot: bool = False
@@ -217,6 +219,7 @@ def _expressions(every: int) -> tuple[Column, list[Column], list[Column]]:
         F.first("reason", ignorenulls=True).alias("reason"),
         F.max(F.when(F.startswith("reason", F.lit(UNKNOWN_SCHEMA)), F.col("reason"))).alias("unknown"),
         F.max("gaps").alias("gaps"),
+        F.max(may_be_finer(F.col("row_text"))).alias("finer"),
         F.max(F.col("new_key_text").isNotNull() | (F.col("old_key_text").isNotNull() & ~_rekeys())).alias(
             "moves"
         ),
@@ -314,7 +317,7 @@ def _count(result: Overview, row: Row) -> None:
     table.events += row["events"]
     table.keyed += row["keyed"]
     _add_shape(group, row)
-    for flag in ("gaps", "moves", "rekeyed", "snapshot", "unanchored", "streamed"):
+    for flag in ("gaps", "finer", "moves", "rekeyed", "snapshot", "unanchored", "streamed"):
         setattr(table, flag, getattr(table, flag) or bool(row[flag]))
 
 

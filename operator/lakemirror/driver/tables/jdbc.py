@@ -209,6 +209,10 @@ class JdbcMirror:
         if dialect.length(table) > dialect.longest:
             return Unfit(f"a table of this name, since {table} stands beside it and {most}", "target")
         for name, kind in columns.items():
+            if name in dialect.own_columns:
+                return Unfit(
+                    f"column {name!r}, for {dialect.title} has a column of this name in each table", "name"
+                )
             if dialect.length(name) > dialect.longest:
                 return Unfit(f"column {name!r}, for {most}", "name")
             if dialect.type_of(kind, len(key) if name in key else 0) is None:

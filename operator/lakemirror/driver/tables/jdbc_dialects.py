@@ -59,6 +59,8 @@ class Dialect(ABC):
 
     title: str
     """The name of the database in messages."""
+    own_columns: frozenset[str] = frozenset()
+    """The names of columns that the database itself adds to each table."""
     longest: int
     """The maximum length of a name, in characters or bytes."""
     here: str
@@ -167,6 +169,7 @@ class Postgres(jdbc.Postgres, Dialect):
     """PostgreSQL. JSON is stored as jsonb."""
 
     title = "PostgreSQL"
+    own_columns = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
     longest = 63
     here = "current_schema()"
     settings = f"{jdbc.Postgres.settings}; SET lock_timeout = '60s'"

@@ -6,7 +6,7 @@ An envelope is a module with a subclass of `Classifier`; `chooser` selects it by
 
 from __future__ import annotations
 
-import base64
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
@@ -15,6 +15,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType
 
 from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Ordering
@@ -22,6 +23,8 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.parse import order
 from lakemirror.driver.parse.encodings import Encoding, JsonEncoding
 from lakemirror.driver.parse.envelopes.embedded import schema_id, unless_known
+from lakemirror.driver.parse.values.fit import is_exact
+from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.sequence import SOURCE
 from lakemirror.driver.tables import delta
 
@@ -48,9 +51,6 @@ before image has all columns regardless of the table's replica identity.
 ``raw_*`` are set for bad records only. A bad record without ``op`` may have a guess for a table.
 """
 
-PLACEHOLDER: Final = "__debezium_unavailable_value"
-"""Debezium's default for ``unavailable.value.placeholder``."""
-
 PLACE: Final = ("topic", "partition", "offset", "timestamp", "file", "row")
 """The columns that locate a record in its source."""
 
@@ -72,6 +72,16 @@ _MANY_DIGITS: Final = r"(?<!\d)(?=[\d.]{17})\d++\.\d"
 
 It is tried once for each run of digits, so that its time is linear.
 """
+
+_SUSPECT: Final = r"[\d.]{39}|[\d.]{16}[eE]|\d[eE][-+]?\d{3}"
+"""Matches a text that may contain a number that neither 38 digits nor a double can hold."""
+_NUMBER: Final = r"^-?\d+(\.\d+)?([eE][-+]?\d+)?$"
+
+_SURROGATE: Final = r"\\u[dD][89a-fA-F]"
+_PAIR_OF_SURROGATES: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+HALF_CHARACTER: Final = "has half of a surrogate pair, which is no character: correct it in the source"
+
+_BARE_TIME: Final = r"([:,\[])(\d{4}-\d{2}-\d{2}(?:T[0-9:.]+Z)?|\d{2}:\d{2}:\d{2}[0-9.]*Z?)(?=[,}\]])"
 
 _VALUES = "map<string,variant>"
 _TYPES: Final = {
@@ -192,6 +202,50 @@ def exact(text: Column, path: Sequence[str], read: Column) -> Column:
     return F.when(text.rlike(_MANY_DIGITS), F.coalesce(F.to_json(whole), read)).otherwise(read)
 
 
+def as_sent(text: Column) -> Column:
+    """Return JSON in which each number that Spark's parsers would change is a text instead.
+
+    They read up to 38 digits exactly, and other numbers as doubles. A double is exact if its shortest
+    spelling has the same digits. Documents with a schema are left alone: it says what their numbers are.
+    """
+    changed = text.rlike(_SUSPECT) & ~text.startswith('{"schema":{')
+    return F.when(changed, _with_texts(text)).otherwise(text)
+
+
+def _with_texts(text: Column) -> Column:
+    """Quote the numbers of a JSON text that no type of Spark's parsers holds.
+
+    The text is split at its quotes, so that each second part is outside of strings. Control characters, which
+    no valid JSON contains, stand for escaped backslashes and quotes meanwhile.
+    """
+    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit("\x01")), F.lit('\\"'), F.lit("\x02"))
+    parts = F.transform(
+        F.split(plain, '"'), lambda part, i: F.when(i % 2 == 0, _quoted_numbers(part)).otherwise(part)
+    )
+    joined = F.array_join(parts, '"')
+    return F.replace(F.replace(joined, F.lit("\x02"), F.lit('\\"')), F.lit("\x01"), F.lit("\\\\"))
+
+
+def _quoted_numbers(part: Column) -> Column:
+    def quoted(token: Column) -> Column:
+        few = ~F.lower(token).contains("e") & (F.length(F.translate(token, "-.", "")) <= 38)
+        exact = few | is_exact(token, token.try_cast("double"), DoubleType())
+        return F.when(token.rlike(_NUMBER) & ~exact, F.concat(F.lit('"'), token, F.lit('"'))).otherwise(token)
+
+    tokens = F.split(part, r"(?<=[,:\[\]{}\s])|(?=[,:\[\]{}\s])")
+    return F.when(part.rlike(_SUSPECT), F.array_join(F.transform(tokens, quoted), "")).otherwise(part)
+
+
+def has_half_character(text: Column) -> Column:
+    r"""Return whether JSON has an escape such as ``\ud83d`` without its other half (BOOLEAN).
+
+    Spark reads each of them as ``?``, so that different texts would become equal.
+    """
+    escapes = F.replace(text, F.lit("\\\\"), F.lit(""))
+    alone = F.regexp_replace(escapes, _PAIR_OF_SURROGATES, "").rlike(_SURROGATE)
+    return F.lower(text).contains("\\ud") & alone
+
+
 def is_object(text: Column) -> Column:
     """Return whether JSON, as printed by Spark, is an object (BOOLEAN); null if there is no JSON."""
     return text.startswith("{")
@@ -231,7 +285,7 @@ def has_schema(wrapped: Column) -> Column:
 
 def unsplit(name: str, form: str) -> Column:
     """Read a document as a whole if `embedded.split` could not split it."""
-    return F.when(F.col(f"{name}_payload").isNull(), document(F.col(name).cast("string"), form))
+    return F.when(F.col(f"{name}_payload").isNull(), document(as_sent(F.col(name).cast("string")), form))
 
 
 def key_text() -> Column:
@@ -240,7 +294,7 @@ def key_text() -> Column:
     A key that is not wrapped is its own payload.
     """
     wrapped = F.when(has_schema(F.col("k.it")), F.col("k.it.payload"))
-    return F.coalesce("key_payload", wrapped, F.col("key").cast("string"))
+    return F.coalesce("key_payload", wrapped, as_sent(F.col("key").cast("string")))
 
 
 def key_fails() -> Column:
@@ -263,20 +317,23 @@ def header(name: str) -> Column:
     """Return the unwrapped key in a header of a key change; it comes with its schema if record keys do."""
     first = F.get(F.filter("headers", lambda each: each["key"] == name), 0)["value"].cast("string")
     payload = F.get_json_object(first, "$.payload")
+    # Connect's SimpleHeaderConverter writes dates and times without quotes.
+    plain = F.when(F.json_object_keys(first).isNull(), F.regexp_replace(first, _BARE_TIME, '$1"$2"'))
+    plain = F.coalesce(plain, first)
     return F.when(
         F.size(F.col("headers")) > 0,
-        F.when(payload.isNotNull() & first.contains('"schema"'), payload).otherwise(first),
+        F.when(payload.isNotNull() & first.contains('"schema"'), payload).otherwise(plain),
     )
 
 
-def may_have_gaps(text: Column) -> Column:
-    """Return whether a text contains the placeholder in any of its forms (BOOLEAN).
+def may_have_gaps(text: Column, placeholder: Placeholder) -> Column:
+    """Return whether JSON contains the placeholder in any of its forms (BOOLEAN).
 
     It may be text, base64 of its bytes, their hexadecimal form, or an array of its codes.
     """
-    raw = PLACEHOLDER.encode()
-    codes = ",".join(str(code) for code in raw)
-    forms = [PLACEHOLDER, base64.b64encode(raw).decode().rstrip("="), raw.hex(), codes]
+    codes = ",".join(str(code) for code in placeholder.codes)
+    texts = {json.dumps(each, ensure_ascii=False)[1:-1] for each in placeholder.spellings}
+    forms = [*texts, placeholder.uuid, codes]
     found = text.contains(forms[0])
     for form in forms[1:]:
         found = found | text.contains(form)
@@ -300,6 +357,8 @@ def unreadable(*, split: bool = False, key: bool = True) -> Column:
         .when(F.col("value").isNull(), None)
         .when(~F.is_valid_utf8(texts["value"]), "the value is not valid UTF-8")
         .when(F.lit(key) & ~F.is_valid_utf8(texts["key"]), "the key is not valid UTF-8")
+        .when(has_half_character(texts["value"]), f"the value {HALF_CHARACTER}")
+        .when(F.lit(key) & has_half_character(texts["key"]), f"the key {HALF_CHARACTER}")
     )
 
 

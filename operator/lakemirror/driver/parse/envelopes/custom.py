@@ -21,13 +21,16 @@ from pyspark.sql import functions as F
 from lakemirror.api.source import CustomFields, Envelope
 from lakemirror.driver.codes import WITH_ROW, Op
 from lakemirror.driver.parse.envelopes.base import (
+    HALF_CHARACTER,
     KEY,
     LIMITS,
     Classifier,
+    as_sent,
     document,
     event,
     exact,
     former_key,
+    has_half_character,
     has_schema,
     is_object,
     key_text,
@@ -43,6 +46,7 @@ from lakemirror.driver.parse.envelopes.base import (
     values_of,
 )
 from lakemirror.driver.parse.order import GIVEN
+from lakemirror.driver.parse.values import temporal
 from lakemirror.driver.parse.values.connect import at_path, is_at_path
 from lakemirror.driver.parse.values.expressions import as_decimal
 from lakemirror.driver.read.base import RAW_NAMES
@@ -121,7 +125,7 @@ class Custom(Classifier):
             *self._encoding.split(("value", "key"), self._embedded(known)),
             [
                 F.col("*"),
-                plain_document(F.coalesce("value_payload", F.col("value").cast("string"))).alias("v"),
+                plain_document(F.coalesce("value_payload", _sent())).alias("v"),
                 unsplit("value", KEY).alias("w"),
                 unsplit("key", KEY).alias("k"),
             ],
@@ -259,7 +263,7 @@ class Custom(Classifier):
         declared = [F.when(F.col("time_name") == name, F.lit(micros)) for name, micros in _MICROS.items()]
         factor = F.coalesce(*declared, by_size).cast("decimal(14,3)")
         whole = F.floor(F.try_multiply(number, factor)).try_cast("bigint")
-        moment = F.unix_micros(text.try_cast("timestamp"))
+        moment = F.unix_micros(temporal.instant_of(text))
         return F.when(number.isNotNull(), whole).otherwise(moment)
 
     def _keys(self) -> list[Column]:
@@ -299,6 +303,7 @@ class Custom(Classifier):
         no_table = f"no table: the record has no {fields.table}" if fields.table else "no table: no topic"
         of_null = (
             F.when(op.isNull(), None)
+            .when(has_half_character(F.col("key").cast("string")), f"the key {HALF_CHARACTER}")
             .when(F.col("key_text").isNull(), "a null value, and the key is not a JSON object")
             .when(
                 F.lit(fields.table is not None),
@@ -312,6 +317,10 @@ class Custom(Classifier):
             F.when(F.col("problem").isNotNull(), F.col("problem"))
             .when(null, of_null)
             .when(unreadable(split=True, key=False).isNotNull(), unreadable(split=True, key=False))
+            .when(
+                F.lit(fields.key is None) & has_half_character(F.col("key").cast("string")),
+                f"the key {HALF_CHARACTER}",
+            )
             .when(
                 F.col("body").isNull() | F.col("v._corrupt").isNotNull() | ~is_object(F.col("body")),
                 f"the value is not a JSON object {LIMITS}",
@@ -398,7 +407,12 @@ class Custom(Classifier):
 
 def _whole() -> Column:
     """Return a record without a schema."""
-    return exact(F.col("value").cast("string"), (), F.col("v.it"))
+    return exact(_sent(), (), F.col("v.it"))
+
+
+def _sent() -> Column:
+    """Return the value as text, with all digits of its numbers."""
+    return as_sent(F.col("value").cast("string"))
 
 
 def _time_name(path: Sequence[str], text: Column, identity: Column, known: Mapping[int, str]) -> Column:

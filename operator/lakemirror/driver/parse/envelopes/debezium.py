@@ -6,7 +6,7 @@ with or without the schema that Kafka's JsonConverter embeds (``{"schema": ..., 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import Column
@@ -19,7 +19,9 @@ from lakemirror.driver.parse.envelopes.base import (
     LIMITS,
     PLACE,
     Classifier,
+    as_sent,
     document,
+    exact,
     has_schema,
     header,
     is_object,
@@ -37,6 +39,7 @@ from lakemirror.driver.parse.envelopes.no_change import (
     members_of,
     named_as_no_change,
 )
+from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.sequence import (
     SOURCE,
     identity,
@@ -64,10 +67,13 @@ class Debezium(Classifier):
 
     def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
         split = self._encoding.split(("value", "key"), known)
-        return [*split, *_steps(self._ordering, known, keep_before=self._keep_before)]
+        placeholder = Placeholder(self._envelope.placeholder)
+        return [*split, *_steps(self._ordering, known, placeholder, keep_before=self._keep_before)]
 
 
-def _steps(ordering: Ordering, known: Mapping[int, str], *, keep_before: bool) -> list[list[Column]]:
+def _steps(
+    ordering: Ordering, known: Mapping[int, str], placeholder: Placeholder, *, keep_before: bool
+) -> list[list[Column]]:
     """Return the columns to select from records whose payloads are split off, one list after the other."""
     return [
         [
@@ -83,7 +89,7 @@ def _steps(ordering: Ordering, known: Mapping[int, str], *, keep_before: bool) -
             *_kind(ordering.by),
             F.coalesce(F.col("b.op") == Op.READ, F.lit(False)).alias("snapshot"),
         ],
-        _event(ordering, keep_before=keep_before),
+        _event(ordering, placeholder, keep_before=keep_before),
     ]
 
 
@@ -100,8 +106,8 @@ def _parsed(known: Mapping[int, str]) -> list[Column]:
         *map(F.col, (*PLACE, "problem", "key", "value", "headers", "key_payload", "value_payload")),
         _value_fails().alias("value_fails"),
         F.when(F.col("value_payload").isNotNull(), _body("p.it"))
-        .when(F.col("v.it.payload").isNotNull(), F.col("v.it.payload"))
-        .otherwise(_body("v.it"))
+        .when(F.col("v.it.payload").isNotNull(), _body("v.it.payload", ("payload",)))
+        .otherwise(_body("v.it", ()))
         .alias("b"),
         F.when(rare, _payload()).alias("apart"),
         F.when(rare, named_as_no_change(text, schema_id, known)).alias("named"),
@@ -112,7 +118,7 @@ def _parsed(known: Mapping[int, str]) -> list[Column]:
     ]
 
 
-def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
+def _event(ordering: Ordering, placeholder: Placeholder, *, keep_before: bool) -> list[Column]:
     """Return the columns of `EVENT_COLUMNS`."""
     change, bad = F.col("kind").isin("change", "truncate"), F.col("kind") == "bad"
     wanted = F.lit(True) if keep_before else (F.col("b.op") == Op.DELETE) | F.col("key").isNull()
@@ -135,7 +141,7 @@ def _event(ordering: Ordering, *, keep_before: bool) -> list[Column]:
         F.when(change, seq).alias("seq"),
         F.when(change, identity(source, ordering.by, F.col("b.before"))).alias("identity"),
         F.coalesce(change & unanchored(source, snapshot, ordering.by), F.lit(False)).alias("unanchored"),
-        F.coalesce(may_have_gaps(F.col("b.after")), F.lit(False)).alias("gaps"),
+        F.coalesce(may_have_gaps(F.col("b.after"), placeholder), F.lit(False)).alias("gaps"),
         (F.coalesce(F.col("b.source.connector"), F.lit("")) != "postgresql").alias("full_before"),
         F.timestamp_micros(source_micros(source, F.col("b.ts_ms"))).alias("event_time"),
         F.when(change, stream(source, ordering.by)).alias("stream"),
@@ -156,8 +162,14 @@ def _payload() -> Column:
     )
 
 
-def _body(parsed: str) -> Column:
-    return F.struct(*[F.col(f"{parsed}.{name}").alias(name) for name in _FIELDS])
+def _body(parsed: str, path: Sequence[str] | None = None) -> Column:
+    """Return the envelope; without a schema, it is at a ``path``, and its images keep all digits."""
+    fields = {name: F.col(f"{parsed}.{name}") for name in _FIELDS}
+    if path is not None:
+        text, plain = as_sent(F.col("value").cast("string")), F.col("v.it.schema").isNull()
+        for name in ("before", "after"):
+            fields[name] = F.when(plain, exact(text, (*path, name), fields[name])).otherwise(fields[name])
+    return F.struct(*[each.alias(name) for name, each in fields.items()])
 
 
 def _value_fails() -> Column:
@@ -181,6 +193,10 @@ def _kind(by: str) -> tuple[Column, Column]:
         .when(
             ~op.isin(*SOURCE_OPS),
             F.concat(F.lit("unknown op "), quoted(op)),
+        )
+        .when(
+            F.col("b.source.connector") == "mongodb",
+            "changes of MongoDB are not supported: its documents have no columns",
         )
         .when(F.coalesce(table, F.lit("")) == "", "source.table is missing")
         .when(

@@ -17,12 +17,16 @@ from pyspark.sql import functions as F
 from lakemirror.api.source import Envelope
 from lakemirror.driver.codes import SOURCE_OPS, Op
 from lakemirror.driver.parse.envelopes.base import (
+    HALF_CHARACTER,
     KEY,
     LIMITS,
     PLACE,
     Classifier,
+    as_sent,
     document,
     event,
+    exact,
+    has_half_character,
     has_schema,
     header,
     is_object,
@@ -44,6 +48,7 @@ from lakemirror.driver.parse.envelopes.no_change import (
     members_of,
     named_as_no_change,
 )
+from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.sequence import (
     SOURCE,
     has_position,
@@ -92,6 +97,12 @@ _POSITIONS: Final = {
 }
 """The fields that a record has if its position was added, by kind of connector."""
 
+_JSON: Final = (
+    r"^(-?(0|[1-9]\d{0,17})|true|false|null"
+    r'|"([^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4}){0,1000}")\z'
+)
+"""Matches the JSON of a plain value; a number that begins with 0 is text."""
+
 _WRAPPED: Final = '{"type":"struct","fields":[{"field":"after",', "]}"
 """Prefix and suffix that turn a row's schema document into that of an envelope."""
 
@@ -126,7 +137,7 @@ class DebeziumFlat(Classifier):
             [
                 F.col("*"),
                 unsplit("value", KEY).alias("v"),
-                plain_document(F.coalesce("value_payload", F.col("value").cast("string"))).alias("whole"),
+                plain_document(F.coalesce("value_payload", _sent())).alias("whole"),
                 unsplit("key", KEY).alias("k"),
                 _headers().alias("added"),
             ],
@@ -159,9 +170,10 @@ class DebeziumFlat(Classifier):
         return [
             *map(F.col, (*PLACE, "problem", "key", "value", "headers", "added")),
             *map(F.col, ("value_payload", "key_payload")),
-            F.coalesce("value_payload", F.when(wrapped | bare, F.col("v.it.payload")), "whole.it").alias(
-                "body"
-            ),
+            F.when(F.col("value_payload").isNotNull() | wrapped, F.coalesce("value_payload", "v.it.payload"))
+            .when(bare, exact(_sent(), ("payload",), F.col("v.it.payload")))
+            .otherwise(exact(_sent(), (), F.col("whole.it")))
+            .alias("body"),
             (F.col("whole.it").isNull() | F.col("whole._corrupt").isNotNull()).alias("value_fails"),
             key_fails().alias("key_fails"),
             F.concat(F.lit(begin), F.substr(text, F.lit(2)), F.lit(end)).alias("schema_text"),
@@ -224,7 +236,9 @@ class DebeziumFlat(Classifier):
             F.when(F.col("problem").isNotNull(), F.col("problem"))
             .when(
                 F.col("value").isNull(),
-                F.when(~F.is_valid_utf8("key_text"), "the key is not valid UTF-8").otherwise(null),
+                F.when(~F.is_valid_utf8("key_text"), "the key is not valid UTF-8")
+                .when(has_half_character(F.col("key").cast("string")), f"the key {HALF_CHARACTER}")
+                .otherwise(null),
             )
             .when(unreadable(split=True).isNotNull(), unreadable(split=True))
             .when(F.col("value_fails"), f"the value is not a JSON object {LIMITS}")
@@ -243,6 +257,7 @@ class DebeziumFlat(Classifier):
 
     def _event(self) -> list[Column]:
         ordering, source, op, body = self._ordering, F.col("source"), F.col("op"), F.col("body")
+        placeholder = Placeholder(self._envelope.placeholder)
         change, by = F.col("kind").isin("change", "truncate"), ordering.by
         snapshot = F.col("snapshot")
         origin = {name: F.col(name) for name in ("topic", "partition", "offset")}
@@ -265,13 +280,18 @@ class DebeziumFlat(Classifier):
             seq=F.when(change, seq),
             identity=F.when(change, identity(source, by)),
             unanchored=F.coalesce(change & unanchored(source, snapshot, by), F.lit(False)),
-            gaps=F.coalesce(may_have_gaps(row), F.lit(False)),
+            gaps=F.coalesce(may_have_gaps(row, placeholder), F.lit(False)),
             full_before=F.coalesce(source["connector"] != "postgresql", F.lit(False)) | F.col("key").isNull(),
             event_time=F.timestamp_micros(source_micros(source, F.col("clock"))),
             stream=F.when(change & ~alone, stream(source, by)),
             server=server(source),
             source_time=source_micros(source),
         )
+
+
+def _sent() -> Column:
+    """Return the value as text, with all digits of its numbers."""
+    return as_sent(F.col("value").cast("string"))
 
 
 def _unwrapped_schema(text: str) -> str:
@@ -303,7 +323,7 @@ def _unwrapped(text: Column) -> Column:
 def _json(text: Column) -> Column:
     """Return a header's text as JSON: numbers, booleans, null and quoted text as is, other text quoted."""
     encoded = F.to_json(F.array(text))
-    plain = text.rlike(r'^(-?\d{1,18}|true|false|null|"([^"\\]|\\.){0,1000}")$')
+    plain = text.rlike(_JSON)
     return F.when(plain, text).otherwise(F.substr(encoded, F.lit(2), F.length(encoded) - 2))
 
 

@@ -17,6 +17,7 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.parse.envelopes.base import (
     LIMITS,
     Classifier,
+    as_sent,
     document,
     event,
     exact,
@@ -75,7 +76,7 @@ class Maxwell(Classifier):
     def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
         by = self._ordering.by
         return [
-            [F.col("*"), document(F.col("value").cast("string"), _BODY).alias("v")],
+            [F.col("*"), document(as_sent(F.col("value").cast("string")), _BODY).alias("v")],
             [F.col("*"), _body().alias("b"), _key_columns().alias("key_columns")],
             [F.col("*"), *_parts(), _position().alias("source")],
             [F.col("*"), *_keys(), _reason(by).alias("reason")],
@@ -112,7 +113,7 @@ class Maxwell(Classifier):
 
 def _body() -> Column:
     """Return the record with all digits of the row's decimals, which are JSON numbers."""
-    value, it = F.col("value").cast("string"), F.col("v.it")
+    value, it = as_sent(F.col("value").cast("string")), F.col("v.it")
     images = {name: exact(value, (name,), it[name]) for name in ("data", "old")}
     return F.when(it.isNotNull(), F.struct(*[images.get(name, it[name]).alias(name) for name in _NAMES]))
 

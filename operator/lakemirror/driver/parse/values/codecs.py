@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import cast
 
 from pyspark.sql import Column
@@ -33,7 +34,7 @@ from lakemirror.driver.parse.values import decimals, temporal
 from lakemirror.driver.parse.values.expressions import either, floor_div, null
 from lakemirror.driver.parse.values.fit import Parts, fit
 from lakemirror.driver.parse.values.placeholder import Placeholder
-from lakemirror.driver.parse.values.temporal import Unit
+from lakemirror.driver.parse.values.temporal import MICROS, Unit
 
 
 class Codec:
@@ -63,7 +64,8 @@ class Codec:
         fitted = fit(parts.value, self.natural, target)
         lost = either(parts.unrepresentable, fitted.unrepresentable)
         text = None if lost is None else self.text(value)
-        return Parts(fitted.value, lost, text, either(parts.misfit, fitted.misfit))
+        rounded = either(parts.rounded, fitted.rounded)
+        return Parts(fitted.value, lost, text, either(parts.misfit, fitted.misfit), rounded)
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         """Return whether the value is the placeholder; None if the column cannot hold it."""
@@ -193,7 +195,7 @@ class IsoDate(Codec):
 
     def parts(self, value: Column) -> Parts:
         lost = temporal.iso_outside(value)
-        date = F.when(~lost, F.rtrim(value, F.lit("Z")).try_cast("date"))
+        date = F.when(~lost, temporal.day_of(value))
         return Parts(date, lost, self.text(value), misfit=~lost & date.isNull())
 
     def text(self, value: Column) -> Column:
@@ -240,11 +242,13 @@ class Timestamp(Codec):
             return super().decode(value, target)
         parts = self.parts(value)
         instant = F.when(~cast(Column, parts.unrepresentable), F.timestamp_micros(self.unit.micros(value)))
-        return Parts(instant, parts.unrepresentable, parts.text)
+        return Parts(instant, parts.unrepresentable, parts.text, rounded=parts.rounded)
 
     def parts(self, value: Column) -> Parts:
         lost = temporal.outside(value, *self.unit.bounds)
-        return Parts(F.when(~lost, temporal.ntz(self.unit.micros(value))), lost, self.text(value))
+        moment = F.when(~lost, temporal.ntz(self.unit.micros(value)))
+        finer = self.unit.per_second > MICROS.per_second
+        return Parts(moment, lost, self.text(value), rounded=value % 1000 != 0 if finer else None)
 
     def text(self, value: Column) -> Column:
         return temporal.timestamp_spelled(value, self.unit)
@@ -274,22 +278,25 @@ class IsoTimestamp(Codec):
         moment = F.when(
             ~lost, self._instant(value) if isinstance(target, TimestampType) else self._local(value)
         )
-        return Parts(moment, lost, self.text(value), misfit=~lost & moment.isNull())
+        return Parts(moment, lost, self.text(value), ~lost & moment.isNull(), temporal.is_finer(value))
 
     def _instant(self, value: Column) -> Column:
         zoned = value if self.zoned else F.concat(F.rtrim(value, F.lit("Z")), F.lit("Z"))
-        return zoned.try_cast("timestamp")
+        return temporal.instant_of(zoned)
 
     def _local(self, value: Column) -> Column:
         if self.zoned:
             return temporal.ntz(F.unix_micros(self._instant(value)))
-        return value.try_cast("timestamp_ntz")
+        return temporal.local_of(value)
 
     def text(self, value: Column) -> Column:
         spelled = temporal.iso_timestamp_spelled(value, zoned=self.zoned)
         if not self.zoned:
             return spelled
-        utc = F.concat(self._local(value).cast("string"), F.lit("+00"))
+        local = self._local(value).cast("string")
+        digits = F.rtrim(F.regexp_extract(value, r":\d{2}(\.\d+)", 1), F.lit("0"))
+        exact = F.concat(F.substring_index(local, ".", 1), digits)
+        utc = F.concat(F.when(temporal.is_finer(value), exact).otherwise(local), F.lit("+00"))
         return F.when(temporal.iso_outside(value), spelled).otherwise(F.coalesce(utc, value))
 
 
@@ -299,10 +306,13 @@ class NanoDuration(Codec):
     wire, natural = LongType(), LongType()
 
     def parts(self, value: Column) -> Parts:
-        return Parts(floor_div(value, 1000))
+        return Parts(floor_div(value, 1000), rounded=value % 1000 != 0)
 
     def text(self, value: Column) -> Column:
-        return floor_div(value, 1000).cast("string")
+        exact = (value.cast("decimal(19,0)") * F.lit(Decimal("0.001"))).cast("string")
+        return F.when(value % 1000 == 0, floor_div(value, 1000).cast("string")).otherwise(
+            F.rtrim(exact, F.lit("0"))
+        )
 
 
 @dataclass(frozen=True)
@@ -364,13 +374,17 @@ class Array(Codec):
             and isinstance(self.item, (Plain, Text))
         ):
             return Parts(value)
-        lost = misfit = None
+        lost = misfit = rounded = None
+        if probe.rounded is not None:
+            rounded = F.exists(value, lambda x: _or_false(self.item.decode(x, element).rounded))
         if probe.unrepresentable is not None:
             lost = F.exists(value, lambda x: _or_false(self.item.decode(x, element).unrepresentable))
         if probe.misfit is not None:
             misfit = F.exists(value, lambda x: _or_false(self.item.decode(x, element).misfit))
         text = None if lost is None else self.text(value)
-        return Parts(F.transform(value, lambda x: self.item.decode(x, element).value), lost, text, misfit)
+        return Parts(
+            F.transform(value, lambda x: self.item.decode(x, element).value), lost, text, misfit, rounded
+        )
 
     def text(self, value: Column) -> Column:
         return F.to_json(F.transform(value, self.item.text))
@@ -419,9 +433,9 @@ class Struct(Codec):
         whole = F.struct(*(part.value.alias(name) for name, part in parts.items()))
         lost = either(*(part.unrepresentable for part in parts.values()))
         misfit = either(*(_known(part.misfit) for part in parts.values()))
-        return Parts(
-            F.when(value.isNotNull(), whole), _known(lost), None if lost is None else self.text(value), misfit
-        )
+        rounded = either(*(_known(part.rounded) for part in parts.values()))
+        text = None if lost is None else self.text(value)
+        return Parts(F.when(value.isNotNull(), whole), _known(lost), text, misfit, rounded)
 
     def text(self, value: Column) -> Column:
         return F.to_json(F.struct(*(codec.text(value[name]).alias(name) for name, codec in self.members)))

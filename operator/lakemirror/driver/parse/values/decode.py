@@ -17,7 +17,7 @@ from lakemirror.driver.parse.values.connect import SCHEMALESS, Field
 from lakemirror.driver.parse.values.expressions import either, null, unless
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.semantics import codec_of, is_known
-from lakemirror.driver.parse.values.untyped import codec_of_type, has_others
+from lakemirror.driver.parse.values.untyped import codec_of_type, has_others, marked
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Decoded:
     - ``unrepresentable``: the type has no equivalent for the source's value: infinity, a date before
       year 1, NaN in a decimal, too many digits. ``text`` is then its spelling, and otherwise null.
     - ``misfit``: the value is not of the type, so that the record is bad.
+    - ``rounded``: the value lacks digits below the microsecond that the source's has.
     """
 
     value: Column
@@ -37,6 +38,7 @@ class Decoded:
     unrepresentable: Column | None = None
     text: Column | None = None
     misfit: Column | None = None
+    rounded: Column | None = None
 
 
 # Building expressions takes a JVM call for each of their nodes: seconds for a wide table, which a stream
@@ -69,7 +71,7 @@ def decode(
         lost = None if lost is None else lost & ~gap
         misfit = None if misfit is None else misfit & ~gap
     text = None if lost is None or parts.text is None else F.when(lost, parts.text)
-    return Decoded(unless(gap, parts.value), gap, lost, text, misfit)
+    return Decoded(unless(gap, parts.value), gap, lost, text, misfit, _sure(parts.rounded))
 
 
 def can_be_left_out(field: Field, target: DataType) -> bool:
@@ -116,7 +118,7 @@ class RowDecoder:
         Its field ``corrupt`` is null unless something did not fit.
         """
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt}
-        wire = F.from_json(text, self.wire_schema, options)
+        wire = F.from_json(self._marked(text), self.wire_schema, options)
         if all(name == wire_name for name, wire_name in self._wire_names.items()):
             return wire
         fields = [StructField(self._wire_names[f.name], f.dataType) for f in self.wire_schema.fields]
@@ -170,6 +172,11 @@ class RowDecoder:
     def _unread(self, wire: Column, field: Field, tokens: Column) -> Column:
         return wire.getField(self._wire_names[field.name]).isNull() & tokens.getItem(field.name).isNotNull()
 
+    def _marked(self, text: Column) -> Column:
+        untyped = any(field.connect_type == SCHEMALESS for field in self._fields)
+        texts = any(map(_has_text, self.types.values())) and not any(map(_has_variant, self.types.values()))
+        return marked(text) if untyped and texts else text
+
     def _broken(self, field: Field, tokens: Column) -> Column | None:
         """Return whether something in a nested value could not be read."""
         wire = wire_type(field, self._targets.get(field.name))
@@ -194,6 +201,14 @@ def _codec(field: Field, target: DataType | None) -> Codec:
     if field.connect_type == SCHEMALESS:
         return codec_of_type(target or StringType())
     return codec_of(field)
+
+
+def _has_text(kind: DataType) -> bool:
+    return "string" in kind.simpleString()
+
+
+def _has_variant(kind: DataType) -> bool:
+    return "variant" in kind.simpleString()
 
 
 def _sure(condition: Column | None) -> Column | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -13,6 +14,8 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     FractionalType,
     IntegralType,
     NumericType,
@@ -22,8 +25,12 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from lakemirror.driver.parse.values import temporal
 from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL
 from lakemirror.driver.parse.values.expressions import as_decimal, null
+
+_MOMENTS = (DateType, TimestampType, TimestampNTZType)
+_FLOAT = r"^\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*$"
 
 
 @dataclass(frozen=True)
@@ -31,14 +38,16 @@ class Parts:
     """The outcome of converting one value.
 
     ``value`` is null if Spark cannot hold the value. ``unrepresentable`` is true if the source's value is
-    valid but the type has no equivalent, ``misfit`` if the value is not of the type at all. Both are None if
-    that cannot happen. ``text`` is the source's spelling of an unrepresentable value.
+    valid but the type has no equivalent, ``misfit`` if the value is not of the type at all, and ``rounded``
+    if the value lacks digits of the source's, which are below the microsecond. All three are None if that
+    cannot happen. ``text`` is the source's spelling of an unrepresentable value.
     """
 
     value: Column
     unrepresentable: Column | None = None
     text: Column | None = None
     misfit: Column | None = None
+    rounded: Column | None = None
 
 
 def fit(value: Column, source: DataType, target: DataType) -> Parts:
@@ -58,9 +67,12 @@ def fit(value: Column, source: DataType, target: DataType) -> Parts:
         return Parts(F.when(known, value == 1), misfit=~known)
     if isinstance(source, StringType) and isinstance(target, VariantType):
         return _parsed(value)
+    if isinstance(source, StringType) and isinstance(target, _MOMENTS):
+        return _moment_text(value, target)
+    if isinstance(source, StringType) and isinstance(target, (FloatType, DoubleType)):
+        return _float_text(value, target)
     if _castable(source, target):
-        converted = value.try_cast(target)
-        return Parts(converted, misfit=value.isNotNull() & converted.isNull())
+        return _unless_null(value, value.try_cast(target))
     return Parts(null(target), misfit=value.isNotNull())
 
 
@@ -128,10 +140,53 @@ def _decimal_text(value: Column, target: DecimalType) -> Parts:
     )
 
 
+def _moment_text(value: Column, target: DataType) -> Parts:
+    if isinstance(target, DateType):
+        return _unless_null(value, temporal.day_of(value))
+    moment = temporal.instant_of if isinstance(target, TimestampType) else temporal.local_of
+    parts = _unless_null(value, moment(value))
+    return replace(parts, rounded=temporal.is_finer(value))
+
+
+def _float_text(value: Column, target: DataType) -> Parts:
+    fits = is_exact(value, value.try_cast("double"), target) | value.rlike(SPECIAL)
+    return _unless_null(value, F.when(fits, value.try_cast(target)))
+
+
+def is_exact(number: Column, double: Column, target: DataType) -> Column:
+    """Return whether a float of type ``target`` is a decimal number, given also as a DOUBLE (BOOLEAN).
+
+    It is, if its shortest spelling has the number's digits. ``number`` is any text; if it is not a number,
+    the result is false.
+    """
+    alike = _digits_of(number) == _digits_of(double.cast("string"))
+    if isinstance(target, FloatType):
+        single = double.cast("float")
+        same = single.cast("double") == double
+        alike = (alike & same) | (_digits_of(number) == _digits_of(single.cast("string")))
+    # Up to 15 digits always survive; the JVM's own spelling is not always the shortest one.
+    few = (F.length(_digits_of(number)) <= 15) & (
+        F.abs(double).between(sys.float_info.min, sys.float_info.max)
+    )
+    return F.coalesce(
+        number.rlike(_FLOAT) & (alike | (few if isinstance(target, DoubleType) else False)), F.lit(False)
+    )
+
+
+def _digits_of(number: Column) -> Column:
+    """Return the significant digits of a number's text."""
+    digits = F.translate(F.substring_index(F.lower(number), "e", 1), "-+. ", "")
+    return F.rtrim(F.ltrim(digits, F.lit("0")), F.lit("0"))
+
+
+def _unless_null(value: Column, converted: Column) -> Parts:
+    """Return a converted value; a value that could not be converted is a misfit."""
+    return Parts(converted, misfit=value.isNotNull() & converted.isNull())
+
+
 def _castable(source: DataType, target: DataType) -> bool:
     if isinstance(source, StringType):
         return isinstance(target, AtomicType) and not isinstance(target, (BinaryType, VariantType))
     if isinstance(source, BooleanType):
         return isinstance(target, NumericType)
-    moments = (DateType, TimestampType, TimestampNTZType)
-    return isinstance(source, DateType) and isinstance(target, moments)
+    return isinstance(source, DateType) and isinstance(target, _MOMENTS)

@@ -9,7 +9,9 @@ import uuid
 from dataclasses import dataclass
 from functools import cached_property
 
-DEFAULT = "__debezium_unavailable_value"
+from lakemirror.api.source import PLACEHOLDER
+
+DEFAULT = PLACEHOLDER
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,14 @@ _PG_FIRST_YEAR, _PG_LAST_DATE_YEAR, _PG_LAST_TIMESTAMP_YEAR = -4713, 5874897, 29
 # The last PostgreSQL timestamp that BIGINT microseconds can hold; PGStatement.DATE_POSITIVE_INFINITY.
 _POSITIVE_INFINITY = 9223372036825200000
 _PG_LAST_DAY = 106762940  # 294277-01-01, the first day beyond the range
-_DAY = 86400
+_DAY_SECONDS = 86400
+
+_DAY = r"^\s*\d{4}-\d{1,2}-\d{1,2}\s*Z?\s*$"
+_MOMENT = r"^\s*\d{4}-\d{1,2}-\d{1,2}(\s*$|[T ]\s*\d{1,2}:)"
+_WITH_OFFSET = r"^\s*\d{4}-\d{1,2}-\d{1,2}[T ][^-+]*[-+]\d"
+_ZERO_IN_DATE = r"^\d{4}-(00-|\d{2}-00)"
+_FINER = r":\d{2}\.\d{6}0*[1-9]"
+_MAY_BE_FINER = _FINER + r"|[:,\[]-?\d{18,19}[,}\]]"
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,8 @@ class Unit:
     @property
     def bounds(self) -> tuple[int, int]:
         """The first and last value within the years 0001 to 9999 (nanoseconds never leave them)."""
-        first = FIRST_DAY * _DAY * self.per_second
-        last = (LAST_DAY + 1) * _DAY * self.per_second - 1
+        first = FIRST_DAY * _DAY_SECONDS * self.per_second
+        last = (LAST_DAY + 1) * _DAY_SECONDS * self.per_second - 1
         return max(first, -(2**63) + 1), min(last, 2**63 - 2)
 
     def micros(self, value: Column) -> Column:
@@ -97,18 +104,72 @@ def timestamp_spelled(value: Column, unit: Unit) -> Column:
     if unit == NANOS:
         first, last = -(2**63) + 1, 2**63 - 2
     else:
-        first = _PG_FIRST_DAY * _DAY * unit.per_second
-        last = min(_PG_LAST_DAY * _DAY * unit.per_second, _POSITIVE_INFINITY) - 1
+        first = _PG_FIRST_DAY * _DAY_SECONDS * unit.per_second
+        last = min(_PG_LAST_DAY * _DAY_SECONDS * unit.per_second, _POSITIVE_INFINITY) - 1
     return (
         F.when(value > last, "infinity")
         .when(value < first, "-infinity")
-        .otherwise(_with_era(ntz(unit.micros(value)).cast("string")))
+        .otherwise(_with_era(_spelled(value, unit)))
+    )
+
+
+def _spelled(value: Column, unit: Unit) -> Column:
+    """Spell a number since the epoch, with all its digits."""
+    text = ntz(unit.micros(value)).cast("string")
+    if unit.per_second <= MICROS.per_second:
+        return text
+    finer = F.lpad(F.pmod(value, F.lit(1000)).cast("string"), 3, "0")
+    micros = F.lpad(F.pmod(unit.micros(value), F.lit(1_000_000)).cast("string"), 6, "0")
+    whole = F.substring_index(text, ".", 1)
+    return F.when(finer == "000", text).otherwise(
+        F.concat(whole, F.lit("."), micros, F.rtrim(finer, F.lit("0")))
     )
 
 
 def iso_outside(text: Column) -> Column:
-    """Return whether an ISO date or timestamp is outside the years 0001 to 9999, or is ``infinity``."""
-    return F.substring(text, 1, 1).isin("+", "-", "i") | text.startswith("0000")
+    """Return whether an ISO date or timestamp has no value in Spark.
+
+    It is outside the years 0001 to 9999, ``infinity``, or one of MySQL's with a month or day of zero.
+    """
+    return F.substring(text, 1, 1).isin("+", "-", "i") | text.startswith("0000") | text.rlike(_ZERO_IN_DATE)
+
+
+def day_of(text: Column) -> Column:
+    """Convert an ISO date to DATE; null for any other text.
+
+    A plain cast drops whatever follows a date, and adds a month or day that is missing.
+    """
+    return F.when(text.rlike(_DAY), F.rtrim(F.rtrim(text), F.lit("Z")).try_cast("date"))
+
+
+def is_moment(text: Column) -> Column:
+    """Return whether a text begins like an ISO timestamp or is an ISO date (BOOLEAN).
+
+    A plain cast takes a time without a date for a moment of today.
+    """
+    return text.rlike(_MOMENT)
+
+
+def instant_of(text: Column) -> Column:
+    """Convert an ISO timestamp to TIMESTAMP; null for any other text."""
+    return F.when(is_moment(text), text.try_cast("timestamp"))
+
+
+def local_of(text: Column) -> Column:
+    """Convert an ISO timestamp, in UTC unless it has an offset, to TIMESTAMP_NTZ; null for any other text."""
+    shifted = ntz(F.unix_micros(text.try_cast("timestamp")))
+    local = F.when(text.rlike(_WITH_OFFSET), shifted).otherwise(text.try_cast("timestamp_ntz"))
+    return F.when(is_moment(text), local)
+
+
+def may_be_finer(row: Column) -> Column:
+    """Return whether a JSON row may have a time with digits below the microsecond, as text or number."""
+    return row.rlike(_MAY_BE_FINER)
+
+
+def is_finer(text: Column) -> Column:
+    """Return whether an ISO timestamp has digits below the microsecond that are not 0 (BOOLEAN)."""
+    return text.rlike(_FINER)
 
 
 def iso_date_spelled(text: Column) -> Column:
@@ -139,10 +200,11 @@ def _with_era(iso: Column, zone: str = "") -> Column:
     """Drop the sign of an ISO date's (and time's) year, and append `` BC`` before the year 1."""
 
     def spell(text: Column) -> Column:
+        as_sent = text.rlike(_ZERO_IN_DATE)  # no calendar has it
         year = F.regexp_extract(text, r"^-?\d+", 0).try_cast("int")
         rest = F.regexp_extract(text, r"(?s)^-?\d+(-.*)$", 1)
         before = F.concat(F.lpad((1 - year).cast("string"), 4, "0"), rest, F.lit(zone + " BC"))
         after = F.concat(F.ltrim(text, F.lit("+")), F.lit(zone))
-        return F.when(text.rlike("^(-|0000)"), before).otherwise(after)
+        return F.when(as_sent, text).when(text.rlike("^(-|0000)"), before).otherwise(after)
 
     return let(iso, spell)

@@ -2,7 +2,8 @@
 
 | target | accepted values |
 |---|---|
-| integers, FLOAT, DOUBLE | a JSON number (FLOAT and DOUBLE also accept ``"NaN"`` and ``"Infinity"``) |
+| integers | a JSON number |
+| FLOAT, DOUBLE | a JSON number that equals the shortest spelling of the float; ``"NaN"`` and ``"Infinity"`` |
 | BOOLEAN | true, false, 1, 0 |
 | DECIMAL(p,s) | a number; decimal text; base64 of the unscaled value with scale ``s``; the pair |
 | DATE | days since 1970, ISO text |
@@ -51,11 +52,13 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.values import codecs, decimals, temporal
 from lakemirror.driver.parse.values.codecs import Codec
 from lakemirror.driver.parse.values.expressions import as_decimal, either, let
-from lakemirror.driver.parse.values.fit import Parts, fit, settled
+from lakemirror.driver.parse.values.fit import Parts, fit, is_exact, settled
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.temporal import MICROS, MILLIS
 
 _WHOLE = r"^-?\d+$"
+_NUMBERS = "^(BIGINT|DECIMAL|DOUBLE|FLOAT)"
+_FLOATS_AS_TEXT = "^(NaN|[-+]?(Infinity|INF))$"
 _PAIR = r'^\{"scale":(-?\d{1,9}),"value":"([A-Za-z0-9+/=]*)"\}$'
 _POSITIVE_INFINITY = 9223372036825200000  # PGStatement.DATE_POSITIVE_INFINITY
 
@@ -70,7 +73,7 @@ def codec_of_type(target: DataType) -> Codec:
     if isinstance(target, IntegralType):
         return codecs.INT64 if isinstance(target, LongType) else JsonInteger(target)
     if isinstance(target, (FloatType, DoubleType)):
-        return codecs.Plain(target)
+        return JsonFloat(target)
     if isinstance(target, ArrayType):
         return codecs.Array(_member(target.elementType))
     if isinstance(target, StructType):
@@ -131,6 +134,36 @@ class JsonInteger(Codec):
         return fit(value, self.wire, self.natural)
 
 
+@dataclass(frozen=True)
+class JsonFloat(Codec):
+    """A number that the type holds exactly, or the text of a float that JSON has no number for."""
+
+    natural: DataType
+    wire = VariantType()
+
+    def parts(self, value: Column) -> Parts:
+        kind, text = F.schema_of_variant(value), self.text(value)
+        double = F.try_variant_get(value, "$", "double")
+        exact = kind.rlike(_NUMBERS) & is_exact(text, double, self.natural)
+        spelled = (kind == "STRING") & text.rlike(_FLOATS_AS_TEXT)
+        number = F.when(exact, double).when(spelled, text.try_cast("double")).cast(self.natural)
+        return Parts(number, misfit=value.isNotNull() & (kind != "VOID") & number.isNull())
+
+    def text(self, value: Column) -> Column:
+        return F.try_variant_get(value, "$", "string")
+
+
+AS_TEXT = "\x01"
+"""Stands before a text that looks like the pair, so that it is not taken for it (see `marked`)."""
+
+
+def marked(row: Column) -> Column:
+    """Mark the texts in a JSON row that look like the pair; once parsed, nothing else tells them apart."""
+    look_alike = r'(?<!\\)"\{\\"scale\\":'
+    replaced = F.regexp_replace(row, look_alike, r'"\\u0001{\\"scale\\":')
+    return F.when(row.contains('"{\\"scale\\":'), replaced).otherwise(row)
+
+
 class JsonText(codecs.Text):
     """Text, or any other value as JSON."""
 
@@ -138,6 +171,10 @@ class JsonText(codecs.Text):
         return Parts(self.text(value))
 
     def text(self, value: Column) -> Column:
+        is_text = value.startswith(AS_TEXT + '{"scale":')
+        return F.when(is_text, F.substr(value, F.lit(2))).otherwise(self._unless_text(value))
+
+    def _unless_text(self, value: Column) -> Column:
         octets = F.unbase64(F.regexp_extract(value, _PAIR, 2))
         number = decimals.small_text(octets, F.regexp_extract(value, _PAIR, 1).cast("int"))
         is_pair = value.startswith('{"scale":') & value.rlike(_PAIR)
@@ -202,7 +239,7 @@ class JsonTimestamp(Codec):
     def parts(self, value: Column) -> Parts:
         whole = value.rlike(_WHOLE)
         number = self._number(F.when(whole, value.try_cast("bigint")))
-        zoneless = value.rlike(r":\d\d(\.\d+)?$")
+        zoneless = value.rlike(r"\d:\d\d:\d\d(\.\d+)?$")
         iso = F.when(~whole, F.when(zoneless, F.concat(value, F.lit("Z"))).otherwise(value))
         zoned = codecs.IsoTimestamp(zoned=isinstance(self.natural, TimestampType))
         return _first_of(value, number, zoned.decode(iso, self.natural))
@@ -218,7 +255,9 @@ class JsonTimestamp(Codec):
         moment = (
             F.timestamp_micros(micros) if isinstance(self.natural, TimestampType) else temporal.ntz(micros)
         )
-        return Parts(F.when(~lost, moment), lost, temporal.timestamp_spelled(value, MICROS))
+        nanos = temporal.outside(value, *MILLIS.bounds) & (value > last)
+        finer = F.coalesce(nanos & (value % 1000 != 0), F.lit(False))
+        return Parts(F.when(~lost, moment), lost, temporal.timestamp_spelled(value, MICROS), rounded=finer)
 
 
 @dataclass(frozen=True)
@@ -289,4 +328,6 @@ def _first_of(given: Column, *readings: Parts) -> Parts:
     )
     assert lost is not None
     texts = [F.when(r.unrepresentable, r.text) for r in readings if r.unrepresentable is not None]
-    return Parts(value, lost, F.coalesce(*texts), misfit=given.isNotNull() & value.isNull() & ~lost)
+    misfit = given.isNotNull() & value.isNull() & ~lost
+    rounded = either(*(F.coalesce(r.rounded, F.lit(False)) for r in readings if r.rounded is not None))
+    return Parts(value, lost, F.coalesce(*texts), misfit, rounded)
