@@ -144,6 +144,7 @@ RECORDS: Sequence[RecordCase] = (
     RecordCase(
         "an odd text", field_of("after.text", "\\\"'`{}\u2028🙂"), "applied", row={"text": "\\\"'`{}\u2028🙂"}
     ),
+    RecordCase("half a surrogate pair", field_of("after.text", "\ud83d"), "quarantined", "surrogate pair"),
     RecordCase(
         "text nested 600 deep", field_of("after.text", nested(600)), "applied", row={"text": nested(600)}
     ),
@@ -166,6 +167,7 @@ RECORDS: Sequence[RecordCase] = (
     # The source block
     RecordCase("no source", field_of("source", None), "quarantined", "source.table is missing"),
     RecordCase("source as text", field_of("source", "text"), "quarantined"),
+    RecordCase("MongoDB", source(connector="mongodb"), "quarantined", "MongoDB are not supported"),
     RecordCase("no table", source(table=None), "quarantined", "source.table is missing"),
     RecordCase("an empty table", source(table=""), "quarantined", "source.table is missing"),
     RecordCase("a table of dots", source(table=".."), "other table"),

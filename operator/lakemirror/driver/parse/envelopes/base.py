@@ -243,7 +243,7 @@ def has_half_character(text: Column) -> Column:
     """
     escapes = F.replace(text, F.lit("\\\\"), F.lit(""))
     alone = F.regexp_replace(escapes, _PAIR_OF_SURROGATES, "").rlike(_SURROGATE)
-    return F.lower(text).contains("\\ud") & alone
+    return (text.contains("\\ud") | text.contains("\\uD")) & alone
 
 
 def is_object(text: Column) -> Column:
