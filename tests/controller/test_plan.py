@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, PipelineStatus
-from lakemirror.controller import names
+from lakemirror.controller import names, observe
+from lakemirror.controller.cache import slim
 from lakemirror.controller.claims import Claim
 from lakemirror.controller.values import (
     DeletionPolicy,
@@ -22,6 +23,7 @@ from lakemirror.controller.values import (
     State,
     Stated,
     Workload,
+    Writer,
 )
 from tests.api.not_supported import NOT_SUPPORTED
 from tests.controller.builders import (
@@ -1245,3 +1247,98 @@ class TestBackends:
         plan = planned(of, observed(of, workloads=(failed,)))
         assert (ready(plan)[0], plan.status.phase, deleted(plan)) == ("False", "Failed", [])
         assert plan.status.condition("Stalled") is not None
+
+
+class TestTime:
+    @pytest.mark.parametrize(
+        ("interval", "minutes", "late"),
+        [("10s", 9, False), ("10s", 10, True), ("1h", 69, False), ("1h", 70, True), ("6m", 15, False)],
+    )
+    def test_a_batch_that_begins_seldom_is_not_late_before_it_begins(
+        self, interval: str, minutes: int, late: bool
+    ) -> None:
+        of = spec(trigger={"interval": interval})
+        told = report(progressed=ago(minutes=minutes), caughtUp=False, lagRecords=10)
+        assert (ready(planned(of, running(of, report=told)))[1] == "NoProgress") == late
+
+    CRON = spec(trigger={"availableNow": True, "schedule": "0 * * * *"})
+
+    def between_runs(self, **metadata: Any) -> tuple[str, str]:
+        body = {
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "metadata": {
+                "name": "shop-driver",
+                "uid": "cron-1",
+                "creationTimestamp": iso(ago(days=9)),
+                "annotations": {names.REVISION: revision(self.CRON)},
+                **metadata,
+            },
+            "spec": {"schedule": "0 * * * *"},
+            "status": {"lastScheduleTime": iso(ago(days=2))},
+        }
+        found = observe.workload(slim(body))
+        return ready(planned(self.CRON, observed(self.CRON, workloads=(found,))))
+
+    def test_a_schedule_that_does_not_run_is_not_ready(self) -> None:
+        assert self.between_runs() == ("False", "RunOverdue")
+        edited = {"manager": names.FIELD_MANAGER, "time": iso(ago(minutes=5)), "fieldsV1": {}}
+        assert self.between_runs(managedFields=[edited]) == ("True", "Scheduled"), (
+            "the next one is not late yet"
+        )
+        by_controller = {"manager": "kube-controller-manager", "time": iso(NOW), "subresource": "status"}
+        assert self.between_runs(managedFields=[by_controller]) == ("False", "RunOverdue")
+
+    @pytest.mark.parametrize("known", ["report", "writer", "status"])
+    def test_a_repaired_pipeline_is_not_stalled_by_the_report_from_before(self, known: str) -> None:
+        told = report(
+            sourceRestarted="positions start again",
+            phase="Failed",
+            **({"revision": revision(STREAM)} if known == "report" else {}),
+        )
+        if known == "writer":
+            told = replace(told, by=Writer("pod-1", 0, revision(STREAM)))
+        before = running(STREAM, report=told)
+        assert reason(planned(STREAM, before), "Stalled") is not None
+        mended = spec(ordering={"epochs": [{"epoch": 1, "from": {"shop.a": {"0": 7}}}]})
+        after = planned(
+            mended, following(before, planned(STREAM, before), pods=(), resource={"generation": 2})
+        )
+        assert reason(after, "Stalled") is None
+        assert reason(after, "SourceRestarted") is None
+
+
+class TestSidecars:
+    ONCE = spec(trigger={"availableNow": True})
+
+    def left(self, seconds: int, code: int = 0) -> Observed:
+        terminated = {"exitCode": code, "reason": "Completed", "finishedAt": iso(ago(seconds=seconds))}
+        body = {
+            "metadata": {
+                "name": "shop-run-1",
+                "uid": "pod-1",
+                "labels": {names.COMPONENT: "driver"},
+                "annotations": {names.REVISION: revision(self.ONCE)},
+            },
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "driver"}, {"name": "istio-proxy"}]},
+            "status": {
+                "phase": "Running",
+                "containerStatuses": [
+                    {"name": "driver", "state": {"terminated": terminated}},
+                    {"name": "istio-proxy", "state": {"running": {"startedAt": iso(ago(minutes=9))}}},
+                ],
+            },
+        }
+        return observed(self.ONCE, workloads=(job(self.ONCE),), pods=(observe.pod(body),), report=report())
+
+    @pytest.mark.parametrize("code", [0, 1])
+    def test_a_run_that_a_proxy_keeps_is_stalled_after_a_minute(self, code: int) -> None:
+        soon = planned(self.ONCE, self.left(10, code))
+        assert (ready(soon), reason(soon, "Stalled")) == (("False", "SidecarRunning"), None)
+        assert soon.again == NOW + timedelta(seconds=50)
+        late = planned(self.ONCE, self.left(60, code))
+        assert reason(late, "Stalled") == "SidecarRunning"
+        condition = late.status.condition("Ready")
+        assert condition is not None
+        assert "istio-proxy" in condition.message
+        assert "restartPolicy: Always" in condition.message
