@@ -246,3 +246,136 @@ def test_a_key_change_in_an_event_list_ends_the_former_row(spark: SparkSession, 
     assert _latest(spark, path) == [{"id": 2, "v": "a"}, {"id": 3, "v": "b"}]
     places = spark.read.format("delta").load(path).where("__origin.offset = 2")
     assert places.select("__seq", "__origin").distinct().count() == 1
+
+
+# -- what an update of Maxwell leaves out -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_values_that_maxwell_leaves_out_stay(together: bool, spark: SparkSession, tmp_path: Path) -> None:
+    changes = [
+        change
+        for number, name in enumerate(("rows", "soft", "versions"))
+        for change in (
+            _maxwell(10 * number, "insert", {"id": 1, "n": 5, "v": "a", "w": "x"}, name=name),
+            _maxwell(10 * number + 1, "insert", {"id": 2, "n": 6, "v": "b"}, name=name),
+            _maxwell(10 * number + 2, "update", {"id": 1, "v": "c"}, {"v": "a"}, name=name),
+            _maxwell(10 * number + 3, "update", {"id": 1}, {"w": "x"}, name=name),
+            _maxwell(10 * number + 4, "update", {"id": 3, "v": "d"}, {"id": 2, "v": "b"}, name=name),
+        )
+    ]
+    settings = {
+        "envelope": {"format": "maxwell"},
+        "tables": [
+            {"source": "d.soft", "delete": {"type": "soft", "column": "deleted_at"}},
+            {"source": "d.versions", "mode": "scd2"},
+        ],
+    }
+    mirroring = Mirroring(tmp_path, settings)
+    batches = [changes] if together else [changes[n::5] for n in range(5)]
+    mirroring.deliver(batches).run(spark)
+    wanted = [{"id": 1, "n": 5, "v": "c", "w": None}, {"id": 3, "n": 6, "v": "d", "w": None}]
+    assert rows_at(spark, mirroring.path("d", None, "rows")) == wanted
+    soft = rows_at(spark, mirroring.path("d", None, "soft"))
+    assert [{n: row[n] for n in wanted[0]} for row in soft if row["deleted_at"] is None] == wanted
+    versions = spark.read.format("delta").load(mirroring.path("d", None, "versions"))
+    current = versions.where("__is_current").select(*wanted[0]).collect()
+    assert _sorted(row.asDict() for row in current) == wanted
+
+
+# -- conditions on what is absent ---------------------------------------------------------------------
+
+
+def test_a_condition_is_not_decided_by_an_absent_column(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop()
+    status, v = Column("status", "string", optional=True), Column("v", "int32")
+    filtered, expected = table("filtered", status, v), table("expected", status, v)
+    without = [table(name, v) for name in ("filtered", "expected")]
+    before = [
+        *shop.create(filtered, id=1, status="active", v=1),
+        *shop.create(filtered, id=2, status="gone", v=1),
+        *shop.create(expected, id=1, status="active", v=1),
+    ]
+    after = [each for of in without for each in shop.update(of, id=1, v=2)]
+
+    def plain(n: int, name: str, row: Row) -> Record:
+        source = {"connector": "postgresql", "name": "s", "db": "demo", "schema": "public", "table": name}
+        source |= {"lsn": 100 + n, "sequence": f'["{100 + n}","{100 + n}"]', "ts_ms": 1_700_000_000_000}
+        return record(f"s.public.{name}", n, {"id": row["id"]}, {"op": "u", "after": row, "source": source})
+
+    rows = [{"id": 1, "status": "active", "v": 1}, {"id": 2, "status": "active", "v": 1}]
+    before += [plain(n, name, row) for name in ("plain", "checked") for n, row in enumerate(rows)]
+    rows = [{"id": 1, "v": 2}, {"id": 2, "status": None, "v": 2}]
+    after += [plain(2 + n, name, row) for name in ("plain", "checked") for n, row in enumerate(rows)]
+    active = {"condition": "status = 'active'", "name": "active", "onViolation": "quarantine"}
+    settings = [{"source": f"public.{name}", "filter": "status = 'active'"} for name in ("filtered", "plain")]
+    settings += [{"source": f"public.{name}", "expectations": [active]} for name in ("expected", "checked")]
+    mirroring = Mirroring(tmp_path, {"tables": settings}).deliver([before, after])
+    mirroring.run(spark)
+    found = {
+        name: [(row["id"], row["v"]) for row in rows_at(spark, mirroring.path("demo", "public", name))]
+        for name in ("filtered", "plain", "expected", "checked")
+    }
+    assert found == {
+        "filtered": [(1, 1)],
+        "plain": [(1, 1)],
+        "expected": [(1, 1)],
+        "checked": [(1, 1), (2, 1)],
+    }
+    aside = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").where("state = 'open'")
+    reasons = {
+        (row["source"].rpartition(".")[2], row["offset"]): (row["scope"], row["reason"])
+        for row in aside.collect()
+    }
+    assert {place: scope for place, (scope, _) in reasons.items()} == {
+        ("filtered", 2): "table",
+        ("expected", 1): "table",
+        ("plain", 2): "record",
+        ("checked", 2): "record",
+        ("checked", 3): "record",
+    }
+    assert "status, which the source's schema no longer has" in reasons["filtered", 2][1]
+    assert "the record lacks status" in reasons["plain", 2][1]
+    assert "the record lacks status" in reasons["checked", 2][1]
+    assert "does not meet the expectation" in reasons["checked", 3][1]
+
+
+# -- lines of files that were incomplete --------------------------------------------------------------
+
+BY_ID = {"primaryKey": ["id"]}
+CSV = "id,op,v\n1,c,one\n2,c,tw"
+JSON = '{"id":1,"v":"one"}\n{"id":2,"v":"tw'
+
+
+@pytest.mark.parametrize("mode", ["scd1", "scd2", "append"])
+def test_a_line_that_is_complete_later_stands(mode: str, spark: SparkSession, tmp_path: Path) -> None:
+    found = {}
+    for form, half, rest in (("csv", CSV, "o\n3,c,three\n"), ("json", JSON, 'o"}\n{"id":3,"v":"three"}\n')):
+        folder = tmp_path / form
+        (folder / "in" / "items").mkdir(parents=True)
+        place = folder / "in" / "items" / f"1.{form}"
+        settings = {
+            "source": {"files": {"path": f"{folder}/in/items", "format": form}},
+            "envelope": {"format": "custom", "fields": {"op": "op"} if form == "csv" else {"key": "id"}},
+            "target": {"path": f"{folder}/lake/{{table}}"},
+            "tables": [{"source": "items", "mode": mode, **({} if mode == "append" else BY_ID)}],
+        }
+        mirroring = Mirroring(folder, settings)
+        place.write_text(half)
+        mirroring.run(spark)
+        if form == "json":
+            assert _open(spark, mirroring) == 1
+        place.write_text(half + rest)
+        mirroring.run(spark)
+        assert form == "csv" or _open(spark, mirroring) == 0
+        rows = spark.read.format("delta").load(f"{folder}/lake/items")
+        rows = rows.where("__is_current") if mode == "scd2" else rows
+        found[form] = sorted((str(row["id"]), row["v"]) for row in rows.collect())
+    wanted = [("1", "one"), ("2", "two"), ("3", "three")]
+    assert found == {"csv": wanted, "json": wanted}
+
+
+def _open(spark: SparkSession, mirroring: Mirroring) -> int:
+    """How many records are open in the quarantine."""
+    aside = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
+    return int(aside.where("state = 'open'").count())

@@ -151,7 +151,8 @@ class BatchApplier:
             with noted(self._session, batch):
                 self._keep_aside(given, decisions, rest=given.seen.bad + given.seen.held)
                 written = self._write(decisions, given)
-                return self._record(decisions, written, given)
+                corrected = self._close_corrected(raw)
+                return replace(self._record(decisions, written, given), corrected=corrected)
         finally:
             release(parsed)
 
@@ -386,6 +387,13 @@ class BatchApplier:
         return self._tables.tried(
             decision.name, lambda: table.write(decision, given.batch, self._app_id, replay=replay)
         )
+
+    def _close_corrected(self, raw: DataFrame) -> int:
+        """Close quarantined lines of files that the batch has in another form, and return how many."""
+        files = self._spec.source.files
+        if self._again or files is None or files.format not in ("records", "csv", "json"):
+            return 0
+        return quarantine.close_corrected(raw, self._checkpoint)
 
     # -- record -----------------------------------------------------------------------------------
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
 from lakemirror.driver.codes import WITH_ROW, Op
 
+LACKS: Final = "lacks"
+"""The column of an event frame with the columns that its row, which has no schema, does not show."""
 LEFT_OUT: Final = "n"
 """The op of an event that is not appended."""
 _WHOLE: Final = "__lakemirror_event"
@@ -95,23 +97,41 @@ def resolved(
     return found.schema["found"].dataType, named
 
 
-def without_gaps(events: DataFrame, condition: Condition, place: str, *, keyed: bool) -> DataFrame:
+def without_gaps(
+    events: DataFrame, condition: Condition, place: str, remedy: str, *, keyed: bool
+) -> DataFrame:
     """Add a ``problem`` to the records of an event frame whose row is not known well enough.
 
     If rows have a key, no value may be missing: the row may enter the mirror with this event, and then the
     value that the source did not send stays unknown. Otherwise only the columns that the condition reads must
-    be present.
+    be present. A row without a schema must show these columns in any case: that a member is absent does not
+    tell whether its value is null, or the source has no such column any more.
     """
     read = F.array(*map(F.lit, condition.columns)).cast("array<string>")
     missing = F.size("gaps") > 0 if keyed else F.arrays_overlap("gaps", read)
     listed = F.concat_ws(", ", F.col("gaps"))
     reason = F.concat(
-        F.lit("the source did not send "),
-        listed,
-        F.lit(f", and {place} needs the whole row: set REPLICA IDENTITY FULL on the table"),
+        F.lit("the source did not send "), listed, F.lit(f", and {place} needs the whole row: {remedy}")
     )
-    problem = F.coalesce("problem", F.when(F.coalesce(missing, F.lit(False)), reason))
+    problem = F.coalesce(
+        "problem",
+        F.when(F.coalesce(missing, F.lit(False)), reason),
+        F.when(F.arrays_overlap(LACKS, read), lacking(condition, place)),
+    )
     return events.withColumns({"problem": problem, "key": F.when(problem.isNull(), F.col("key"))})
+
+
+def lacking(condition: Condition, place: str) -> Column:
+    """Return the reason why a condition cannot be decided for a row without a schema (STRING)."""
+    read = F.array(*map(F.lit, condition.columns)).cast("array<string>")
+    return F.concat(
+        F.lit("the record lacks "),
+        F.concat_ws(", ", F.array_intersect(F.col(LACKS), read)),
+        F.lit(
+            f", which {place} reads: send null if the value is null, or change the condition if the source "
+            "no longer has the column, and run `lakemirror replay`"
+        ),
+    )
 
 
 def applied(events: DataFrame, condition: Condition, *, keyed: bool) -> DataFrame:

@@ -22,10 +22,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakemirror.driver.codes import Op
+from lakemirror.driver.codes import WITH_ROW, Op
 from lakemirror.driver.parse import computed, condition, expectations
 from lakemirror.driver.parse.computed import Computed
-from lakemirror.driver.parse.condition import Condition
+from lakemirror.driver.parse.condition import LACKS, Condition
 from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
 from lakemirror.driver.parse.values.connect import Field, schemaless
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
@@ -62,17 +62,19 @@ class Reading:
     """How to read one table's events.
 
     ``columns`` are the mirror's columns. ``names`` maps the source's names to them; a column not in it is
-    left out. ``key`` lists the mirror's key columns (empty: the table has none).
-    ``from_rows`` are key columns that the manifest declares but the records' own keys lack, so that the key
-    is taken from the rows. ``rekeyed`` says that a single update may change its row's key, ``images`` that
-    the before image of a delete is wanted (append). ``former`` says that updates of an event list may change
-    their row's key, and ``former_key`` are the source's columns of the key if the manifest declares it.
-    ``defaults`` are the fields with the defaults of columns that an event is too old to have.
-    ``condition`` is what rows must meet, at ``place`` in the manifest; ``expectations`` is what they should
-    meet. ``computed`` are the expressions of the mirror's computed columns.
-    ``shard`` is the name of the shard if its mirror has several.
-    ``other_key`` is the problem of records whose key has other columns; None if there are no such records.
-    ``impossible`` finds values that the mirror's store cannot hold; None if it can hold all values.
+    left out. ``key`` lists the mirror's key columns (empty: the table has none). ``from_rows`` are key
+    columns that the manifest declares but the records' own keys lack, so that the key is taken from the rows.
+    ``rekeyed`` says that a single update may change its row's key, ``images`` that the before image of a
+    delete is wanted (append), and ``partial`` that the rows of updates may lack members whose values are as
+    before. ``corrects`` says that an event with the origin of an earlier one is a correction of it: a line of
+    a file that was incomplete when it was read. ``former`` says that updates of an event list may change
+    their row's key.
+    ``defaults`` are the fields with the defaults of columns that an event is too old to have. ``condition``
+    is what rows must meet, at ``place`` in the manifest; ``remedy`` makes the source send whole rows;
+    ``expectations`` is what they should meet. ``computed`` are the expressions of the mirror's computed
+    columns. ``shard`` is the name of the shard if its mirror has several. ``other_key`` is the problem of
+    records whose key has other columns; None if there are no such records. ``impossible`` finds values that
+    the mirror's store cannot hold; None if it can hold all values.
     """
 
     columns: Mapping[str, DataType]
@@ -84,16 +86,28 @@ class Reading:
     rekeyed: bool = False
     other_key: str | None = None
     images: bool = False
+    partial: bool = False
+    corrects: bool = False
     former: bool = False
-    former_key: Sequence[str] = ()
     condition: Condition | None = None
     expectations: Sequence[Expected] = ()
     computed: Sequence[Computed] = ()
     unrepresentable: Unrepresentable = "quarantine"
     placeholder: str = DEFAULT
     place: str = "filter"
+    remedy: str = "set REPLICA IDENTITY FULL on the table"
     shard: str | None = None
     impossible: Impossible | None = None
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether conditions are evaluated on rows."""
+        return self.condition is not None or bool(self.expectations)
+
+    @property
+    def inherits(self) -> bool:
+        """Whether an update that changes its row's key may lack values that the row had before."""
+        return bool(self.from_rows) or (self.partial and self.rekeyed)
 
     @property
     def source_key(self) -> list[str]:
@@ -139,9 +153,13 @@ class EventDecoder:
         decoded = reduce(DataFrame.unionByName, frames)
         reading, keyed = self.reading, bool(self.reading.key)
         if reading.condition is not None:
-            decoded = condition.without_gaps(decoded, reading.condition, reading.place, keyed=keyed)
+            decoded = condition.without_gaps(
+                decoded, reading.condition, reading.place, reading.remedy, keyed=keyed
+            )
         if reading.expectations:
-            decoded = expectations.judged(decoded, reading.expectations, reading.condition)
+            decoded = expectations.judged(decoded, reading.expectations, reading.condition, reading.remedy)
+        if reading.is_conditional:
+            decoded = decoded.drop(LACKS)
         if reading.from_rows or reading.rekeyed:
             decoded = _with_deletes(decoded)
         if reading.former:
@@ -203,7 +221,7 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
         [
             F.col("*"),
             decoder.parse(F.col("_image")).alias("_wire"),
-            *([decoder.parse(_former_key(reading)).alias("_former")] if reading.former else []),
+            *([decoder.parse(_former_key()).alias("_former")] if reading.former else []),
             *key_texts,
         ],
         [F.col("*"), *keys],
@@ -218,7 +236,8 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
             _digest(reading).alias("digest"),
             F.col("identity").isNotNull().alias("placed"),
             F.struct(*values).alias("row"),
-            _gaps(by_mirror_name).alias("gaps"),
+            _gaps(by_mirror_name, reading).alias("gaps"),
+            *_lacks(reading, version),
             _texts(by_mirror_name, reading).alias("texts"),
             F.col("_new_key").alias("new_key"),
             _former(reading).alias("old_key"),
@@ -337,22 +356,9 @@ def _values(text: Column) -> Column:
     return F.from_json(text, "map<string,variant>")
 
 
-def _former_key(reading: Reading) -> Column:
-    """Return the key that the row of an event list had before an update (STRING); null if it is the same.
-
-    The manifest may declare the key. It is then in the before image, if that is sent.
-    """
-    former = F.when(F.col("op") == Op.UPDATE, F.col("old_key_text"))
-    if not reading.former_key:
-        return former
-    names = F.array(*map(F.lit, reading.former_key))
-    before, after = (
-        F.map_filter(_values(F.col(image)), lambda name, _: F.array_contains(names, name))
-        for image in ("before_text", "row_text")
-    )
-    changed = (F.col("op") == Op.UPDATE) & (F.to_json(before) != F.to_json(after))
-    complete = F.size(before) == len(reading.former_key)
-    return F.coalesce(former, F.when(changed & complete, F.to_json(before)))
+def _former_key() -> Column:
+    """Return the key that the row of an event list had before an update (STRING); null if it is the same."""
+    return F.when(F.col("op") == Op.UPDATE, F.col("old_key_text"))
 
 
 def _former_row(decoder: RowDecoder, reading: Reading) -> Column:
@@ -583,11 +589,42 @@ def _value(name: str, kind: DataType, decoded: Mapping[str, Decoded], reading: R
     return each.value
 
 
-def _gaps(decoded: Mapping[str, Decoded]) -> Column:
-    marks = [F.when(each.gap, F.lit(name)) for name, each in decoded.items() if each.gap is not None]
+def _gaps(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
+    """Return the columns whose values the source did not send (ARRAY); null if there are none."""
+    marks = [
+        F.when(F.col("gaps") & each.gap, F.lit(name))
+        for name, each in decoded.items()
+        if each.gap is not None
+    ]
+    if reading.partial:
+        there = F.json_object_keys("row_text")
+        marks += [
+            F.when(F.col("partial") & ~F.array_contains(there, source), F.lit(name))
+            for source, name in reading.names.items()
+            if name not in reading.key
+        ]
     if not marks:
         return F.lit(None).cast("array<string>")
-    return F.when(F.col("gaps"), F.array_compact(F.array(*marks)))
+    found = F.array_distinct(F.array_compact(F.array(*marks)))
+    return F.when(F.col("gaps") | F.col("partial"), found)
+
+
+def _lacks(reading: Reading, version: Version) -> list[Column]:
+    """Return `LACKS`, if conditions read rows: the columns that a row without a schema does not show."""
+    if not reading.is_conditional:
+        return []
+    conditions = [reading.condition, *(each.condition for each in reading.expectations)]
+    read = {name for each in conditions if each is not None for name in each.columns}
+    there, marks = F.json_object_keys("row_text"), []
+    if version.schema_id is None:
+        shown = F.col("op").isin(*WITH_ROW) & ~F.col("partial")
+        marks = [
+            F.when(shown & ~F.array_contains(there, source), F.lit(name))
+            for source, name in reading.names.items()
+            if name in read
+        ]
+    found = F.array_compact(F.array(*marks)) if marks else F.array()
+    return [found.cast("array<string>").alias(LACKS)]
 
 
 def _texts(decoded: Mapping[str, Decoded], reading: Reading) -> Column:

@@ -6,7 +6,8 @@ only if the condition is true; null does not count.
 
 A value that an event did not carry (`gaps`) was judged with the event that did carry it. An event that
 carries none of the columns that a condition reads is therefore not judged. If it carries only some of them,
-the condition cannot be decided: the event goes to the quarantine, unless violations are only counted.
+or if a row without a schema lacks one of them, the condition cannot be decided: the event goes to the
+quarantine, unless violations are only counted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.tables import Violation
 from lakemirror.driver.codes import WITH_ROW
-from lakemirror.driver.parse.condition import Condition
+from lakemirror.driver.parse.condition import LACKS, Condition, lacking
 
 VIOLATIONS: Final = "violations"
 """The column of an event frame with the names of the expectations that the event's row does not meet.
@@ -40,8 +41,12 @@ class Expected:
     place: str
 
 
-def judged(events: DataFrame, expected: Sequence[Expected], filtered: Condition | None) -> DataFrame:
+def judged(
+    events: DataFrame, expected: Sequence[Expected], filtered: Condition | None, remedy: str
+) -> DataFrame:
     """Add the column `VIOLATIONS` to an event frame, and a ``problem`` to records that go to the quarantine.
+
+    ``remedy`` says how the source is made to send whole rows.
 
     Only events that show a row, can be applied, and meet the filter, if there is one, are judged.
     """
@@ -56,12 +61,13 @@ def judged(events: DataFrame, expected: Sequence[Expected], filtered: Condition 
     violated, reasons = [], []
     for i, each in enumerate(expected):
         sent, left_out = _sent(each.condition)
-        bad = shown & sent & ~F.col(f"_e{i}")
+        bad = shown & sent & ~_lacks(each) & ~F.col(f"_e{i}")
         violated.append(F.when(bad, F.lit(each.name)))
         if each.on_violation == "quarantine":
             reasons.append(F.when(bad, _violated(each)))
         if each.on_violation != "warn":
-            reasons.append(F.when(shown & ~sent & ~left_out, _undecided(each)))
+            reasons.append(F.when(shown & _lacks(each), lacking(each.condition, each.place)))
+            reasons.append(F.when(shown & ~sent & ~left_out, _undecided(each, remedy)))
     names = F.array_compact(F.array(*violated))
     found = marked.withColumn(VIOLATIONS, F.when(F.size(names) > 0, names))
     problem = F.coalesce("problem", *reasons)
@@ -80,17 +86,22 @@ def _sent(condition: Condition) -> tuple[Column, Column]:
     return sent, nothing
 
 
+def _lacks(each: Expected) -> Column:
+    """Return whether an event without a schema does not show a column that a condition reads (BOOLEAN)."""
+    read = F.array(*map(F.lit, each.condition.columns)).cast("array<string>")
+    return F.coalesce(F.arrays_overlap(LACKS, read), F.lit(False))
+
+
 def _violated(each: Expected) -> Column:
     return F.lit(f"the row does not meet the expectation {each.name}, {each.condition.sql} ({each.place})")
 
 
-def _undecided(each: Expected) -> Column:
+def _undecided(each: Expected, remedy: str) -> Column:
     return F.concat(
         F.lit("the source did not send "),
         F.concat_ws(", ", F.col("gaps")),
         F.lit(
             f", so that nobody can tell whether the row meets the expectation {each.name}, "
-            f"{each.condition.sql} ({each.place}): set REPLICA IDENTITY FULL on the table, or onViolation: "
-            "warn"
+            f"{each.condition.sql} ({each.place}): {remedy}, or onViolation: warn"
         ),
     )

@@ -253,14 +253,32 @@ def tracked_in(table: MirroredTable, reading: Reading, seen: TableOverview) -> l
     of them even if the batch cannot lack its values, because stored rows may lack one from another batch.
     """
     stored = table.properties.get(GAPS_PROPERTY) == "true"
-    if not (stored or seen.gaps or seen.moves):
+    if not (stored or seen.gaps or seen.moves or reading.partial):
         return []
+    if table.spec.envelope.format == "maxwell":  # its records leave out values of any type
+        return [name for name in reading.columns if name not in reading.key]
     lacked = {table.rename.get(name, name) for name in table.declared} | _lacked(reading)
     return [
         name
         for name, kind in reading.columns.items()
         if name not in reading.key and (name in lacked or _may_be_left_out(kind))
     ]
+
+
+def is_partial(table: MirroredTable, seen: TableOverview, names: Mapping[str, str]) -> bool:
+    """Return whether a row of the batch may lack a member whose value is as before.
+
+    Only Maxwell leaves out members of updates: those that did not change, with ``binlog_row_image=MINIMAL``,
+    and nulls, with ``output_nulls=false``.
+    """
+    if table.spec.envelope.format != "maxwell":
+        return False
+    for group in seen.groups.values():
+        if group.shapes is None:
+            return True
+        if any(names.keys() - set(each.names or ()) for each in group.shapes if each.row):
+            return True
+    return False
 
 
 def _lacked(reading: Reading) -> set[str]:

@@ -22,6 +22,7 @@ from lakemirror.driver.plan.fills import Fill
 from lakemirror.driver.plan.lives import Life
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.names import check_columns, check_features
+from lakemirror.driver.plan.read import refuse_dropped
 from lakemirror.driver.plan.refusal import Refused, left_out
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
@@ -29,6 +30,9 @@ from lakemirror.driver.results import Drift
 from lakemirror.driver.tables.columns import SHARD, metadata_of
 from lakemirror.driver.tables.store import Unfit
 
+_FULL_IDENTITY: Final = "set REPLICA IDENTITY FULL on the table"
+_REMEDIES: Final = {"maxwell": "set binlog_row_image=FULL in MySQL, and output_nulls=true in Maxwell"}
+"""What makes the source send whole rows, by envelope."""
 _NO_COLUMNS: Final[Mapping[str, DataType]] = MappingProxyType({})
 
 
@@ -106,17 +110,20 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         rekeyed=bool(mirror_key) and seen.rekeyed,
         other_key=other_key,
         images=not mirror_key,
-        former=not mirror_key and (seen.rekeyed or bool(table.settings.primary_key)),
-        former_key=tuple(table.settings.primary_key or ()) if not mirror_key else (),
+        corrects=_is_of_lines(table),
+        partial=bool(mirror_key) and columns.is_partial(table, seen, names),
+        former=not mirror_key and seen.rekeyed,
         condition=_filter(table, alteration),
         expectations=_expectations(table, alteration),
         computed=tuple(computed.values()),
         unrepresentable=table.spec.on_unrepresentable,
         placeholder=table.spec.envelope.placeholder,
         place=f"tables[{table.settings.source}].filter",
+        remedy=_REMEDIES.get(table.spec.envelope.format, _FULL_IDENTITY),
         shard=table.shard,
         impossible=table.mirror.impossible,
     )
+    refuse_dropped(table, reading, versions, turns)
     fills, filled = columns.fills_of(table, turns, reading, alteration)
     alteration = columns.with_filled(alteration, fills, filled)
     return TablePlan(
@@ -144,6 +151,12 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
             **_docs(versions, names),
         },
     )
+
+
+def _is_of_lines(table: MirroredTable) -> bool:
+    """Return whether a record is a line of a text file. Such a file may be read before it is complete."""
+    files = table.spec.source.files
+    return files is not None and files.format in ("csv", "json")
 
 
 def _docs(versions: Sequence[Schema], names: Mapping[str, str]) -> dict[str, str]:

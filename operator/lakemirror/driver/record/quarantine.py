@@ -42,9 +42,9 @@ COLUMNS = (
 )
 """Raw bytes, origin, scope and reason of each record.
 
-``state`` is open or replayed. ``id`` is the hash of origin and value, so a record that arrives again does not
-get a second row. ``query_id`` and ``batch_id`` name the batch that last refused it. A null scope, as in
-tables created by earlier versions, means ``record``.
+``state`` is open, replayed, or corrected (`close_corrected`). ``id`` is the hash of origin and value, so a
+record that arrives again does not get a second row. ``query_id`` and ``batch_id`` name the batch that last
+refused it. A null scope, as in tables created by earlier versions, means ``record``.
 """
 
 _TOLD = ("source", "reason", "scope", "query_id", "batch_id")
@@ -96,6 +96,29 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
         .execute()
     )
     return rows
+
+
+def close_corrected(raw: DataFrame, checkpoint: str) -> int:
+    """Close the open records of lines that the RAW records ``raw`` have with other bytes.
+
+    A file may be read before its last line is complete. Returns how many were closed; to repeat it closes
+    none. Their ``state`` becomes ``corrected``.
+    """
+    spark = raw.sparkSession
+    rows = read(spark, checkpoint)
+    if rows is None:
+        return 0
+    still = rows.where("state = 'open' AND file IS NOT NULL")
+    files = [row["file"] for row in still.select("file").distinct().collect()]
+    if not files:
+        return 0
+    lines = raw.where(F.col("file").isin(files)).select("file", "row", _identity().alias("new"))
+    closed = still.join(lines, ["file", "row"]).where("id <> new").select("id").distinct()
+    ids = [row["id"] for row in closed.collect()]
+    if ids:
+        table = DeltaTable.forPath(spark, path(checkpoint))
+        table.update(F.col("id").isin(ids) & (F.col("state") == "open"), {"state": F.lit("corrected")})
+    return len(ids)
 
 
 def read(spark: SparkSession, checkpoint: str, version: int | None = None) -> DataFrame | None:

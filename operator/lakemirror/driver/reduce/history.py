@@ -90,6 +90,7 @@ def history(
         whole=bool(plan.fills),
         compared=plan.compared,
         initial=plan.initial,
+        corrects=plan.reading.corrects,
     )
     versions = materialised(_without_former(scd2.fold(facts, rules, batch, patches), plan))
     outcomes = _outcomes(versions, table.tombstones.summary.collected)
@@ -155,7 +156,7 @@ def _facts(
 
 def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: DataFrame) -> DataFrame | None:
     """Return rows as they were under their former keys, or None if no values can come from there."""
-    if not plan.tracked or not (plan.seen.moves or table.tombstone_summary.moved or plan.reading.from_rows):
+    if not plan.tracked or not (plan.seen.moves or table.tombstone_summary.moved or plan.reading.inherits):
         return None
     rows = merged = None
     if table.tombstones.summary.merged:

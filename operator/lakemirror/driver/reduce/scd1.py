@@ -31,7 +31,8 @@ class Scd1:
     those that may hold values older than their row (none: the plain case). ``soft`` names the column of a
     soft delete. ``floor`` is the sequence of the newest truncate in the batch, and ``truncates`` are all of
     them if deletes are soft. ``fills`` are columns that begin a new life. ``snapshot`` and ``unanchored`` say
-    whether the batch has such events. ``bounds`` limit key columns to the batch's range.
+    whether the batch has such events. ``corrects`` says that an event replaces the one of its own origin.
+    ``bounds`` limit key columns to the batch's range.
     """
 
     columns: Mapping[str, DataType]
@@ -43,6 +44,7 @@ class Scd1:
     fills: Mapping[str, Fill] = field(default_factory=dict)
     snapshot: bool = False
     unanchored: bool = False
+    corrects: bool = False
     bounds: Mapping[str, Bound] = field(default_factory=dict)
 
 
@@ -65,11 +67,12 @@ class _Rules:
     soft: str | None
     snapshot: bool
     unanchored: bool
+    corrects: bool
 
     @classmethod
     def of(cls, plan: Scd1) -> _Rules:
         columns, key, tracked = tuple(plan.columns.items()), tuple(plan.key), tuple(plan.tracked)
-        return cls(columns, key, tracked, plan.soft, plan.snapshot, plan.unanchored)
+        return cls(columns, key, tracked, plan.soft, plan.snapshot, plan.unanchored, plan.corrects)
 
 
 @kept
@@ -82,6 +85,7 @@ def _kept_clauses(rules: _Rules) -> Changes:
             rules.soft,
             snapshot=rules.snapshot,
             unanchored=rules.unanchored,
+            corrects=rules.corrects,
         )
     )
 
@@ -93,26 +97,30 @@ def _clauses(plan: Scd1) -> Changes:
         matched=tuple(_matched(plan, newer)),
         unmatched=tuple(_unmatched(plan)),
         untouched=tuple(_untouched(plan)),
-        plain=not (plan.tracked or plan.soft or plan.floor or plan.fills or plan.snapshot or plan.unanchored),
+        plain=not (
+            plan.tracked
+            or plan.soft
+            or plan.floor
+            or plan.fills
+            or plan.snapshot
+            or plan.unanchored
+            or plan.corrects
+        ),
     )
 
 
 def _newer(plan: Scd1) -> Column:
     """BOOLEAN: whether the state is newer than the stored row.
 
-    Sequences decide, with two exceptions. An unanchored change is placed by its LSN alone, and follows a
+    Sequences decide, with three exceptions. An unanchored change is placed by its LSN alone, and follows a
     snapshot row that precedes it in its partition. Of two different events with the same sequence, the later
-    arrival wins.
+    arrival wins. A line of a file that has other bytes than when it was read before is a correction.
     """
     mine, stored = F.col("s.seq"), T("__seq")
     here = (F.col("s.topic") == T("__origin")["topic"]) & (F.col("s.partition") == T("__origin")["partition"])
     later = here & (F.col("s.offset") > T("__origin")["offset"])
-    differs = (
-        (mine == stored)
-        & later
-        & (_values_differ(plan) | (F.col("s.op") == Op.DELETE) | (T("__op") == Op.DELETE))
-    )
-    newer = (mine > stored) | differs
+    another = _values_differ(plan) | (F.col("s.op") == Op.DELETE) | (T("__op") == Op.DELETE)
+    newer = (mine > stored) | ((mine == stored) & later & another)
     if plan.unanchored:
         follows = is_snapshot(stored) & later
         outruns = (
@@ -126,6 +134,9 @@ def _newer(plan: Scd1) -> Column:
             is_snapshot(mine) & ~is_snapshot(stored) & here & (T("__origin")["offset"] > F.col("s.offset"))
         )
         newer = newer & ~overtaken
+    if plan.corrects:  # the line of the stored row, read again with other bytes
+        both = (F.col("s.op") == Op.DELETE) & (T("__op") == Op.DELETE)
+        newer = newer | (here & (F.col("s.offset") == T("__origin")["offset"]) & another & ~both)
     return newer & (F.col("s.op") != Op.PASSED)
 
 

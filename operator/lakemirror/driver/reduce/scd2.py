@@ -97,7 +97,7 @@ class Scd2:
     their order. ``placed`` says that facts are yet to be placed (`events.anchor`). ``whole`` says that the
     images themselves may have changed, so that all are put. ``compared`` are the columns whose changes begin
     versions (`_runs`), or None if every change does. ``initial`` is since when a row is valid that existed
-    before its first fact.
+    before its first fact. ``corrects`` says that an event replaces the image of its own origin.
     """
 
     columns: Mapping[str, DataType]
@@ -108,6 +108,7 @@ class Scd2:
     whole: bool = False
     compared: Sequence[str] | None = None
     initial: datetime | None = None
+    corrects: bool = False
 
 
 def distinct(events: DataFrame) -> DataFrame:
@@ -361,7 +362,8 @@ def _settled(facts: DataFrame, plan: Scd2, batch: int) -> DataFrame:
         }
     )
     arrival = F.struct(*ARRIVAL)
-    order = place.orderBy(F.col("_again"), arrival.desc_nulls_last(), F.col("kind").desc())
+    last = F.col("kind") == "event" if plan.corrects else F.lit(False)
+    order = place.orderBy(F.col("_again"), arrival.desc_nulls_last(), last.desc(), F.col("kind").desc())
     ranked = counted.withColumns({"_rank": F.row_number().over(order)})
     lost = event & ~F.col("_again") & (F.col("_rank") > 1)
     whole = {

@@ -237,6 +237,7 @@ def row_changes(plan: TablePlan, reduced: Reduced) -> Changes | None:
         fills=plan.fills,
         snapshot=seen.snapshot,
         unanchored=seen.unanchored,
+        corrects=plan.reading.corrects,
         bounds={} if seen.floor is not None or plan.fills else bounds_of(plan, counts),
     )
     found = changes(rules, counts.keys, counts.deletes)
@@ -278,7 +279,7 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
     gating = deleted if plan.soft is None or deleted is None else table.tombstones.without_moves()
     state = state.select("*", *_ungated()) if gating is None else gate(state, gating, tracked=tracked)
     images = None
-    if tracked and (seen.moves or summary.moved or reading.from_rows):
+    if tracked and (seen.moves or summary.moved or reading.inherits):
         least = floor if order is None else None
         images = images_of(table, events, deleted, reading, tracked, least).localCheckpoint()
         marks = state.select("key", *_MARKS)

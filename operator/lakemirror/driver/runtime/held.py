@@ -83,7 +83,7 @@ class HeldRecords:
                 result = self._results.get_nowait()
             except Empty:
                 return
-            self._outdated |= bool(result.counts.refused or result.counts.quarantined)
+            self._outdated |= bool(result.counts.refused or result.counts.quarantined or result.corrected)
             for source, table in result.tables.items():
                 if table.error is not None or table.counts.refused:
                     self._refused.add(source)

@@ -24,6 +24,8 @@ def append(
     columns: Mapping[str, DataType],
     own: Own,
     session: SparkSession | None = None,
+    *,
+    corrects: bool = False,
 ) -> Written:
     """Add the rows of an event frame that are not in the mirror yet, in one commit.
 
@@ -32,15 +34,20 @@ def append(
     same position may differ: PostgreSQL gives all rows of a COPY the same LSN, and Oracle gives the same
     position to all changes of an SCN. All rows of a snapshot share one position and may be equal, so only
     their origin tells them apart, as it does for events without a position.
+
+    ``corrects`` says that an event with a stored origin and another payload replaces that row.
     """
     once = _once(events)
+    same = T("__origin").eqNullSafe(F.col("s.origin")) if corrects else _is_same(columns)
     values = {name: S(name) for name in columns}
     meta = {
         "__seq": F.col("s.seq"),
         "__op": F.col("s.op"),
         "__event_time": F.col("s.event_time"),
         "__origin": F.col("s.origin"),
-        "__column_seq": F.when(F.col("s.place").isNull(), F.create_map(F.lit(PAYLOAD), F.col("s.sent"))),
+        "__column_seq": F.when(
+            F.col("s.place").isNull() | F.lit(corrects), F.create_map(F.lit(PAYLOAD), F.col("s.sent"))
+        ),
         "__unrepresentable": F.col("s.texts"),
     }
     rows = {**values, **meta, **own.values(meta, values)}
@@ -48,9 +55,11 @@ def append(
     result = (
         mirror.delta(session or events.sparkSession)
         .alias("t")
-        .merge(once.alias("s"), _is_same(columns))
+        .merge(once.alias("s"), same)
         .whenNotMatchedInsert(values=inserts)
     )
+    if corrects:
+        result = result.whenMatchedUpdate(~_is_alike(columns), inserts)
     return merged(result, mirror.location)
 
 

@@ -129,7 +129,7 @@ def _appended(
 
     An update that changed its row's key added two rows.
     """
-    added = rows.inserted
+    added = rows.inserted + rows.updated
     if plan.reading.former and reduced.events is not None:
         stored = table.mirror.frame(before) if before is not None else None
         added -= new_events(reduced.events.where("records = 0"), plan.reading.columns, stored).count()

@@ -55,7 +55,8 @@ class DeltaWriters:
         self, events: DataFrame, plan: TablePlan, batch: Batch, session: SparkSession | None
     ) -> Written:
         """Add the rows of an event frame that are not there yet."""
-        return append(self._mirror, events, plan.reading.columns, Own.of(self._table, plan, batch), session)
+        own, reading = Own.of(self._table, plan, batch), plan.reading
+        return append(self._mirror, events, reading.columns, own, session, corrects=reading.corrects)
 
     def done(self, transaction: Transaction) -> Done | None:
         """Return the commit of a batch, found in the table's history."""

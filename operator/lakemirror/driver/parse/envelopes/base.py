@@ -30,9 +30,9 @@ from lakemirror.driver.tables import delta
 
 EVENT_COLUMNS: Final = (
     "kind, reason, database, schema, table, op, key_text, row_text, before_text, new_key_text, old_key_text, "
-    "schema_text, schema_id, key_schema_text, key_schema_id, seq, identity, unanchored, gaps, full_before, "
-    "event_time, stream, server, source_time, topic, partition, offset, timestamp, file, row, raw_key, "
-    "raw_value, raw_headers"
+    "schema_text, schema_id, key_schema_text, key_schema_id, seq, identity, unanchored, gaps, partial, "
+    "full_before, event_time, stream, server, source_time, topic, partition, offset, timestamp, file, row, "
+    "raw_key, raw_value, raw_headers"
 )
 """Columns of a classified event.
 
@@ -44,8 +44,9 @@ its ``schema_id`` is among the known ones.
 An update with ``old_key_text`` changes its row's key on its own. A create with ``old_key_text`` is one half
 of such a change, and the delete with ``new_key_text`` is the other half.
 ``identity`` belongs to the position (`lakemirror.driver.sequence.identity`).
-``gaps`` says that a value may be the placeholder of one that the source did not send, ``full_before`` that a
-before image has all columns regardless of the table's replica identity.
+``gaps`` says that a value may be the placeholder of one that the source did not send, ``partial`` that the
+values of members that an update's row lacks are as before, and ``full_before`` that a before image has all
+columns regardless of the table's replica identity.
 ``stream``, ``server`` and ``source_time`` (microseconds) show where positions start again
 (`lakemirror.driver.profile.rewinds`); an event without ``stream`` says nothing about that.
 ``raw_*`` are set for bad records only. A bad record without ``op`` may have a guess for a table.
@@ -401,6 +402,7 @@ def event(**given: Column) -> list[Column]:
         "reason": F.col("reason"),
         "unanchored": F.lit(False),
         "gaps": F.lit(False),
+        "partial": F.lit(False),
         "full_before": F.lit(True),
         **{name: F.col(name) for name in PLACE},
         **{f"raw_{name}": F.when(bad, F.col(name)) for name in ("key", "value", "headers")},

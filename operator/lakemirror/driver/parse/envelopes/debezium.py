@@ -142,6 +142,7 @@ def _event(ordering: Ordering, placeholder: Placeholder, *, keep_before: bool) -
         F.when(change, identity(source, ordering.by, F.col("b.before"))).alias("identity"),
         F.coalesce(change & unanchored(source, snapshot, ordering.by), F.lit(False)).alias("unanchored"),
         F.coalesce(may_have_gaps(F.col("b.after"), placeholder), F.lit(False)).alias("gaps"),
+        F.lit(False).alias("partial"),
         (F.coalesce(F.col("b.source.connector"), F.lit("")) != "postgresql").alias("full_before"),
         F.timestamp_micros(source_micros(source, F.col("b.ts_ms"))).alias("event_time"),
         F.when(change, stream(source, ordering.by)).alias("stream"),

@@ -97,7 +97,8 @@ class Maxwell(Classifier):
             table=F.col("b.table"),
             op=op,
             key_text=F.col("key_text"),
-            row_text=F.when(op != Op.DELETE, data),
+            row_text=F.when(op == Op.UPDATE, _with_nulls(data, old)).when(op != Op.DELETE, data),
+            partial=F.coalesce(change & (op == Op.UPDATE), F.lit(False)),
             before_text=F.when(change & (op == Op.DELETE), data).when(
                 change & (op == Op.UPDATE) & kept, former
             ),
@@ -109,6 +110,18 @@ class Maxwell(Classifier):
             server=server(source),
             source_time=source_micros(source),
         )
+
+
+def _with_nulls(data: Column, old: Column) -> Column:
+    """Return an update's row, with nulls for the members that only its old values have.
+
+    Such a value is null now: with ``output_nulls=false``, Maxwell leaves out nulls. A value that neither has
+    is as before (``binlog_row_image=MINIMAL``).
+    """
+    gone = F.array_except(F.json_object_keys(old), F.json_object_keys(data))
+    null = F.parse_json(F.lit("null"))
+    nulls = F.map_from_arrays(gone, F.transform(gone, lambda _: null))
+    return F.when(F.size(gone) > 0, F.to_json(F.map_concat(values_of(data), nulls))).otherwise(data)
 
 
 def _body() -> Column:
