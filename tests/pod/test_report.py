@@ -64,6 +64,14 @@ def test_the_report_goes_into_the_config_map(server: Server, tmp_path: Path) -> 
     assert json.loads(body["data"]["progress.json"]) == REPORT.document()
 
 
+def test_the_report_says_which_pod_and_revision_wrote_it(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    api = Api(f"http://127.0.0.1:{server.server_port}", tmp_path)
+    ConfigMapSink(api, "ns", "shop-progress", pod="uid-7", revision="0123456789").publish(REPORT)
+    told = json.loads(server.got[0][3]["data"]["progress.json"])
+    assert (told["pod"], told["revision"]) == ("uid-7", "0123456789")
+
+
 def test_a_refusal_is_an_error_for_the_reporter_to_log(server: Server, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     server.status = 403

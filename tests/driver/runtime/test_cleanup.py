@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,26 @@ def test_a_mirror_in_the_checkpoint_is_not_deleted_with_it(
     mirroring = Mirroring(tmp_path, {**inside, "deletionPolicy": "DeleteAll"})
     assert delete_data(mirroring.pipeline, spark) == [str(mirror), f"{tmp_path}/lake/demo"]
     assert not (tmp_path / "lake/demo").exists()
+
+
+def test_what_others_have_in_the_checkpoint_is_not_deleted_with_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    mirroring, mirror = mirrored(spark, tmp_path, "DeleteCheckpoint")
+    inner = mirroring.checkpoint / "others" / "checkpoint"
+    Owner(open_storage(str(inner))).__enter__()
+    with pytest.raises(
+        LakemirrorError, match=r"checkpoint of another pipeline lies in it .*others/checkpoint"
+    ):
+        delete_data(mirroring.pipeline, spark)
+    assert (mirroring.checkpoint / "metadata.json").exists()
+    shutil.rmtree(inner)
+    spark.range(1).write.format("delta").save(str(inner))
+    with pytest.raises(LakemirrorError, match=r"a table lies in it .*others/checkpoint.*Retain"):
+        delete_data(mirroring.pipeline, spark)
+    shutil.rmtree(inner)
+    assert delete_data(mirroring.pipeline, spark) == [str(mirroring.checkpoint)]
+    assert mirror.exists()
 
 
 def test_nothing_is_deleted_under_a_driver_that_lives(spark: SparkSession, tmp_path: Path) -> None:
