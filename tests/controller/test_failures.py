@@ -605,6 +605,30 @@ class TestCleanups:
         plan = self.leaving(workloads=(stateful_set(self.OWN, deleting=True),), pods=(held,))
         assert (reason(plan, "Stalled"), "example.com/hold" in message(plan)) == ("PodTerminating", True)
 
+    def test_a_workload_that_others_hold_is_told_after_a_minute(self) -> None:
+        held = stateful_set(
+            self.OWN, deleting=True, deleted=ago(seconds=50), finalizers=("example.com/hold",)
+        )
+        soon = self.leaving(workloads=(held,), pods=())
+        assert (ready(soon), soon.again is not None) == (("False", "Deleting"), True)
+        plan = self.leaving(workloads=(replace(held, deleted=ago(seconds=61)),), pods=())
+        assert reason(plan, "Stalled") == "WorkloadTerminating"
+        assert "StatefulSet shop-driver" in message(plan)
+        assert "example.com/hold" in message(plan)
+        assert "kubectl patch statefulset shop-driver" in message(plan)
+        of_kubernetes = replace(held, deleted=ago(minutes=5), finalizers=("foregroundDeletion",))
+        assert ready(self.leaving(workloads=(of_kubernetes,), pods=())) == ("False", "Deleting")
+
+    def test_a_container_that_runs_on_beside_the_cleanup_is_told(self) -> None:
+        done = Ending(0, "Completed", "", ago(seconds=70))
+        own = pod(self.OWN, component="cleanup", started=None, ending=done, beside=("proxy",))
+        plan = self.leaving(workloads=(self.cleanup(),), pods=(own,))
+        assert (reason(plan, "Stalled"), plan.finalizer) == ("CleanupBlocked", True)
+        assert "proxy runs on" in message(plan)
+        just = replace(own, ending=replace(done, at=ago(seconds=5)))
+        soon = self.leaving(workloads=(self.cleanup(),), pods=(just,))
+        assert (reason(soon, "Stalled"), soon.again is not None) == (None, True)
+
 
 class TestFormerSelectors:
     """A StatefulSet of an earlier version, whose selector lacks the uid, is replaced; its driver goes on."""

@@ -429,6 +429,17 @@ STATES: dict[str, State] = {
         "Degraded",
         "Failed",
     ),
+    "workload-held": State(
+        stream(
+            pods=(),
+            workloads=(
+                replace(job(ONCE), deleting=True, deleted=ago(minutes=2), finalizers=("example.org/keep",)),
+            ),
+        ),
+        "WorkloadTerminating",
+        "Degraded",
+        "Failed",
+    ),
     "conflict": State(
         new(rivals=(Rival("mirrors/older", Claim("checkpoint", "s3a://lake/_checkpoints/shop")),)),
         "Conflict",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -296,6 +296,9 @@ def obstructed(case: Case) -> Health | None:
 def leaving(case: Case) -> Health | None:
     """The driver's pod is being deleted, or it has ended and still occupies its name."""
     held = [p for p in case.observed.pods if p.component == "driver" and p.ended and p.finalizers]
+    blocked = held_back(case.observed.workloads, case.observed.resource.namespace, case.now)
+    if blocked is not None:
+        return blocked
     pod = case.pod or next(iter(held), None)
     if pod is None:
         return None
@@ -313,6 +316,32 @@ def leaving(case: Case) -> Health | None:
 
 
 _NO_FINALIZERS = '{"metadata":{"finalizers":null}}'
+
+
+def held_back(workloads: Iterable[Workload], namespace: str, now: datetime) -> Health | None:
+    """Return which workload others keep, by a finalizer, for a minute after its deletion."""
+    for each in workloads:
+        others = [name for name in each.finalizers if name not in _OF_KUBERNETES]
+        if each.deleted is None or not others or now < each.deleted + LEAVING_TOO_LONG:
+            continue
+        message = (
+            f"{each.kind} {each.name} is deleted, but cannot go before its finalizers are removed: "
+            f"{', '.join(others)}. They belong to whoever set them; to remove them by hand: kubectl patch "
+            f"{_resource(each)} {each.name} -n {namespace} --type=merge -p '{_NO_FINALIZERS}'"
+        )
+        return Health("False", "WorkloadTerminating", message, "Starting", stalled=True)
+    return None
+
+
+_OF_KUBERNETES = ("foregroundDeletion", "orphan", "batch.kubernetes.io/job-tracking")
+"""Finalizers that Kubernetes removes itself."""
+
+
+def _resource(workload: Workload) -> str:
+    group = workload.api_version.rpartition("/")[0]
+    return (
+        f"{workload.kind.lower()}.{group}" if workload.kind == "SparkApplication" else workload.kind.lower()
+    )
 
 
 def ending(pod: Pod, namespace: str, now: datetime) -> Health | None:

@@ -135,6 +135,8 @@ def workload(body: Object) -> Workload:
         uid=metadata["uid"],
         revision=metadata_of(body, "annotations").get(names.REVISION),
         deleting="deletionTimestamp" in metadata,
+        deleted=moment(metadata.get("deletionTimestamp")),
+        finalizers=tuple(metadata.get("finalizers") or ()),
         created=moment(metadata.get("creationTimestamp")),
         scheduled=any(owner.get("kind") == "CronJob" for owner in metadata.get("ownerReferences", ())),
     )
@@ -222,6 +224,11 @@ def pod(body: Object) -> Pod:
         unreachable=bool(running and seen.get("ready") and ready.get("status") == "False"),
         finalizers=tuple(metadata.get("finalizers", ())),
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory", ""),
+        beside=tuple(
+            each["name"]
+            for each in status.get("containerStatuses", ())
+            if each["name"] not in DRIVER_CONTAINERS and (each.get("state") or {}).get("running")
+        ),
         marked=names.PIPELINE_UID in metadata_of(body, "labels"),
         outlived_by=_outliving(spec, status, bool(state.get("terminated"))),
     )

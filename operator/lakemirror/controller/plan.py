@@ -91,11 +91,20 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     driving = [w for w in observed.workloads if w.name != names.cleanup(observed.resource.name)]
     if running or driving:
         gone = tuple(workloads.deletion(w) for w in driving if not w.deleting)
+        namespace = observed.resource.namespace
         slow = next(
-            filter(None, (health.ending(pod, observed.resource.namespace, now) for pod in observed.pods)),
+            filter(
+                None,
+                (
+                    *(health.ending(pod, namespace, now) for pod in observed.pods),
+                    health.held_back(driving, namespace, now),
+                ),
+            ),
             None,
         )
-        return _leaving(decision, observed, now, _kept(slow) if slow is not None else ending, deletions=gone)
+        said = _kept(slow) if slow is not None else ending
+        left = _leaving(decision, observed, now, said, deletions=gone)
+        return replace(left, again=left.again or now + health.LEAVING_TOO_LONG)
     job = next((w for w in observed.workloads if w.name == names.cleanup(observed.resource.name)), None)
     if job is not None and job.state == "Succeeded":
         return _leaving(decision, observed, now, ending, finalizer=False)
@@ -106,10 +115,26 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
         return _leaving(decision, observed, now, _cleanup_failed(job))
     app = workloads.application(decision, observed)
     objects = (*build.foundations(app), *((build.cleanup(app),) if job is None else ()))
-    blocked = _cleanup_problem(observed)
+    blocked = _cleanup_problem(observed) or _runs_on(observed, now)
     if blocked:
         ending = Health("False", "CleanupBlocked", _keep(blocked), "Failed", stalled=True)
-    return _leaving(decision, observed, now, ending, objects=objects)
+    left = _leaving(decision, observed, now, ending, objects=objects)
+    return replace(left, again=left.again or now + health.LEAVING_TOO_LONG)
+
+
+def _runs_on(observed: Observed, now: datetime) -> str:
+    """Return which containers keep the Job from its end, a minute after the data was deleted."""
+    for pod in observed.pods:
+        done = pod.ending if pod.component == "cleanup" and pod.started is None else None
+        if done is None or done.code != 0 or not pod.beside or pod.ended:
+            continue
+        if done.at is not None and now >= done.at + health.LEAVING_TOO_LONG:
+            return (
+                f"pod {pod.name} has done its work, but {', '.join(pod.beside)} runs on in it. Have that "
+                "container end with the driver, make it a sidecar (an init container with restartPolicy: "
+                f"Always), or end it by hand: kubectl delete pod {pod.name} -n {observed.resource.namespace}"
+            )
+    return ""
 
 
 def _cleanup_problem(observed: Observed) -> str:

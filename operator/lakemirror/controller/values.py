@@ -103,6 +103,9 @@ class Workload:
     state: State = "Idle"
     settled: bool = True
     deleting: bool = False
+    deleted: datetime | None = None
+    """Since when it is being deleted."""
+    finalizers: tuple[str, ...] = ()
     scheduled: bool = False
     created: datetime | None = None
     failures: int = 0
@@ -148,6 +151,8 @@ class Pod:
     finalizers: tuple[str, ...] = ()
     memory_limit: str = ""
     """The memory limit of the driver's container."""
+    beside: tuple[str, ...] = ()
+    """The other containers that run in it."""
     marked: bool = True
     """Whether it has the label with the pipeline's uid."""
     outlived_by: tuple[str, ...] = ()
