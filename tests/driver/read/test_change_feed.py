@@ -465,8 +465,7 @@ def test_a_mirror_of_versions_is_read_as_its_current_rows(
         [*shop.update(items, id=0, v=6), *shop.update(items, id=0, v=7)],
         [*shop.create(items, id=9, v=9), *shop.delete(items, id=9, v=9)],
     ]
-    for batch in batches:
-        mirroring.deliver([batch]).run(spark)
+    mirroring.deliver(batches).run(spark)
     summary = chain.run(netChanges=net)
     assert summary.counts.unaccounted == 0
     assert chain.rows() == [(0, 7), (1, 5), (3, 2), (4, 4)]
