@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from lakemirror.api.base import wrong
 
-_IN_PATH: Final = r"^[a-zA-Z][a-zA-Z0-9+.-]*:/+[^/:@]*:([^/@]*|[0-9]*[^0-9/@][^@]*)@"
+_IN_PATH: Final = r"^[a-zA-Z][a-zA-Z0-9+.-]*:/+[^/:@\[]*:([^/@]*|[0-9]*[^0-9/@][^@]*)@"
 """A name, a colon, and what follows it up to an @: Hadoop reads ``s3a://ID:KEY@bucket``, and keys may contain
 slashes. A port before a path with an @ is none, and neither is the container of ``abfss://container@account``.
 """
@@ -24,7 +24,9 @@ IN_JDBC: Final = r"(?i)(user(name)?|passw(or)?d[0-9]?|pwd|passphrase)[ ]*=|@"
 passwords may contain any other character. It goes into the CRD, too, so it must mean the same in Python and
 in RE2: no look-around.
 """
-_IN_SETTING: Final = re.compile(r"[a-z][a-z0-9+.-]*:/+[^/:@\s]*:[^@\s]*@|jdbc:\S*(passw(or)?d|pwd)\w*=", re.I)
+_IN_SETTING: Final = re.compile(
+    r"[a-z][a-z0-9+.-]*:/+[^/:@\s\[]*:[^@\s]*@|jdbc:\S*(passw(or)?d|pwd)\w*=", re.IGNORECASE
+)
 _REMEDY: Final = "must not have a user and a password: put them into a Secret"
 
 
@@ -66,6 +68,6 @@ def redacted(text: str) -> str:
 
 _QUOTED: Final = (
     (re.compile(r"(jdbc:)[^\s'\"]*@", re.IGNORECASE), r"\1***@"),
-    (re.compile(r"(:/+)[^\s/:@]*:[^\s@'\"]*@"), r"\1***@"),
+    (re.compile(r"(:/+)[^\s/:@\[]*:[^\s@'\"]*@"), r"\1***@"),
     (re.compile(r"((?:passw(?:or)?d|pwd|passphrase)[0-9]?\s*=\s*)[^&;,)\s'\"]+", re.IGNORECASE), r"\1***"),
 )

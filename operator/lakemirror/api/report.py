@@ -137,6 +137,8 @@ class Counts(Part):
     """Records applied after the key's tombstone was collected. Deleted rows may have reappeared."""
     out_of_order: Count = 0
     """Stale records older than the mirror's state of the row by more than ordering.toleranceMs."""
+    absent_rows: Count = 0
+    """Rows that came with an update, and that the mirror never had."""
     violations: Count = 0
     """Rows that did not meet an expectation, in records that were applied or quarantined."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -38,6 +38,9 @@ Partition = Annotated[int, BeforeValidator(_number), Field(ge=0, le=999_999_999)
 Offset = Annotated[int, Field(ge=0, le=2**63 - 1)]
 StartOffset = Annotated[int, Field(ge=-2, le=2**63 - 1)]
 Moment = Annotated[str, Field(max_length=40), AfterValidator(moment)]
+
+_SERVER: Final = r"([^\s,:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
+"""A host or an IPv6 address in brackets, and a port."""
 
 
 class FromTimestamp(Model):
@@ -177,8 +180,8 @@ class KafkaSource(Model):
         str,
         Field(max_length=4096),
         Matching(
-            r"^[^\s,:/]+:[0-9]{1,5}(,[^\s,:/]+:[0-9]{1,5})*$",
-            "is not a valid list of servers: write host:port, several with commas and without spaces",
+            rf"^{_SERVER}(,{_SERVER})*$",
+            "is not a valid list of servers: write host:port, or [IPv6]:port, with commas and without spaces",
         ),
     ]
     """Bootstrap brokers: a comma-separated list of host:port."""

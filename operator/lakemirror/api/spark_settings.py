@@ -41,6 +41,7 @@ OURS: Final[Mapping[str, str]] = MappingProxyType(
 _GOVERNED: Final = ("spark.sql.", "spark.databricks.delta.")
 _WHOLE: Final = frozenset(
     {
+        "spark.sql.artifact.isolation.enabled",  # Spark sets it itself
         "spark.sql.autoBroadcastJoinThreshold",
         "spark.sql.broadcastExchange.maxThreadThreshold",
         "spark.sql.broadcastTimeout",

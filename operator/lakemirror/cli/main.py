@@ -36,7 +36,7 @@ _COMMAND_LINE = "the command line is invalid"
 EXIT_CODES: dict[str, dict[int, str]] = {
     "run": {
         0: "everything that was there is applied (--once), or the driver was asked to stop",
-        1: "the driver failed, or a batch was interrupted",
+        1: "the driver failed, a batch was interrupted, or a table is held for an error (--once)",
         2: _INVALID,
     },
     "validate": {0: "all manifests are valid", 2: _INVALID},

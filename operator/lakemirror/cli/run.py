@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from lakemirror.cli.common import (
+    FAILED,
     call,
     debug_option,
     driver_module,
@@ -31,8 +34,11 @@ def run(file: str, once: bool, settings: tuple[str, ...], secrets: tuple[str, ..
     directories = secret_directories(pipeline, secrets)
     runner, display = driver_module("runner"), driver_module("display")
 
-    def mirror() -> None:
+    def mirror() -> bool:
+        """Return whether a table is held."""
         with display.Display() as shown:
-            runner.run(pipeline, once=once, secrets=directories, on_event=shown)
+            summary = runner.run(pipeline, once=once, secrets=directories, on_event=shown)
+        return summary.status == "completed" and bool(summary.held)
 
-    call(mirror, debug=debug)
+    if call(mirror, debug=debug):
+        sys.exit(FAILED)

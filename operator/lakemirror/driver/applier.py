@@ -18,6 +18,7 @@ from lakemirror.driver.errors import ShardsDiffer
 from lakemirror.driver.expressions import kept
 from lakemirror.driver.parse.decode import EventDecoder
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.places import Places
 from lakemirror.driver.plan.refusal import Refused, Waiting
 from lakemirror.driver.plan.schemas import Schemas
 from lakemirror.driver.plan.table import TablePlan, plan_table
@@ -54,14 +55,15 @@ class TableApplier:
         held: Held | None = None,
         writing: AbstractContextManager[object] | None = None,
         target: TargetKind = DELTA,
+        places: Places | None = None,
     ) -> None:
         """Create an applier for one source table.
 
         ``table`` is None if the manifest leaves the table out or if the table is ``held``. ``writing`` is
         entered while the table changes its mirror; it is needed if other shards write to the same mirror.
-        ``target`` is the kind of place that holds the mirror.
+        ``target`` is the kind of place that holds the mirror, and ``places`` knows how the mirror was left.
         """
-        self.name = name
+        self.name, self._places = name, places
         self._writing = writing or nullcontext()
         self._table = table
         self._held = held
@@ -135,6 +137,7 @@ class TableApplier:
         try:
             if self._table.shard is not None:
                 self._table.mirror.refresh()  # other shards may have written to it
+            self._require_as_left(self._table)
             plan = plan_table(self._table, seen, self._schemas.of(changes, seen, documents))
             decoder = self._decoder_for(plan)
             plan = _with_rounding(self._table, plan, decoder, changes)
@@ -150,6 +153,12 @@ class TableApplier:
             return Decision(self.name, seen, plan, reduced, violated=violated)
         except (Refused, Waiting) as reason:
             return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
+
+    def _require_as_left(self, table: MirroredTable) -> None:
+        """Raise Refused if the mirror was removed, restored or replaced since the driver left it."""
+        lost = self._places.look(table) if self._places is not None else None
+        if lost is not None:
+            raise Refused(lost)
 
     def _decoder_for(self, plan: TablePlan) -> EventDecoder:
         """Return the previous batch's decoder if this batch is read the same way, otherwise a new one."""
@@ -181,11 +190,14 @@ class TableApplier:
         result = replace(described(decision), target=str(table.location), drift=plan.drift)
         with self._writing:
             if replay and _has(table, batch, app_id):
-                return already(table, plan, reduced, Transaction(app_id, batch), result, self._writers)
-            transaction = Transaction(app_id, batch)
-            if table.shard is not None:
-                transaction = of_shard(app_id, batch, table.shard, table.spark)
-            return write_table(table, plan, reduced, result, transaction, self._writers)
+                done = already(table, plan, reduced, Transaction(app_id, batch), result, self._writers)
+            else:
+                transaction = Transaction(app_id, batch)
+                if table.shard is not None:
+                    transaction = of_shard(app_id, batch, table.shard, table.spark)
+                done = write_table(table, plan, reduced, result, transaction, self._writers)
+            by_hand = self._places.written(table, done.version) if self._places is not None else ()
+            return replace(done, drift=(*done.drift, *by_hand))
 
     def standing(self) -> list[Standing] | None:
         """Return the highest positions in the mirror and its tombstones, or None if there is no mirror."""
@@ -194,7 +206,8 @@ class TableApplier:
             return None
         if table.properties.get(SOURCE_PROPERTY) != table.source:
             return []
-        rows = table.rows().select(
+        rows = table.rows().where("__seq IS NOT NULL")  # null: inserted by hand
+        rows = rows.select(
             "__origin.topic", "__origin.partition", F.col("__seq").alias("seq"), "__event_time"
         )
         rows = rows.withColumnRenamed("__event_time", "event_time")

@@ -37,6 +37,7 @@ from lakemirror.driver.parallel import LookAhead, side_by_side
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.parse.envelopes.chooser import classifier
+from lakemirror.driver.plan.places import Places
 from lakemirror.driver.plan.targets import Fixed
 from lakemirror.driver.profile import epochs, positions, rewinds
 from lakemirror.driver.profile.overview import (
@@ -86,8 +87,9 @@ class BatchApplier:
 
     Not thread-safe. ``query_id`` names the checkpoint's query, within which batches are numbered. ``history``
     is what the audit says about earlier batches. ``encoding`` says how the query's records are written (JSON
-    by default). ``warn`` is called for files that are not applied. ``target`` is the kind of place that holds
-    the mirrors.
+    by default). ``warn`` is called for files that are not applied, and for changes by hand. ``target`` is the
+    kind of place that holds the mirrors. ``anew`` names source tables that are reloaded, whose mirrors may be
+    in any state.
     """
 
     def __init__(
@@ -99,13 +101,15 @@ class BatchApplier:
         encoding: Encoding | None = None,
         warn: Callable[[str], None] = log.warning,
         target: TargetKind = DELTA,
+        anew: Collection[str] = (),
     ) -> None:
         self._warn = warn
         self._pipeline, self._spec = pipeline, pipeline.spec
         self._checkpoint = pipeline.spec.checkpoint
         self._app_id = _app_id(pipeline, query_id)
         self._session = spark
-        self._tables = PipelineTables(spark, pipeline, history.tables, target, self._fixed(history))
+        fixed, places = self._fixed(history), self._places(history, anew)
+        self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed, places)
         self._schemas: dict[int, str] = {}
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")
@@ -130,6 +134,20 @@ class BatchApplier:
             except_for=tokens.reread(storage, self._spec),
             app_ids=[_app_id(self._pipeline, each) for each in queries],
         )
+
+    def _places(self, history: AuditHistory, anew: Collection[str]) -> Places:
+        """Return how the mirrors were left since the checkpoint began to read its source."""
+        storage = open_storage(self._checkpoint, self._session)
+
+        def known(history: AuditHistory) -> dict[str, int]:
+            begun = identity.stored(storage)
+            return {} if begun is None else history.left_since(begun.begun_at)
+
+        def again() -> dict[str, int]:
+            return known(audit.history(self._session, self._checkpoint))
+
+        waiting = tokens.waiting(storage, self._spec)
+        return Places(known(history), again, {*anew, *waiting}, self._warn)
 
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
         """Apply one batch of RAW records. Applying it again changes nothing.
@@ -433,7 +451,9 @@ class BatchApplier:
             snapshots = (positions.last_snapshot(given.memory, log) for log in logs)
             snapshot = max((at for at in snapshots if at is not None), default=None)
             found = reach(table.parts, before, given=made, snapshot=snapshot)
-            aside = each.counts.quarantined + each.counts.refused > 0
+            aside = each.counts.quarantined + each.counts.refused
+            if aside and aside + each.counts.no_row_change == each.counts.records:
+                found = None  # what is kept aside is in no version yet
             yield replace(each, reach=found, gap=_gap(table.parts, made) if aside else None)
 
     # -- between batches --------------------------------------------------------------------------

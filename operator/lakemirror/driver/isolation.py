@@ -24,6 +24,7 @@ from lakemirror.driver.errors import cause_of, stops_pipeline
 from lakemirror.driver.materialise import is_lost
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.places import Places
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.targets import Fixed, Targets, require_same
 from lakemirror.driver.profile.overview import TableOverview
@@ -50,7 +51,7 @@ class PipelineTables:
     """The tables that a pipeline has met so far, with their mirrors.
 
     The mirrors are kept in places of the kind ``target``. ``former`` holds the results of earlier runs by
-    source table, and ``fixed`` the targets that tables may not leave.
+    source table, ``fixed`` the targets that tables may not leave, and ``places`` knows how mirrors were left.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class PipelineTables:
         former: Mapping[str, TableResult],
         target: TargetKind = DELTA,
         fixed: Fixed | None = None,
+        places: Places | None = None,
     ) -> None:
+        self._places = places
         self._session, self._target, self._fixed = session, target, fixed or Fixed()
         self._pipeline = pipeline
         self._tables: dict[TableName, TableApplier] = {}
@@ -253,7 +256,7 @@ class PipelineTables:
             require_same(self._fixed, table.location, name, settings.source, table.last_batch_of)
             self._targets.claim(table.location, table.kept_as)
             writing = self._targets.writing(table.location) if table.shard is not None else None
-            return TableApplier(name, table, writing=writing, target=self._target)
+            return TableApplier(name, table, writing=writing, target=self._target, places=self._places)
         except (Refused, AmbiguousTable) as reason:
             return TableApplier(name, None, Held(str(reason)))
 

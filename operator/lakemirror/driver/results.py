@@ -29,6 +29,8 @@ class DriftChange(StrEnum):
     """The column was dropped and added again, so that rows lost what they had in it."""
     FINER = "finer"
     """Values have digits below the microsecond, for which the type has no place."""
+    BY_HAND = "changed-by-hand"
+    """Somebody else than Lakemirror changed rows of the mirror. The type after says in which commit."""
 
 
 class DriftAction(StrEnum):

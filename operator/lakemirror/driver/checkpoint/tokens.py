@@ -77,6 +77,11 @@ def reread(storage: Storage, spec: PipelineSpec) -> set[str]:
     return here | _left(spec, handled).keys()
 
 
+def waiting(storage: Storage, spec: PipelineSpec) -> set[str]:
+    """Return the listed tables that are yet to be read again because of their tokens."""
+    return set(_left(spec, _handled(storage)))
+
+
 def _left(spec: PipelineSpec, handled: Tokens) -> dict[str, str]:
     asked = {**Tokens.of(spec).resync, **loads(spec)}
     return {source: token for source, token in asked.items() if handled.resync.get(source) != token}

@@ -155,7 +155,9 @@ def drift_of(
         schemas.append(SchemaVersion(types, each.group.since))
     existing = None
     if table.mirror.columns is not None:
-        added = {table.soft, *table.own, *table.settings.expressions}
+        sent = {name.lower() for each in schemas for name in each.columns}
+        by_hand = {name for name in table.users if name.lower() not in sent}
+        added = {table.soft, *table.own, *table.settings.expressions, *by_hand}
         existing = {name: kind for name, kind in table.mirror.columns.items() if name not in added}
     plan = plan_drift(
         str(table.name),

@@ -34,6 +34,7 @@ from lakemirror.driver.tables.mirror import (
     GAPS_PROPERTY,
     KEY_PROPERTY,
     ORDERS_PROPERTY,
+    SENT_PROPERTY,
     SHARD_PROPERTY,
     TOPICS_PROPERTY,
     Mirror,
@@ -162,7 +163,7 @@ class MirroredTable:
         """
         if not self.mirror.exists:
             return set()
-        places = self.rows().select("__origin.topic", "__origin.partition")
+        places = self.rows().where("__seq IS NOT NULL").select("__origin.topic", "__origin.partition")
         if self.tombstone_summary.newest is not None:
             gone = self.tombstones.frame().where("topic IS NOT NULL")
             places = places.unionByName(gone.select("topic", "partition"))
@@ -276,6 +277,15 @@ class MirroredTable:
         return {name: unlimited(DataType.fromDDL(ddl)) for name, ddl in types.items()}
 
     @property
+    def users(self) -> frozenset[str]:
+        """The mirror's columns that are neither the source's nor the manifest's: they were added by hand."""
+        sent = self.mirror.properties.get(SENT_PROPERTY) if self.mirror.exists else None
+        if sent is None:
+            return frozenset()
+        known = {*json.loads(sent), self.soft, *self.own, *self.settings.expressions}
+        return frozenset((self.mirror.columns or {}).keys() - known)
+
+    @property
     def fed(self) -> dict[str, DataType] | None:
         """The mirror's columns that source columns are written to, by source name.
 
@@ -286,6 +296,7 @@ class MirroredTable:
         known = self.properties.get(SHARD_PROPERTY)
         if self.shard is not None and known is None:
             return None
+        users = self.users
         back, columns = {mirror: source for source, mirror in self.rename.items()}, self.settings.columns
         found = {}
         for name, kind in self.mirror.columns.items():
@@ -293,6 +304,7 @@ class MirroredTable:
             renamed = name in self.rename and name not in back
             mine = self.shard is None or source in json.loads(known or "[]")
             ours = name == self.soft or name in self.own or name in self.settings.expressions
+            ours = ours or name in users
             if mine and not ours and not renamed and (columns is None or columns.keeps(source)):
                 found[source] = kind
         return found

@@ -72,6 +72,19 @@ class AuditHistory:
         """Return the queries that have done a batch since a moment."""
         return [query for query, at in self.committed.items() if at >= moment]
 
+    def left_since(self, moment: datetime) -> dict[str, int]:
+        """Return the versions at which batches since a moment left the mirrors, by target.
+
+        Several tables may have one mirror: the last batch of all of them counts.
+        """
+        since = {source: at for source, at in self.written.items() if at >= moment}
+        found: dict[str, int] = {}
+        for source in sorted(since, key=since.__getitem__):
+            table = self.tables[source]
+            if table.target and table.version is not None:
+                found[table.target] = table.version
+        return found
+
     def targets_since(self, moment: datetime) -> dict[str, str]:
         """Return the targets of the source tables whose mirrors were written since a moment."""
         return {

@@ -226,7 +226,7 @@ class _Fetch:
         ``within`` has the range of the keys.
         """
         reading = self.plan.reading
-        rows = self.table.rows(self.version)
+        rows = self.table.rows(self.version).where(T("__seq").isNotNull())  # null: inserted by hand
         values = {name: self._value(name, rows.columns) for name in reading.columns}
         nothing = F.lit(None).cast("binary")
         if self.whole:

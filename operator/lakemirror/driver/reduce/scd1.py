@@ -19,7 +19,7 @@ from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.reduce.events import texts_of
 from lakemirror.driver.reduce.scd2 import Truncate
 from lakemirror.driver.sequence import MISSING, WIDTH, anchored_at, event_part, is_snapshot, minor, own
-from lakemirror.driver.tables.columns import S, T
+from lakemirror.driver.tables.columns import S, T, seq_of_row
 from lakemirror.driver.tables.delta import quoted
 
 
@@ -116,7 +116,7 @@ def _newer(plan: Scd1) -> Column:
     snapshot row that precedes it in its partition. Of two different events with the same sequence, the later
     arrival wins. A line of a file that has other bytes than when it was read before is a correction.
     """
-    mine, stored = F.col("s.seq"), T("__seq")
+    mine, stored = F.col("s.seq"), seq_of_row()
     here = (F.col("s.topic") == T("__origin")["topic"]) & (F.col("s.partition") == T("__origin")["partition"])
     later = here & (F.col("s.offset") > T("__origin")["offset"])
     another = _values_differ(plan) | (F.col("s.op") == Op.DELETE) | (T("__op") == Op.DELETE)
@@ -147,7 +147,7 @@ def _values_differ(plan: Scd1) -> Column:
 
 def _seq(plan: Scd1) -> Column:
     """The sequence of the row after an update."""
-    mine, stored = F.col("s.seq"), T("__seq")
+    mine, stored = F.col("s.seq"), seq_of_row()
     if not plan.unanchored:
         return mine
     lifted = F.when(is_snapshot(stored) | (mine < stored), anchored_at(mine, stored))
@@ -164,7 +164,7 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
     if plan.soft is None:
         yield Clause(delete)
     else:
-        last = F.greatest(T("__seq"), _row_seq(plan))
+        last = F.greatest(seq_of_row(), _row_seq(plan))
         when = _gone_at(plan, last, place=plan.unanchored)
         gone = {**_last_row(plan), plan.soft: when, "__op": F.lit(Op.DELETE), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
@@ -172,7 +172,7 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
         yield Clause(delete, _stamp(plan))
     yield Clause(newer, _update(plan))
     if plan.tracked:
-        usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), T("__seq")) for name in plan.tracked])
+        usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), seq_of_row()) for name in plan.tracked])
         yield Clause(~newer & _is_live() & usable, _fill(plan))
     if plan.fills:
         yield Clause(~newer & aged(plan.fills), _filled(plan))
@@ -180,13 +180,13 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
 
 def _truncated(plan: Scd1, newer: Column) -> Clause:
     """A truncate also removes a row if the batch has something older, or only a value, for its key."""
-    gone = ~newer & (T("__seq") < F.lit(plan.floor))
-    return Clause(gone) if plan.soft is None else Clause(gone & _is_live(), _truncate_of(plan, T("__seq")))
+    gone = ~newer & (seq_of_row() < F.lit(plan.floor))
+    return Clause(gone) if plan.soft is None else Clause(gone & _is_live(), _truncate_of(plan, seq_of_row()))
 
 
 def _is_live() -> Column:
     """BOOLEAN: whether a stored row is not softly deleted."""
-    return T("__op") != Op.DELETE
+    return F.coalesce(T("__op") != Op.DELETE, F.lit(True))  # null: inserted by hand
 
 
 def _truncate_of(plan: Scd1, seq: Column) -> dict[str, Column]:
@@ -230,7 +230,7 @@ def _gone_at(plan: Scd1, after: Column, *, place: bool = False) -> Column:
 
 def _has_newer_row(plan: Scd1) -> Column:
     """BOOLEAN: whether the state of a soft delete has a row that is newer than the stored one."""
-    return F.coalesce(_row_seq(plan) > T("__seq"), F.lit(False))
+    return F.coalesce(_row_seq(plan) > seq_of_row(), F.lit(False))
 
 
 def _row_seq(plan: Scd1) -> Column:
@@ -300,11 +300,11 @@ def _update(plan: Scd1) -> dict[str, Column]:
 def _fill(plan: Scd1) -> dict[str, Column]:
     """What an older event changes: only the columns that are waiting for a value."""
     values = {
-        name: F.when(_wins(name, F.col("s.seq"), T("__seq")), S(name)).otherwise(_kept(plan, name))
+        name: F.when(_wins(name, F.col("s.seq"), seq_of_row()), S(name)).otherwise(_kept(plan, name))
         for name in plan.tracked
     }
-    seqs = _column_seqs(plan, F.col("s.seq"), T("__seq"))
-    texts = _texts(plan, T("__unrepresentable"), F.col("s.seq"), T("__seq"))
+    seqs = _column_seqs(plan, F.col("s.seq"), seq_of_row())
+    texts = _texts(plan, T("__unrepresentable"), F.col("s.seq"), seq_of_row())
     return {**_filled(plan), **values, "__column_seq": seqs, "__unrepresentable": texts}
 
 
@@ -325,7 +325,7 @@ def _mine(name: str, seq: Column) -> Column:
 
 def _placed(value: Column) -> Column:
     """A column's sequence from an unanchored change, placed after the stored row like the change itself."""
-    stored = T("__seq")
+    stored = seq_of_row()
     above = is_snapshot(stored) | (minor(value) > minor(stored))
     carried = (F.length(value) >= WIDTH) & ~is_snapshot(value) & (value < own(stored))
     placed = F.concat(F.substring(stored, 1, 12), F.substring(value, 13, 1_000_000))
@@ -335,7 +335,7 @@ def _placed(value: Column) -> Column:
 def _stored(plan: Scd1, name: str) -> Column:
     """A stored value. A value of a soft-deleted row belongs to a former life."""
     kept = _kept(plan, name)
-    return kept if plan.soft is None else F.when(T("__op") != Op.DELETE, kept)
+    return kept if plan.soft is None else F.when(_is_live(), kept)
 
 
 def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Column:
@@ -393,11 +393,11 @@ def _untouched(plan: Scd1) -> Iterator[Clause]:
     A truncate deletes such rows, and a new life of a column changes them.
     """
     if plan.floor is not None:
-        gone = T("__seq") < F.lit(plan.floor)
+        gone = seq_of_row() < F.lit(plan.floor)
         if plan.soft is None:
             yield Clause(gone)
         else:
-            yield Clause(gone & _is_live(), _truncate_of(plan, T("__seq")))
+            yield Clause(gone & _is_live(), _truncate_of(plan, seq_of_row()))
         if plan.tracked:
             yield _outdated(plan, plan.floor)
     if plan.fills:
@@ -412,7 +412,7 @@ def _outdated(plan: Scd1, floor: bytes) -> Clause:
     kept = [F.when(is_old, base).otherwise(stored_seq(name)) for name, is_old in old.items()]
     entries = F.map_filter(
         F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*kept)),
-        lambda _, v: v != own(T("__seq")),
+        lambda _, v: v != own(seq_of_row()),
     )
     seqs = F.when(F.size(entries) > 0, entries)
     any_old = reduce(Column.__or__, old.values())

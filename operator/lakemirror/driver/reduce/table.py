@@ -31,7 +31,7 @@ from lakemirror.driver.reduce.scd2 import Truncate, distinct, moment
 from lakemirror.driver.reduce.waiting import Apart, floor_of, is_checked, without_waiting
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
-from lakemirror.driver.tables.columns import SHARD, T, of_shard
+from lakemirror.driver.tables.columns import SHARD, T, of_shard, seq_of_row
 from lakemirror.driver.tables.delta import ddl
 from lakemirror.driver.tables.tombstones import Summary
 
@@ -63,6 +63,7 @@ class StateCounts:
     - ``known``: deleted before
     - ``renewed``: deleted before, and again at the same position
     - ``expected``: expected to appear as a changed row
+    - ``unborn``: updated, without an event of the batch that created the row
 
     ``bounds`` are the minimum and maximum of key columns, ``first_seq`` is the lowest sequence of a live key,
     and ``last_delete`` is the highest sequence of a delete.
@@ -82,6 +83,7 @@ class StateCounts:
     known: int = 0
     renewed: int = 0
     expected: int = 0
+    unborn: int = 0
     first_seq: bytes | None = None
     last_delete: bytes | None = None
     bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -354,11 +356,11 @@ def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str])
         (T(name) if name in present else F.lit(None)).cast(reading.columns[name]).alias(name)
         for name in tracked
     ]
-    rows = table.rows().where(f"__op <> '{Op.DELETE}'")
+    rows = table.rows().where(f"NOT (__op <=> '{Op.DELETE}')")
     return rows.select(
         stored_key(reading),
         F.struct(*values).alias("row"),
-        T("__seq").alias("seq"),
+        seq_of_row().alias("seq"),
         T("__column_seq").alias("seqs"),
     )
 
@@ -398,6 +400,7 @@ def _aggregates(bounded: tuple[tuple[str, DataType], ...]) -> list[Column]:
         F.count_if(good & F.col("known")).alias("known"),
         F.count_if(good & F.col("renewed")).alias("renewed"),
         F.count_if(good & (op != Op.PASSED) & ~(deleted & F.col("born"))).alias("expected"),
+        F.count_if(live & (op == Op.UPDATE) & ~F.col("born")).alias("unborn"),
         F.min(F.when(live, F.col("seq"))).alias("first_seq"),
         F.max(F.when(deleted, F.col("seq"))).alias("last_delete"),
         *[

@@ -13,6 +13,7 @@ from lakemirror.driver.errors import NotAnswered, cause_of, stops_pipeline
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit
 from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import BatchDone, BatchStarted
 from lakemirror.driver.runtime.held import HeldRecords
@@ -20,6 +21,12 @@ from lakemirror.driver.runtime.retry import Retries
 from lakemirror.driver.runtime.turns import Applier, Turns
 
 _COLLECT_EVERY_SECONDS = 600.0
+_ABSENT = (
+    "{source}: {rows} row(s) came with an update, and the mirror never had them: what is read begins after "
+    "they were created, the topic was compacted, or the table was renamed. Values that the update does not "
+    "carry are null, and other rows may be missing: load the table with `lakemirror reload`, or have the "
+    "connector take a snapshot. Further rows are counted as absentRows"
+)
 
 
 class Batches:
@@ -39,6 +46,8 @@ class Batches:
         self.turns = turns
         self._run, self._retries, self._held, self._repeated = run, retries, held, repeated
         self._collected = time.monotonic()
+        self._lacking: set[str] = set()
+        """The tables about whose missing rows this run has warned."""
 
     def apply(self, raw: DataFrame, batch: Batch, applier: Applier | None = None) -> None:
         """Apply a batch of the source, or one that is read again and has an ``applier`` of its own."""
@@ -62,10 +71,18 @@ class Batches:
             seconds = time.monotonic() - began
             announcer.progress.batch_done(result, history, again=again, seconds=seconds)
             self._held.batch_done(result)
+            self._warn_of_absent_rows(result)
             announcer.tell(BatchDone(result, seconds))
             announcer.news()
             if self._due():
                 self.collect_tombstones(had_all_at=announcer.progress.had_all_at)
+
+    def _warn_of_absent_rows(self, result: BatchResult) -> None:
+        """Warn once of each table that gets updates of rows that its mirror never had."""
+        for source, table in result.tables.items():
+            if table.counts.absent_rows and source not in self._lacking:
+                self._lacking.add(source)
+                self._run.announcer.warn(_ABSENT.format(source=source, rows=table.counts.absent_rows))
 
     def collect_while_idle(self) -> None:
         """Collect tombstones between batches, if this is due and no batch has come to do it.

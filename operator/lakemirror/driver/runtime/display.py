@@ -31,6 +31,7 @@ from lakemirror.driver.runtime.progress import drift_report
 from lakemirror.driver.runtime.summary import RunSummary
 
 _LINES = 20
+_HELD_SHOWN = 5
 """The maximum number of tables shown while a run works. The summary shows all of them."""
 
 
@@ -109,6 +110,8 @@ class Display:
             self._live.stop()
         for line in drift_lines(summary):
             self._print(line)
+        for why in summary.held.values():
+            self._print(f"held: {why}")
         if summary.tables:
             self._print(summary_table(summary))
         self._print(summary_line(summary))
@@ -168,6 +171,10 @@ def summary_table(summary: RunSummary) -> str:
 def summary_line(summary: RunSummary) -> str:
     """Describe the run in one line."""
     word = {"completed": "all applied", "stopped": "stopped"}[summary.status]
+    if summary.held:
+        tables = ", ".join(sorted(summary.held)[:_HELD_SHOWN])
+        more = len(summary.held) - _HELD_SHOWN
+        word = f"not all applied, held: {tables}{f' and {more} more' if more > 0 else ''}"
     head = f"{word}: {summary.counts.records} records in {summary.batches} batches"
     rest = [*_nonzero(summary.counts), f"lag {lag_text(summary.lag)}", f"{summary.seconds:.1f} s"]
     return f"{head}, {', '.join(rest)}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from operator import attrgetter
 from types import TracebackType
@@ -27,10 +29,13 @@ PORT_VARIABLE = "LAKEMIRROR_METRICS_PORT"
 class Metrics:
     """A progress sink that serves its report over HTTP while the context is active."""
 
-    def __init__(self, port: int, address: str = "0.0.0.0") -> None:
-        """With ``port`` 0, a free port is chosen on entry, and ``self.port`` is set to it."""
+    def __init__(self, port: int, address: str | None = None) -> None:
+        """With ``port`` 0, a free port is chosen on entry, and ``self.port`` is set to it.
+
+        Without an ``address``, it serves on all addresses, of IPv6 and IPv4.
+        """
         self.port = port
-        self._address = address
+        self._addresses = (address,) if address is not None else _every_address()
         self._collector = ReportCollector()
 
     def publish(self, report: Report) -> None:
@@ -40,12 +45,19 @@ class Metrics:
     def __enter__(self) -> Metrics:
         registry = CollectorRegistry()
         registry.register(self._collector)
+        *others, last = self._addresses
+        for address in others:
+            with suppress(OSError):  # a host may know IPv6 and have no such address
+                return self._serving(address, registry)
         try:
-            self._server, self._thread = start_http_server(self.port, self._address, registry)
+            return self._serving(last, registry)
         except OSError as error:
             raise LakemirrorError(
                 f"{PORT_VARIABLE}: cannot serve metrics on port {self.port}: {error.strerror}"
             ) from None
+
+    def _serving(self, address: str, registry: CollectorRegistry) -> Metrics:
+        self._server, self._thread = start_http_server(self.port, address, registry)
         self.port = self._server.server_port
         return self
 
@@ -55,6 +67,11 @@ class Metrics:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _every_address() -> tuple[str, ...]:
+    """Return the addresses to try for all of a host: ``::`` includes IPv4 where the system can do that."""
+    return ("::", "0.0.0.0") if socket.has_dualstack_ipv6() else ("0.0.0.0",)
 
 
 def port_from_environment() -> int | None:

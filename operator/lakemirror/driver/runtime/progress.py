@@ -156,6 +156,13 @@ class Progress:
         if history is not None:
             self.begin_with(history)
 
+    def found(self, results: Mapping[str, TableResult]) -> None:
+        """Record what was found about tables before any batch of this run."""
+        with self._lock:
+            for source, table in results.items():
+                self.tables[source] = add(self.tables.get(source), table)
+                self._all[source] = add(self._all.get(source), table)
+
     def known_tables(self) -> dict[str, TableResult]:
         """Return all source tables that this run or an earlier one has seen, with their current state."""
         with self._lock:

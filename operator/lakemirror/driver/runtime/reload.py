@@ -45,6 +45,7 @@ from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.reload.reading import RELOAD_TOPIC, as_read
 from lakemirror.driver.reload.stage import Staged, shows_all, stage
 from lakemirror.driver.results import BatchResult
+from lakemirror.driver.runtime.looking import accept, is_lost
 from lakemirror.driver.runtime.paths import absolute, with_absolute_paths
 from lakemirror.driver.runtime.replay_requests import (
     DamagedRequest,
@@ -94,6 +95,7 @@ class ReloadRequest:
 
     ``shown`` is when the source was as the snapshot shows, in microseconds (None in requests of earlier
     versions): truncates that were waiting then are part of it.
+    Without any, the mirror is as the source, and the table goes on if it was held because of its mirror.
     """
 
     id: str
@@ -175,12 +177,16 @@ class Reloader:
             with self._alone():
                 history = audit.history(self._session, self._pipeline.spec.checkpoint)
                 pipeline = as_read(self._pipeline)
-                applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
+                applier = BatchApplier(
+                    self._session, pipeline, query, history, target=self._target, anew=[request.table]
+                )
                 result = applier.apply(raw, Batch(query, 0, {"reload": request.id, "part": number}))
                 self._told(result)
             bad += aside(request.table, result, raw.count())
             stale += result.counts.stale
             faults.reach("after-reload-part")
+        if not rounds:
+            self._accept(request.table)
         if stale:
             bad += (StillBad(request.table, "the mirror has a newer change of the row by now", stale),)
         lost = sum(each.records for each in bad) - stale
@@ -190,6 +196,11 @@ class Reloader:
                 quarantine.close(self._session, self._pipeline.spec.checkpoint, chosen)
         taken = {request.table: request.records}
         return ReplayOutcome(request.id, request.records, lost, taken=taken, bad=bad)
+
+    def _accept(self, source: str) -> None:
+        """Let a table go on whose mirror is not as the driver left it, but as the source."""
+        with self._alone():
+            self._told(accept(table_of(self._session, self._pipeline, named(source), self._target.open)))
 
     def _raw(self, request: ReloadRequest, rounds: int, number: int) -> DataFrame:
         """Return a part of the changes as RAW records, the same ones each time."""
@@ -343,7 +354,7 @@ def stage_table(
             declared=epochs.declared,
         )
         closes = _awaits(session, pipeline, str(name), shown) and shows_all(table, sources)
-        if found.records or closes:
+        if found.records or closes or (table.mirror.exists and is_lost(table, storage)):
             request = ReloadRequest(identity, str(name), found.records, shown if closes else None)
             return Reloaded(str(name), found), request
         result = Reloaded(str(name), found)

@@ -35,6 +35,7 @@ from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import BatchDone, Event, Finished, Started
 from lakemirror.driver.runtime.held import HeldRecords
 from lakemirror.driver.runtime.loading import Loading
+from lakemirror.driver.runtime.looking import look
 from lakemirror.driver.runtime.maintenance import Maintenance
 from lakemirror.driver.runtime.metrics import Metrics, port_from_environment
 from lakemirror.driver.runtime.paths import with_absolute_paths
@@ -141,6 +142,7 @@ def _mirror(
     announcer, spec = run.announcer, run.pipeline.spec
     history = audit.history(run.session, spec.checkpoint)
     wanted = _resume(run, history)
+    history = look(run, history)
     feed = stack.enter_context(closing(run.feeds.open(spec.source, run.storage)))
     turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id, history))
     announcer.progress.stands_at(feed.committed())

@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 class RunSummary:
     """What a run did: its own counts, also by source table in ``tables``, with the current number of rows.
 
-    ``status`` is "completed" if everything that was there is applied, and "stopped" if the run was asked to
-    stop.
+    ``status`` is "completed" if everything that was there is applied, or is ``held`` with its table, and
+    "stopped" if the run was asked to stop.
     """
 
     pipeline: str
@@ -37,6 +37,11 @@ class RunSummary:
     seconds: float = 0.0
     lag: Lag = field(default_factory=lambda: Lag(None, False))
     warnings: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Why tables are held, by source table. Not everything is applied then."""
+        return {source: table.error for source, table in self.tables.items() if table.error is not None}
 
 
 def with_rows(

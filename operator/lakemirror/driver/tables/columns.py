@@ -96,6 +96,11 @@ def T(name: str) -> Column:  # noqa: N802
     return F.col(f"t.{quoted(name)}")
 
 
+def seq_of_row() -> Column:
+    """Return the sequence of the stored row. A row that was inserted by hand has none: it is below all."""
+    return F.coalesce(T("__seq"), F.lit(b""))
+
+
 def S(name: str) -> Column:  # noqa: N802
     """Return a value of the state's row."""
     return F.col("s.row")[name]

@@ -35,6 +35,7 @@ from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.driver.jdbc import literal
 from lakemirror.driver.tables import tombstones
 from lakemirror.driver.tables.columns import METADATA
+from lakemirror.driver.tables.commits import Commit
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.jdbc_database import STAGING, Database, Session
 from lakemirror.driver.tables.jdbc_marks import Mark, Marks
@@ -173,6 +174,10 @@ class JdbcMirror:
     def table(self, suffix: str = "") -> str:
         """Return the table, or one that belongs to it, in SQL."""
         return self._in_schema(f"{self._name}{suffix}")
+
+    def commits(self, after: int, until: int) -> list[Commit]:
+        """Return nothing: a database does not tell who changed rows."""
+        return []
 
     def applied(self, app_id: str) -> int | None:
         with self.database.session(self.spark) as session:

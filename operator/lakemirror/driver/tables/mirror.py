@@ -24,7 +24,9 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.checkpoint.storage import delete_folder
+from lakemirror.driver.tables import commits
 from lakemirror.driver.tables.columns import COMMENTS, SHARD, metadata_of
+from lakemirror.driver.tables.commits import Commit
 from lakemirror.driver.tables.delta import (
     append,
     applied,
@@ -45,6 +47,11 @@ _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 _RANGED = (NumericType, DateType, TimestampType, TimestampNTZType)
 _NESTED = (StructType, ArrayType)
 _MOST_STATISTICS = 32
+MOST_COLUMNS = 1_600
+"""The maximum number of columns of a mirror, without metadata.
+
+A wider table can be created, but Spark cannot compile or plan its updates.
+"""
 SOURCE_PROPERTY = "lakemirror.source"
 KEY_PROPERTY = "lakemirror.key"
 MODE_PROPERTY = "lakemirror.mode"
@@ -58,6 +65,8 @@ AGED_PROPERTY = "lakemirror.expressionsAged"
 """Whether stored rows may have values that were computed from columns of another type: true or false."""
 SHARD_PROPERTY = "lakemirror.shard"
 """In a mirror of several shards: true. Facts about one shard have its name in the name of their property."""
+SENT_PROPERTY = "lakemirror.sourceColumns"
+"""The columns that the source has sent, as JSON. Others are the manifest's, or were added by hand."""
 ORDER_PROPERTY = "lakemirror.ordering"
 ORDERS_PROPERTY = "lakemirror.orders"
 """The orders that the mirror's rows and tombstones come from (`lakemirror.driver.orders.Orders`)."""
@@ -228,8 +237,11 @@ class Mirror:
         self.delta().update(when, made)
 
     def unfit(self, columns: Mapping[str, DataType], key: Sequence[str]) -> Unfit | None:
-        """Return None: any column can be stored, because column mapping allows any name."""
-        return None
+        """Return what is too much. Any name can be stored, because column mapping allows it."""
+        new = columns.keys() - (self.columns or {}).keys()
+        if len(columns) <= MOST_COLUMNS or not new:
+            return None
+        return Unfit(f"more than {MOST_COLUMNS:,} columns (there would be {len(columns):,})", "columns")
 
     def needs(self, added: Mapping[str, DataType], *, wider: bool = False) -> str | None:
         """Return the Delta reader feature that the table needs once columns are added, or made ``wider``."""
@@ -287,6 +299,10 @@ class Mirror:
     def version(self) -> int | None:
         """The newest version, or None without a table."""
         return int(self._snapshot().version()) if self.exists else None
+
+    def commits(self, after: int, until: int) -> list[Commit]:
+        """Return the commits after one version, up to another, except for those that Delta has cleaned up."""
+        return commits.between(self._spark, self.required_path, after, until)
 
     def applied(self, app_id: str) -> int | None:
         """Return the newest transaction version in the log for ``app_id``."""

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
+from lakemirror.driver.tables.commits import Commit
 from lakemirror.driver.tables.names import Location
 
 
@@ -140,6 +141,10 @@ class Store(Protocol):
         These are the current rows, or those at the ``version`` before a batch. The latter include at least
         the rows that the batch has a state for.
         """
+        ...
+
+    def commits(self, after: int, until: int) -> Sequence[Commit]:
+        """Return the commits after one version, up to another, as far as they are known."""
         ...
 
     def applied(self, app_id: str) -> int | None:

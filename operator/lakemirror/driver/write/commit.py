@@ -13,6 +13,7 @@ from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.parse.condition import LEFT_OUT
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
+from lakemirror.driver.reduce.changes import Changes
 from lakemirror.driver.reduce.history import History, history
 from lakemirror.driver.reduce.table import Reduced, row_changes, states
 from lakemirror.driver.results import TableResult
@@ -70,8 +71,14 @@ def _write(
         first()
         return Written()
     changes = Own.of(table, plan, transaction.batch).filled(changes)
+    changes = _beside_users(table, changes)
     writer = writers.for_changes(changes)
     return writer.write(states(table, plan, reduced), changes, transaction, first)
+
+
+def _beside_users(table: MirroredTable, changes: Changes) -> Changes:
+    """Return the changes for a mirror in which columns were added by hand: rows keep their values."""
+    return replace(changes, plain=False) if table.users else changes
 
 
 def _write_versions(
@@ -86,7 +93,7 @@ def _write_versions(
     if told.changes is None:
         first()
         return Written()
-    changes = Own.of(table, plan, transaction.batch).filled(told.changes)
+    changes = _beside_users(table, Own.of(table, plan, transaction.batch).filled(told.changes))
     return writers.for_changes(changes).write(told.rows, changes, transaction, first)
 
 

@@ -32,6 +32,7 @@ from lakemirror.driver.tables.mirror import (
     MODE_PROPERTY,
     ORDER_PROPERTY,
     ORDERS_PROPERTY,
+    SENT_PROPERTY,
     SHARD_PROPERTY,
     SOURCE_PROPERTY,
     TOPICS_PROPERTY,
@@ -58,6 +59,8 @@ def form(table: MirroredTable, plan: TablePlan, batch: str) -> None:
             properties[ORDERS_PROPERTY] = orders.to_text()
     if plan.reading.key and plan.seen.topic_ids:
         properties[TOPICS_PROPERTY] = json.dumps(table.topics_after(plan.seen), sort_keys=True)
+    sent = {*json.loads(table.mirror.properties.get(SENT_PROPERTY, "[]")), *plan.alteration.columns}
+    properties[SENT_PROPERTY] = json.dumps(sorted(sent - {SHARD}))
     if table.shard is not None:
         names = {*json.loads(table.properties.get(SHARD_PROPERTY, "[]")), *plan.reading.names}
         properties[SHARD_PROPERTY] = json.dumps(sorted(names))

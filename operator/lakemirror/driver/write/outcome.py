@@ -53,6 +53,7 @@ def counted(
         inserted=rows.inserted,
         updated=rows.updated,
         deleted=rows.deleted,
+        absent_rows=_absent(table, plan, reduced, rows),
         late_after_collection=told.outcomes.late if told is not None else _late(table, plan, reduced),
     )
     retained = table.tombstones.summary.retained if plan.reading.key else 0
@@ -222,6 +223,29 @@ def _warn_of_order(table: MirroredTable, records: int) -> None:
             "rows, and changed nothing. Further ones are counted as outOfOrder",
             *(table.name, records, table.spec.ordering.tolerance_ms),
         )
+
+
+def _absent(table: MirroredTable, plan: TablePlan, reduced: Reduced, rows: Written) -> int:
+    """Return how many rows were inserted by updates, at least: what the source did before is missing.
+
+    Rows that a batch itself created are taken for new ones. An update is only known as such if records say
+    what they are, and a filtered row may have been outside before.
+    """
+    counts, soft = reduced.counts, plan.soft is not None
+    if not counts.unborn or plan.mode != "scd1" or table.settings.filter or not _tell_ops(table):
+        return 0
+    created = counts.keys - counts.unborn - (0 if soft else counts.deletes)
+    return min(counts.unborn, max(0, rows.inserted - created))
+
+
+def _tell_ops(table: MirroredTable) -> bool:
+    """Return whether all records of a table's source say whether they create or update a row."""
+    envelope, feed = table.spec.envelope, table.spec.source.change_feed
+    if feed is not None:
+        return not feed.net_changes
+    if envelope.format == "custom":
+        return envelope.fields is not None and envelope.fields.op is not None
+    return envelope.format != "debezium-flat"
 
 
 def _late(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> int:

@@ -1,0 +1,108 @@
+"""Remembers how the driver left each mirror, and notices what was done to it since (`left`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from lakemirror.driver.plan import left
+from lakemirror.driver.plan.left import Found
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.targets import canonical
+from lakemirror.driver.results import Drift
+
+_MOST: Final = 2_000
+"""Maximum number of commits that are read, the newest ones: a reading of the log that takes no time."""
+
+
+@dataclass
+class _Place:
+    """How a mirror was left: at version ``after``. Up to version ``checked``, all commits are known."""
+
+    checked: int | None = None
+    after: int | None = None
+    noticed: tuple[Drift, ...] = ()
+    """What was done by hand, until a batch records it."""
+
+
+class Places:
+    """How the mirrors of a pipeline were left. Thread-safe.
+
+    ``known`` has the versions at which earlier batches left them, by target, and ``again`` looks them up
+    anew: other batches may have written since, such as those of a reload. The mirrors of the tables ``anew``
+    (entries of the manifest, or source tables) are read again or reloaded, and may be in any state until this
+    pipeline has written them. ``warn`` receives messages about changes by hand.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, int],
+        again: Callable[[], Mapping[str, int]],
+        anew: Collection[str] = (),
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self._places = {canonical(target): _Place(at, at) for target, at in known.items()}
+        self._again, self._anew, self._warn = again, frozenset(anew), warn
+        self._written: set[str] = set()
+        self._lock = Lock()
+
+    def look(self, table: MirroredTable) -> str | None:
+        """Look at a mirror. Returns why its table has to be held, or None.
+
+        Changes by hand are remembered as drift.
+        """
+        target = canonical(str(table.location))
+        with self._lock:
+            place = self._places.setdefault(target, _Place())
+            newest = _version(table)
+            if target not in self._written and {table.settings.source, str(table.name)} & self._anew:
+                place.checked = place.after = newest
+                return None
+            found = _compared(table, place, newest)
+            if found.lost is not None:
+                found = self._confirmed(table, place, newest, found)
+            if found.lost is not None:
+                return left.lost(table.kept_as, table.location, table.settings.source, found.lost)
+            place.checked = place.after = newest
+            place.noticed += found.drift
+        for each in found.by_hand:
+            self._warn(left.warning(table.kept_as, table.location, each))
+        return None
+
+    def _confirmed(self, table: MirroredTable, place: _Place, newest: int | None, found: Found) -> Found:
+        """Compare again with how the mirror was left according to the audit, if that differs."""
+        known = {canonical(target): at for target, at in self._again().items()}
+        at = known.get(canonical(str(table.location)))
+        if at is None or at == place.checked:
+            return found
+        place.checked = place.after = at
+        return _compared(table, place, newest)
+
+    def written(self, table: MirroredTable, version: int | None) -> tuple[Drift, ...]:
+        """Record the version that a batch left. Returns what was done by hand before, for the audit."""
+        target = canonical(str(table.location))
+        with self._lock:
+            place = self._places.setdefault(target, _Place())
+            self._written.add(target)
+            place.after = version
+            if place.checked is None:
+                place.checked = version
+            noticed, place.noticed = place.noticed, ()
+        return noticed
+
+
+def _compared(table: MirroredTable, place: _Place, newest: int | None) -> Found:
+    """Compare a mirror with how it was left. The log is read only if others may have committed."""
+    checked, after = place.checked, place.after
+    if checked is None or newest is None or after is None or newest < checked:
+        return left.judge(checked, newest, ())
+    if newest == after and after - checked <= 1:
+        return Found()
+    return left.judge(checked, newest, table.mirror.commits(max(checked, newest - _MOST), newest))
+
+
+def _version(table: MirroredTable) -> int | None:
+    version = table.mirror.version
+    return None if version is None or version < 0 else version

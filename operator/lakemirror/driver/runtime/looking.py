@@ -1,0 +1,111 @@
+"""Looks at all mirrors when a run begins, also at those of tables that have no changes (`plan.left`)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from lakemirror.api import AmbiguousTable
+from lakemirror.driver.checkpoint import identity, tokens
+from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.errors import LakemirrorError, cause_of, stops_pipeline
+from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.places import Places
+from lakemirror.driver.plan.refusal import Refused
+from lakemirror.driver.plan.targets import canonical
+from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record import audit
+from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.results import BatchResult, TableResult
+from lakemirror.driver.runtime.context import RunContext
+from lakemirror.driver.tables import commits
+from lakemirror.driver.verify.table import named, table_of
+
+_log = logging.getLogger(__name__)
+
+
+def look(run: RunContext, history: AuditHistory) -> AuditHistory:
+    """Look whether the mirrors are where earlier runs left them.
+
+    Changes by hand are recorded in the audit, and the history that is returned includes them. Tables that are
+    to be held are reported at once.
+    """
+    begun = identity.stored(run.storage)
+    known = {} if begun is None else history.left_since(begun.begun_at)
+    if not known:
+        return history
+    places = Places(known, lambda: known, warn=run.announcer.warn)
+    waiting = tokens.waiting(run.storage, run.pipeline.spec)
+    left = {canonical(target): version for target, version in known.items()}
+    tables = [each for each in history.tables.values() if _may_differ(run, each, left)]
+    opened = [each for each in _opened(run, tables) if each.settings.source not in waiting]
+    found = {str(each.name): told for each in opened if (told := _looked(run, places, each)) is not None}
+    run.announcer.progress.found(found)
+    by_hand = {name: each for name, each in found.items() if each.drift}
+    if not by_hand:
+        return history
+    batch = Batch(f"look-{run.announcer.progress.run_id}", 0)
+    audit.keep(run.session, run.pipeline.spec.checkpoint, batch, BatchResult(0, tables=by_hand), None)
+    return audit.history(run.session, run.pipeline.spec.checkpoint)
+
+
+def is_lost(table: MirroredTable, storage: Storage) -> bool:
+    """Return whether a table has to be held because its mirror was removed, restored or replaced."""
+    begun = identity.stored(storage)
+    if begun is None:
+        return False
+    known = audit.history(table.spark, table.spec.checkpoint).left_since(begun.begun_at)
+    return Places(known, lambda: known).look(table) is not None
+
+
+def accept(table: MirroredTable) -> BatchResult:
+    """Record that a mirror is right as it is, and return that as the result of a batch."""
+    result = TableResult(str(table.name), str(table.location), table.mirror.version)
+    told = BatchResult(0, tables={result.source: result})
+    audit.keep(table.spark, table.spec.checkpoint, Batch(f"look-{uuid.uuid4().hex}", 0), told, None)
+    return told
+
+
+def _may_differ(run: RunContext, table: TableResult, left: dict[str, int]) -> bool:
+    """Return whether a mirror may not be as it was left. Most are, which their newest version shows."""
+    known = left.get(canonical(table.target)) if table.target else None
+    if known is None or table.target is None:
+        return False
+    by_path = run.pipeline.spec.target.jdbc is None and "/" in table.target
+    return not by_path or commits.newest(run.session, table.target) != known
+
+
+def _opened(run: RunContext, tables: list[TableResult]) -> Iterator[MirroredTable]:
+    """Yield the tables whose mirrors are still at the same targets. Batches say what is wrong with others."""
+    opens = partial(table_of, run.session, run.pipeline, open_store=run.target.open)
+    for each in tables:
+        try:
+            settings = run.pipeline.spec.table_settings(each.source)
+            if settings is None or settings.suspend:
+                continue
+            table = opens(named(each.source))
+        except (LakemirrorError, Refused, AmbiguousTable) as error:
+            _log.debug("%s is not looked at: %s", each.source, error)
+            continue
+        except Exception as error:
+            if stops_pipeline(error, run.session):
+                raise
+            _log.warning("the mirror of %s cannot be looked at: %s", each.source, cause_of(error))
+            continue
+        if canonical(str(table.location)) == canonical(each.target or ""):
+            yield table
+
+
+def _looked(run: RunContext, places: Places, table: MirroredTable) -> TableResult | None:
+    """Return what is to be said about a mirror, or None if it is as it was left."""
+    result = TableResult(str(table.name), str(table.location))
+    lost = places.look(table)
+    if lost is not None:
+        run.announcer.warn(lost)
+        return replace(result, error=lost)
+    version = table.mirror.version
+    drift = places.written(table, version)
+    return replace(result, version=version, drift=drift) if drift else None
