@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import Column
+from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
 
@@ -36,16 +36,20 @@ def test_records_that_come_much_later_than_newer_ones_are_counted_and_told(
     assert "2 record(s) came more than ordering.toleranceMs (10000 ms) after newer changes" in caplog.text
 
 
-@pytest.mark.parametrize("named", ["own", "known", "seq", "key", "event_time", "a.b"])
-def test_columns_may_be_called_what_states_call_theirs(
-    spark: SparkSession, tmp_path: Path, named: str
-) -> None:
-    shop, items = Shop(), table("items", Column(named, "int32"))
-    first = [*shop.create(items, id=1, **{named: 1}), *shop.create(items, id=2, **{named: 1})]
-    late = shop.update(items, id=1, **{named: 2})
-    newer = [*shop.update(items, id=1, **{named: 3}), *shop.delete(items, id=2, **{named: 1})]
-    gone = newer[-2:]
-    mirroring = Mirroring(tmp_path).deliver([[*first, *newer], [*late, *gone]])
-    counts = mirroring.run(spark).tables["demo.public.items"].counts
-    assert (counts.applied, counts.stale, counts.unaccounted) == (2, 1, 0)
-    assert sorted(map(tuple, at(spark, mirroring.path("demo", "public", "items")).collect())) == [(1, 3)]
+def test_columns_may_be_called_what_states_call_theirs(spark: SparkSession, tmp_path: Path) -> None:
+    names = ("own", "known", "seq", "key", "event_time", "a.b")
+    shop, batches = Shop(), [list[Record](), list[Record]()]
+    for number, named in enumerate(names):
+        items = table(f"t{number}", Column(named, "int32"))
+        first = [*shop.create(items, id=1, **{named: 1}), *shop.create(items, id=2, **{named: 1})]
+        late = shop.update(items, id=1, **{named: 2})
+        newer = [*shop.update(items, id=1, **{named: 3}), *shop.delete(items, id=2, **{named: 1})]
+        batches[0] += [*first, *newer]
+        batches[1] += [*late, *newer[-2:]]
+    mirroring = Mirroring(tmp_path).deliver(batches)
+    tables = mirroring.run(spark).tables
+    for number, named in enumerate(names):
+        counts = tables[f"demo.public.t{number}"].counts
+        assert (counts.applied, counts.stale, counts.unaccounted) == (2, 1, 0), named
+        found = at(spark, mirroring.path("demo", "public", f"t{number}")).collect()
+        assert sorted(map(tuple, found)) == [(1, 3)], named
