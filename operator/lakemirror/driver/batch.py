@@ -267,7 +267,9 @@ class BatchApplier:
         return _Profiled(batch, raw, events, seen, verdict.memory)
 
     def _ids_of(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Return the IDs of topics."""
+        """Return the IDs of topics, if the source is Kafka."""
+        if self._pipeline.spec.source.kafka is None:
+            return {}
         if not self._topic_ids.keys() >= set(topics):
             self._topic_ids = topic_ids(self._pipeline, open_storage(self._checkpoint, self._session))
         return {topic: self._topic_ids[topic] for topic in topics if topic in self._topic_ids}

@@ -38,7 +38,7 @@ from lakemirror.driver.read.watch import SourceWatch
 
 _log = logging.getLogger(__name__)
 _CHECK_SECONDS = 15.0
-_NEWTOPICS_SECONDS = 10
+_NEW_TOPICS_SECONDS = 10
 _MARK_SECONDS = 30
 _RECORDS_PER_TASK = 10_000
 _TASKS_PER_CORE = 2
@@ -368,7 +368,7 @@ class KafkaFeed:
 
     def _read(self, lax: bool) -> DataFrame:
         options = {f"kafka.{name}": value for name, value in self._client.items()} | {
-            "kafka.metadata.max.age.ms": str(_NEWTOPICS_SECONDS * 1000),
+            "kafka.metadata.max.age.ms": str(_NEW_TOPICS_SECONDS * 1000),
             # A new consumer seeks to a partition's end and back, and waits this long for records that do not
             # exist.
             "kafka.fetch.max.wait.ms": "50",
