@@ -87,6 +87,21 @@ IN_ORDER = [
 ]
 
 
+NO_TIMES = [
+    "10:15",
+    "10:15:00.5",
+    "T10:15:00",
+    "2024-01",
+    "2024-01-02 junk",
+    "2024-01-02junk",
+    "2024-01-02 10:15:00 junk",
+    "2024-01-02T10:15:00Z junk",
+    "2024-00-15",
+    "0000-00-00 00:00:00",
+]
+"""Texts that Spark casts to today's moment, or cuts, and dates that there are not."""
+
+
 def test_values_of_custom_records_are_compared_as_what_they_are(spark: SparkSession) -> None:
     """A delete has the value of its before image where it has no other."""
     envelope = {"format": "custom", "fields": {"op": "op", "after": "new", "before": "old", "table": "t"}}
@@ -101,6 +116,10 @@ def test_values_of_custom_records_are_compared_as_what_they_are(spark: SparkSess
         '{"op":"u","t":"s.t","new":{"m":{"n":1}}}': "no new.v",
         '{"op":"u","t":"s.t","new":{"v":"abc","m":{"n":1}}}': "neither a number nor a time: abc",
         '{"op":"u","t":"s.t","new":{"v":"T12:00","m":{"n":1}}}': "neither a number nor a time",
+        **{
+            f'{{"op":"u","t":"s.t","new":{{"v":"{text}","m":{{"n":1}}}}}}': f"nor a time: {text}"
+            for text in NO_TIMES
+        },
         '{"op":"u","t":"s.t","new":{"v":true,"m":{"n":1}}}': "neither a number nor a time: true",
         '{"op":"u","t":"s.t","new":{"v":1e40,"m":{"n":1}}}': "neither a number nor a time",
         f'{{"op":"u","t":"s.t","new":{{"v":"{"1" * 39}","m":{{"n":1}}}}}}': "neither a number nor a time: 1",

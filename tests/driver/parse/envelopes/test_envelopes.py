@@ -456,6 +456,20 @@ def test_a_null_value_is_a_delete_where_something_places_it(spark: SparkSession)
     )
 
 
+def test_headers_are_text_even_where_they_look_like_other_json(spark: SparkSession) -> None:
+    """Connect's SimpleHeaderConverter writes names without quotes."""
+    names = ["007", "-07", "0", "12", "1e5", "true", 'a"b', "a\\b", "{"]
+    rows = []
+    for number, name in enumerate(names):
+        headers = [(key, bytearray(text.encode())) for key, text in (("__lsn", "77"), ("__table", name))]
+        rows.append(("p.s.t", 0, number, None, _bytes(KEY), None, headers, None, number, None))
+    made = classifier(Envelope(format="debezium-flat"))
+    found = made.classify(spark.createDataFrame(rows, RAW)).orderBy("row").collect()
+    assert [(each["kind"], each["op"], each["table"]) for each in found] == [
+        ("change", "d", name) for name in names
+    ]
+
+
 def test_a_row_schema_is_split_off_once_it_is_known(spark: SparkSession) -> None:
     made = classifier(Envelope(format="debezium-flat"))
     [first] = classified(spark, made, [WRAPPED])
@@ -503,6 +517,17 @@ CUSTOM: list[Case] = [
     ("op is an object", None, f'{{"Op":{{}},"id":1,{BOUGHT}}}', {"reason": "unknown op '{}'"}),
     ("no time", None, '{"Op":"I","id":1}', {"reason": "the record has no time: at is missing"}),
     ("no such time", None, '{"Op":"I","id":1,"at":"soon"}', {"reason": "at is not a time: 'soon'"}),
+    ("time of day", None, '{"Op":"I","id":1,"at":"10:15"}', {"reason": "at is not a time: '10:15'"}),
+    ("time of day after T", None, '{"Op":"I","id":1,"at":"T10:15:00"}', {"reason": "at is not a time"}),
+    ("month", None, '{"Op":"I","id":1,"at":"2024-01"}', {"reason": "at is not a time: '2024-01'"}),
+    ("more after a date", None, '{"Op":"I","id":1,"at":"2024-01-02 junk"}', {"reason": "at is not a time"}),
+    (
+        "more after a time",
+        None,
+        '{"Op":"I","id":1,"at":"2024-01-02 10:15:00 junk"}',
+        {"reason": "at is not a time: '2024-01-02 10:15:00 junk'"},
+    ),
+    ("date that is none", None, '{"Op":"I","id":1,"at":"2024-00-15"}', {"reason": "at is not a time"}),
     ("time before time", None, '{"Op":"I","id":1,"at":-5}', {"reason": "at is not a time: '-5'"}),
     ("huge time", None, '{"Op":"I","id":1,"at":1e300}', {"reason": "at is not a time"}),
     ("no key", None, f'{{"Op":"I",{BOUGHT}}}', {"reason": "the record has no key: id is missing"}),
