@@ -10,6 +10,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row, SparkSession
 
@@ -264,3 +267,67 @@ def typed_row() -> tuple[Any, ...]:
         (7, ["a", None]),
         {"k": 1},
     )
+
+
+NOON = dt.time(12, 0, 0, 7000)
+AVRO_TIMES = {
+    "ms": ["null", {"type": "int", "logicalType": "time-millis"}],
+    "us": ["null", {"type": "long", "logicalType": "time-micros"}],
+    "listed": ["null", {"type": "array", "items": {"type": "long", "logicalType": "time-micros"}}],
+    "either": ["null", "string", {"type": "long", "logicalType": "time-micros"}],
+    "plain": ["null", "long"],
+}
+PARQUET_TIMES = {
+    "ms": pa.time32("ms"),
+    "us": pa.time64("us"),
+    "ns": pa.time64("ns"),
+    "listed": pa.list_(pa.time64("us")),
+    "inner": pa.struct([("my time", pa.time32("ms"))]),
+    "plain": pa.int64(),
+}
+MILLIS, MICROS = 43_200_007, 43_200_007_000
+
+
+def write_times(form: str, path: Path) -> None:
+    """A row with times of day beside a number, and a row of nulls."""
+    row: dict[str, Any] = {"id": 1, "ms": NOON, "us": NOON, "listed": [NOON], "plain": 5}
+    if form == "parquet":
+        rows = [{**row, "ns": MICROS * 1000 + 1, "inner": {"my time": NOON}}, {"id": 2}]
+        kinds = {"id": pa.int64(), **PARQUET_TIMES}
+        values = {name: pa.array([each.get(name) for each in rows], kind) for name, kind in kinds.items()}
+        pq.write_table(pa.table(values), path)
+        return
+    fields = [{"name": name, "type": kind} for name, kind in {"id": "long", **AVRO_TIMES}.items()]
+    schema = {"type": "record", "name": "r", "fields": fields}
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, [{**row, "either": "x"}, {"id": 2}])
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_times_of_day_are_those_that_a_database_would_send(
+    form: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """In each unit, in lists and in structs. A number beside them stays one, as do milliseconds in Avro."""
+    taken = Taken(spark, tmp_path, format=form)
+    write_times(form, tmp_path / "in" / f"a.{form}")
+    taken.once()
+    [first, second] = [json.loads(bytes(row.value)) for row in taken.rows]
+    kinds = {each["field"]: each for each in first["schema"]["fields"]}
+    times = {
+        "ms": ("int32", "Time" if form == "parquet" else None),
+        "us": ("int64", "MicroTime"),
+        "plain": ("int64", None),
+    }
+    wanted: dict[str, Any] = {"id": 1, "ms": MILLIS, "us": MICROS, "listed": [MICROS], "plain": 5}
+    if form == "parquet":
+        times["ns"] = ("int64", "NanoTime")
+        wanted |= {"ns": MICROS * 1000 + 1, "inner": {"my time": MILLIS}}
+        assert kinds["inner"]["fields"][0]["name"] == "io.debezium.time.Time"
+    else:
+        wanted["either"] = {"member0": "x", "member1": None}
+    for name, (kind, semantic) in times.items():
+        told = kinds[name]
+        assert (told["type"], told.get("name")) == (kind, semantic and f"io.debezium.time.{semantic}")
+    assert kinds["listed"]["items"]["name"] == "io.debezium.time.MicroTime"
+    assert first["payload"] == wanted
+    assert second["payload"] == {**dict.fromkeys(wanted), "id": 2}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -41,6 +41,8 @@ from pyspark.sql.types import (
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.tables.delta import quoted
 
+TimeUnit = Literal["MILLIS", "MICROS", "NANOS"]
+
 _PLAIN: Final[dict[type[DataType], str]] = {
     BooleanType: "boolean",
     ByteType: "int8",
@@ -59,8 +61,23 @@ _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _INSTANT: Final = "io.debezium.time.ZonedTimestamp"
 _JSON: Final = "io.debezium.data.Json"
 _MICROS: Final = "io.debezium.time.MicroTimestamp"
+_TIMES: Final[dict[TimeUnit, dict[str, str]]] = {
+    "MILLIS": {"type": "int32", "name": "io.debezium.time.Time"},
+    "MICROS": {"type": "int64", "name": "io.debezium.time.MicroTime"},
+    "NANOS": {"type": "int64", "name": "io.debezium.time.NanoTime"},
+}
 _UTC: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _NULLS: Final = {"ignoreNullFields": "false"}
+
+
+class TimeOfDay(DataType):
+    """The type of plain integers that count from midnight in this unit. Spark has no type for all of them."""
+
+    def __init__(self, unit: TimeUnit) -> None:
+        self.unit = unit
+
+    def jsonValue(self) -> str:  # noqa: N802  # the name in DataType
+        return f"time({self.unit})"
 
 
 class UnreadableType(LakemirrorError):
@@ -109,6 +126,8 @@ def _schema(kind: DataType, column: str) -> dict[str, Any]:
     if isinstance(kind, DecimalType):
         parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
         return {"type": "bytes", "optional": True, "name": _DECIMAL, "parameters": parameters}
+    if isinstance(kind, TimeOfDay):
+        return {**_TIMES[kind.unit], "optional": True}
     if isinstance(kind, DateType):
         return {"type": "int32", "optional": True, "name": _DATE}
     if isinstance(kind, TimestampType):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Final, Literal
@@ -20,6 +20,7 @@ from lakemirror.driver.java import java_class
 from lakemirror.driver.read import rows
 from lakemirror.driver.read.files.lines import BLOCK, block_start, in_block, in_blocks
 from lakemirror.driver.read.files.listing import literal
+from lakemirror.driver.read.files.times_of_day import Types, types_of_avro, types_of_parquet
 from lakemirror.driver.tables.delta import quoted
 
 Format = Literal["parquet", "avro"]
@@ -35,11 +36,14 @@ class NotReadable(Exception):
 class Inspected:
     """The types of a file, and how its rows are numbered.
 
+    ``stored`` has the types that Spark reads the file with, ``schema`` those that its values have.
+
     Row numbers are below ``room``. In an Avro file, those of a block of bytes start at ``per_byte`` times its
     first byte.
     """
 
     schema: StructType
+    stored: StructType
     room: int
     per_byte: int = 1
 
@@ -53,7 +57,7 @@ class TypedFiles:
     def __init__(self, spark: SparkSession, form: Format) -> None:
         self._spark, self._form = spark, form
         self._java = partial(java_class, spark)
-        self._schemas: dict[str, StructType] = {}
+        self._types: dict[str, Types] = {}
         self._inspected: dict[str, tuple[tuple[int, int], Inspected]] = {}
 
     def inspect(self, uri: str) -> Inspected:
@@ -74,16 +78,16 @@ class TypedFiles:
             raise NotReadable(cause_of(error)) from None
 
     def _inspect(self, uri: str, files: Any, path: Any, size: int) -> Inspected:
-        identity, count = (self._parquet if self._form == "parquet" else self._avro)(files, path)
-        schema = self._schemas.get(identity)
-        if schema is None:
-            schema = self._load(self._spark.read, None, [uri]).schema
-            rows.schema_of(schema.fields)
-            self._schemas[identity] = schema
+        identity, count, types = (self._parquet if self._form == "parquet" else self._avro)(files, path)
+        known = self._types.get(identity)
+        if known is None:
+            known = types() or Types.of(self._load(self._spark.read, None, [uri]).schema)
+            rows.schema_of(known.schema.fields)
+            self._types[identity] = known
         if self._form == "parquet":
-            return Inspected(schema, count + 1)
+            return Inspected(known.schema, known.stored, count + 1)
         per_byte = 1 + count // BLOCK
-        return Inspected(schema, size * per_byte + count + 1, per_byte)
+        return Inspected(known.schema, known.stored, size * per_byte + count + 1, per_byte)
 
     def read(self, uris: Sequence[str]) -> DataFrame:
         """Return (file, row, value (BINARY), problem) of files."""
@@ -102,12 +106,12 @@ class TypedFiles:
         }
         if self._form == "parquet":
             columns["row"] = F.col("_metadata.row_index")
-            loaded = self._load(self._spark.read, told.schema, uris)
+            loaded = self._load(self._spark.read, told.stored, uris)
             found = loaded.select(*[each.alias(name) for name, each in columns.items()])
         else:
             columns["row"] = block_start() * told.per_byte + in_block()
             found = in_blocks(
-                self._spark, lambda reader: self._load(reader, told.schema, uris), columns, BLOCK
+                self._spark, lambda reader: self._load(reader, told.stored, uris), columns, BLOCK
             )
         value = rows.document(rows.schema_of(fields), rows.wire(fields, "r")).cast("binary")
         problem = F.lit(None).cast("string")
@@ -117,19 +121,24 @@ class TypedFiles:
         chosen = reader.format(self._form)
         return (chosen if schema is None else chosen.schema(schema)).load([literal(uri) for uri in uris])
 
-    def _parquet(self, files: Any, path: Any) -> tuple[str, int]:
-        """Return a text that identifies a file's schema, and the number of its rows."""
+    def _parquet(self, files: Any, path: Any) -> tuple[str, int, Callable[[], Types | None]]:
+        """Return a text that identifies a file's schema, the number of its rows, and what returns its types.
+
+        That returns None where Spark determines the types by itself.
+        """
         hadoop = "org.apache.parquet.hadoop"
         source = self._java(f"{hadoop}.util.HadoopInputFile").fromPath(path, files.getConf())
         reader = self._java(f"{hadoop}.ParquetFileReader").open(source)
         try:
             about = reader.getFooter().getFileMetaData()
             told = about.getKeyValueMetaData().get(_ROW_METADATA)
-            return f"{about.getSchema().toString()}{told or ''}", int(reader.getRecordCount())
+            schema = about.getSchema()
+            types = partial(types_of_parquet, self._spark, schema)
+            return f"{schema.toString()}{told or ''}", int(reader.getRecordCount()), types
         finally:
             reader.close()
 
-    def _avro(self, files: Any, path: Any) -> tuple[str, int]:
+    def _avro(self, files: Any, path: Any) -> tuple[str, int, Callable[[], Types | None]]:
         """Return the same as `_parquet`. Reads all blocks, so that a truncated or damaged one is noticed."""
         source = self._java("org.apache.avro.mapred.FsInput")(path, files.getConf())
         any_schema = self._java("org.apache.avro.generic.GenericDatumReader")()
@@ -139,6 +148,7 @@ class TypedFiles:
             while reader.hasNext():
                 reader.nextBlock()
                 count += int(reader.getBlockCount())
-            return str(reader.getSchema().toString()), count
+            schema = str(reader.getSchema().toString())
+            return schema, count, partial(types_of_avro, self._spark, schema)
         finally:
             reader.close()
