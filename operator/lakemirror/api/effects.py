@@ -61,10 +61,88 @@ EFFECTS: dict[str, Effect] = {
 }
 """The longest path that a field's path begins with tells its effect.
 
-Besides, ``controller.fields.incompatible`` compares source kinds, and of each listed table its target, key,
-mode, filter, shards, tracked columns, first moment and columns that the manifest adds or has computed, as
-they come out of ``tables``, ``target`` and ``defaults`` together.
+Besides, ``controller.fields.incompatible`` compares source kinds, and of each table the settings that its
+mirror cannot follow (`KEPT_ROWS`), as they come out of ``tables``, ``target`` and ``defaults`` together.
 """
+
+
+class KeptRows(Enum):
+    """What becomes of the rows that a mirror has already when a setting changes."""
+
+    REFUSED = "the table is refused until it has a new target with a new resyncToken, or the former value"
+    KEPT_OR_LATER = (
+        "a column of the mirror cannot be left out: the table is refused; one that is taken in has no value "
+        "in a row until its next change, and the drift says in how many rows"
+    )
+    CARRIED_OUT = (
+        "rows are changed as well; where a type cannot hold the values, the drift says in how many rows"
+    )
+    LATER = "rows stay as they are until their next change"
+    UNAFFECTED = "rows mean the same as before"
+
+
+KEPT_ROWS: dict[str, KeptRows] = {
+    "tables.source": KeptRows.UNAFFECTED,
+    "tables.primaryKey": KeptRows.REFUSED,
+    "tables.mode": KeptRows.REFUSED,
+    "tables.target": KeptRows.REFUSED,
+    "tables.target.compatibility": KeptRows.UNAFFECTED,
+    "tables.target.changeFeed": KeptRows.UNAFFECTED,
+    "tables.columns.include": KeptRows.KEPT_OR_LATER,
+    "tables.columns.exclude": KeptRows.KEPT_OR_LATER,
+    "tables.columns.rename": KeptRows.CARRIED_OUT,
+    "tables.columns.types": KeptRows.CARRIED_OUT,
+    "tables.columns.metadata": KeptRows.REFUSED,
+    "tables.columns.rowHash": KeptRows.REFUSED,
+    "tables.columns.keyHash": KeptRows.REFUSED,
+    "tables.columns.identity": KeptRows.REFUSED,
+    "tables.columns.expressions": KeptRows.REFUSED,
+    "tables.delete": KeptRows.REFUSED,
+    "tables.onConflict": KeptRows.UNAFFECTED,
+    "tables.filter": KeptRows.REFUSED,
+    "tables.expectations": KeptRows.LATER,
+    "tables.trackedColumns": KeptRows.REFUSED,
+    "tables.initialValidFrom": KeptRows.REFUSED,
+    "tables.mergeShards": KeptRows.REFUSED,
+    "tables.suspend": KeptRows.UNAFFECTED,
+    "tables.snapshot": KeptRows.UNAFFECTED,
+    "tables.resyncToken": KeptRows.UNAFFECTED,
+    "target": KeptRows.REFUSED,
+    "target.compatibility": KeptRows.UNAFFECTED,
+    "target.changeFeed": KeptRows.UNAFFECTED,
+    "defaults.mode": KeptRows.REFUSED,
+    "defaults.delete": KeptRows.REFUSED,
+    "ordering.by": KeptRows.REFUSED,
+    "ordering.columns": KeptRows.REFUSED,
+    "ordering.epochs": KeptRows.UNAFFECTED,
+    "ordering.toleranceMs": KeptRows.UNAFFECTED,
+    "schemaEvolution": KeptRows.LATER,
+    "onUnrepresentable": KeptRows.LATER,
+}
+"""What a change of a setting does to stored rows, by path (below ``tables`` without the entry). A test holds
+docs/operator.md to it. `NOT_OF_ROWS` has the fields that say nothing about rows.
+"""
+
+NOT_OF_ROWS = frozenset(
+    {
+        "suspend",
+        "restartToken",
+        "source",
+        "envelope",
+        "unlisted",
+        "driftAcknowledgedUntil",
+        "onBadRecord",
+        "tombstones",
+        "checkpoint",
+        "trigger",
+        "maintenance",
+        "verify",
+        "progressDeadline",
+        "restart",
+        "deletionPolicy",
+        "spark",
+    }
+)
 
 KEPT_BY_MIRRORS = ("defaults.mode", "ordering.by", "ordering.columns")
 """Fields that need another target as well: mirrors that are there stay as they were made."""

@@ -184,23 +184,31 @@ GAUGES: Final = tuple(name for name in Totals.model_fields if name not in COUNTE
 """Names of the numbers of a table that say what there is now."""
 
 
+_TO_ROWS = {
+    "added": "the source's default written to",
+    "added-without-values": "no values until their next change in",
+}
+
+
 class DriftReport(Part):
     """A column that changed, and what was done about it. Types are those of Spark SQL."""
 
     column: Word
     """The column's name in the mirror."""
     change: Word
-    """added, widened, dropped, incompatible, returned or finer."""
+    """added, widened, dropped, incompatible, returned, finer, taken-in or renamed."""
     from_: Annotated[Word | None, Field(alias="from")] = None
     """The type before."""
     to: Word | None = None
     """The type after."""
     action: Word | None = None
-    """added, altered, rewritten, kept, skipped, quarantined, stored-as-text, cleared or rounded."""
+    """added, altered, rewritten, kept, skipped, quarantined, stored-as-text, cleared, rounded or
+    added-without-values.
+    """
     feature: Word | None = None
     """The Delta reader feature that the table has needed since: programs without it cannot read the table."""
     rows: Count | None = None
-    """Rows that got its default, or lost a value."""
+    """Rows that got its default, lost a value, or lack one."""
     since: Time | None = None
     """When the source made the first change that had it."""
     seen: Time | None = None
@@ -211,8 +219,8 @@ class DriftReport(Part):
         """What was done about it, and what that means for those who read the table."""
         action = self.action or "seen"
         if self.rows is not None:
-            what = "the source's default written to" if action == "added" else "values removed from"
-            action = f"{action}, {what} {self.rows} {'row' if self.rows == 1 else 'rows'}"
+            rows = f"{self.rows} {'row' if self.rows == 1 else 'rows'}"
+            action = f"{action}, {_TO_ROWS.get(action, 'values removed from')} {rows}"
         return f"{action}, readers now need the Delta feature {self.feature}" if self.feature else action
 
 

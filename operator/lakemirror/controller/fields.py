@@ -130,18 +130,17 @@ def _different(before: Table, after: Table, name: str) -> Iterator[str]:
     """Yield the settings of the table ``name`` in which its mirror cannot follow."""
     if _is_moved(before, after, name):
         yield "target"
-    for field in (
-        "primary_key",
-        "mode",
-        "filter",
-        "merge_shards",
-        "tracked_columns",
-        "initial_valid_from",
-    ):
+    for field in _JUDGED:
         if getattr(before, field) != getattr(after, field) and not _is_of_events(field, before, after):
             yield _alias(field)
+    if before.mode == after.mode == "scd1" and before.delete != after.delete:
+        yield "delete"
     if (before.own_columns, before.expressions) != (after.own_columns, after.expressions):
         yield "columns"
+
+
+_JUDGED = ("primary_key", "mode", "filter", "merge_shards", "tracked_columns", "initial_valid_from")
+"""Settings of a table whose change is judged by the manifest alone. The driver knows what its mirror has."""
 
 
 def _is_of_events(field: str, before: Table, after: Table) -> bool:

@@ -31,6 +31,10 @@ class DriftChange(StrEnum):
     """Values have digits below the microsecond, for which the type has no place."""
     BY_HAND = "changed-by-hand"
     """Somebody else than Lakemirror changed rows of the mirror. The type after says in which commit."""
+    TAKEN_IN = "taken-in"
+    """The manifest takes in a column that it, or ``schemaEvolution: skip``, left out until now."""
+    RENAMED = "renamed"
+    """The manifest gives the column another name in the mirror, and a type that cannot hold its values."""
 
 
 class DriftAction(StrEnum):
@@ -52,6 +56,8 @@ class DriftAction(StrEnum):
     """Rows got the column's default, or null, instead of values from before it was dropped."""
     ROUNDED = "rounded"
     """Values are rounded down to the microsecond."""
+    ADDED_WITHOUT_VALUES = "added-without-values"
+    """The mirror has the column now, and a row gets a value with its next change."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Drift:
 
     ``since`` is the source's time of the first event with the change, and ``seen`` is when the driver saw it.
     ``feature`` is the Delta reader feature that the table has needed since then. ``rows`` is the number of
-    stored rows that got the default of an added column, or lost a value of a former life.
+    stored rows that got the default of an added column, lost a value of a former life, or lack one.
     """
 
     column: str

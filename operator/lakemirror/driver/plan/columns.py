@@ -26,7 +26,8 @@ from pyspark.sql.types import (
 from lakemirror.driver.parse.decode import Reading, Version, default_of
 from lakemirror.driver.parse.values.connect import Field
 from lakemirror.driver.parse.values.decode import can_be_left_out
-from lakemirror.driver.plan.drift import DriftPlan, SchemaVersion, plan_drift
+from lakemirror.driver.plan import selection
+from lakemirror.driver.plan.drift import DriftPlan, SchemaVersion, fits, plan_drift
 from lakemirror.driver.plan.fills import Fill, aged
 from lakemirror.driver.plan.lives import GIVING, SEVERAL, Life, Log, Turn, together
 from lakemirror.driver.plan.mirrored import MirroredTable
@@ -328,16 +329,18 @@ def fills_of(
     found, rows, current = {}, {}, table.mode == "scd2"
     due = {table.rename.get(name, name) for name in table.awaiting_default()}
     added = plan.add.keys() | (due & (table.mirror.columns or {}).keys())
+    added -= unfilled(table, plan).keys() | {*renamed_of(table, plan).values()}
     for column in added & reading.defaults.keys():
         found[column] = Fill(_default(reading, column), reading.columns[column], current=current)
         rows[column] = _count(table, T("__is_current") if current else F.lit(True))
-    begun = {table.rename.get(name, name) for name, turn in turns.items() if turn.life.fill} - added
+    begun = {table.rename.get(name, name) for name, turn in turns.items() if turn.life.fill}
+    begun -= added | plan.add.keys()
     for column, fill in former_of(table, turns, reading).items():
         if column in begun:
             former = _count(table, aged({column: fill}))
             if former:
                 found[column], rows[column] = fill, former
-    return {**found, **_taken_over(table, plan)}, rows
+    return found, rows
 
 
 def remembered(life: Life, fill: Fill | None) -> Life:
@@ -382,18 +385,54 @@ def with_filled(plan: DriftPlan, fills: Mapping[str, Fill], rows: Mapping[str, i
     return replace(plan, drift=tuple(drift))
 
 
+def with_unfilled(table: MirroredTable, plan: DriftPlan) -> DriftPlan:
+    """Return the plan with the numbers of rows that lack values in columns that are added only now."""
+    lacking = unfilled(table, plan)
+    rows = _count(table, F.lit(True)) if lacking else 0
+    if not rows:
+        return plan
+    told = [
+        replace(each, change=lacking[each.column], action=DriftAction.ADDED_WITHOUT_VALUES, rows=rows)
+        if each.action is DriftAction.ADDED and each.column in lacking
+        else each
+        for each in plan.drift
+    ]
+    return replace(plan, drift=tuple(told))
+
+
+def unfilled(table: MirroredTable, plan: DriftPlan) -> dict[str, DriftChange]:
+    """Return the added columns in which stored rows get no value before they change, and why.
+
+    Until now the manifest left them out, or they had another name and a type whose values do not fit.
+    """
+    if not table.mirror.exists:
+        return {}
+    back, taken = {mirror: source for source, mirror in table.rename.items()}, renamed_of(table, plan)
+    found = {
+        column: DriftChange.TAKEN_IN for column in plan.add if table.was_left_out(back.get(column, column))
+    }
+    renamed = selection.renamings(table.selection_as_made, table.selection, table.mirrored_columns)
+    kept = (each.after for each in renamed if each.before not in taken)
+    return found | {column: DriftChange.RENAMED for column in kept if column in plan.add}
+
+
 def _count(table: MirroredTable, when: Column) -> int:
     return table.rows().where(when).count()
 
 
-def _taken_over(table: MirroredTable, plan: DriftPlan) -> dict[str, Fill]:
-    """Return the fills for text columns that the manifest renames.
+def renamed_of(table: MirroredTable, plan: DriftPlan) -> dict[str, str]:
+    """Return the columns that take the stored values of a former name along: new names by former ones.
 
-    Rows keep what they had under the former name.
+    Rows of others, whose new type cannot hold these values exactly, have them under the former name only.
     """
-    found = {}
-    for before, column in table.rename.items():
-        kind = (table.mirror.columns or {}).get(before)
-        if isinstance(plan.add.get(column), StringType) and isinstance(kind, _SPELLED_ALIKE):
-            found[column] = Fill(T(before).cast("string"), StringType())
+    stored, found = table.mirror.columns or {}, {}
+    for each in selection.renamings(table.selection_as_made, table.selection, table.mirrored_columns):
+        kind = plan.add.get(each.after)
+        if kind is not None and _takes(kind, stored[each.before]):
+            found[each.before] = each.after
     return found
+
+
+def _takes(kind: DataType, former: DataType) -> bool:
+    """Return whether a column of type ``kind`` can have all values of a ``former`` type, exactly."""
+    return fits(former, kind) or (isinstance(kind, StringType) and isinstance(former, _SPELLED_ALIKE))

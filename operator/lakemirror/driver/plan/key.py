@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from lakemirror.api.tables import is_pattern, matches
+from lakemirror.driver.codes import Op
+from lakemirror.driver.plan import selection
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused, Waiting, new_mirror
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
+from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.mirror import (
+    DELETE_PROPERTY,
     EXPRESSIONS_PROPERTY,
     FILTER_PROPERTY,
     INITIAL_PROPERTY,
@@ -17,9 +22,11 @@ from lakemirror.driver.tables.mirror import (
     MODE_PROPERTY,
     ORDER_PROPERTY,
     OWN_PROPERTY,
+    SHARD_PROPERTY,
     SOURCE_PROPERTY,
     TRACKED_PROPERTY,
 )
+from lakemirror.driver.tables.names import owner_of
 
 
 def key_of(
@@ -155,6 +162,7 @@ def made_for_good(table: MirroredTable) -> dict[str, str]:
     """Return the mirror properties for settings that determine its rows and therefore cannot change."""
     settings = table.settings
     found = {
+        DELETE_PROPERTY: _deletes(table) if table.mode == "scd1" else None,
         FILTER_PROPERTY: settings.filter,
         TRACKED_PROPERTY: json.dumps(settings.tracked_columns) if settings.tracked_columns else None,
         INITIAL_PROPERTY: settings.initial_valid_from,
@@ -168,7 +176,31 @@ def _text(columns: Mapping[str, str]) -> str | None:
     return json.dumps(columns, sort_keys=True) if columns else None
 
 
+def _deletes(table: MirroredTable) -> str:
+    """Return how the manifest has rows deleted: ``hard``, or the column of a soft delete."""
+    return f"soft, column {table.soft}" if table.soft is not None else _HARD
+
+
+def _deletes_as_made(table: MirroredTable) -> str:
+    """Return how rows of the mirror were deleted until now.
+
+    A mirror that was made before this was noted shows it: by its columns, or by rows that are marked.
+    """
+    noted = table.properties.get(DELETE_PROPERTY)
+    if noted is not None:
+        return noted
+    if table.soft is not None:
+        return _deletes(table) if table.soft in (table.mirror.columns or {}) else _HARD
+    marked = not table.rows().where(T("__op") == Op.DELETE).isEmpty()
+    return "soft" if marked else _HARD
+
+
+_HARD = "hard"
 _MADE_FOR_GOOD = {
+    DELETE_PROPERTY: (
+        "delete",
+        "rows that were deleted are not marked as a soft delete marks them, or are among the others",
+    ),
     FILTER_PROPERTY: ("filter", "rows that were left out do not come back by themselves, nor do others go"),
     TRACKED_PROPERTY: ("trackedColumns", "versions that are there were made by other columns"),
     INITIAL_PROPERTY: ("initialValidFrom", "versions that are there have another beginning"),
@@ -180,16 +212,50 @@ _MADE_FOR_GOOD = {
 }
 
 
-def _check_made_for_good(table: MirroredTable, what: str) -> None:
+def _check_made_for_good(table: MirroredTable, what: str, key: Sequence[str]) -> None:
     asked = made_for_good(table)
     for name, (field, why) in _MADE_FOR_GOOD.items():
         made, now = table.properties.get(name), asked.get(name)
+        if name == DELETE_PROPERTY:
+            if not key or now is None:
+                continue
+            made = _deletes_as_made(table)
         if made != now:
             before = f"without a {field}" if made is None else f"with the {field} {made}"
             raise Refused(
                 f"{what} was made {before}, and tables[{table.settings.source}].{field} now is "
                 f"{now or 'not set'}: {why}. Choose another target with a new resyncToken, or set {field} as "
                 "it was"
+            )
+
+
+def _is_widened(table: MirroredTable, owner: str) -> bool:
+    """Return whether the mirror is one of shards whose pattern has changed, and still means all of them."""
+    if table.shard is None or SHARD_PROPERTY not in table.mirror.properties:
+        return False
+    former = owner.removeprefix(owner_of(table.pipeline, ""))
+    prefix = f"{SHARD_PROPERTY}."
+    shards = [name.removeprefix(prefix) for name in table.mirror.properties if name.startswith(prefix)]
+    return is_pattern(former) and all(matches(table.settings.source, each) for each in shards)
+
+
+def _check_selection(table: MirroredTable, what: str) -> None:
+    """Raise Refused for a column of the mirror that is left out now, or renamed to one that is there."""
+    made, now, place = table.selection_as_made, table.selection, f"tables[{table.settings.source}].columns"
+    dropped = {name for name, life in table.stored_lives.items() if life.dropped}
+    gone = [name for name in selection.lost(made, now, table.mirrored_columns) if name not in dropped]
+    if gone:
+        how = f"{place}.{'exclude' if now.include is None else 'include'}"
+        raise Refused(
+            f"{what} has the column {gone[0]}, and {how} leaves it out now: rows that change would lose its "
+            f"value, and all others would keep it. Set {new_mirror(table.settings)}, or keep the column"
+        )
+    for each in selection.renamings(made, now, table.mirrored_columns):
+        if each.after in (table.mirror.columns or {}) and each.after not in table.renaming.values():
+            raise Refused(
+                f"{what} has a column {each.after} already, and {place}.rename gives this name to "
+                f"{each.source}, which it has as {each.before}: the values of both would be in one column. "
+                f"Choose another name, set {new_mirror(table.settings)}, or set rename as it was"
             )
 
 
@@ -203,7 +269,7 @@ def check_target(table: MirroredTable, key: Sequence[str]) -> None:
     owner = table.properties.get(SOURCE_PROPERTY)
     if owner is None:
         raise Refused(f"{what} is a table that Lakemirror did not make: choose another target")
-    if owner != table.source:
+    if owner != table.source and not _is_widened(table, owner):
         raise Refused(f"{what} is the mirror of {owner}: choose another target")
     mode = table.properties.get(MODE_PROPERTY)
     wanted = table.mode if key or table.asks_for_key else "append"
@@ -212,7 +278,8 @@ def check_target(table: MirroredTable, key: Sequence[str]) -> None:
             f"{what} was made with mode {mode}, and {wanted} is asked for now. Choose another target with a "
             f"new resyncToken, or set tables[{table.settings.source}].mode: {mode}"
         )
-    _check_made_for_good(table, what)
+    _check_made_for_good(table, what, key)
+    _check_selection(table, what)
     _check_order(table, what)
     stored = json.loads(table.properties.get(KEY_PROPERTY, "null"))
     if key and stored is not None and set(stored) != set(key):

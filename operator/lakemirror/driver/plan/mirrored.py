@@ -21,11 +21,13 @@ from lakemirror.driver.parse import computed, condition
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import Condition
 from lakemirror.driver.parse.decode import Reading
+from lakemirror.driver.plan import selection
 from lakemirror.driver.plan.lives import Life, Lives, Log, from_text
 from lakemirror.driver.plan.names import check_location
+from lakemirror.driver.plan.selection import Selection
 from lakemirror.driver.profile.epochs import Partition
 from lakemirror.driver.profile.overview import TableOverview
-from lakemirror.driver.results import Drift
+from lakemirror.driver.results import Drift, DriftAction
 from lakemirror.driver.sequence import GIVEN, as_bytes, beginning_of
 from lakemirror.driver.tables.columns import SHARD, T, of_shard
 from lakemirror.driver.tables.delta import unlimited
@@ -34,6 +36,8 @@ from lakemirror.driver.tables.mirror import (
     GAPS_PROPERTY,
     KEY_PROPERTY,
     ORDERS_PROPERTY,
+    RENAMING_PROPERTY,
+    SELECTION_PROPERTY,
     SENT_PROPERTY,
     SHARD_PROPERTY,
     TOPICS_PROPERTY,
@@ -91,6 +95,7 @@ class MirroredTable:
         """The name of the mirror's owner in this pipeline."""
         self.source = owner_of(pipeline.name, self.kept_as)
         self._reported = {each.identity for each in reported}
+        self._skipped = {each.column for each in reported if each.action is DriftAction.SKIPPED}
         self._highest: bytes | None = None
         self._found: Orders | None = None
         self._conditions: dict[str, tuple[dict[str, DataType], Condition]] = {}
@@ -265,6 +270,35 @@ class MirroredTable:
         return self._computed[sql][1]
 
     @property
+    def selection(self) -> Selection:
+        """The columns that the manifest takes from the source."""
+        return Selection.of(self.settings.columns)
+
+    @property
+    def selections_as_made(self) -> tuple[Selection, ...]:
+        """The columns that the mirror's rows were written with, oldest first; empty if it does not say so."""
+        return selection.from_text(
+            self.mirror.properties.get(SELECTION_PROPERTY) if self.mirror.exists else None
+        )
+
+    @property
+    def selection_as_made(self) -> Selection | None:
+        """The last of the `selections_as_made`."""
+        return next(reversed(self.selections_as_made), None)
+
+    @property
+    def renaming(self) -> dict[str, str]:
+        """Columns that are still to get their values from those of a former name, by former name."""
+        text = self.mirror.properties.get(RENAMING_PROPERTY) if self.mirror.exists else None
+        return dict(json.loads(text or "{}"))
+
+    @property
+    def mirrored_columns(self) -> list[str]:
+        """The mirror's columns that the manifest does not add itself; empty until the mirror exists."""
+        added = {self.soft, *self.own, *self.settings.expressions}
+        return [name for name in self.mirror.columns or () if name not in added]
+
+    @property
     def rename(self) -> Mapping[str, str]:
         """The mirror names of the source columns that the manifest renames."""
         return (self.settings.columns and self.settings.columns.rename) or {}
@@ -403,9 +437,15 @@ class MirroredTable:
         """Return the drift that has not been reported yet."""
         return tuple(each for each in drift if each.identity not in self._reported)
 
+    def was_left_out(self, column: str) -> bool:
+        """Return whether rows of the mirror were written while it left out a column, given by source name."""
+        skipped = self.rename.get(column, column) in self._skipped
+        return skipped or selection.missed(self.selections_as_made, column)
+
     def report(self, drift: Sequence[Drift]) -> None:
         """Record that a drift was reported."""
         self._reported.update(each.identity for each in drift)
+        self._skipped.update(each.column for each in drift if each.action is DriftAction.SKIPPED)
 
     def stored_seqs(self, reading: Reading, version: int | None = None) -> DataFrame:
         """Return the sequence of each row of the mirror, now or at a version. Columns: key, stored."""

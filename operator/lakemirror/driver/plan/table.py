@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from lakemirror.driver.plan.lives import Life
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.names import check_columns, check_features
 from lakemirror.driver.plan.read import refuse_dropped
-from lakemirror.driver.plan.refusal import Refused, left_out
+from lakemirror.driver.plan.refusal import Refused, left_out, new_mirror
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift
@@ -47,6 +47,7 @@ class TablePlan:
     - ``lives``: the lives of the source's columns after the batch
     - ``fills``: what stored rows get in columns that begin a new life or are added with a default
     - ``former``: in mode scd2, what current versions have instead of values of former lives of columns
+    - ``renamed``: columns that take the values of a former name along: new names by former ones
     - ``tracked``: the columns whose values may be older than their row
     - ``soft``: the column of a soft delete
     - ``former_floor``: the sequence of the newest truncate before the batch
@@ -63,6 +64,7 @@ class TablePlan:
     lives: Mapping[str, Life]
     fills: Mapping[str, Fill] = field(default_factory=dict)
     former: Mapping[str, Fill] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     tracked: Sequence[str] = ()
     soft: str | None = None
     former_floor: bytes | None = None
@@ -126,6 +128,7 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
     refuse_dropped(table, reading, versions, turns)
     fills, filled = columns.fills_of(table, turns, reading, alteration)
     alteration = columns.with_filled(alteration, fills, filled)
+    alteration = columns.with_unfilled(table, alteration)
     return TablePlan(
         seen,
         alteration,
@@ -139,11 +142,12 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
             if names[name] in alteration.columns
         },
         fills=fills,
+        renamed=columns.renamed_of(table, alteration) if table.mirror.exists else {},
         former=columns.former_of(table, turns, reading) if mirror_key and table.mode == "scd2" else {},
         tracked=columns.tracked_in(table, reading, seen),
         soft=table.soft if mirror_key else None,
         former_floor=table.tombstone_summary.floor if mirror_key else None,
-        compared=_compared(table, reading) if mirror_key and alteration.columns else None,
+        compared=_compared(table, reading, dropped) if mirror_key and alteration.columns else None,
         initial=_initial(table) if mirror_key else None,
         mode=table.mode if mirror_key else "append",
         comments={
@@ -182,10 +186,10 @@ def _initial(table: MirroredTable) -> datetime | None:
     return None if said is None else datetime.fromisoformat(said)
 
 
-def _compared(table: MirroredTable, reading: Reading) -> tuple[str, ...] | None:
+def _compared(table: MirroredTable, reading: Reading, dropped: Collection[str]) -> tuple[str, ...] | None:
     """Return the mirror's columns whose changes begin versions.
 
-    Raises Refused for columns that it does not have.
+    Raises Refused for columns that it does not have, and for those that the source no longer has.
     """
     if table.settings.tracked_columns is None:
         return None
@@ -195,6 +199,13 @@ def _compared(table: MirroredTable, reading: Reading) -> tuple[str, ...] | None:
         raise Refused(
             f"tables[{table.settings.source}].trackedColumns has {missing[0]}, which is not a column of the "
             f"table's rows: they have {', '.join(reading.columns)}"
+        )
+    gone = [name for name in columns if name in dropped]
+    if gone:
+        raise Refused(
+            f"tables[{table.settings.source}].trackedColumns has {gone[0]}, which the source no longer has: "
+            "its changes would begin no versions. Set other columns and "
+            f"{new_mirror(table.settings)}, or add the column to the source again"
         )
     return columns
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, TimestampType
 
 from lakemirror.driver.codes import WITH_ROW
+from lakemirror.driver.plan import selection
 from lakemirror.driver.plan.key import made_for_good
 from lakemirror.driver.plan.lives import to_text
 from lakemirror.driver.plan.mirrored import MirroredTable
@@ -27,11 +28,14 @@ from lakemirror.driver.tables.mirror import (
     AGED_PROPERTY,
     CHANGE_FEED_PROPERTY,
     COLUMNS_PROPERTY,
+    DELETE_PROPERTY,
     GAPS_PROPERTY,
     KEY_PROPERTY,
     MODE_PROPERTY,
     ORDER_PROPERTY,
     ORDERS_PROPERTY,
+    RENAMING_PROPERTY,
+    SELECTION_PROPERTY,
     SENT_PROPERTY,
     SHARD_PROPERTY,
     SOURCE_PROPERTY,
@@ -65,15 +69,29 @@ def form(table: MirroredTable, plan: TablePlan, batch: str) -> None:
         names = {*json.loads(table.properties.get(SHARD_PROPERTY, "[]")), *plan.reading.names}
         properties[SHARD_PROPERTY] = json.dumps(sorted(names))
     properties = {table.property_name(name): text for name, text in properties.items()}
+    properties[SELECTION_PROPERTY] = selection.to_text(
+        selection.after(
+            table.selections_as_made, table.selection, table.mirrored_columns, plan.alteration.add
+        )
+    )
     if table.change_feed is not None:
         properties[CHANGE_FEED_PROPERTY] = str(table.change_feed).lower()
     change = plan.alteration
     if table.mirror.exists:
         if any(name in change.alter for each in plan.computed.values() for name in each.columns):
             table.mirror.alter({}, {}, {AGED_PROPERTY: "true"})  # stays set until all rows are computed again
+        renaming = {**table.renaming, **plan.renamed}
+        if plan.renamed:
+            table.mirror.alter(
+                {}, {}, {RENAMING_PROPERTY: json.dumps(renaming)}
+            )  # until values are taken along
+        properties |= _as_made(table, plan)
         table.mirror.alter(
             change.add, change.alter, properties, avoided=table.avoided, comments=plan.comments
         )
+        if renaming:
+            _take_along(table, renaming)
+            table.mirror.alter({}, {}, {RENAMING_PROPERTY: "{}"})
         if table.mirror.properties.get(AGED_PROPERTY) == "true":
             _compute_anew(table, plan)
             table.mirror.alter({}, {}, {AGED_PROPERTY: "false"})
@@ -81,6 +99,41 @@ def form(table: MirroredTable, plan: TablePlan, batch: str) -> None:
         _create(table, plan, properties)
     if plan.mode == "scd2" and table.location.name and (change.add or change.alter or not table.has_view):
         _show_current(table)
+
+
+def _as_made(table: MirroredTable, plan: TablePlan) -> dict[str, str]:
+    """Return the properties that say what the mirror was made with, where it does not say so (any more).
+
+    Mirrors from before have no note of deletes, and one of shards may have another pattern now.
+    """
+    found = {name: text for name, text in made_for_good(table).items() if name == DELETE_PROPERTY}
+    return {**(found if plan.reading.key else {}), SOURCE_PROPERTY: table.source}
+
+
+def _take_along(table: MirroredTable, renaming: Mapping[str, str]) -> None:
+    """Give columns that have another name now the values that stored rows have under the former one.
+
+    What is noted of a value by the name of its column goes along. Repeating this changes nothing.
+    """
+    kinds = table.mirror.columns or {}
+    had = {before: F.col(quoted(before)) for before in renaming}
+    new = {after: F.col(quoted(after)) for after in renaming.values()}
+    noted = {name: F.col(name) for name in ("__column_seq", "__unrepresentable")}
+    waiting = [new[after].isNull() & had[before].isNotNull() for before, after in renaming.items()]
+    waiting += [
+        F.coalesce(F.map_contains_key(each, F.lit(before)), F.lit(False))
+        for each in noted.values()
+        for before in renaming
+    ]
+    values = {
+        after: F.coalesce(new[after], had[before].cast(kinds[after])) for before, after in renaming.items()
+    }
+    names = F.create_map([F.lit(name) for pair in renaming.items() for name in pair])
+    notes = {
+        name: F.transform_keys(each, lambda key, _: F.coalesce(names[key], key))
+        for name, each in noted.items()
+    }
+    table.mirror.update(reduce(Column.__or__, waiting), {**values, **notes})
 
 
 def _compute_anew(table: MirroredTable, plan: TablePlan) -> None:
