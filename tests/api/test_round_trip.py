@@ -57,7 +57,7 @@ def test_the_full_manifest_sets_every_field_of_the_spec() -> None:
         return missing
 
     alternatives = {".source.files", ".source.change_feed", ".source.kafka.topics", ".target.table"}
-    alternatives |= {".verify.snapshot", ".target.jdbc"}
+    alternatives |= {".verify.snapshot", ".target.jdbc", ".envelope.unavailable_value_placeholder"}
     alternatives |= {
         ".trigger.interval",
         ".defaults.delete.column",
