@@ -19,6 +19,7 @@ from lakemirror.driver.expressions import kept
 from lakemirror.driver.parse.decode import EventDecoder
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.places import Places
+from lakemirror.driver.plan.possession import is_possessed
 from lakemirror.driver.plan.refusal import Refused, Waiting
 from lakemirror.driver.plan.schemas import Schemas
 from lakemirror.driver.plan.table import TablePlan, plan_table
@@ -231,7 +232,7 @@ class TableApplier:
             return False
         if table is None or properties.get(MODE_PROPERTY) not in ("scd1", "scd2"):
             return False
-        if properties.get(SOURCE_PROPERTY) != table.source:
+        if properties.get(SOURCE_PROPERTY) != table.source or not is_possessed(table):
             return False
         return table.tombstones.has_any(before)
 

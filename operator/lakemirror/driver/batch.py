@@ -25,7 +25,7 @@ from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
 from lakemirror.driver.applier import TableApplier, described, is_of
-from lakemirror.driver.checkpoint import identity, tokens
+from lakemirror.driver.checkpoint import identity, possession, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
 from lakemirror.driver.decision import Decision
@@ -38,6 +38,7 @@ from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.parse.envelopes.chooser import classifier
 from lakemirror.driver.plan.places import Places
+from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.plan.targets import Fixed
 from lakemirror.driver.profile import epochs, positions, rewinds
 from lakemirror.driver.profile.overview import (
@@ -109,7 +110,9 @@ class BatchApplier:
         self._app_id = _app_id(pipeline, query_id)
         self._session = spark
         fixed, places = self._fixed(history), self._places(history, anew)
-        self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed, places)
+        ours = possession.ensured(open_storage(self._checkpoint, spark))
+        held = Possession(ours, {self._app_id, *fixed.app_ids}, warn)
+        self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed, places, held)
         self._schemas: dict[int, str] = {}
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")

@@ -25,6 +25,7 @@ from lakemirror.driver.materialise import is_lost
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.places import Places
+from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.targets import Fixed, Targets, require_same
 from lakemirror.driver.profile.overview import TableOverview
@@ -52,6 +53,7 @@ class PipelineTables:
 
     The mirrors are kept in places of the kind ``target``. ``former`` holds the results of earlier runs by
     source table, ``fixed`` the targets that tables may not leave, and ``places`` knows how mirrors were left.
+    ``possession`` is the checkpoint that the mirrors belong to.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class PipelineTables:
         target: TargetKind = DELTA,
         fixed: Fixed | None = None,
         places: Places | None = None,
+        possession: Possession | None = None,
     ) -> None:
         self._places = places
         self._session, self._target, self._fixed = session, target, fixed or Fixed()
-        self._pipeline = pipeline
+        self._pipeline, self._possession = pipeline, possession
         self._tables: dict[TableName, TableApplier] = {}
         self._drift = {name: table.drift for name, table in former.items()}
         self._targets = Targets(
@@ -283,7 +286,9 @@ class PipelineTables:
         """
         reported = self._drift.get(str(name), ())
         spelled = [
-            MirroredTable(self._session, self._pipeline, each, settings, reported, self._target.open)
+            MirroredTable(
+                self._session, self._pipeline, each, settings, reported, self._target.open, self._possession
+            )
             for each in (name, *name.spellings())
         ]
         return next((t for t in spelled if self._targets.has(t.location, t.kept_as)), spelled[0])

@@ -21,6 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
 from lakemirror.driver import faults
+from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import BatchMismatch, LakemirrorError
 from lakemirror.driver.jdbc import Login
 from lakemirror.driver.runtime import retry
@@ -504,6 +506,27 @@ def test_with_the_pipeline_its_mirrors_are_deleted_and_no_other(
     assert not [mark for mark in mirroring.marks() if "items" in mark]
     assert [mark for mark in mirroring.marks() if "kept" in mark]
     assert not mirroring.checkpoint.exists()
+
+
+@pytest.mark.timeout(600)
+def test_a_mirror_belongs_to_one_checkpoint(spark: SparkSession, postgres: Server, tmp_path: Path) -> None:
+    """Two pipelines of one name, with a checkpoint each and one schema."""
+    shop, items = Shop(), table("items", V)
+    one, two = (
+        JdbcMirroring(tmp_path / name, postgres, "owned", {"deletionPolicy": "DeleteAll"})
+        for name in ("one", "two")
+    )
+    one.deliver([shop.create(items, id=1, v=1)]).run(spark)
+    two.deliver([shop.create(items, id=2, v=2)])
+    with Owner(open_storage(str(one.checkpoint))):
+        refused = two.run(spark)
+    error = str(refused.tables["demo.public.items"].error)
+    assert "owned.items belongs to another checkpoint of a pipeline of this name" in error
+    assert one.sql("SELECT id FROM owned.items ORDER BY id") == ["1"]
+    assert [each for each in two.run(spark).warnings if "takes over the mirror owned.items" in each]
+    assert delete_data(one.pipeline, spark, {"mirrors": one.secret}) == [str(one.checkpoint)]
+    assert two.sql("SELECT id FROM owned.items ORDER BY id") == ["1", "2"]
+    assert delete_data(two.pipeline, spark, {"mirrors": two.secret})[0] == "owned.items"
 
 
 @pytest.mark.timeout(600)

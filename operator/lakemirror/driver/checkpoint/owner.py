@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from enum import Enum, auto
 from types import TracebackType
 from typing import IO, Any
 
@@ -59,6 +60,19 @@ class OwnerRecord:
             return cls(**{field.name: document[camel(field.name)] for field in fields(cls)})
         except (ValueError, TypeError, KeyError):
             return None
+
+
+class Use(Enum):
+    """What the owner records of a checkpoint say about its driver."""
+
+    GONE = auto()
+    """There are none."""
+    RELEASED = auto()
+    SILENT = auto()
+    """It has ended without releasing the checkpoint."""
+    IN_USE = auto()
+    UNKNOWN = auto()
+    """Only time can tell."""
 
 
 class Owner:
@@ -108,6 +122,30 @@ class Owner:
         incarnation, record = self._latest()
         if incarnation != self.incarnation:
             raise self._in_use(record)
+
+    def use(self) -> tuple[Use, str, float]:
+        """Return what can be told at once about the driver of a checkpoint that is not to be taken.
+
+        Also returns the text of its owner record, and its lease in seconds.
+        """
+        last, record = self._latest()
+        text = self._read_text(last) if last else ""
+        lease = record.lease_seconds if record is not None else self._lease
+        if not last:
+            return Use.GONE, text, lease
+        if record is not None and record.released_at is not None:
+            return Use.RELEASED, text, lease
+        if self._lock is not None and self._lock.is_held():
+            return Use.IN_USE, text, lease
+        return Use.SILENT if self._is_over(record) else Use.UNKNOWN, text, lease
+
+    def is_silent(self) -> bool:
+        """Return whether the newest owner record does not change for its lease. This takes as long."""
+        try:
+            self._watch(self._latest()[0])
+        except CheckpointInUse:
+            return False
+        return True
 
     def hold_jvm(self, spark: SparkSession) -> None:
         """Lock the checkpoint for the session's JVM too, if the file system is local.
@@ -249,6 +287,17 @@ class _ProcessLock:
             return False
         self._file = file
         return True
+
+    def is_held(self) -> bool:
+        """Return whether a live process holds the lock, or takes it just now."""
+        try:
+            with open(self._path) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     def give_back(self) -> None:
         if self._file is not None:

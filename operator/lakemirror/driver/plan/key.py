@@ -9,6 +9,7 @@ from lakemirror.api.tables import is_pattern, matches
 from lakemirror.driver.codes import Op
 from lakemirror.driver.plan import selection
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.possession import check_possession
 from lakemirror.driver.plan.refusal import Refused, Waiting, new_mirror
 from lakemirror.driver.plan.schemas import Schema
 from lakemirror.driver.profile.overview import TableOverview
@@ -260,7 +261,7 @@ def _check_selection(table: MirroredTable, what: str) -> None:
 
 
 def check_target(table: MirroredTable, key: Sequence[str]) -> None:
-    """Check that the mirror belongs to this source table of this pipeline and fits its settings.
+    """Check that the mirror belongs to this source table and checkpoint, and fits the table's settings.
 
     Its mode, key and filter, what determines its order, and the other settings of `made_for_good`
     cannot change, because its rows would mean something else. Raises Refused.
@@ -271,6 +272,7 @@ def check_target(table: MirroredTable, key: Sequence[str]) -> None:
         raise Refused(f"{what} is a table that Lakemirror did not make: choose another target")
     if owner != table.source and not _is_widened(table, owner):
         raise Refused(f"{what} is the mirror of {owner}: choose another target")
+    check_possession(table)
     mode = table.properties.get(MODE_PROPERTY)
     wanted = table.mode if key or table.asks_for_key else "append"
     if mode != wanted:

@@ -24,6 +24,7 @@ from lakemirror.driver.parse.decode import Reading
 from lakemirror.driver.plan import selection
 from lakemirror.driver.plan.lives import Life, Lives, Log, from_text
 from lakemirror.driver.plan.names import check_location
+from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.plan.selection import Selection
 from lakemirror.driver.profile.epochs import Partition
 from lakemirror.driver.profile.overview import TableOverview
@@ -81,8 +82,13 @@ class MirroredTable:
         settings: Table,
         reported: Sequence[Drift],
         open_store: OpenStore = Mirror,
+        possession: Possession | None = None,
     ) -> None:
-        """``open_store`` opens the mirror at a location."""
+        """``open_store`` opens the mirror at a location.
+
+        ``possession`` is the checkpoint that the mirror has to belong to, if the table is written.
+        """
+        self.possession = possession
         self.spark = spark
         self._open_store = open_store
         self.spec = pipeline.spec

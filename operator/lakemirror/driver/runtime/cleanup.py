@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api import CdcPipeline
 from lakemirror.api.object_stores import is_inside
 from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.possession import is_of_another, stored
 from lakemirror.driver.checkpoint.storage import delete_folder, file_system, open_storage
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.read.secrets import Secrets
@@ -17,10 +19,12 @@ from lakemirror.driver.runtime.paths import with_absolute_paths
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.tables.delta import is_table
-from lakemirror.driver.tables.mirror import SOURCE_PROPERTY
+from lakemirror.driver.tables.mirror import CHECKPOINT_PROPERTY, SOURCE_PROPERTY
 from lakemirror.driver.tables.names import Location, owner_of
 from lakemirror.driver.tables.store import Store
 from lakemirror.driver.write.target import TargetKind
+
+_log = logging.getLogger(__name__)
 
 
 def delete_data(
@@ -57,13 +61,21 @@ def delete_data(
 
 
 def _mirrors(spark: SparkSession, pipeline: CdcPipeline, target: TargetKind) -> Iterator[Store]:
-    """Yield the mirrors that the audit lists and whose own properties name this pipeline as their owner."""
+    """Yield the mirrors that the audit lists and whose own properties name this pipeline as their owner.
+
+    Those that belong to another checkpoint are left out: their data is another pipeline's of the same name.
+    """
+    ours = stored(open_storage(pipeline.spec.checkpoint, spark))
     for source, place in _written(spark, pipeline.spec.checkpoint):
         location = Location(path=place) if "/" in place else Location(name=place)
         mirror = target.open(spark, location)
         owner = owner_of(pipeline.name, pipeline.spec.kept_as(source))
-        if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner:
-            yield mirror
+        if not mirror.exists or mirror.properties.get(SOURCE_PROPERTY) != owner:
+            continue
+        if is_of_another(mirror.properties.get(CHECKPOINT_PROPERTY), ours):
+            _log.warning("the mirror %s stays: it belongs to another checkpoint", location)
+            continue
+        yield mirror
 
 
 def _written(spark: SparkSession, checkpoint: str) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
+from lakemirror.driver.checkpoint.possession import is_of_another, stored
 from lakemirror.driver.errors import CheckpointInUse, cause_of
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.results import TableResult
@@ -25,7 +26,7 @@ from lakemirror.driver.runtime.turns import Turns
 from lakemirror.driver.tables import housekeeping
 from lakemirror.driver.tables.delta import is_table
 from lakemirror.driver.tables.housekeeping import Task
-from lakemirror.driver.tables.mirror import SOURCE_PROPERTY, Mirror
+from lakemirror.driver.tables.mirror import CHECKPOINT_PROPERTY, SOURCE_PROPERTY, Mirror
 from lakemirror.driver.tables.names import Location, owner_of
 from lakemirror.driver.tables.tombstones import folder_of
 
@@ -131,14 +132,16 @@ class Maintenance:
         return Location(name=table.target) if named else Location(path=table.target)
 
     def _find(self, found: tuple[str, Location]) -> None:
-        """Register a mirror and the tables beside it, if the mirror belongs to this pipeline."""
+        """Register a mirror and the tables beside it, if the mirror belongs to this checkpoint."""
         source, location = found
         mirror = Mirror(self._session, location)
         spec = self._run.pipeline.spec
         kept_as = spec.kept_as(source)
         shard = source if spec.merges(source) else None
         owner = owner_of(self._run.pipeline.name, kept_as)
-        if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner:
+        ours = stored(self._run.storage)
+        another = mirror.exists and is_of_another(mirror.properties.get(CHECKPOINT_PROPERTY), ours)
+        if mirror.exists and mirror.properties.get(SOURCE_PROPERTY) == owner and not another:
             files = self._run.pipeline.spec.source.files
             beside = [
                 folder_of(shard),

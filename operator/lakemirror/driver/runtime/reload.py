@@ -143,7 +143,8 @@ class Reloaded:
 class Reloader:
     """Applies the changes of requests as batches of their own.
 
-    ``alone`` keeps other batches away while they are applied. ``told`` receives the results.
+    ``alone`` keeps other batches away while they are applied. ``told`` receives the results, and
+    ``warn`` what people should know.
     """
 
     def __init__(
@@ -154,8 +155,9 @@ class Reloader:
         alone: Alone = nullcontext,
         told: Callable[[BatchResult], None] = lambda result: None,
         target: TargetKind = DELTA,
+        warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        self._target = target
+        self._target, self._warn = target, warn
         self._session = spark.newSession()  # so that its settings are separate from the streaming query's
         self._pipeline, self._storage = pipeline, storage
         self._alone, self._told = alone, told
@@ -178,7 +180,13 @@ class Reloader:
                 history = audit.history(self._session, self._pipeline.spec.checkpoint)
                 pipeline = as_read(self._pipeline)
                 applier = BatchApplier(
-                    self._session, pipeline, query, history, target=self._target, anew=[request.table]
+                    self._session,
+                    pipeline,
+                    query,
+                    history,
+                    warn=self._warn,
+                    target=self._target,
+                    anew=[request.table],
                 )
                 result = applier.apply(raw, Batch(query, 0, {"reload": request.id, "part": number}))
                 self._told(result)

@@ -10,6 +10,7 @@ newer than everything that the mirror has of the row, and older than each change
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -39,6 +40,8 @@ from lakemirror.driver.runtime.replay_requests import (
 from lakemirror.driver.runtime.replayer import Alone
 from lakemirror.driver.verify.repairs import Event
 from lakemirror.driver.write.target import DELTA, TargetKind
+
+_log = logging.getLogger(__name__)
 
 FOLDER = "repair"
 
@@ -74,7 +77,8 @@ class RepairRequest:
 class Repairer:
     """Applies the events of each request as a batch of its own.
 
-    ``alone`` keeps other batches away while they are applied. ``told`` receives the results.
+    ``alone`` keeps other batches away while they are applied. ``told`` receives the results, and
+    ``warn`` what people should know.
     """
 
     def __init__(
@@ -84,8 +88,9 @@ class Repairer:
         alone: Alone = nullcontext,
         told: Callable[[BatchResult], None] = lambda result: None,
         target: TargetKind = DELTA,
+        warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        self._target = target
+        self._target, self._warn = target, warn
         self._session = spark.newSession()  # so that its settings are separate from the streaming query's
         self._alone, self._told, self._pipeline = alone, told, pipeline
 
@@ -108,7 +113,9 @@ class Repairer:
         with self._alone():
             pipeline = as_repaired(self._pipeline, (each.epoch for each in request.events))
             history = audit.history(self._session, pipeline.spec.checkpoint)
-            applier = BatchApplier(self._session, pipeline, query, history, target=self._target)
+            applier = BatchApplier(
+                self._session, pipeline, query, history, warn=self._warn, target=self._target
+            )
             result = applier.apply(raw, Batch(query, 0, {"repair": request.id}))
             self._told(result)
         stale = result.counts.stale

@@ -10,6 +10,7 @@ mistaken for another. Records that an earlier attempt has already written count 
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
 from collections.abc import Callable, Iterable
@@ -44,6 +45,8 @@ from lakemirror.driver.runtime.replay_requests import (
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.write.target import DELTA, TargetKind
+
+_log = logging.getLogger(__name__)
 
 MOST_RECORDS = 500_000
 """The maximum number of records applied at once. Batches of the source run in between."""
@@ -94,7 +97,8 @@ def replay(
 class Replayer:
     """Applies quarantined records as batches of their own.
 
-    ``alone`` keeps other batches away while records are applied. ``told`` receives the results.
+    ``alone`` keeps other batches away while records are applied. ``told`` receives the results, and
+    ``warn`` what people should know.
     """
 
     def __init__(
@@ -105,8 +109,9 @@ class Replayer:
         told: Callable[[BatchResult], None] = lambda result: None,
         encoding: Encoding | None = None,
         target: TargetKind = DELTA,
+        warn: Callable[[str], None] = _log.warning,
     ) -> None:
-        self._target = target
+        self._target, self._warn = target, warn
         self._session = spark.newSession()  # so that its settings are separate from the streaming query's
         self._alone, self._told, self._encoding = alone, told, encoding
         self._checkpoint = pipeline.spec.checkpoint
@@ -212,7 +217,9 @@ class Replayer:
             if rows.isEmpty():
                 return
             history = audit.history(self._session, self._checkpoint)
-            applier = BatchApplier(self._session, pipeline, query, history, encoding, target=self._target)
+            applier = BatchApplier(
+                self._session, pipeline, query, history, encoding, self._warn, self._target
+            )
             batch = Batch(query, 0, {"quarantine": int(newest[0])}, _files(rows, stored))
             self._told(applier.apply(_raw(rows), batch))
             faults.reach("after-replay-applied")

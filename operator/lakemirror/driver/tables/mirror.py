@@ -53,6 +53,8 @@ MOST_COLUMNS = 1_600
 A wider table can be created, but Spark cannot compile or plan its updates.
 """
 SOURCE_PROPERTY = "lakemirror.source"
+CHECKPOINT_PROPERTY = "lakemirror.checkpoint"
+"""The checkpoint that the mirror belongs to (`lakemirror.driver.checkpoint.possession.Possessor`)."""
 KEY_PROPERTY = "lakemirror.key"
 MODE_PROPERTY = "lakemirror.mode"
 COLUMNS_PROPERTY = "lakemirror.columns"
@@ -301,8 +303,14 @@ class Mirror:
 
     @property
     def version(self) -> int | None:
-        """The newest version, or None without a table."""
-        return int(self._snapshot().version()) if self.exists else None
+        """The newest version, or None without a table. Notes which checkpoint that version belongs to."""
+        if not self.exists:
+            return None
+        newest = self._snapshot()
+        possessor = newest.metadata().configuration().get(CHECKPOINT_PROPERTY)
+        if possessor.isDefined():
+            self.properties[CHECKPOINT_PROPERTY] = str(possessor.get())
+        return int(newest.version())
 
     def commits(self, after: int, until: int) -> list[Commit]:
         """Return the commits after one version, up to another, except for those that Delta has cleaned up."""

@@ -12,6 +12,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.parse.condition import LEFT_OUT
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.possession import require_possession
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce.changes import Changes
 from lakemirror.driver.reduce.history import History, history
@@ -36,8 +37,9 @@ def write_table(
 
     Returns ``result``, completed with what was done.
     """
-    mark_files(table, transaction)
     before = table.mirror.version
+    require_possession(table)
+    mark_files(table, transaction)
     told = history(table, plan, reduced, transaction.batch.batch_id) if plan.mode == "scd2" else None
     if told is not None:
         rows = _write_versions(table, plan, told, transaction, writers)

@@ -20,6 +20,7 @@ from lakemirror.driver.plan import selection
 from lakemirror.driver.plan.key import made_for_good
 from lakemirror.driver.plan.lives import to_text
 from lakemirror.driver.plan.mirrored import MirroredTable
+from lakemirror.driver.plan.possession import check_possession, possessor_to_note
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.tables.columns import SHARD
@@ -74,6 +75,8 @@ def form(table: MirroredTable, plan: TablePlan, batch: str) -> None:
             table.selections_as_made, table.selection, table.mirrored_columns, plan.alteration.add
         )
     )
+    possessor, taken_over = possessor_to_note(table)
+    properties |= possessor
     if table.change_feed is not None:
         properties[CHANGE_FEED_PROPERTY] = str(table.change_feed).lower()
     change = plan.alteration
@@ -97,6 +100,8 @@ def form(table: MirroredTable, plan: TablePlan, batch: str) -> None:
             table.mirror.alter({}, {}, {AGED_PROPERTY: "false"})
     else:
         _create(table, plan, properties)
+    if table.possession is not None and taken_over is not None:
+        table.possession.warn(taken_over)
     if plan.mode == "scd2" and table.location.name and (change.add or change.alter or not table.has_view):
         _show_current(table)
 
@@ -184,3 +189,4 @@ def _create(table: MirroredTable, plan: TablePlan, properties: Mapping[str, str]
     owner = table.properties.get(SOURCE_PROPERTY)
     if owner != table.source:  # somebody else was faster
         raise Refused(f"the target {table.location} is the mirror of {owner}: choose another target")
+    check_possession(table)
