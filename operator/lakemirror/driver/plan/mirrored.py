@@ -196,7 +196,7 @@ class MirroredTable:
             self._found = self.orders_of_rows()
             if self.tombstone_summary.newest is not None:
                 gone = self.tombstones.frame().where("kind = 'deleted'")
-                self._found |= _orders_in(gone.withColumnRenamed("event_time", "at"))
+                self._found |= _orders_in(gone.drop("at").withColumnRenamed("event_time", "at"))
         return self._found
 
     @property
@@ -218,8 +218,9 @@ class MirroredTable:
         """Return the orders of the rows that it has now. No topic names its log."""
         if not self.mirror.exists:
             return NO_ORDERS
+        rows = self.rows().where("__seq IS NOT NULL")  # null: inserted by hand
         return _orders_in(
-            self.rows().select(F.col("__seq").alias("seq"), F.col("__event_time").alias("at"), "__origin.*")
+            rows.select(F.col("__seq").alias("seq"), F.col("__event_time").alias("at"), "__origin.*")
         )
 
     @property
