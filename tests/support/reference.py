@@ -155,7 +155,8 @@ class Arrived:
 class OrderedMirror:
     """A mirror of changes of several orders, batch by batch. ``ordered`` says whether two changes compare.
 
-    What does not compare with the newest change of its key waits, in any batch.
+    What does not compare with the newest change of its key waits, in any batch, and what does not compare
+    with an earlier change of its key in the same batch that does not wait.
     """
 
     def __init__(self, ordered: Callable[[Arrived, Arrived], bool]) -> None:
@@ -177,11 +178,12 @@ class OrderedMirror:
     def _apply(self, key: int, events: list[Arrived]) -> None:
         first = min(events, key=lambda each: (each.op not in "cr", *each.place[:2], each.seq))
         stood = self._newest.get(key, first)
-        before: Arrived | None = None
+        before: list[Arrived] = []
         for each in sorted(events, key=lambda each: (each.seq, each.place)):
             compares = self._ordered(each, stood)
-            if not compares or (before is not None and not self._ordered(each, before)):
+            if not compares or not all(self._ordered(each, other) for other in before):
                 self.waiting.add(each.place)
-            elif key not in self._newest or each.seq > self._newest[key].seq:
+                continue
+            before.append(each)
+            if key not in self._newest or each.seq > self._newest[key].seq:
                 self._newest[key] = each
-            before = each if compares else before

@@ -151,6 +151,7 @@ def without_waiting(table: MirroredTable, plan: TablePlan, events: DataFrame) ->
     ordering = table.spec.order
     orders = table.orders | plan.seen.orders
     rules = Rules(orders.logs, _reached(ordering), ordering.tolerance_ms * 1000)
+    events = materialised(events)  # they are read several times
     judged = materialised(_judged(table, plan, events, rules))
     waits = judged.where(f"{WAITS} IS NOT NULL")
     found = waits.groupBy("topic", "partition", WAITS).agg(F.min("offset").alias("first")).collect()
@@ -194,12 +195,10 @@ def _judged(table: MirroredTable, plan: TablePlan, events: DataFrame, rules: Rul
     steps = joined.withColumn("_stood", F.coalesce("_stood", first))
     good = F.col("key").isNotNull()
     steps = steps.withColumn("_why", F.when(good, unordered(mine, Fact.of(F.col("_stood")), rules)))
-    past = Window.partitionBy("key").orderBy("seq", "topic", "partition", "offset")
-    past = past.rowsBetween(Window.unboundedPreceding, -1)
-    before = F.last(F.when(F.col("_why").isNull(), mine.struct()), ignorenulls=True).over(past)
-    steps = steps.withColumn("_before", before)
-    among = F.when(good, unordered(mine, Fact.of(F.col("_before")), rules))
-    steps = steps.withColumn("_why", F.coalesce("_why", F.when(among == Why.MOVED, Why.LOG).otherwise(among)))
+    steps = steps.withColumns(dict(zip(("_opener", "_peer"), _before(F.col("_why").isNull()), strict=True)))
+    among = F.coalesce(*[unordered(mine, Fact.of(F.col(name)), rules) for name in ("_opener", "_peer")])
+    among = F.when(good, F.when(among == Why.MOVED, Why.LOG).otherwise(among))
+    steps = steps.withColumn("_why", F.coalesce("_why", among))
     floor = floor_of(table, plan.seen) if plan.mode == "scd2" else None
     if floor is not None:  # a history could not tell that an old truncate does not end its versions
         below = good & (F.col("seq") <= F.lit(floor.seq)) & ~floor.compares(mine)
@@ -211,7 +210,28 @@ def _judged(table: MirroredTable, plan: TablePlan, events: DataFrame, rules: Rul
         .rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     )
     why = whole if plan.reading.from_rows or plan.reading.rekeyed else F.col("_why")
-    return steps.withColumn(WAITS, F.when(good, why)).drop("_stood", "_why", "_before")
+    return steps.withColumn(WAITS, F.when(good, why)).drop("_stood", "_why", "_opener", "_peer")
+
+
+def _before(placed: Column) -> tuple[Column, Column]:
+    """Return the two earlier changes of its row in the batch that an event has to compare with (`Fact`).
+
+    If it compares with them, it compares with all those that are ``placed`` by what the mirror has. These are
+    the first of its epoch and, where times order, the first of its time. Where positions do, it is the one
+    with the latest time: within a log, times do not go back.
+    """
+    mine = Fact.of_event()
+    there = F.when(placed, mine.struct())
+    by_seq = [F.col(name) for name in ("seq", "topic", "partition", "offset")]
+
+    def first_of(part: Column) -> Column:
+        return F.first(there, ignorenulls=True).over(Window.partitionBy("key", part).orderBy(*by_seq))
+
+    past = Window.partitionBy("key").orderBy(*by_seq).rowsBetween(Window.unboundedPreceding, -1)
+    latest = F.max(F.when(placed, F.struct(mine.at, mine.struct().alias("place")))).over(past)["place"]
+    kind = kind_of(mine)
+    peer = F.when(kind == Kind.TIME, first_of(major_of(mine.seq))).when(kind == Kind.POSITION, latest)
+    return first_of(epoch_of(mine.seq)), peer
 
 
 def _stood(table: MirroredTable, plan: TablePlan, events: DataFrame) -> DataFrame | None:
