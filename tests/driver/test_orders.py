@@ -12,7 +12,9 @@ from lakemirror.driver.codes import RELOAD_TOPIC
 from lakemirror.driver.orders import Fact, Floor, Kind, Orders, Rules, Why, kind_of, unordered
 
 Place = tuple[bytes, datetime | None, str | None, int | None, int | None]
-RULES = Rules({"a": "old", "a2": "old", "b": "new", "mixed": None}, {("t", 2): 1}, 5_000_000)
+RULES = Rules(
+    {"a": "old", "a2": "old", "b": "new", "mixed": None}, {("t", 2): 1}, 5_000_000, frozenset({"timed"})
+)
 PLACE = "struct<seq: binary, at: timestamp, topic: string, partition: int, offset: bigint>"
 
 
@@ -35,10 +37,15 @@ def at_offset(partition: int, offset: int, topic: str = "t", epoch: int = 0) -> 
     return bytes_of(0, offset + 1, epoch=epoch), None, topic, partition, offset
 
 
-def at_time(seconds: float, partition: int = 0, offset: int = 7) -> Place:
+def at_time(seconds: float, partition: int = 0, offset: int = 7, topic: str = "t") -> Place:
     moment = time(seconds)
     micros = round(moment.timestamp() * 1_000_000)
-    return bytes_of(micros, offset + 1), moment, "t", partition, offset
+    return bytes_of(micros, offset + 1), moment, topic, partition, offset
+
+
+def truncated(seconds: float) -> Place:
+    """A row of time 1 that a truncate deleted softly at a time."""
+    return at_time(seconds, topic="timed")[0], time(1), "timed", 0, 3
 
 
 def at_position(lsn: int, seconds: float | None, topic: str = "a", epoch: int = 0) -> Place:
@@ -83,6 +90,8 @@ PAIRS: list[tuple[str, Place, Place, Why | None]] = [
     ("an unknown topic", at_position(5, 100, "c"), at_position(9, 0), Why.MOVED),
     ("a time and an offset", at_time(1), at_offset(0, 9), Why.KIND),
     ("an offset and a time", at_offset(0, 9), at_time(1), Why.KIND),
+    ("a time and a row that a truncate deleted softly", at_time(9, 0, topic="timed"), truncated(2), None),
+    ("a time and a row that a truncate of then deleted", at_time(2, 1, topic="timed"), truncated(2), Why.TIE),
     ("a position and an offset", at_position(5, 1, "t"), at_offset(0, 9), Why.KIND),
     ("nothing and an offset", nowhere(), at_offset(0, 9), None),
     ("an offset and nothing", at_offset(1, 9), nowhere(), None),
@@ -103,6 +112,33 @@ def test_what_compares_with_what(spark: SparkSession) -> None:
     found = frame.select("name", why.alias("why"), kind_of(Fact.of(F.col("mine"))).alias("kind")).collect()
     assert {row["name"]: row["why"] for row in found} == {name: why for name, _, _, why in PAIRS}
     assert {row["kind"] for row in found} == set(Kind)
+
+
+def test_rows_of_files_are_one_order_whatever_folder_they_are_in(spark: SparkSession) -> None:
+    """Their topics are the folders."""
+    pairs = [
+        (at_offset(0, 9, "2026-01-02"), at_offset(0, 5, "2026-01-01"), None),
+        (at_time(1, 0, 9, "2026-01-02"), at_time(1, 0, 8, "2026-01-01"), None),
+        (at_position(5, 100, "2026-01-02"), at_position(9, 0, "2026-01-01"), None),
+        (at_offset(0, 9), reloaded(2, 7), None),
+        (at_time(1), at_offset(0, 9), Why.KIND),
+    ]
+    rules = Rules({"": "log"}, one=True)
+    frame = spark.createDataFrame([pair[:2] for pair in pairs], f"mine {PLACE}, other {PLACE}")
+    why = unordered(Fact.of(F.col("mine")), Fact.of(F.col("other")), rules)
+    assert [row["why"] for row in frame.select(why.alias("why")).collect()] == [each for *_, each in pairs]
+    kinds = (Kind.OFFSET, Kind.TIME, Kind.POSITION)
+    for kind in kinds:
+        places = (
+            [(kind, "a", 0), (kind, "b", 0)]
+            if kind != Kind.POSITION
+            else [(kind, "a", None), (kind, "b", "x")]
+        )
+        orders = Orders.of(places)
+        assert orders.several or orders.may_tie
+        assert not orders.as_one.several
+        assert not orders.as_one.may_tie
+    assert Orders.of([(kind, "a", 0) for kind in kinds[:2]]).as_one.several
 
 
 def test_a_floor_is_one_of_its_order(spark: SparkSession) -> None:
@@ -141,6 +177,8 @@ def test_a_floor_is_one_of_its_order(spark: SparkSession) -> None:
         ([(Kind.POSITION, "a", "old"), (Kind.POSITION, "a", "new")], True, False),
         ([(Kind.POSITION, "a", None), (Kind.POSITION, "a", "old")], False, False),
         ([(Kind.POSITION, "a", None), (Kind.POSITION, "b", None)], True, False),
+        ([(Kind.TIME, "a", 0), (Kind.POSITION, "a", None)], False, False),
+        ([(Kind.TIME, "a", 0), (Kind.POSITION, "a", "old")], True, False),
         (
             [(Kind.GIVEN, RELOAD_TOPIC, None), (Kind.NOTHING, "a", None), (Kind.POSITION, "a", "old")],
             False,

@@ -330,3 +330,35 @@ def test_a_reload_places_each_row_in_its_own_order(spark: SparkSession, tmp_path
     mirroring.run(spark)
     assert shown() == {1: "AA", 2: "BB", 4: "D"}
     assert [each[:2] for each in waiting(spark, mirroring, "flat")] == [(0, 103)]
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_rows_of_files_are_one_order_whatever_folder_they_are_in(
+    timed: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A folder for each day is none of a table if a column of the rows names their table."""
+    days: list[list[dict[str, Any]]] = [
+        [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}],
+        [{"id": 1, "v": "A"}, {"id": 2, "op": "D", "v": "b"}, {"id": 3, "v": "c"}],
+        [{"id": 3, "v": "C"}, {"id": 1, "op": "D", "v": "A"}],
+    ]
+    for number, rows in enumerate(days):
+        (tmp_path / f"input/2026-01-0{number + 1}").mkdir(parents=True)
+        lines = [json.dumps({"op": "U", "t": "s.days", "at": "2026-01-01T00:00:00Z", **row}) for row in rows]
+        (tmp_path / f"input/2026-01-0{number + 1}/part.json").write_text("\n".join(lines) + "\n")
+    fields = {"op": "op", "table": "t", **({"timestamp": "at"} if timed else {})}
+    mirroring = Mirroring(
+        tmp_path,
+        {
+            "source": {
+                "files": {"path": f"{tmp_path}/input/*/*.json", "format": "json", "maxFilesPerBatch": 1}
+            },
+            "envelope": {"format": "custom", "fields": fields},
+            "tables": [{"source": "s.days", "primaryKey": ["id"]}],
+        },
+    )
+    summary = mirroring.run(spark)
+    [place] = {str(log.parent) for log in tmp_path.glob("lake/**/days/_delta_log")}
+    assert {row["id"]: row["v"] for row in at(spark, place).collect()} == {3: "C"}
+    assert waiting(spark, mirroring, "days") == []
+    assert summary.counts.quarantined == 0

@@ -133,6 +133,7 @@ class TableApplier:
             return hold(self.name, self._held, events, seen)
         if self._table is None:
             return Decision(self.name, seen)
+        seen = self._table.with_orders(seen)
         mine = of_table(events, self.name)
         changes, truncates = mine.where("kind = 'change'"), mine.where("kind = 'truncate'")
         try:

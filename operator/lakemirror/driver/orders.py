@@ -6,7 +6,7 @@ Every sequence (`lakemirror.driver.sequence`) is a place in one *order*:
 kind       an order is
 =========  ===========================================================================================
 position   the positions of one log (``source.name``) in one epoch
-offset     the offsets of one partition of one topic (also: the rows of files, the versions of a change feed)
+offset     the offsets of one partition of one topic; all rows of files; the versions of a change feed
 time       the source's times: they compare everywhere where they differ, and in one partition where not
 columns    the values of one row
 given      the places that Lakemirror gave to rows of a reload or a repair, one for each key
@@ -121,11 +121,27 @@ class Orders:
 
         A topic whose changes name no log is a log of its own.
         """
-        topics = self.places.get(Kind.POSITION, {})
+        topics, timed = self.places.get(Kind.POSITION, {}), self.timed
         return {
             topic: None if len(names) > 1 else str(next(iter(names), f"topic {topic}"))
             for topic, names in topics.items()
+            if topic not in timed
         }
+
+    @property
+    def timed(self) -> frozenset[str]:
+        """The topics that times order, although rows of them may look as if they had a position.
+
+        A row that a truncate deleted softly has the sequence of the truncate beside its own time. No change
+        of these topics names a log, so that none has a position.
+        """
+        logs = self.places.get(Kind.POSITION, {})
+        return frozenset(topic for topic in self.places.get(Kind.TIME, {}) if not logs.get(topic))
+
+    @property
+    def only_tie(self) -> bool:
+        """Whether all changes are ordered by times."""
+        return {kind for kind, *_ in self.classes} == {Kind.TIME}
 
     @property
     def classes(self) -> set[tuple[object, ...]]:
@@ -154,6 +170,16 @@ class Orders:
     def has_nothing(self) -> bool:
         """Whether some rows have no place."""
         return Kind.NOTHING in self.places
+
+    @property
+    def as_one(self) -> Orders:
+        """The same for rows of files, which are one order of each kind: no place in it is a topic."""
+        return Orders(
+            {
+                kind: {"": frozenset().union(*topics.values()) if kind == Kind.POSITION else frozenset()}
+                for kind, topics in self.places.items()
+            }
+        )
 
     @property
     def remembered(self) -> Orders:
@@ -194,13 +220,17 @@ def _both(
 class Rules:
     """What comparing changes of one row takes besides the changes themselves.
 
-    ``logs`` is the log of each topic. ``reached`` has the highest epoch that is declared for each topic and
-    partition. ``tolerance`` (microseconds) is how far clocks may differ.
+    ``logs`` is the log of each topic. ``one`` says that all changes are rows of files, so that topics do not
+    matter, and the only log is that of "" (`Orders.as_one`). ``reached`` has the highest epoch that is
+    declared for each topic and partition. ``tolerance`` (microseconds) is how far clocks may differ.
+    ``timed`` are the topics that times order (`Orders.timed`).
     """
 
     logs: Mapping[str, str | None] = field(default_factory=dict)
     reached: Mapping[tuple[str, int], int] = field(default_factory=dict)
     tolerance: int = 0
+    timed: frozenset[str] = frozenset()
+    one: bool = False
 
 
 def kind_of(fact: Fact) -> Column:
@@ -241,12 +271,16 @@ def unordered(mine: Fact, other: Fact, rules: Rules) -> Column:
     STRING (`Why`), null if it does, or if there is no other.
     """
     kind, stood = kind_of(mine), kind_of(other)
+    if rules.timed:
+        timed = F.lit(True) if rules.one else other.topic.isin(*rules.timed)
+        stood = F.when((stood == Kind.POSITION) & timed, Kind.TIME).otherwise(stood)
     here = mine.topic.eqNullSafe(other.topic) & mine.partition.eqNullSafe(other.partition)
+    here = F.lit(True) if rules.one else here
     # The place that a reload gave to a row is one in the partition that the row was from before.
     elsewhere = (
         (other.topic == RELOAD_TOPIC) & (other.partition > 0) & (mine.partition + 1 != other.partition)
     )
-    given = F.when((kind == Kind.OFFSET) & elsewhere, Why.PARTITION)
+    given = F.when((kind == Kind.OFFSET) & elsewhere & (not rules.one), Why.PARTITION)
     log, formerly = _log(mine.topic, rules), _log(other.topic, rules)
     of_position = F.when(~F.coalesce(log == formerly, F.lit(False)), _of_two_logs(mine, other, rules))
     of_time = F.when((major_of(mine.seq) == major_of(other.seq)) & ~here, Why.TIE)
@@ -285,6 +319,8 @@ def _of_two_logs(mine: Fact, other: Fact, rules: Rules) -> Column:
 
 def _log(topic: Column, rules: Rules) -> Column:
     """Return the log of a topic (STRING), null if it has several."""
+    if rules.one:
+        return F.lit(rules.logs.get("")).cast("string")
     found = F.concat(F.lit("topic "), F.coalesce(topic, F.lit("")))
     for name, log in rules.logs.items():
         found = F.when(topic == name, F.lit(log)).otherwise(found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -191,13 +192,22 @@ class MirroredTable:
             return NO_ORDERS
         text = self.properties.get(ORDERS_PROPERTY)
         if text is not None:
-            return Orders.from_text(text)
+            return self._as_known(Orders.from_text(text))
         if self._found is None:
             self._found = self.orders_of_rows()
             if self.tombstone_summary.newest is not None:
                 gone = self.tombstones.frame().where("kind = 'deleted'")
-                self._found |= _orders_in(gone.drop("at").withColumnRenamed("event_time", "at"))
+                found = _orders_in(gone.drop("at").withColumnRenamed("event_time", "at"))
+                self._found |= self._as_known(found)
         return self._found
+
+    def with_orders(self, seen: TableOverview) -> TableOverview:
+        """Return what was seen in a batch with its orders as the mirror remembers them."""
+        both = self._as_known(seen.orders), self._as_known(seen.truncated)
+        return replace(seen, orders=both[0], truncated=both[1])
+
+    def _as_known(self, orders: Orders) -> Orders:
+        return orders.as_one if self.of_rows else orders
 
     @property
     def topics(self) -> dict[str, tuple[str, int]]:
@@ -219,9 +229,10 @@ class MirroredTable:
         if not self.mirror.exists:
             return NO_ORDERS
         rows = self.rows().where("__seq IS NOT NULL")  # null: inserted by hand
-        return _orders_in(
+        found = _orders_in(
             rows.select(F.col("__seq").alias("seq"), F.col("__event_time").alias("at"), "__origin.*")
         )
+        return self._as_known(found)
 
     @property
     def mode(self) -> Mode:
@@ -381,18 +392,21 @@ class MirroredTable:
         return self.spec.source.change_feed is not None and self.spec.order.by == "offset"
 
     @property
+    def of_rows(self) -> bool:
+        """Whether its events are rows of files, which are one order whatever folder they are in."""
+        files = self.spec.source.files
+        return files is not None and files.format != "records"
+
+    @property
     def has_positions(self) -> bool:
         """Whether positions may order its events, and schemas show its columns.
 
         See `lakemirror.driver.plan.lives`.
         """
-        source = self.spec.source
-        of_rows = source.files is not None and source.files.format != "records"
         formats = ("debezium", "debezium-flat")
         positions = self.spec.ordering.by in ("auto", "lsn", "binlog")
-        return (
-            positions and not of_rows and source.change_feed is None and self.spec.envelope.format in formats
-        )
+        streamed = not self.of_rows and self.spec.source.change_feed is None
+        return positions and streamed and self.spec.envelope.format in formats
 
     def _holds(self, log: Log, position: bytes) -> bool:
         rows = self.rows().where(F.col("__origin.topic").isin(*log.topics))

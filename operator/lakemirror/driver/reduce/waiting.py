@@ -57,6 +57,7 @@ TRUNCATE_REASON: Final = "undecided: a truncate"
 """How the reasons of truncates that wait begin."""
 
 _PLACE: Final = "struct<seq: binary, at: timestamp, topic: string, partition: int, offset: bigint>"
+_HOUR: Final = 3_600_000_000
 _RECORD: Final = ("topic", "partition", "offset", "file", "line")
 _BEGINS: Final = {
     Why.PARTITION: "it came from another partition than what the mirror has of its row, and offsets of two "
@@ -150,7 +151,9 @@ def without_waiting(table: MirroredTable, plan: TablePlan, events: DataFrame) ->
         return events, 0
     ordering = table.spec.order
     orders = table.orders | plan.seen.orders
-    rules = Rules(orders.logs, _reached(ordering), ordering.tolerance_ms * 1000)
+    rules = Rules(
+        orders.logs, _reached(ordering), ordering.tolerance_ms * 1000, orders.timed, one=table.of_rows
+    )
     events = materialised(events)  # they are read several times
     judged = materialised(_judged(table, plan, events, rules))
     waits = judged.where(f"{WAITS} IS NOT NULL")
@@ -250,13 +253,14 @@ def _stood(table: MirroredTable, plan: TablePlan, events: DataFrame) -> DataFram
     }
     row = good.agg(
         F.count("*"),
+        F.unix_micros(F.min("event_time")),
         *[F.struct(*bounds.ends(F.col("key")[name], kind)) for name, kind in limits.items()],
     ).first()
     if row is None or not row[0]:
         return None
     rows = table.rows().where("__is_current") if plan.mode == "scd2" else table.rows()
     for i, (name, kind) in enumerate(limits.items()):
-        low, high = row[i + 1]
+        low, high = row[i + 2]
         rows = rows.where(bounds.within(T(name), kind, low, high))
     origin = [T("__origin")[name] for name in ("topic", "partition", "offset")]
     places = rows.select(
@@ -264,6 +268,12 @@ def _stood(table: MirroredTable, plan: TablePlan, events: DataFrame) -> DataFram
     )
     if table.tombstone_summary.newest is not None:
         places = places.unionByName(_gone(table, reading))
+    since, orders = row[1], table.orders | plan.seen.orders
+    if orders.only_tie and since is not None and not table.spec.order.epochs:
+        # Different times compare, so that older rows need not be read: files that have no others are skipped.
+        # The hour remains the same for many batches, and with it the code that Spark generates.
+        hour = F.timestamp_micros(F.lit(since // _HOUR * _HOUR))
+        places = places.where(F.col("_stood.at") >= hour)
     mine = good.select("key").distinct()
     found = places.where("_stood.seq IS NOT NULL").join(hinted(mine, row[0]), "key", "left_semi")
     return found.groupBy("key").agg(F.max("_stood").alias("_stood"))
