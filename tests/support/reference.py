@@ -156,13 +156,18 @@ class OrderedMirror:
     """A mirror of changes of several orders, batch by batch. ``ordered`` says whether two changes compare.
 
     What does not compare with the newest change of its key waits, in any batch, and what does not compare
-    with an earlier change of its key in the same batch that does not wait.
+    with an earlier change of its key in the same batch that does not wait. What waits may be older than
+    what has come meanwhile: `retry` tries it again.
     """
 
     def __init__(self, ordered: Callable[[Arrived, Arrived], bool]) -> None:
         self._ordered = ordered
         self._newest: dict[int, Arrived] = {}
-        self.waiting: set[tuple[str, int, int]] = set()
+        self._waiting: dict[tuple[str, int, int], Arrived] = {}
+
+    @property
+    def waiting(self) -> set[tuple[str, int, int]]:
+        return set(self._waiting)
 
     @property
     def rows(self) -> dict[int, Row]:
@@ -175,6 +180,10 @@ class OrderedMirror:
         for key, events in by_key.items():
             self._apply(key, events)
 
+    def retry(self) -> None:
+        again, self._waiting = self._waiting, {}
+        self.apply(again.values())
+
     def _apply(self, key: int, events: list[Arrived]) -> None:
         first = min(events, key=lambda each: (each.op not in "cr", *each.place[:2], each.seq))
         stood = self._newest.get(key, first)
@@ -182,7 +191,7 @@ class OrderedMirror:
         for each in sorted(events, key=lambda each: (each.seq, each.place)):
             compares = self._ordered(each, stood)
             if not compares or not all(self._ordered(each, other) for other in before):
-                self.waiting.add(each.place)
+                self._waiting[each.place] = each
                 continue
             before.append(each)
             if key not in self._newest or each.seq > self._newest[key].seq:
