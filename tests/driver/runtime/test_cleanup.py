@@ -120,3 +120,13 @@ def test_nothing_is_deleted_under_a_driver_that_lives(spark: SparkSession, tmp_p
     with Owner(open_storage(str(mirroring.checkpoint))), pytest.raises(CheckpointInUse):
         delete_data(mirroring.pipeline, spark)
     assert mirror.exists()
+
+
+def test_what_no_pipeline_wrote_stays(spark: SparkSession, tmp_path: Path) -> None:
+    mirroring, _ = mirrored(spark, tmp_path, "DeleteCheckpoint")
+    (mirroring.checkpoint / "notes").mkdir()
+    (mirroring.checkpoint / "notes" / "mine.txt").write_text("kept")
+    (mirroring.checkpoint / "metadata.json.bak").write_text("kept")
+    assert delete_data(mirroring.pipeline, spark) == [str(mirroring.checkpoint)]
+    assert sorted(each.name for each in mirroring.checkpoint.iterdir()) == ["metadata.json.bak", "notes"]
+    assert (mirroring.checkpoint / "notes" / "mine.txt").read_text() == "kept"

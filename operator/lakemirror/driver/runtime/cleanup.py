@@ -34,8 +34,9 @@ def delete_data(
 
     Returns the deleted locations. With the policy Retain, nothing is deleted. ``secrets`` contains the
     directory of the Secret of ``target.jdbc`` if the mirrors are in a database. Raises CheckpointInUse while
-    a driver is running, and LakemirrorError if a mirror that has to stay lies in the checkpoint. After an
-    interruption, the function can be called again: the checkpoint, which knows the mirrors, is deleted last.
+    a driver is running, and LakemirrorError if a mirror that has to stay lies in the checkpoint. What else
+    lies there stays, with the folder. After an interruption, the function can be called again: the state,
+    which knows the mirrors, is deleted last.
     """
     policy = pipeline.spec.deletion_policy
     if policy == "Retain":
@@ -53,7 +54,13 @@ def delete_data(
                         gone.append(str(mirror.location))
             _require_own_state_only(session, checkpoint)
             _require_nobody_else(session, checkpoint)
-        delete_folder(session, checkpoint)
+        left = _delete_state(session, checkpoint)
+        if left:
+            _log.warning(
+                "the folder %s stays, because it has what no pipeline wrote: %s",
+                checkpoint,
+                ", ".join(left[:_MOST_NAMED]) + (", ..." if len(left) > _MOST_NAMED else ""),
+            )
         return [*gone, checkpoint]
     finally:
         if spark is None:
@@ -115,7 +122,47 @@ _OURS = (
     "resync",
     "spark",
 )
-"""Folders of the checkpoint's own state (ARCHITECTURE.md, The way of a batch)."""
+"""Folders of the checkpoint's own state (ARCHITECTURE.md, The path of one event)."""
+
+_OUR_FILES = (
+    "checkpoint.json",
+    "layout.json",
+    "metadata.json",
+    "progress.json",
+    "tokens.json",
+    "verified.json",
+)
+"""Files of the checkpoint's own state."""
+
+_MOST_NAMED = 10
+
+
+def _delete_state(spark: SparkSession, checkpoint: str) -> list[str]:
+    """Delete the checkpoint's own state, and its folder if nothing else is there.
+
+    Returns the names of what is left.
+    """
+    files, path = file_system(spark, checkpoint)
+    if not files.exists(path):
+        return []
+    left = []
+    for entry in files.listStatus(path):
+        name = str(entry.getPath().getName())
+        folder = bool(entry.isDirectory())
+        empty = folder and not files.listFiles(entry.getPath(), True).hasNext()
+        if empty or _is_ours(name, folder):
+            files.delete(entry.getPath(), True)
+        else:
+            left.append(name)
+    if not left:
+        delete_folder(spark, checkpoint)
+    return sorted(left)
+
+
+def _is_ours(name: str, folder: bool) -> bool:
+    """Return whether an entry of the checkpoint's folder is its own state, or left of writing it."""
+    hidden = any(name.startswith(f".{each}.") for each in _OUR_FILES)
+    return name in _OURS if folder else name in _OUR_FILES or hidden
 
 
 def _require_nobody_else(spark: SparkSession, checkpoint: str) -> None:
