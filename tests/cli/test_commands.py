@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,14 +113,16 @@ def test_crd_prints_the_definition() -> None:
 class Driver:
     """Stands in for a module of the driver, and remembers how it was called."""
 
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(self, error: BaseException | None = None, held: Mapping[str, str] | None = None) -> None:
         self.error = error
+        self.summary = SimpleNamespace(status="completed", held=held or {})
         self.calls: list[tuple[CdcPipeline, dict[str, Any]]] = []
 
-    def __call__(self, pipeline: CdcPipeline, **options: Any) -> None:
+    def __call__(self, pipeline: CdcPipeline, **options: Any) -> Any:
         self.calls.append((pipeline, options))
         if self.error is not None:
             raise self.error
+        return self.summary
 
 
 def install(monkeypatch: pytest.MonkeyPatch, module: str, driver: Driver) -> Driver:
@@ -145,6 +148,12 @@ class TestRun:
         [(pipeline, options)] = driver.calls
         assert options == {"once": True, "secrets": {}, "on_event": "display"}
         assert pipeline == CdcPipeline.from_dict(changed(target={"path": "/x/{table}"}, suspend=True))
+
+    def test_a_held_table_is_not_all_that_was_there(
+        self, monkeypatch: pytest.MonkeyPatch, manifest: str
+    ) -> None:
+        install(monkeypatch, "runner", Driver(held={"demo.public.items": "it has no key"}))
+        assert lakemirror("run", "-f", manifest, "--once").exit_code == 1
 
     def test_a_wrong_manifest_ends_with_2(self, monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
         driver = install(monkeypatch, "runner", Driver())
