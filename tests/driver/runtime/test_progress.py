@@ -86,6 +86,7 @@ def test_the_document() -> None:
         "tombstoneRecords": 2,
         "lateAfterCollection": 4,
         "outOfOrder": 0,
+        "absentRows": 0,
         "violations": 0,
         "tombstonesRetained": 5,
         "quarantinedOpen": 0,
