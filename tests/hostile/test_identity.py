@@ -111,7 +111,7 @@ def test_an_event_list_has_each_event_once(spark: SparkSession, tmp_path: Path) 
     }
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_equal_offsets_of_two_partitions_are_two_events(
     together: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -154,7 +154,7 @@ def _compressed(of: Table) -> list[Record]:
     return list(Topic(of.topic, partitions=1).append(made))
 
 
-@pytest.mark.parametrize("order", ["one batch", "backwards"])
+@pytest.mark.parametrize("order", ["one batch", pytest.param("backwards", marks=pytest.mark.long)])
 def test_changes_of_a_compressed_transaction_are_ordered_by_their_offsets(
     order: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -251,7 +251,7 @@ def test_a_key_change_in_an_event_list_ends_the_former_row(spark: SparkSession, 
 # -- what an update of Maxwell leaves out -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_values_that_maxwell_leaves_out_stay(together: bool, spark: SparkSession, tmp_path: Path) -> None:
     changes = [
         change
@@ -347,7 +347,9 @@ CSV = "id,op,v\n1,c,one\n2,c,tw"
 JSON = '{"id":1,"v":"one"}\n{"id":2,"v":"tw'
 
 
-@pytest.mark.parametrize("mode", ["scd1", "scd2", "append"])
+@pytest.mark.parametrize(
+    "mode", ["scd1", *(pytest.param(m, marks=pytest.mark.long) for m in ("scd2", "append"))]
+)
 def test_a_line_that_is_complete_later_stands(mode: str, spark: SparkSession, tmp_path: Path) -> None:
     found = {}
     for form, half, rest in (("csv", CSV, "o\n3,c,three\n"), ("json", JSON, 'o"}\n{"id":3,"v":"three"}\n')):

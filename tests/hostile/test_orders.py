@@ -332,7 +332,7 @@ def test_a_reload_places_each_row_in_its_own_order(spark: SparkSession, tmp_path
     assert [each[:2] for each in waiting(spark, mirroring, "flat")] == [(0, 103)]
 
 
-@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("timed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_rows_of_files_are_one_order_whatever_folder_they_are_in(
     timed: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
