@@ -128,9 +128,9 @@ class TestTemplates:
         own = {"spec": {"nodeSelector": {"zone": "b"}, "tolerations": None}}
         of = app(spark={"backend": backend, "podTemplate": self.BOTH, "executors": {"podTemplate": own}})
         driver, executor = (pod["spec"] for pod in templates(of))
-        assert driver["nodeSelector"] == {"disk": "ssd"}
+        assert driver["nodeSelector"] == {"disk": "ssd", "kubernetes.io/os": "linux"}
         assert driver["tolerations"] == [{"key": "a"}]
-        assert executor["nodeSelector"] == {"disk": "ssd", "zone": "b"}
+        assert executor["nodeSelector"] == {"disk": "ssd", "zone": "b", "kubernetes.io/os": "linux"}
         assert "tolerations" not in executor
 
     def test_labels_by_which_the_operator_finds_its_pods_stay(self, backend: str) -> None:
