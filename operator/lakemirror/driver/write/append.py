@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType
 
 from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.sequence import is_snapshot, position
-from lakemirror.driver.tables.columns import PAYLOAD, S, T
+from lakemirror.driver.tables.columns import PAYLOAD, SHARD, S, T
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import Mirror
 from lakemirror.driver.write.own import Own
@@ -82,10 +82,16 @@ def _is_same(columns: Mapping[str, DataType]) -> Column:
     """BOOLEAN: whether an event is the one of a stored row."""
     origin = T("__origin").eqNullSafe(F.col("s.origin"))
     return (
-        (position(T("__seq")) == position(F.col("s.seq")))
+        _is_of_shard(columns)
+        & (position(T("__seq")) == position(F.col("s.seq")))
         & (T("__op") == F.col("s.op"))
         & (origin | (F.col("s.place").isNull() & _is_alike(columns)))
     )
+
+
+def _is_of_shard(columns: Mapping[str, DataType]) -> Column:
+    """BOOLEAN: whether a stored row is of the event's shard. Positions of two shards say nothing."""
+    return T(SHARD) == S(SHARD) if SHARD in columns else F.lit(True)
 
 
 def _is_alike(columns: Mapping[str, DataType]) -> Column:
