@@ -151,15 +151,6 @@ class Verdict(Enum):
         return self in (Verdict.IN_USE, Verdict.UNREADABLE, Verdict.LOST)
 
 
-_BY_SEEN: Final = {
-    Seen.GONE: Verdict.GONE,
-    Seen.RELEASED: Verdict.RELEASED,
-    Seen.SILENT: Verdict.SILENT,
-    Seen.IN_USE: Verdict.IN_USE,
-    Seen.UNREADABLE: Verdict.UNREADABLE,
-}
-
-
 def judge(
     ours: Possessor,
     named: Possessor | None,
@@ -179,7 +170,7 @@ def judge(
     seen = look(named)
     if seen is Seen.OURSELVES:  # a new checkpoint in the place of a lost one, unless it is older
         return Verdict.LOST if ours.id in named.former else Verdict.GONE
-    return _BY_SEEN[seen]
+    return Verdict[seen.name]
 
 
 @dataclass(frozen=True)

@@ -405,7 +405,7 @@ def unfilled(table: MirroredTable, plan: DriftPlan) -> dict[str, DriftChange]:
 
     Until now the manifest left them out, or they had another name and a type whose values do not fit.
     """
-    if not table.mirror.exists:
+    if not table.mirror.exists or not plan.add:
         return {}
     back, taken = {mirror: source for source, mirror in table.rename.items()}, renamed_of(table, plan)
     found = {
@@ -425,7 +425,10 @@ def renamed_of(table: MirroredTable, plan: DriftPlan) -> dict[str, str]:
 
     Rows of others, whose new type cannot hold these values exactly, have them under the former name only.
     """
-    stored, found = table.mirror.columns or {}, {}
+    stored = table.mirror.columns or {}
+    found: dict[str, str] = {}
+    if not plan.add:
+        return found
     for each in selection.renamings(table.selection_as_made, table.selection, table.mirrored_columns):
         kind = plan.add.get(each.after)
         if kind is not None and _takes(kind, stored[each.before]):
