@@ -37,6 +37,8 @@ class Case:
     rows: list[Row] = field(default_factory=list)
     lacking: dict[str, int] = field(default_factory=dict)
     """The columns in which rows have no values, and in how many, as the drift says."""
+    by_hand: str = ""
+    """A column that somebody adds to the mirror in between."""
     forgets: str = ""
     """A property that a mirror from before does not have."""
 
@@ -78,6 +80,12 @@ CASES = [
     Case("excluded", after=columns(exclude=["ssn"]), refused="has the column ssn, and"),
     Case("old_excluded", after=columns(exclude=["ssn"]), forgets=SELECTION_PROPERTY, refused="column ssn"),
     Case("included", after=columns(include=["id", "q", "price"]), refused="has the column ssn, and"),
+    Case(
+        "included_beside_one_by_hand",
+        after=columns(include=["id", "ssn", "q", "price"]),
+        by_hand="mine",
+        rows=[{**row, "mine": None} for row in (ROW_1, ROW_2, ROW_4)],
+    ),
     Case("excluded_in_vain", after=columns(exclude=["other"]), rows=[ROW_1, ROW_2, ROW_4]),
     Case(
         "included_again",
@@ -151,6 +159,9 @@ def ended(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
         second += shop.create(of, **sent(ROW_4))
     assert mirroring(folder, after=False).deliver([first]).run(spark).counts.refused == 0
     for case in CASES:
+        if case.by_hand:
+            place = mirroring(folder, after=False).path("demo", "public", case.name)
+            spark.sql(f"ALTER TABLE delta.`{place}` ADD COLUMNS ({case.by_hand} STRING)")
         if case.forgets:
             place = mirroring(folder, after=False).path("demo", "public", case.name)
             spark.sql(f"ALTER TABLE delta.`{place}` UNSET TBLPROPERTIES ('{case.forgets}')")

@@ -312,8 +312,8 @@ class MirroredTable:
 
     @property
     def mirrored_columns(self) -> list[str]:
-        """The mirror's columns that the manifest does not add itself; empty until the mirror exists."""
-        added = {self.soft, *self.own, *self.settings.expressions}
+        """The mirror's columns that neither the manifest nor a person added; empty without a mirror."""
+        added = {self.soft, *self.own, *self.settings.expressions, *self.users}
         return [name for name in self.mirror.columns or () if name not in added]
 
     @property
