@@ -280,3 +280,18 @@ def test_records_that_another_shard_makes_bad_stop_a_pipeline_that_is_to_fail(
         with pytest.raises(BadRecordRefused, match="2 record"):
             mirroring.run(spark)
     assert [(row["__source"], row["x"]) for row in stored(spark, tmp_path)] == [("demo_1.public.items", 1)]
+
+
+def test_a_pattern_is_widened_to_take_in_one_more_shard(spark: SparkSession, tmp_path: Path) -> None:
+    """The mirror goes on under the wider pattern; a pattern that leaves out one of its shards is refused."""
+    items = table("items", Column("v", "int32"))
+    first, second = (Shop().create(items, id=1, v=v) for v in (1, 2))
+    merging(tmp_path, source=r"/demo_1\.public\.items/").deliver([of("demo_1", first)]).run(spark)
+    wider = merging(tmp_path).deliver([of("demo_2", second)]).run(spark)
+    assert not any(each.error for each in wider.tables.values())
+    both = {("demo_1.public.items", 1), ("demo_2.public.items", 2)}
+    assert {(row["__source"], row["v"]) for row in stored(spark, tmp_path)} == both
+    third = of("demo_2", Shop(lsn=2000).create(items, id=3, v=3))
+    narrow = merging(tmp_path, source=r"/demo_2\.public\.items/").deliver([third]).run(spark)
+    assert "is the mirror of" in str(narrow.tables["demo_2.public.items"].error)
+    assert {(row["__source"], row["v"]) for row in stored(spark, tmp_path)} == both
