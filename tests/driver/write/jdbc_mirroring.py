@@ -35,7 +35,7 @@ class JdbcMirroring(Mirroring):
         self.server, self.schema = server, schema
         self.url = f"{server.url}{DATABASE}"
         self.secret = folder / "secret"
-        self.secret.mkdir(parents=True)
+        self.secret.mkdir(parents=True, exist_ok=True)
         (self.secret / "username").write_text(server.user)
         (self.secret / "password").write_text(PASSWORD)
         target = {"table": f"{schema}.{{table}}", "jdbc": {"url": self.url, "secret": "mirrors"}}

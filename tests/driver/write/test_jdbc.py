@@ -462,6 +462,27 @@ def test_a_record_with_a_value_that_the_database_cannot_hold_goes_to_quarantine(
     assert mirroring.staging() == []
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("server", ["postgres", "mariadb", THOROUGH_MYSQL])
+def test_a_column_with_another_name_takes_its_values_along(
+    server: str, spark: SparkSession, tmp_path: Path, request: Any
+) -> None:
+    """Whatever its type, in all rows, also if the driver dies between the column and the batch."""
+    started = request.getfixturevalue(server)
+    shop, items = Shop(), table("items", V, Column("note", "string", optional=True))
+    records = [r for id in (1, 2) for r in shop.create(items, id=id, v=id, note=f"n{id}")]
+    JdbcMirroring(tmp_path, started, "renamed").deliver([records]).run(spark)
+    settings = {"tables": [{"source": "public.items", "columns": {"rename": {"v": "w", "note": "text"}}}]}
+    mirroring = JdbcMirroring(tmp_path, started, "renamed", settings)
+    faults.arm("in-transaction")
+    with pytest.raises(faults.InjectedCrash):
+        mirroring.deliver([shop.update(items, id=1, v=10, note="new")]).run(spark)
+    summary = mirroring.run(spark)
+    assert [each.error for each in summary.tables.values() if each.error] == []
+    found = mirroring.sql("SELECT id, w, text FROM renamed.items ORDER BY id")
+    assert [each.replace("\t", "|") for each in found] == ["1|10|new", "2|2|n2"]
+
+
 @pytest.mark.timeout(300)
 def test_a_key_that_an_index_cannot_hold_is_named_and_the_row_heals_in_the_source(
     spark: SparkSession, postgres: Server, tmp_path: Path

@@ -333,6 +333,9 @@ def fills_of(
     for column in added & reading.defaults.keys():
         found[column] = Fill(_default(reading, column), reading.columns[column], current=current)
         rows[column] = _count(table, T("__is_current") if current else F.lit(True))
+    for before, column in _renamed_by_batch(table, plan).items():
+        kind = reading.columns[column]
+        found[column] = Fill(T(before).cast(kind), kind)
     begun = {table.rename.get(name, name) for name, turn in turns.items() if turn.life.fill}
     begun -= added | plan.add.keys()
     for column, fill in former_of(table, turns, reading).items():
@@ -434,6 +437,18 @@ def renamed_of(table: MirroredTable, plan: DriftPlan) -> dict[str, str]:
         if kind is not None and _takes(kind, stored[each.before]):
             found[each.before] = each.after
     return found
+
+
+def _renamed_by_batch(table: MirroredTable, plan: DriftPlan) -> dict[str, str]:
+    """Return those of the `renamed_of` whose values the batch writes, as only batches change stored rows.
+
+    Among them are those of a batch that was not committed.
+    """
+    if table.mirror.updates:
+        return {}
+    due = {table.rename.get(name, name) for name in table.awaiting_default()}
+    again = {before: column for before, column in table.renaming.items() if column in due}
+    return {**again, **renamed_of(table, plan)}
 
 
 def _takes(kind: DataType, former: DataType) -> bool:

@@ -282,7 +282,7 @@ def _stood(table: MirroredTable, plan: TablePlan, events: DataFrame) -> DataFram
 def _gone(table: MirroredTable, reading: Reading) -> DataFrame:
     """Return the deletes of keys: key, _stood."""
     kind = StructType([StructField(name, reading.columns[name]) for name in reading.key])
-    place = Fact(*[F.col(name) for name in ("seq", "event_time", "topic", "partition", "offset")])
+    place = Fact.of_event()
     deleted = table.tombstones.frame().where("kind = 'deleted'")
     return deleted.select(keys.decode(F.col("key"), kind).alias("key"), place.struct().alias("_stood"))
 

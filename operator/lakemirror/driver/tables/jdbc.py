@@ -113,6 +113,7 @@ class JdbcMirror:
     """The table of a name (`lakemirror.driver.tables.store.Store`)."""
 
     keeps_events = False
+    updates = False
     features: frozenset[str] = frozenset()
 
     def __init__(self, spark: SparkSession, database: Database, location: Location) -> None:

@@ -105,6 +105,7 @@ class Mirror:
     """
 
     keeps_events = True
+    updates = True
     impossible = None
 
     def __init__(

@@ -81,6 +81,11 @@ class Store(Protocol):
         ...
 
     @property
+    def updates(self) -> bool:
+        """Whether stored rows can be changed outside of any batch (`update`)."""
+        ...
+
+    @property
     def impossible(self) -> Impossible | None:
         """The values that cannot be stored, or None if all can."""
         ...

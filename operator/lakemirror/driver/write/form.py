@@ -92,7 +92,7 @@ def form(table: MirroredTable, plan: TablePlan, batch: str) -> None:
         table.mirror.alter(
             change.add, change.alter, properties, avoided=table.avoided, comments=plan.comments
         )
-        if renaming:
+        if renaming and table.mirror.updates:  # otherwise, the batch takes them along
             _take_along(table, renaming)
             table.mirror.alter({}, {}, {RENAMING_PROPERTY: "{}"})
         if table.mirror.properties.get(AGED_PROPERTY) == "true":
