@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.runtime.summary import RunSummary
 from lakemirror.driver.tables.mirror import DELETE_PROPERTY, SELECTION_PROPERTY
-from tests.support.mirroring import Mirroring, at
+from tests.support.mirroring import Mirroring
 from tests.support.records import Column, Record, Row
 from tests.support.records import Table as SourceTable
 from tests.support.shop import Shop, decimal, table
@@ -64,6 +64,14 @@ def columns(**settings: Any) -> dict[str, Any]:
     return {"columns": settings}
 
 
+def all_versions(*, with_delete: bool = False) -> list[Row]:
+    """The rows of a mirror that keeps former states: that of row 2, and the deleted row 3."""
+    old_2, gone_3 = {**ROW_2, "q": 2}, {"id": 3, "ssn": "three", "q": 30, "price": "3.50"}
+    kept = [{**row, "total": row["q"]} for row in (ROW_1, old_2, gone_3)]
+    new = [{**row, "total": row["q"], "q": None} for row in (ROW_2, ROW_4)]
+    return [kept[0], kept[1], new[0], kept[2], *([kept[2]] if with_delete else []), new[1]]
+
+
 CASES = [
     Case("nothing", rows=[ROW_1, ROW_2, ROW_4]),
     Case("hard_to_soft", after={"delete": SOFT}, refused="was made with the delete hard"),
@@ -100,6 +108,18 @@ CASES = [
         lacking={"total": 2},
     ),
     Case("number_renamed", after=columns(rename={"q": "total"}), rows=changed(q="total")),
+    Case(
+        "renamed_in_versions",
+        before={"mode": "scd2"},
+        after={"mode": "scd2", **columns(rename={"q": "total"})},
+        rows=all_versions(),
+    ),
+    Case(
+        "renamed_in_events",
+        before={"mode": "append"},
+        after={"mode": "append", **columns(rename={"q": "total"})},
+        rows=all_versions(with_delete=True),
+    ),
     Case("text_renamed", after=columns(rename={"ssn": "word"}), rows=changed(ssn="word")),
     Case("two_renamed", after=columns(rename={"q": "a", "price": "b"}), rows=changed(q="a", price="b")),
     Case(
@@ -121,9 +141,8 @@ CASES = [
 
 
 def source(case: Case) -> SourceTable:
-    return table(
-        case.name, Column("ssn", "string", optional=True), Column("q", "int32"), decimal("price", 6, 2)
-    )
+    columns_ = Column("ssn", "string", optional=True), Column("q", "int32"), decimal("price", 6, 2)
+    return table(case.name, *columns_, full=True)
 
 
 def mirroring(folder: Path, after: bool) -> Mirroring:
@@ -154,7 +173,7 @@ def ended(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
         shop, of = Shop(), source(case)
         gone = {"id": 3, "ssn": "three", "q": 30, "price": "3.50"}
         first += [r for row in (ROW_1, {**ROW_2, "q": 2}, gone) for r in shop.create(of, **sent(row))]
-        first += shop.delete(of, id=3)
+        first += shop.delete(of, **sent(gone))
         second += shop.update(of, **sent(ROW_2))
         second += shop.create(of, **sent(ROW_4))
     assert mirroring(folder, after=False).deliver([first]).run(spark).counts.refused == 0
@@ -180,7 +199,9 @@ def test_a_setting_that_changes(spark: SparkSession, ended: tuple[Mirroring, Run
     assert result.error is None
     lacking = {each.column: each.rows for each in result.drift if each.action == "added-without-values"}
     assert lacking == case.lacking
-    rows = [row.asDict() for row in at(spark, now.path("demo", "public", case.name)).orderBy("id").collect()]
+    place = now.path("demo", "public", case.name)
+    stored = spark.read.format("delta").load(place).orderBy("id", "__seq").collect()
+    rows = [{name: v for name, v in row.asDict().items() if not name.startswith("__")} for row in stored]
     shown = [
         {name: str(v) if name in ("price", "b") and v is not None else v for name, v in r.items()}
         for r in rows
