@@ -90,6 +90,15 @@ class Scene:
         elif action == "list":
             self.reconciler.take(self.body())
 
+    def forget(self) -> None:
+        """Drop what the API server keeps for a while: what watches have seen, requests, Events."""
+        self.api.forget_history()
+        self.api.calls.clear()
+        self.api.created.clear()
+        for each in [each for each in self.api.objects if each[1] == "Event"]:
+            del self.api.objects[each]
+            self.api.managers.pop(each, None)
+
     def collect(self) -> None:
         """Take what happened on the way to the watch of pipelines."""
         new = [(number, d) for number, _, d in self.api._history if number > self.told and d["kind"] == KIND]

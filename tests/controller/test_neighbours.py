@@ -211,16 +211,19 @@ class TestMemory:
             await w.settle()
             assert sizes(w) == dict.fromkeys(sizes(w), 0) | {"remembered": before}
 
-    @pytest.mark.long
-    def test_memory_is_flat_over_edits_and_over_pipelines_that_come_and_go(self) -> None:
+    @pytest.mark.parametrize(
+        "pipelines",
+        [pytest.param(200, marks=pytest.mark.long), pytest.param(2_000, marks=pytest.mark.thorough)],
+    )
+    def test_memory_is_flat_over_edits_and_over_pipelines_that_come_and_go(self, pipelines: int) -> None:
         async def soak() -> None:
             scene = Scene()
             await scene.edit()
-            await edits(scene, 2_000)
-            await come_and_go(scene, 200)
+            await edits(scene, 1_000)
+            await come_and_go(scene, 100)
             before = resident()
-            await edits(scene, 18_000)
-            await come_and_go(scene, 1_800)
+            await edits(scene, 10 * pipelines)
+            await come_and_go(scene, pipelines)
             assert resident() - before < 16 * 2**20
 
         asyncio.run(soak())
@@ -243,16 +246,14 @@ async def come_and_go(scene: Scene, number: int) -> None:
         scene.reconciler.gone(there)
         for identity in list(scene.cache.of(key)):  # as the watches tell
             scene.cache._drop(key, identity)
-        scene.api.forget_history()
-        scene.api.calls.clear()
+        scene.forget()
 
 
 async def passes(scene: Scene) -> None:
     scene.reconciler.take(scene.body())
     await scene.settle()
     scene.specs = {scene.body()["metadata"]["generation"]: scene.body()["spec"]}
-    scene.api.forget_history()
-    scene.api.calls.clear()
+    scene.forget()
 
 
 def resident() -> float:

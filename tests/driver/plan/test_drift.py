@@ -410,10 +410,12 @@ def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path
     bad = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
     for row in bad:
         assert re.search(
-            r"columns\.rename: \{(v|COLUMN): NEW_NAME\} and run `lakemirror replay`", row["reason"]
+            r"columns\.rename: \{(v|COLUMN): NEW_NAME\}(, columns\.types: \{\1: string\})? and run "
+            r"`lakemirror replay`",
+            row["reason"],
         )
 
-    renamed = {"columns": {"rename": {"v": "v_text"}}}
+    renamed = {"columns": {"rename": {"v": "v_text"}, "types": {"v": "string"}}}
     corrected = Mirroring(tmp_path, {"tables": [{"source": f"public.{name}", **renamed} for name in tables]})
     assert replay(corrected.pipeline, spark=spark).still_bad == 0
     found = {

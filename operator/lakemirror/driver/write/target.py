@@ -53,7 +53,7 @@ class DeltaTarget:
         told = rows_of(delta.snapshot(spark, target)) if stored else None
         if told is not None:
             return told
-        frame = spark.read.format("delta").load(target) if stored else spark.table(target)
+        frame = spark.read.format("delta").load(target) if stored else spark.table(Location(name=target).sql)
         return frame.count()
 
 
