@@ -135,6 +135,7 @@ def observed(of: PipelineSpec | None = None, **changes: Any) -> Observed:
         resource,
         status=changes.pop("status", PipelineStatus()),
         deleting=changes.pop("deleting", False),
+        deleted=changes.pop("deleted", None),
         finalizers=changes.pop("finalizers", ()),
         stated=changes.pop("stated", Stated()),
     )

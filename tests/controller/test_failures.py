@@ -564,6 +564,7 @@ class TestCleanups:
 
     def leaving(self, wanted: Any = None, **changes: Any) -> Plan:
         resource = {"deleting": True, "finalizers": (names.FINALIZER,)}
+        resource |= {name: changes.pop(name) for name in ("finalizers", "deleted") if name in changes}
         return planned(wanted or self.OWN, running(self.OWN, resource=resource, **changes))
 
     def cleanup(self, **changes: Any) -> Workload:
@@ -618,6 +619,28 @@ class TestCleanups:
         assert "kubectl patch statefulset shop-driver" in message(plan)
         of_kubernetes = replace(held, deleted=ago(minutes=5), finalizers=("foregroundDeletion",))
         assert ready(self.leaving(workloads=(of_kubernetes,), pods=())) == ("False", "Deleting")
+
+    @pytest.mark.parametrize("policy", ["Retain", "DeleteAll"])
+    def test_a_finalizer_of_others_on_the_pipeline_is_told_after_a_minute(self, policy: str) -> None:
+        kept = {"deletionPolicy": policy}
+        done = self.cleanup(state="Succeeded")
+        held = {"finalizers": ("example.com/hold", "foregroundDeletion"), "workloads": (done,), "pods": ()}
+        soon = self.leaving(spec(**kept), deleted=ago(seconds=50), **held)
+        assert (ready(soon), soon.again is not None) == (("False", "Deleting"), True)
+        plan = self.leaving(spec(**kept), deleted=ago(seconds=61), **held)
+        assert (reason(plan, "Stalled"), plan.finalizer) == ("PipelineTerminating", False)
+        assert "finalizers are removed: example.com/hold. " in message(plan)
+        assert "kubectl patch cdcpipeline shop -n mirrors" in message(plan)
+        held["finalizers"] = ("foregroundDeletion",)
+        alone = self.leaving(spec(**kept), deleted=ago(minutes=5), **held)
+        assert ready(alone) == ("False", "Deleting")
+
+    def test_what_foreground_deletion_waits_for_is_told(self) -> None:
+        """Kubernetes keeps the pipeline while something that it owns is kept by others."""
+        held = stateful_set(self.OWN, deleting=True, deleted=ago(minutes=2), finalizers=("example.com/hold",))
+        waits = {"finalizers": ("foregroundDeletion",), "deleted": ago(minutes=2), "pods": ()}
+        plan = self.leaving(spec(deletionPolicy="Retain"), workloads=(held,), **waits)
+        assert reason(plan, "Stalled") == "WorkloadTerminating"
 
     def test_a_container_that_runs_on_beside_the_cleanup_is_told(self) -> None:
         done = Ending(0, "Completed", "", ago(seconds=70))

@@ -284,11 +284,16 @@ class TestPlans:
             assert word in condition.message
         assert [event.type for event in after.events if event.reason == "RolloutFailed"] == ["Warning"]
 
-    def test_others_name_the_one_that_failed(self) -> None:
-        after = self.planned(Turn(OLD, NEW, state="Stopped", stopped_by="mirrors/first"))
+    @pytest.mark.parametrize(
+        ("failed", "named"),
+        [("mirrors/first", "pipeline mirrors/first"), ("others/secret", "a pipeline of another namespace")],
+    )
+    def test_others_name_the_one_that_failed_in_their_own_namespace(self, failed: str, named: str) -> None:
+        after = self.planned(Turn(OLD, NEW, state="Stopped", stopped_by=failed))
         condition = after.status.condition("ImageRollout")
         assert condition is not None
-        assert "mirrors/first" in condition.message
+        assert f"{named} is not Ready on" in condition.message
+        assert "secret" not in condition.message
         assert after.events == ()
 
     def test_a_pipeline_with_an_image_of_its_own_says_nothing(self) -> None:

@@ -131,7 +131,7 @@ def reporting(**said: Any) -> Callable[[], Plan]:
 
 def leaving(**changes: Any) -> Callable[[], Plan]:
     """A pipeline that is being deleted, with its data."""
-    resource = {"deleting": True, "finalizers": (names.FINALIZER,)}
+    resource = {"deleting": True, "finalizers": (names.FINALIZER,)} | changes.pop("resource", {})
     return lambda: planned(CLEANED, running(CLEANED, resource=resource, **changes))
 
 
@@ -460,6 +460,15 @@ STATES: dict[str, State] = {
     "source-lost-and-held": State(source_lost_and_held, "SourceLost", "Degraded", "Failed"),
     # It is being deleted: whatever its conditions say, it is on its way out.
     "deleting": State(leaving(), "Deleting", "Progressing", "Terminating", deleting=True),
+    "deleting-held": State(
+        leaving(
+            resource={"deleted": ago(minutes=2), "finalizers": ("example.org/keep",)}, workloads=(), pods=()
+        ),
+        "PipelineTerminating",
+        "Progressing",
+        "Terminating",
+        deleting=True,
+    ),
     "cleanup-blocked": State(
         leaving(workloads=(cleanup(),), pods=(), pod_refusal="exceeded quota: small"),
         "CleanupBlocked",

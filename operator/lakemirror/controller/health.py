@@ -12,11 +12,11 @@ from croniter import croniter
 from lakemirror.api import duration_seconds
 from lakemirror.api import report as api
 from lakemirror.api.status import Phase
-from lakemirror.controller import causes, observe, workloads
+from lakemirror.controller import causes, names, observe, workloads
 from lakemirror.controller.decide import Decision, Verdict
 from lakemirror.controller.tally import Tally
 from lakemirror.controller.times import iso, moment
-from lakemirror.controller.values import Ending, Observed, Pod, Report, Workload
+from lakemirror.controller.values import Ending, Observed, Pod, Report, Resource, Workload
 
 REPORT_PERIOD = timedelta(seconds=30)
 """The driver renews its report at least this often."""
@@ -321,16 +321,33 @@ _NO_FINALIZERS = '{"metadata":{"finalizers":null}}'
 def held_back(workloads: Iterable[Workload], namespace: str, now: datetime) -> Health | None:
     """Return which workload others keep, by a finalizer, for a minute after its deletion."""
     for each in workloads:
-        others = [name for name in each.finalizers if name not in _OF_KUBERNETES]
+        others = _of_others(each.finalizers)
         if each.deleted is None or not others or now < each.deleted + LEAVING_TOO_LONG:
             continue
-        message = (
-            f"{each.kind} {each.name} is deleted, but cannot go before its finalizers are removed: "
-            f"{', '.join(others)}. They belong to whoever set them; to remove them by hand: kubectl patch "
-            f"{_resource(each)} {each.name} -n {namespace} --type=merge -p '{_NO_FINALIZERS}'"
-        )
+        message = _kept_by(others, f"{each.kind} {each.name}", f"{_resource(each)} {each.name}", namespace)
         return Health("False", "WorkloadTerminating", message, "Starting", stalled=True)
     return None
+
+
+def kept_by_others(resource: Resource, now: datetime) -> Health | None:
+    """Return who keeps the pipeline itself, by a finalizer, for a minute after its deletion."""
+    others = _of_others(resource.finalizers)
+    if resource.deleted is None or not others or now < resource.deleted + LEAVING_TOO_LONG:
+        return None
+    message = _kept_by(others, "the pipeline", f"cdcpipeline {resource.name}", resource.namespace)
+    return Health("False", "PipelineTerminating", message, "Failed", stalled=True)
+
+
+def _of_others(finalizers: Iterable[str]) -> list[str]:
+    return [name for name in finalizers if name not in (*_OF_KUBERNETES, names.FINALIZER)]
+
+
+def _kept_by(finalizers: Iterable[str], what: str, argument: str, namespace: str) -> str:
+    return (
+        f"{what} is deleted, but cannot go before its finalizers are removed: {', '.join(finalizers)}. They "
+        "belong to whoever set them; to remove them by hand: kubectl patch "
+        f"{argument} -n {namespace} --type=merge -p '{_NO_FINALIZERS}'"
+    )
 
 
 _OF_KUBERNETES = ("foregroundDeletion", "orphan", "batch.kubernetes.io/job-tracking")
@@ -382,8 +399,8 @@ def sidecars(pod: Pod, now: datetime) -> Health:
     ending = pod.ending
     assert ending is not None
     late = (ending.at or now) + LEAVING_TOO_LONG
-    names, several = ", ".join(pod.outlived_by), len(pod.outlived_by) > 1
-    container = f"containers {names} run on" if several else f"container {names} runs on"
+    listed, several = ", ".join(pod.outlived_by), len(pod.outlived_by) > 1
+    container = f"containers {listed} run on" if several else f"container {listed} runs on"
     message = (
         f"the driver of pod {pod.name} has ended with {causes.exit_code(ending.code)}, but {container}, so "
         "the pod does not end and Kubernetes does not count the run as over. Let the injector leave these "

@@ -50,7 +50,8 @@ def resource(body: Object) -> Resource:
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
         deleting="deletionTimestamp" in metadata,
-        finalizers=tuple(metadata.get("finalizers", ())),
+        deleted=moment(metadata.get("deletionTimestamp")),
+        finalizers=tuple(metadata.get("finalizers") or ()),
         status=status,
         stated=_stated(body.get("spec")),
     )

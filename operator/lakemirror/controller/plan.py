@@ -86,7 +86,7 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     held = names.FINALIZER in observed.resource.finalizers
     cleans = _has_data_to_delete(decision, observed) and not decision.conflicts
     if not held or not cleans or _cannot_clean(observed):
-        return _leaving(decision, observed, now, ending, finalizer=False)
+        return _let_go(decision, observed, now, ending)
     running = workloads.drivers(observed)
     driving = [w for w in observed.workloads if w.name != names.cleanup(observed.resource.name)]
     if running or driving:
@@ -107,7 +107,7 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
         return replace(left, again=left.again or now + health.LEAVING_TOO_LONG)
     job = next((w for w in observed.workloads if w.name == names.cleanup(observed.resource.name)), None)
     if job is not None and job.state == "Succeeded":
-        return _leaving(decision, observed, now, ending, finalizer=False)
+        return _let_go(decision, observed, now, ending)
     if job is not None and job.revision != decision.revision:  # an edit may have removed the cause
         gone = () if job.deleting else (workloads.deletion(job),)
         return _leaving(decision, observed, now, ending, deletions=gone)
@@ -119,6 +119,16 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
     if blocked:
         ending = Health("False", "CleanupBlocked", _keep(blocked), "Failed", stalled=True)
     left = _leaving(decision, observed, now, ending, objects=objects)
+    return replace(left, again=left.again or now + health.LEAVING_TOO_LONG)
+
+
+def _let_go(decision: Decision, observed: Observed, now: datetime, ending: Health) -> Plan:
+    """Plan to remove our finalizer. What others keep by theirs, they are told to let go after a minute."""
+    resource = observed.resource
+    slow = health.kept_by_others(resource, now) or health.held_back(
+        observed.workloads, resource.namespace, now
+    )
+    left = _leaving(decision, observed, now, _kept(slow) if slow else ending, finalizer=False)
     return replace(left, again=left.again or now + health.LEAVING_TOO_LONG)
 
 

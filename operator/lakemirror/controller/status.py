@@ -330,10 +330,13 @@ def _image_rollout(case: Case) -> Verdict | None:
     if turn.state == "Waiting":
         return Verdict("WaitingForTurn", f"{kept} until it is its turn to be restarted on {new}")
     if turn.state == "Stopped":
+        # Nobody learns the names of pipelines in other namespaces.
+        same = turn.stopped_by.partition("/")[0] == case.observed.resource.namespace
+        whose = f"pipeline {turn.stopped_by}" if same else "a pipeline of another namespace"
         return Verdict(
             "RolloutStopped",
-            f"{kept}: pipeline {turn.stopped_by} is not Ready on {new}, so the rollout has stopped. It goes "
-            "on when that pipeline is Ready, or when the operator gets another driverImage",
+            f"{kept}: {whose} is not Ready on {new}, so the rollout has stopped. It goes on when that "
+            "pipeline is Ready, or when the operator gets another driverImage",
         )
     assert turn.moved is not None
     done = f"the driver was restarted on {new} at {iso(turn.moved.at)} (before: {turn.moved.before})"

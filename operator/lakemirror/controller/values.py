@@ -37,6 +37,8 @@ class Resource:
     uid: str
     generation: int
     deleting: bool = False
+    deleted: datetime | None = None
+    """Since when it is being deleted."""
     finalizers: tuple[str, ...] = ()
     status: PipelineStatus = field(default_factory=PipelineStatus)
     stated: Stated = Stated()
