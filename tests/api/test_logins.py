@@ -31,7 +31,13 @@ JDBC = [
 PATHS = [
     f"{scheme}://id:{SECRET}@host/x"
     for scheme in ("s3a", "s3", "S3N", "gs", "hdfs", "ftp", "sftp", "http", "abfss", "wasbs", "webhdfs")
-] + [f"s3a://AKIA:{SECRET}/with/slashes@lake/x", f"s3a://AKIA:{SECRET}+/x@lake"]
+] + [
+    f"s3a://AKIA:{SECRET}/with/slashes@lake/x",
+    f"s3a://AKIA:{SECRET}+/x@lake",
+    f"https://lake.blob.core.windows.net/c/x?sv=2024&sig={SECRET}",
+    f"https://host/x?apikey={SECRET}",
+    f"https://host/x?a=b&access%5Ftoken={SECRET}",
+]
 HARMLESS = [
     "abfss://container@account.dfs.core.windows.net/x",
     "hdfs://nn:8020/a@b",

@@ -218,7 +218,7 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "password in the registry's address": (
         changed(envelope={"encoding": "avro", "schemaRegistry": {"url": "http://me:pw@registry:8081"}}),
         "spec.envelope.schemaRegistry.url",
-        "address",
+        "password",
     ),
     "custom without fields": (changed(envelope={"format": "custom"}), "spec.envelope.fields", "required"),
     "custom with no field": (

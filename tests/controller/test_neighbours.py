@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lakemirror.api import API_VERSION, KIND
-from lakemirror.controller import names, operator, remembered
+from lakemirror.controller import names, observe, operator, remembered
 from lakemirror.controller.cache import Key
 from lakemirror.controller.fence import Fenced, NotLeading
 from lakemirror.controller.kube import ApiError
@@ -21,6 +21,7 @@ from lakemirror.controller.lease import Lease
 from lakemirror.controller.operator import Operator, Options
 from lakemirror.controller.values import Object
 from lakemirror.controller.vitals import Vitals
+from tests.api.test_documents import bomb as yaml_bomb
 from tests.controller.builders import SETTINGS, document
 from tests.controller.fake_api import FakeApi
 from tests.controller.test_interleavings import Scene
@@ -358,3 +359,11 @@ class TestOperators:
         with pytest.raises(NotLeading, match="not held"):
             await fenced.create(in_namespace("a"))
         assert api.all("CdcPipeline") == []
+
+
+class TestConfigMaps:
+    def test_one_that_takes_hours_to_read_is_not_read(self) -> None:
+        """Whoever may edit ConfigMaps of a namespace can write anything into ours."""
+        metadata = {"name": "shop-config", "namespace": "mirrors", "annotations": {names.CURRENT: "r"}}
+        for text in (yaml_bomb(), "[" * 10_000, f"a: [{'1,' * 60_000}]"):
+            assert observe.accepted({"metadata": metadata, "data": {"r.yaml": text}}) is None

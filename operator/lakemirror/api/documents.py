@@ -1,19 +1,47 @@
-"""YAML as Kubernetes reads it: text stays text, keys are text, and a duplicate key is an error."""
+"""YAML and JSON as Kubernetes reads it: text stays text, keys are text, and a duplicate key is an error."""
 
 from __future__ import annotations
 
 import copy
+import json
 import re
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, cast
 
 import yaml
 
 from lakemirror.api.errors import ManifestError
 
+MOST_NODES = 200_000
+"""How many values a text may have. An alias has those of what it stands for: 700 bytes can have billions."""
+
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that reads plain scalars as Kubernetes does: there are no dates, and keys are text."""
+    """A safe loader that reads plain scalars as Kubernetes does: there are no dates, and keys are text.
+
+    It stops at more than ``most`` values, and at the first alias unless ``aliases``.
+    """
+
+    def __init__(self, text: str, most: int = MOST_NODES, *, aliases: bool = True) -> None:
+        super().__init__(text)
+        self._left = self._most = most
+        self._aliases = aliases
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        alias, before = isinstance(event, yaml.AliasEvent), self._left
+        if alias and not self._aliases:
+            raise _wrong("an alias is not allowed here", event)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        if alias and id(node) not in self._sizes:
+            raise _wrong("an alias must not contain itself", event)
+        self._left -= self._sizes[id(node)] if alias else 1
+        if self._left < 0:
+            raise _wrong(f"it has more than {self._most:,} values", event)
+        if not alias:
+            self._sizes[id(node)] = before - self._left
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -28,6 +56,10 @@ class _Loader(yaml.SafeLoader):
             _key(self.construct_object(key, deep=True), key): self.construct_object(value, deep=True)
             for key, value in node.value
         }
+
+
+def _wrong(why: str, event: yaml.Event) -> yaml.MarkedYAMLError:
+    return yaml.composer.ComposerError(None, None, why, cast(yaml.Mark, event.start_mark))
 
 
 def _key(key: Any, node: yaml.Node) -> str:
@@ -97,13 +129,19 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
-def load_documents(text: str) -> list[Any]:
-    """Return the documents of a YAML text that are not empty.
+def load_documents(text: str, most: int = MOST_NODES, *, aliases: bool = True) -> list[Any]:
+    """Return the documents of a YAML or JSON text that are not empty.
 
-    Raises ManifestError with line and column if the text is not valid YAML.
+    Raises ManifestError with line and column if the text is neither, has more than ``most`` values, or has an
+    alias where there must be none.
     """
+    if text.startswith("{"):
+        try:
+            return [load_json(text)]
+        except json.JSONDecodeError:
+            pass  # YAML's flow style begins with a brace, too
     try:
-        return [document for document in yaml.load_all(text, _Loader) if document is not None]
+        return list(_documents(_Loader(text, most, aliases=aliases)))
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark or e.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -112,6 +150,41 @@ def load_documents(text: str) -> list[Any]:
         raise ManifestError([("", "not valid YAML: it is nested too deep")]) from None
     except (yaml.YAMLError, ValueError) as e:
         raise ManifestError([("", f"not valid YAML: {(str(e) or repr(e)).splitlines()[0]}")]) from None
+
+
+def _documents(loader: _Loader) -> Iterator[Any]:
+    try:
+        while loader.check_data():  # type: ignore[no-untyped-call]
+            document = loader.get_data()
+            if document is not None:
+                yield document
+    finally:
+        loader.dispose()
+
+
+def load_json(text: str) -> Any:
+    """Return the document of a JSON text.
+
+    Raises JSONDecodeError if the text is not JSON, and ManifestError if a key occurs twice or the text is
+    nested too deep.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_members, parse_constant=_not_a_number)
+    except RecursionError:
+        raise ManifestError([("", "not valid JSON: it is nested too deep")]) from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ManifestError([("", f"not valid JSON: {twice} occurs twice")])
+    return members
+
+
+def _not_a_number(text: str) -> Any:
+    raise ManifestError([("", f"not valid JSON: {text} is not a number")])
 
 
 def dump_document(document: Any) -> str:
@@ -147,10 +220,12 @@ def _parts(path: str) -> list[str] | None:
 
 def _value(text: str) -> Any:
     try:
-        value = yaml.load(text, _Loader)
+        values = list(_documents(_Loader(text)))
     except yaml.YAMLError:
         return text
-    return text if isinstance(value, dict) else value
+    if not values:
+        return None
+    return text if len(values) > 1 or isinstance(values[0], dict) else values[0]
 
 
 def _set(document: Any, parts: list[str], value: Any, setting: str) -> None:

@@ -10,7 +10,7 @@ from typing import IO, Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError
 
 from lakemirror.api.base import Matching, Model
-from lakemirror.api.documents import dump_document, load_documents
+from lakemirror.api.documents import MOST_NODES, dump_document, load_documents
 from lakemirror.api.errors import ManifestError, from_validation, path_of
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.api.status import PipelineStatus
@@ -68,12 +68,12 @@ class CdcPipeline(Model):
         return cls._validated(document, by_name=False)
 
     @classmethod
-    def from_yaml(cls, text: str) -> Self:
-        """Return the pipeline of a YAML text with one document.
+    def from_yaml(cls, text: str, *, most: int = MOST_NODES, aliases: bool = True) -> Self:
+        """Return the pipeline of a YAML text with one document, of at most ``most`` values.
 
         Raises ManifestError with everything that is wrong.
         """
-        documents = load_documents(text)
+        documents = load_documents(text, most, aliases=aliases)
         if len(documents) != 1:
             raise ManifestError([("", f"one document is expected, found {len(documents)}")])
         return cls.from_dict(documents[0])

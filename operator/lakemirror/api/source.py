@@ -381,6 +381,7 @@ class SchemaRegistry(Model):
             r"^https?://[^\s/@]+(/[^\s@]*)?$",
             "is not a valid address: write http:// or https:// and host:port",
         ),
+        WithoutLogin(),
     ]
     """The URL of the registry. Credentials belong in the secret."""
     secret: SecretName | None = None

@@ -118,10 +118,14 @@ class _Text(NamedTuple):
     manifest: str
 
 
+MOST_VALUES = 50_000
+"""Whoever may edit ConfigMaps of a namespace must not make all wait for one that takes hours to read."""
+
+
 @last
 def _spec(text: _Text) -> PipelineSpec | None:
     try:
-        return CdcPipeline.from_yaml(text.manifest).spec
+        return CdcPipeline.from_yaml(text.manifest, most=MOST_VALUES, aliases=False).spec
     except ManifestError:
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from lakemirror.api.jvm import java_options
+from lakemirror.api.secret_settings import REDACTION, redaction
 from lakemirror.api.spec import PipelineSpec, Spark
 from lakemirror.controller import names
 
@@ -66,7 +67,8 @@ def submitted(spec: PipelineSpec, image: str, account: str) -> dict[str, str]:
     # How Spark runs a driver without executors: see spark.kubernetes.driver.master in its documentation.
     local = {"spark.kubernetes.driver.master": f"local[{spark.driver.cores}]"}
     workers = local if spark.executors.max == 0 else executors(spark)
-    return {**_common(spark, image, account), **workers, **spark.conf, **_java_options(spec)}
+    hidden = {REDACTION: redaction(spark.conf.get(REDACTION, ""))}
+    return {**_common(spark, image, account), **workers, **spark.conf, **_java_options(spec), **hidden}
 
 
 def _common(spark: Spark, image: str, account: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api import spark_settings
 from lakemirror.api.jvm import java_options
 from lakemirror.api.object_stores import session_settings
+from lakemirror.api.secret_settings import REDACTION, redaction
 from lakemirror.driver import java
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime import jars, log_store
@@ -43,6 +44,7 @@ def create_session(
     """
     check_java()
     settings = {**_defaults(conf or {}), **(conf or {})}
+    settings[REDACTION] = redaction((conf or {}).get(REDACTION, ""))
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         settings |= _java_options(conf or {}, properties or {})
     builder = SparkSession.builder.appName(app_name)
@@ -119,8 +121,6 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         # Spark renders the plan of every query as text; ours are large and nobody reads them.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.maxPlanStringLength": "4096",
-        # Options hidden in plans and logs: Spark's default, and what a Kafka client logs in with.
-        "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|keystore[.]key|jaas",
         # These would record where each column was built, in every call to the JVM and in the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.dataFrameQueryContext.enabled": "false",
