@@ -60,6 +60,7 @@ def report(step: int = 0, pipeline: str = PIPELINE, error: str | None = None) ->
         event_time=(now - timedelta(seconds=1200)).isoformat(),
         lag_records=1000 + step,
         lag_seconds=1200.0,
+        overdue_seconds=1200.0,
         caught_up=False,
         complete=[CompleteReport(log="shop", below=f"{0:04x}{2**53 + step:020x}", time=now.isoformat())],
         tables_total=len(tables),

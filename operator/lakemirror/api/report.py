@@ -367,6 +367,8 @@ class Report(CheckpointReport):
     phase: DriverPhase | None = None
     source: SourceReport | None = None
     """Whether it can reach the source; nothing from drivers that do not tell."""
+    overdue_seconds: Annotated[float, Field(ge=0, le=1e12)] | None = None
+    """For how long more than ``trigger.interval`` a change may have been waiting. Absent if unknown."""
     batches: Count = 0
     """How many batches of the source and of resyncs this run has applied."""
     batch_seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from lakemirror.api.report import Counts, DriverPhase, Report
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import SourceRestarted, TableFailed
@@ -219,6 +221,21 @@ def test_the_file_holds_the_newest_report(tmp_path: Path) -> None:
     last = progress.report("Completed", Lag(0, True))
     sink.publish(last)
     assert json.loads((tmp_path / "progress.json").read_text()) == last.document()
+
+
+@pytest.mark.parametrize(
+    ("quiet", "overdue"),
+    [(None, 14400), (30, 0), (3500, 0), (5400, 1800)],
+)
+def test_changes_are_overdue_after_more_than_the_interval(quiet: int | None, overdue: int) -> None:
+    """The newest applied change is 5 h old; ``quiet`` seconds ago, nothing was left."""
+    progress, now = Progress("shop", interval=3600), datetime.now(UTC)
+    progress.batch_done(batch(1, TableResult("public.a", last_event_time=now - timedelta(hours=5))))
+    if quiet is not None:
+        progress.report("Running", Lag(0, True), observed=now - timedelta(seconds=quiet))
+    said = progress.report("Running", Lag(3, False), observed=now)
+    assert said.overdue_seconds == pytest.approx(overdue, abs=60)
+    assert progress.report("Running", Lag(0, True), observed=now).overdue_seconds == 0
 
 
 def test_since_when_the_source_is_applied_is_remembered() -> None:

@@ -27,10 +27,14 @@ class Announcer:
     """
 
     def __init__(
-        self, pipeline: str, on_event: Callable[[Event], None] | None, settle: float = SETTLE_SECONDS
+        self,
+        pipeline: str,
+        on_event: Callable[[Event], None] | None,
+        settle: float = SETTLE_SECONDS,
+        interval: float = 0.0,
     ) -> None:
         self.tell: Callable[[Event], None] = on_event or (lambda event: None)
-        self.progress = Progress(pipeline, settle)
+        self.progress = Progress(pipeline, settle, interval)
         self.source = SourceWatch(self._source_changed)
         self._reporter: Reporter | None = None
 

@@ -136,6 +136,11 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
             "Age of the newest applied change in seconds, 0 if all changes have been applied.",
             report.lag_seconds,
         ),
+        (
+            "overdue_seconds",
+            "How many seconds more than trigger.interval a change may have been waiting to be applied.",
+            report.overdue_seconds,
+        ),
         ("caught_up", "1 if all changes in the source have been applied, 0 otherwise.", report.caught_up),
         (
             "source_restarted",

@@ -81,11 +81,12 @@ def _open(records: Mapping[str, int]) -> dict[str, int]:
 class Progress:
     """Adds up what batches did: in this run (``tables``), and since the checkpoint was created (in reports).
 
-    ``settle`` is the maximum number of seconds that a change takes from the source to the pipeline. Safe to
-    use from several threads.
+    ``settle`` is the maximum number of seconds that a change takes from the source to the pipeline.
+    ``interval`` is the number of seconds from one batch to the next. Safe to use from several threads.
     """
 
-    def __init__(self, pipeline: str, settle: float = SETTLE_SECONDS) -> None:
+    def __init__(self, pipeline: str, settle: float = SETTLE_SECONDS, interval: float = 0.0) -> None:
+        self._interval = interval
         self.run_id = uuid.uuid4().hex
         self.tables: dict[str, TableResult] = {}
         self.batches = 0
@@ -230,11 +231,13 @@ class Progress:
             tables = [self._all[source] for source in sorted(self._all)]
             times = [t.last_event_time for t in tables if t.last_event_time is not None]
             newest = max(map(_utc, times), default=None)
+            lag_seconds = _lag_seconds(newest, lag)
             self._say(
                 phase=phase,
                 observed_at=iso(observed or _now()),
                 lag_records=lag.records,
-                lag_seconds=_lag_seconds(newest, lag),
+                lag_seconds=lag_seconds,
+                overdue_seconds=self._overdue(lag_seconds, observed or _now()),
                 event_time=_text(newest),
                 caught_up=lag.caught_up,
                 **complete_report(complete),
@@ -244,6 +247,18 @@ class Progress:
                 tables=[table_report(table, open_records.get(table.source, {})) for table in tables],
             )
             return self._report
+
+    def _overdue(self, lag_seconds: float | None, observed: datetime) -> float | None:
+        """Return for how long more than the interval a change may have been waiting.
+
+        A change that comes after a quiet time has not waited for longer than nothing was left, however old
+        the newest applied change is.
+        """
+        if lag_seconds is None:
+            return None
+        quiet = self.had_all_at
+        waits = lag_seconds if quiet is None else min(lag_seconds, (observed - quiet).total_seconds())
+        return round(max(0.0, waits - self._interval), 3)
 
     def _totals(self, tables: Iterable[TableResult], open_records: OpenRecords) -> Totals:
         scopes = [_open(records) for records in open_records.values()]

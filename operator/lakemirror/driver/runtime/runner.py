@@ -83,7 +83,8 @@ def run(
     began = time.monotonic()
     require_supported(pipeline)
     pipeline = with_absolute_paths(pipeline)
-    announcer = Announcer(pipeline.name, on_event, _settle(pipeline))
+    interval = duration_seconds(pipeline.spec.trigger.interval or "0s")
+    announcer = Announcer(pipeline.name, on_event, _settle(pipeline), interval)
     with ExitStack() as stack:
         stop = stack.enter_context(stop_requests(stopping, grace_seconds))
         owner, storage, session = _take_over(stack, pipeline, announcer.progress.run_id, spark, stop)
