@@ -1342,3 +1342,22 @@ class TestSidecars:
         assert condition is not None
         assert "istio-proxy" in condition.message
         assert "restartPolicy: Always" in condition.message
+        assert "kubectl delete pod shop-run-1 -n mirrors" in condition.message
+
+    def test_an_edit_ends_the_run_that_keeps_the_schedule_from_going_on(self) -> None:
+        before, after = (
+            spec(trigger={"availableNow": True, "schedule": "@hourly"}, onBadRecord=each)
+            for each in ("quarantine", "fail")
+        )
+        cron = Workload("CronJob", "shop-driver", "cron-1", "batch/v1", revision(before))
+        run = Workload(
+            "Job", "shop-driver-1", "job-1", "batch/v1", revision(before), "Active", scheduled=True
+        )
+        left = pod(
+            before, name="shop-driver-1-x", started=None, ending=Ending(0, "Completed", "", ago(minutes=9))
+        )
+        seen = observed(before, workloads=(cron, run), pods=(replace(left, outlived_by=("proxy",)),))
+        assert planned(before, seen).deletions == ()
+        assert [gone.name for gone in planned(after, seen).deletions] == ["shop-driver-1"]
+        works = replace(seen, pods=(replace(left, started=NOW, ending=None),))
+        assert planned(after, works).deletions == ()

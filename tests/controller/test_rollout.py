@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakemirror.api import PipelineSpec
+from lakemirror.api import PipelineSpec, PipelineStatus
 from lakemirror.api.status import Condition
 from lakemirror.controller import names, observe, rollout
 from lakemirror.controller.cache import Key as Pipeline
@@ -275,6 +275,25 @@ class TestPlans:
         config = find(self.planned(Turn(NEW, NEW)).objects, "ConfigMap", "shop-config")
         assert config is not None
         assert names.MOVED not in config["metadata"]["annotations"]
+
+    @pytest.mark.parametrize(
+        "written",
+        [
+            json.dumps({"from": OLD, "at": "2026-03-01T12:00:00", "ready": True}),  # of no time zone
+            json.dumps({"from": OLD, "at": "9999-12-31T23:59:59Z", "ready": True}),
+            json.dumps({"from": OLD, "at": 5, "ready": True}),
+            "[" * 100_000 + "]" * 100_000,
+        ],
+    )
+    def test_what_a_user_writes_into_the_annotation_stops_no_rollout(self, written: str) -> None:
+        """The rollout compares the times of all pipelines."""
+        config = {
+            "metadata": {"name": "shop-config", "annotations": {names.MOVED: written, names.IMAGE: NEW}}
+        }
+        had = observe.given(config, PipelineStatus())
+        assert had is not None
+        others = {A: waits(), B: rollout.unseen(had)}
+        assert rollout.rollout(NEW, others, PACE, NOW).stopped_by is None
 
     def test_the_one_that_failed_says_what_to_do(self) -> None:
         after = self.planned(Turn(NEW, NEW, Moved(OLD, ago(minutes=6), True), "Failed"))

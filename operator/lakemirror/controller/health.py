@@ -391,10 +391,10 @@ def outlived(case: Case) -> Health | None:
     pod = case.pod
     if pod is None or not pod.outlived_by or pod.ending is None:
         return None
-    return sidecars(pod, case.now)
+    return sidecars(pod, case.observed.resource.namespace, case.now)
 
 
-def sidecars(pod: Pod, now: datetime) -> Health:
+def sidecars(pod: Pod, namespace: str, now: datetime) -> Health:
     """Return the health of a pipeline whose pod is kept from ending by ``outlived_by``."""
     ending = pod.ending
     assert ending is not None
@@ -405,7 +405,9 @@ def sidecars(pod: Pod, now: datetime) -> Health:
         f"the driver of pod {pod.name} has ended with {causes.exit_code(ending.code)}, but {container}, so "
         "the pod does not end and Kubernetes does not count the run as over. Let the injector leave these "
         'pods out (for Istio, the label sidecar.istio.io/inject: "false" in spec.spark.podTemplate), or make '
-        "it inject native sidecars, which end with the pod (init containers with restartPolicy: Always)"
+        "it inject native sidecars, which end with the pod (init containers with restartPolicy: Always). A "
+        "change of the spec then ends this run. Without one, repeat the run: "
+        f"kubectl delete pod {pod.name} -n {namespace}"
     )
     over = now >= late
     return Health(

@@ -104,11 +104,16 @@ def given(config: Object | None, before: PipelineStatus) -> Given | None:
     annotations = metadata_of(config, "annotations")
     ran = before.driver.image if before.driver is not None else None
     image = annotations.get(names.IMAGE) or ran or ""
-    try:
-        moved = rollout.read(json.loads(annotations.get(names.MOVED, "null")))
-    except ValueError:
-        moved = None
+    moved = rollout.read(_decoded(annotations.get(names.MOVED)))
     return Given(image, annotations.get(names.CURRENT, ""), moved)
+
+
+def _decoded(text: str | None) -> Any:
+    """Return a JSON document that others may have written; None if it is none, or nested too deep."""
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
 
 
 class _Text(NamedTuple):
@@ -308,12 +313,7 @@ def report(
     ``by`` is who runs now, if that is known. What is seen for the first time is attributed to it, but not
     another report of a run that is known, if the driver names its pod: then only restarts have to be told.
     """
-    text = ((progress or {}).get("data") or {}).get(REPORT_KEY)
-    try:
-        document = json.loads(text) if text else None
-    except ValueError:
-        document = None
-    said = api.Report.read(document)
+    said = api.Report.read(_decoded(((progress or {}).get("data") or {}).get(REPORT_KEY)))
     if said is None:
         return None
     if before is None:
@@ -340,7 +340,7 @@ def says_the_same(before: api.Report, said: api.Report) -> bool:
     return said.model_copy(update={name: getattr(before, name) for name in _OF_TIME}) == before
 
 
-_OF_TIME = ("observed_at", "lag_seconds")
+_OF_TIME = ("observed_at", "lag_seconds", "overdue_seconds")
 """Fields of a report that change even though nothing happens."""
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import Any, Generic, Literal, TypeVar
 
@@ -100,7 +100,7 @@ def _unready_since(observed: Observed, had: Given, now: datetime) -> datetime | 
     if ready is None:
         return now
     if ready.status != "True" or status.phase == "Suspended":
-        return datetime.fromisoformat(ready.last_transition_time)
+        return min(datetime.fromisoformat(ready.last_transition_time), now)
     return None if driver is not None and driver.revision == had.revision else now
 
 
@@ -179,8 +179,17 @@ def document(moved: Moved) -> dict[str, Any]:
 
 
 def read(document: Any) -> Moved | None:
-    """Read what ``document`` returned; None if it is something else."""
+    """Read what ``document`` returned; None if it is something else.
+
+    Users may write the annotation. A time that cannot be compared would fail the rollout of all pipelines.
+    """
     try:
-        return Moved(str(document["from"]), datetime.fromisoformat(document["at"]), bool(document["ready"]))
+        at = datetime.fromisoformat(document["at"])
+        moved = Moved(str(document["from"]), at, bool(document["ready"]))
     except (KeyError, TypeError, ValueError):
         return None
+    return moved if at.tzinfo is not None and at.astimezone(UTC).year < _END_OF_TIME else None
+
+
+_END_OF_TIME = 9000
+"""Times after this year may be too large to add something to."""

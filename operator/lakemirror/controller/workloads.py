@@ -138,7 +138,10 @@ def _unwanted(decision: Decision, observed: Observed) -> Iterator[Workload]:
         if workload.name == names.cleanup(observed.resource.name):
             continue
         if workload.scheduled:
-            if not ended and (wanted != "CronJob" or decision.hold is not None):
+            stops = (
+                wanted != "CronJob" or decision.hold is not None or _is_kept_up(workload, decision, observed)
+            )
+            if not ended and stops:
                 yield workload
         elif workload != there:
             yield workload
@@ -146,6 +149,12 @@ def _unwanted(decision: Decision, observed: Observed) -> Iterator[Workload]:
             yield workload  # it ended only to be started again
         elif wanted in ("Job", "SparkApplication") and decision.hold is not None and not ended:
             yield workload
+
+
+def _is_kept_up(run: Workload, decision: Decision, observed: Observed) -> bool:
+    """Return whether only other containers keep up a run of a former spec, and with it the whole schedule."""
+    former = run.revision is not None and run.revision != decision.revision
+    return former and any(pod.outlived_by and pod.revision == run.revision for pod in observed.pods)
 
 
 def kind(decision: Decision) -> Kind:
