@@ -204,6 +204,25 @@ class TestClaims:
         )
         assert self.shared(one, other) == {"checkpoint"}
 
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ({"path": "hdfs://nn.x/{table}"}, {"path": "HDFS://NN.x:8020/{table}"}),
+            ({"table": "lake.{table}"}, {"table": "Lake.{table}"}),
+            ({"table": "lake.{table}"}, {"table": "spark_catalog.LAKE.{table}"}),
+            (
+                {"table": "m.{table}", "jdbc": {"url": "jdbc:mysql://db.x/shop"}},
+                {"table": "m.{table}", "jdbc": {"url": "jdbc:mariadb:sequential://db.x:3306/shop?a=b"}},
+            ),
+        ],
+    )
+    def test_spelling_of_targets_does_not_matter(self, one: dict[str, Any], other: dict[str, Any]) -> None:
+        first, second = (
+            {"checkpoint": f"s3a://{name}/c", "target": {"path": None} | target}
+            for name, target in (("a", one), ("b", other))
+        )
+        assert self.shared(first, second) == {"target"}
+
     def test_local_paths_are_shared_inside_of_a_namespace_only(self) -> None:
         local = {"checkpoint": "/data/c", "target": {"path": "file:///data/{table}"}}
         assert self.shared(local, local) == set()

@@ -78,10 +78,16 @@ def _claims(spec: PipelineSpec, namespace: str) -> Iterator[Claim]:
 
 def _target(spec: PipelineSpec, target: Target, namespace: str, source: str = "") -> Claim:
     if target.table is not None:
-        where, store = f"table {target.table}", _catalog(target.table, spec, namespace)
+        name = target.table if spec.target.jdbc is not None else _spelled(target.table)
+        where, store = f"table {name}", _catalog(target.table, spec, namespace)
     else:
         where, store = _place(target.path or "", spec, namespace)
     return Claim("target", f"{where} of {source}" if "{" in where and source else where, store)
+
+
+def _spelled(table: str) -> str:
+    """Return the name of a table of Spark, which ignores case, and whose own catalog need not be named."""
+    return table.lower().removeprefix("spark_catalog.")
 
 
 def _is_path(where: str) -> bool:
@@ -97,7 +103,8 @@ def _place(path: str, spec: PipelineSpec, namespace: str) -> tuple[str, str]:
     authority, slash, below = rest.partition("/")
     store = store_of(spelled)
     if store is None:  # hdfs and the like: the authority is a host
-        return f"{scheme}://{host_of(authority, namespace)}{slash}{below}", ""
+        server = host_of(authority, namespace).removesuffix(":8020")  # Hadoop's default
+        return f"{scheme.lower()}://{server}{slash}{below}", ""
     if store.name == "azure":  # the authority contains the account, which is unique
         return f"{scheme}://{authority.lower()}{slash}{below}", ""
     return spelled, _endpoint(store.name, authority, spec.spark.conf, namespace)
@@ -151,12 +158,14 @@ def database(url: str, namespace: str) -> str:
     if found is None:
         return place_of(url)
     product, hosts, rest = found["product"], found["hosts"], found["rest"]
+    if product == "mysql":  # each of the two drivers connects to servers of both
+        product = "mariadb"
     port = _DEFAULT_PORTS.get(product, "")
     whole = (each if _PORT.search(each) else f"{each}:{port}" for each in hosts.split(","))
     return f"jdbc:{product}://{','.join(host_of(each, namespace) for each in whole)}{rest}"
 
 
-_JDBC = re.compile(r"jdbc:(?P<product>\w+)://(?P<hosts>[^/?()]+)(?P<rest>.*)")
+_JDBC = re.compile(r"jdbc:(?P<product>\w+)(:\w+)*://(?P<hosts>[^/?()]+)(?P<rest>.*)")
 _PORT = re.compile(r":\d+$")
 
 
