@@ -164,3 +164,7 @@ def test_hooks_run_what_is_there() -> None:
                 assert (ROOT / program).is_file(), program
             if "files" in hook:
                 assert re.compile(hook["files"])
+
+
+def test_the_front_page_can_be_read_in_a_minute() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= 8 * 1024

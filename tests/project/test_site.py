@@ -47,7 +47,7 @@ def test_the_index_leads_to_every_page() -> None:
         ("tour.md", "docs/jdbc.md#x", "jdbc.md#x"),
         ("tour.md", "SECURITY.md", "security.md"),
         ("tour.md", "charts/lakemirror/values.yaml", f"{SOURCE}/charts/lakemirror/values.yaml"),
-        ("jdbc.md", "../README.md#types", "tour.md#types"),
+        ("jdbc.md", "../README.md#try-it", "tour.md#try-it"),
         ("jdbc.md", "runbooks/A.md", "runbooks/A.md"),
         ("runbooks/A.md", "../kafka.md", "../kafka.md"),
         ("runbooks/A.md", "../../examples/gitops", f"{SOURCE}/examples/gitops"),
