@@ -635,6 +635,16 @@ class TestCleanups:
         alone = self.leaving(spec(**kept), deleted=ago(minutes=5), **held)
         assert ready(alone) == ("False", "Deleting")
 
+    def test_a_driver_that_nothing_of_the_pipeline_manages_is_told(self) -> None:
+        orphan = {"workloads": (), "pods": (pod(self.OWN),)}
+        soon = self.leaving(deleted=ago(seconds=50), **orphan)
+        assert (ready(soon), soon.again is not None) == (("False", "Deleting"), True)
+        plan = self.leaving(deleted=ago(seconds=61), **orphan)
+        assert (reason(plan, "Stalled"), plan.finalizer) == ("CleanupBlocked", True)
+        assert "kubectl delete statefulset,cronjob shop-driver -n mirrors" in message(plan)
+        going = self.leaving(deleted=ago(minutes=2), workloads=(), pods=(pod(self.OWN, deleted=NOW),))
+        assert ready(going) == ("False", "Deleting")
+
     def test_what_foreground_deletion_waits_for_is_told(self) -> None:
         """Kubernetes keeps the pipeline while something that it owns is kept by others."""
         held = stateful_set(self.OWN, deleting=True, deleted=ago(minutes=2), finalizers=("example.com/hold",))

@@ -469,6 +469,13 @@ STATES: dict[str, State] = {
         "Terminating",
         deleting=True,
     ),
+    "cleanup-blocked-by-driver": State(
+        leaving(resource={"deleted": ago(minutes=2)}, workloads=(), pods=(pod(CLEANED),)),
+        "CleanupBlocked",
+        "Progressing",
+        "Terminating",
+        deleting=True,
+    ),
     "cleanup-blocked": State(
         leaving(workloads=(cleanup(),), pods=(), pod_refusal="exceeded quota: small"),
         "CleanupBlocked",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -11,7 +12,7 @@ from lakemirror.api.status import ConditionType
 from lakemirror.controller import build, health, names, observe, status, tally, workloads
 from lakemirror.controller.decide import Decision, Verdict, decide
 from lakemirror.controller.health import Health, case, judge
-from lakemirror.controller.values import Deletion, Object, Observed, Plan, Settings, Workload
+from lakemirror.controller.values import Deletion, Object, Observed, Plan, Pod, Settings, Workload
 
 RETRY_AFTER = timedelta(seconds=30)
 """When an object that could not be applied is retried. Foreign objects are not watched."""
@@ -102,6 +103,9 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
             ),
             None,
         )
+        left_over = _left_over(observed, running) if not driving else ""
+        if left_over and _long_deleted(observed, now):
+            slow = Health("False", "CleanupBlocked", _keep(left_over), "Failed", stalled=True)
         said = _kept(slow) if slow is not None else ending
         left = _leaving(decision, observed, now, said, deletions=gone)
         return replace(left, again=left.again or now + health.LEAVING_TOO_LONG)
@@ -120,6 +124,25 @@ def _leave(decision: Decision, observed: Observed, now: datetime) -> Plan:
         ending = Health("False", "CleanupBlocked", _keep(blocked), "Failed", stalled=True)
     left = _leaving(decision, observed, now, ending, objects=objects)
     return replace(left, again=left.again or now + health.LEAVING_TOO_LONG)
+
+
+def _long_deleted(observed: Observed, now: datetime) -> bool:
+    deleted = observed.resource.deleted
+    return deleted is not None and now >= deleted + health.LEAVING_TOO_LONG
+
+
+def _left_over(observed: Observed, running: Sequence[Pod]) -> str:
+    """Return which driver runs on though nothing of the pipeline manages it; empty if it is ending."""
+    pod = next((pod for pod in running if pod.deleted is None), None)
+    if pod is None:
+        return ""
+    name, namespace = names.driver(observed.resource.name), observed.resource.namespace
+    return (
+        f"driver pod {pod.name} runs on, but its workload does not belong to this pipeline any more, as "
+        "after kubectl delete --cascade=orphan. To end it: kubectl delete statefulset,cronjob "
+        f"{name} -n {namespace} --ignore-not-found, and kubectl delete pod {pod.name} -n {namespace} if it "
+        "is still there then"
+    )
 
 
 def _let_go(decision: Decision, observed: Observed, now: datetime, ending: Health) -> Plan:
