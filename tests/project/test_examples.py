@@ -54,3 +54,19 @@ def test_every_example_is_named_by_a_test() -> None:
         and not any(f'"{folder.name}{end}' in of_examples for end in ('"', "/"))
     ]
     assert forgotten == []
+
+
+def test_the_job_of_a_command_runs_like_a_driver() -> None:
+    """With the driver's image, its account and its rights, and with a command that there is."""
+    job = yaml.safe_load((ROOT / "examples/commands/job.yaml").read_text("utf-8"))
+    rendered = CliRunner().invoke(main, ["render", "-f", str(ROOT / "examples/kubernetes/pipeline.yaml")])
+    objects = [each for each in yaml.safe_load_all(rendered.stdout) if each]
+    [driver] = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "StatefulSet"]
+    [beside], pod = driver["containers"], job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert pod["serviceAccountName"] == driver["serviceAccountName"]
+    assert pod["securityContext"] == driver["securityContext"]
+    for field in ("image", "securityContext", "envFrom"):
+        assert container[field] == beside[field], field
+    assert container["resources"]["limits"]["memory"] == "3Gi"
+    assert container["args"][1] in main.commands
