@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemirror.api import CdcPipeline, Pipeline
 from lakemirror.api.report import Counts
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.results import BatchResult, Drift, TableResult
 
 

@@ -198,6 +198,7 @@ class TableApplier:
                 if table.shard is not None:
                     transaction = of_shard(app_id, batch, table.shard, table.spark)
                 done = write_table(table, plan, reduced, result, transaction, self._writers)
+            table.note_tombstones()
             by_hand = self._places.written(table, done.version) if self._places is not None else ()
             return replace(done, drift=(*done.drift, *by_hand))
 

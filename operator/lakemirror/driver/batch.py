@@ -53,8 +53,8 @@ from lakemirror.driver.read.base import Batch
 from lakemirror.driver.read.offset_log import partitions_of, topic_ids
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.aside import keep_aside
-from lakemirror.driver.record.audit import AuditHistory
 from lakemirror.driver.record.conservation import require_accounted
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.reduce.waiting import LogMoved
 from lakemirror.driver.results import BatchResult, TableResult, without_open
 from lakemirror.driver.sequence import GIVEN
@@ -110,7 +110,7 @@ class BatchApplier:
         self._app_id = _app_id(pipeline, query_id)
         self._session = spark
         fixed, places = self._fixed(history), self._places(history, anew)
-        ours = possession.ensured(open_storage(self._checkpoint, spark))
+        ours = possession.ensured(open_storage(self._checkpoint, spark), pipeline.name)
         held = Possession(ours, {self._app_id, *fixed.app_ids}, warn)
         self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed, places, held)
         self._schemas: dict[int, str] = {}
@@ -476,7 +476,8 @@ class BatchApplier:
         """Delete tombstones that no event can need any more, and return how many.
 
         To be called between batches. A tombstone must be older than the retention, and its table must have no
-        open quarantined records. In addition, one of two things must hold:
+        open quarantined records. Nor may there be any whose table is unknown and that may be of its topics: a
+        record that waits for its schema may turn out to be older. In addition, one of two things must hold:
 
         - The tombstone lies below the committed position of every partition of its table's logs, except for
           quiet ones. All changes of the table must have come from known logs.
@@ -489,11 +490,13 @@ class BatchApplier:
         due = [table for table in self._tables if table.has_tombstones(now - retention)]
         if not due:
             return 0
-        waiting = quarantine.open_sources(self._session, self._checkpoint)
+        open_records = quarantine.open_counts(self._session, self._checkpoint)
+        unknown = quarantine.topics_of_unknown(self._session, self._checkpoint) if "" in open_records else ()
         return sum(
             self._collect(table, now, retention, had_all_at)
             for table in due
-            if str(table.name) not in waiting
+            if str(table.name) not in open_records
+            and not positions.may_be_of(self._memory, self._logs.get(str(table.name)), unknown)
         )
 
     def _collect(

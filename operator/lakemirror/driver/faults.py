@@ -6,7 +6,7 @@ from typing import Literal
 
 Point = Literal["after-tombstones", "after-rows", "after-audit", "before-checkpoint-commit"]
 JdbcPoint = Literal["in-transaction"]
-AuditPoint = Literal["after-audit-commit"]
+AuditPoint = Literal["after-audit-commit", "after-audit-history"]
 ReplayPoint = Literal["after-replay-applied", "after-replay-settled", "after-reload-part"]
 AnyPoint = Point | JdbcPoint | AuditPoint | ReplayPoint
 

@@ -174,3 +174,13 @@ def test_a_driver_that_is_killed_elsewhere_is_silent_after_its_lease(
     now[0] = 0.7
     assert neighbours.look(None, OURS, other) is Seen.SILENT
     assert Neighbours().look(None, OURS, other) is Seen.SILENT, "a first look waits for the lease"
+
+
+def test_a_checkpoint_belongs_to_the_pipeline_that_first_used_it(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    made = ensured(storage)  # by an earlier version, which did not note the name
+    assert ensured(storage, "shop") == made == ensured(storage, "shop") == ensured(storage)
+    for refused in (ensured, possession.require_own):
+        with pytest.raises(possession.AnotherPipeline, match=r"spec.checkpoint: .*pipeline shop, .* other"):
+            refused(storage, "other")
+    assert possession.stored(storage) == made

@@ -14,6 +14,7 @@ from lakemirror.api import CdcPipeline
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint import identity, tokens
 from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.runtime.events import Event, Reported, Resync
 from lakemirror.driver.runtime.replayer import replay
@@ -289,3 +290,19 @@ def test_a_table_is_loaded_at_first_and_with_each_new_token_until_that_is_noted(
     assert begin(streamed="2", loaded="1") == {"public.loaded": "1"}
     tokens.loaded(storage, {"public.loaded": "1"}, spec)
     assert begin(streamed="2", loaded="1", reset="1") == {"public.loaded": "1"}
+
+
+@pytest.mark.parametrize("progress", ["files/state/49.json", "changes/offsets/1.json", "spark/commits/0"])
+def test_a_checkpoint_without_identity_is_damaged_and_a_reset_helps(progress: str, tmp_path: Path) -> None:
+    """The tokens of the manifest would be taken for done, and nothing would be read."""
+    storage = LocalStorage(tmp_path / "checkpoint")
+    parked = settings(resyncToken="1")
+    pipeline = Mirroring(tmp_path, parked).pipeline
+    assert tokens.begin(storage, pipeline.spec) == {}, "a new checkpoint"
+    storage.write_text(progress, "{}")
+    for _ in range(2):
+        with pytest.raises(LakemirrorError, match=r"metadata.json is gone\. Restore .*spec.spark.resetToken"):
+            tokens.begin(storage, pipeline.spec)
+    pipeline = Mirroring(tmp_path, {**parked, "spark": {"resetToken": "anew"}}).pipeline
+    assert tokens.begin(storage, pipeline.spec) == {}
+    assert not identity.has_progress(storage)

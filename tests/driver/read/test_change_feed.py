@@ -14,8 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.checkpoint.storage import LocalStorage
-from lakemirror.driver.faults import InjectedCrash
+from lakemirror.driver.faults import InjectedCrash, arm
+from lakemirror.driver.java import java_class
+from lakemirror.driver.read.base import Standing
 from lakemirror.driver.read.change_feed import ChangeFeed, FeedLost, Versions
+from lakemirror.driver.read.markers import Markers
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.summary import RunSummary
 from tests.support.mirroring import Mirroring, at
@@ -80,7 +83,7 @@ def test_the_table_and_then_its_changes(spark: SparkSession, tmp_path: Path) -> 
     second = chain.run()
     assert chain.rows() == [(2, "B"), (4, "d"), (5, "a")] == chain.rows(chain.source)
     assert second.tables["shop.orders"].counts.records == 5
-    assert chain.run().batches == 0
+    assert chain.run().counts.records == 0
 
 
 def test_a_key_that_one_version_deletes_and_inserts_exists(spark: SparkSession, tmp_path: Path) -> None:
@@ -213,12 +216,56 @@ def test_a_table_that_was_made_again_is_told(spark: SparkSession, tmp_path: Path
         chain.run()
 
 
+def test_a_table_that_goes_back_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Its folder is restored from a copy: versions that were read have other numbers of changes now."""
+    copy, forget = tmp_path / "copy", delta_log(spark).clearCache
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')")
+    shutil.copytree(chain.source, copy)
+    chain.sql("INSERT INTO t VALUES (2, 'b')")
+    chain.run()
+    chain.run()
+    shutil.rmtree(chain.source)
+    shutil.copytree(copy, chain.source)
+    forget()
+    with pytest.raises(FeedLost, match=r"has version 1 now, and version 2 was read.*Give spec.spark"):
+        chain.run()
+    chain.sql("INSERT INTO t VALUES (3, 'c')")
+    with pytest.raises(FeedLost, match=r"has another version 2 than the one that was read.*add an epoch"):
+        chain.run()
+    chain.sql("INSERT INTO t VALUES (4, 'd')")
+    with pytest.raises(FeedLost, match="has another version 2"):
+        chain.run()
+    chain.reset, chain.ordering = "1", {"epochs": [{"epoch": 1, "from": {"shop.orders": {"0": 0}}}]}
+    chain.run()
+    assert {(1, "a"), (3, "c"), (4, "d")} <= set(chain.rows())
+
+
+def test_what_all_tables_have_is_done_though_its_changes_are_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')")
+    chain.run()
+    chain.sql("UPDATE t SET v = 'b' WHERE id = 1")
+    arm("before-checkpoint-commit")
+    with pytest.raises(InjectedCrash):
+        chain.run()
+    vacuum(chain)
+    delta_log(spark).clearCache()
+    assert chain.run().counts.records == 0
+    assert chain.rows() == [(1, "b")]
+
+
+def delta_log(spark: SparkSession) -> Any:
+    return java_class(spark, "org.apache.spark.sql.delta.DeltaLog")
+
+
 def test_a_crash_while_old_batches_are_forgotten_begins_none_of_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = LocalStorage(tmp_path)
     feed: Any = ChangeFeed.__new__(ChangeFeed)
     feed._storage, feed.query_id, feed._records = storage, "query", lambda versions: None
+    feed._standing, feed._markers = Standing(), Markers(storage, "changes/offsets", "changes/commits")
     for number in (0, 1):
         feed._record(number, Versions("id", number, number))
     storage.write_text("changes/commits/0.json", "{}\n")
@@ -240,11 +287,11 @@ def test_a_reset_reads_the_whole_table_again(spark: SparkSession, tmp_path: Path
     chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     chain.run()
     spark.sql(f"DELETE FROM delta.`{chain.mirror}` WHERE id = 2")  # by nobody that Lakemirror knows of
-    assert chain.run().batches == 0
+    assert chain.run().counts.records == 0
     chain.reset = "again"
     assert chain.run().counts.records == 2
     assert [row[:2] for row in chain.rows()] == [(1, "a"), (2, "b")]
-    assert chain.run().batches == 0
+    assert chain.run().counts.records == 0
 
 
 @pytest.mark.thorough

@@ -19,8 +19,8 @@ from pyspark.sql.types import _parse_datatype_string
 from lakemirror.api.source import FilesSource
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import LocalStorage
-from lakemirror.driver.errors import BatchMismatch
-from lakemirror.driver.read.base import RAW, Batch, Lag
+from lakemirror.driver.errors import BatchMismatch, CheckpointInUse
+from lakemirror.driver.read.base import RAW, Batch, Lag, Standing
 from lakemirror.driver.read.files import ledger, waiting
 from lakemirror.driver.read.files.feed import FilesFeed
 from lakemirror.driver.read.files.listing import InputMissing, alternatives
@@ -66,6 +66,7 @@ class Setup:
         self.spark, self.input, self.state = spark, path / "in", path / "state"
         self.taken = Taken()
         self.warnings: list[str] = []
+        self.standing = Standing()
 
     def feed(self, path: str | Path | None = None, limit: int = 1000) -> FilesFeed:
         source = FilesSource(path=str(path or self.input), max_files_per_batch=limit)
@@ -75,6 +76,7 @@ class Setup:
             LocalStorage(self.state),
             interval_seconds=0.1,
             warn=self.warnings.append,
+            standing=self.standing,
         )
 
     def once(self, path: str | Path | None = None, limit: int = 1000) -> FilesFeed:
@@ -291,6 +293,39 @@ def test_a_batch_that_comes_again_must_have_the_same_input(setup: Setup, harm: s
         (setup.input / "a.jsonl").unlink()
         with pytest.raises(InputMissing, match=r"a\.jsonl is gone"):
             setup.once()
+
+
+@pytest.mark.parametrize("harm", ["changed", "gone", "grown"])
+def test_a_batch_that_all_tables_have_needs_its_input_no_more(setup: Setup, harm: str) -> None:
+    """The driver died before it marked the batch as done, and the folder was cleaned."""
+    write(setup.input / "a.jsonl", record(0))
+    write(setup.input / "b.jsonl", record(1))
+    setup.taken.crash_at = 0
+    with pytest.raises(OSError, match="could not be written"):
+        setup.once()
+    (setup.input / "b.jsonl").unlink()
+    if harm == "gone":
+        (setup.input / "a.jsonl").unlink()
+    else:
+        write(setup.input / "a.jsonl", record(0 if harm == "grown" else 5), record(6))
+    write(setup.input / "c.jsonl", record(7))
+    asked: list[str] = []
+    setup.standing = Standing(applied=lambda query: asked.append(query) or 0)
+    feed = setup.once()
+    assert asked == [feed.query_id]
+    assert setup.taken.offsets == ([[0, 6, 7]] if harm == "grown" else [[7]])
+    assert sum("a.jsonl has changed" in each for each in setup.warnings) == (harm == "changed")
+
+
+def test_a_driver_that_has_lost_the_checkpoint_marks_nothing(setup: Setup) -> None:
+    def lost() -> None:
+        raise CheckpointInUse("the checkpoint is another driver's")
+
+    write(setup.input / "a.jsonl", record(0))
+    setup.standing = Standing(check=lost)
+    with pytest.raises(CheckpointInUse):
+        setup.once()
+    assert [batch.batch_id for batch in setup.feed().pending()] == [0]
 
 
 def test_new_content_under_a_known_name_is_reported_once(setup: Setup) -> None:

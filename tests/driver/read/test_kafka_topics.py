@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 
 from lakemirror.api.source import KafkaSource
+from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.read.base import Standing
 from lakemirror.driver.read.kafka import KafkaFeed, SourceLost
+from lakemirror.driver.read.offset_log import OffsetLog
 
 POSITION = {"keep": {0: 5}, "big": {0: 100}}
 ENDS = {"keep": {0: 5}, "big": {0: 900}}
@@ -30,6 +34,7 @@ def feed(folder: Path, topics: Iterable[str], there: Iterable[str] = ENDS) -> tu
     made: Any = KafkaFeed.__new__(KafkaFeed)
     made._source = KafkaSource.model_validate({"bootstrapServers": "kafka:9092", "topics": list(topics)})
     made._storage, made._asking, made._position = storage, nullcontext, POSITION
+    made.query_id = "query"
     made._log = SimpleNamespace(position=lambda: POSITION)
     made._told, made._warn, made._compaction_lags = set(), warnings.append, {}
     ids = {topic: SimpleNamespace(topicId=partial_id(topic)) for topic in there}
@@ -63,3 +68,29 @@ def test_a_topic_that_is_deleted_unread_is_told(tmp_path: Path) -> None:
     made, _ = feed(tmp_path, ["keep", "big"], there=["keep"])
     with pytest.raises(SourceLost, match="topic big was deleted before all of it was read"):
         made._check_topics()
+
+
+def test_offsets_and_identity_of_different_copies_are_named(tmp_path: Path) -> None:
+    made, _ = feed(tmp_path, ["keep", "big"])
+    made._log = SimpleNamespace(recorded=lambda: {0}, position=lambda: POSITION)
+    query = identity.query_id(made._storage, "kafka", started=False)
+    made._require_own_topics()  # an earlier version did not note the query
+    for noted in (query, "other"):
+        made._storage.write_text("kafka/topics.json", json.dumps({"query": noted, "topics": {}}))
+        with nullcontext() if noted == query else pytest.raises(LakemirrorError, match=r"metadata.json of"):
+            made._require_own_topics()
+
+
+def test_what_all_tables_have_is_done_though_its_records_are_gone(tmp_path: Path) -> None:
+    """The driver died before Spark marked the batch, and the brokers have deleted what it read."""
+    made, _ = feed(tmp_path, ["keep", "big"])
+    storage, made.query_id = made._storage, "query"
+    made._log = OffsetLog(storage)
+    for number, end in enumerate((5, 7)):
+        storage.write_text(f"spark/offsets/{number}", f'v1\n{{}}\n{{"keep":{{"0":{end}}}}}\n')
+    made._log.commit(0)
+    for applied, settles in ((0, False), (1, True), (1, False)):
+        made._standing = Standing(applied=lambda query, last=applied: last)
+        assert made._settle() == settles
+    assert made._log.committed() == {0, 1}
+    assert made._log.position() == made._position == {"keep": {0: 7}}

@@ -203,9 +203,12 @@ def test_what_a_crash_left_is_completed_at_the_start(spark: SparkSession, tmp_pa
         assert written(spark, tmp_path) == [("q", 9, 1), ("q", 10, 1), ("replay-1", 0, 1)]
 
 
-def test_a_crash_between_commit_and_deletion_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", ["after-audit-commit", "after-audit-history"])
+def test_a_crash_between_commit_and_deletion_doubles_nothing(
+    point: faults.AuditPoint, spark: SparkSession, tmp_path: Path
+) -> None:
     keep(spark, tmp_path, 0, 1)
-    faults.arm("after-audit-commit")
+    faults.arm(point)
     with pytest.raises(faults.InjectedCrash), WriteBehind(spark, str(tmp_path)):
         pass
     assert len(files(tmp_path)) == 2
@@ -321,7 +324,6 @@ def test_a_driver_that_slept_through_the_commit_of_another_one_doubles_no_row(
     if stands:
         keep(spark, tmp_path, 0)
         WriteBehind(spark, str(tmp_path)).flush()
-    history = audit.history(spark, str(tmp_path))
     keep(spark, tmp_path, 1)
     append, folder = audit.append, tmp_path / pending.FOLDER
     copies = {file.name: file.read_text() for file in folder.glob("*.json")}
@@ -332,12 +334,12 @@ def test_a_driver_that_slept_through_the_commit_of_another_one_doubles_no_row(
         return append(spark, checkpoint, batches, at)
 
     monkeypatch.setattr(audit, "append", slept)
-    behind = WriteBehind(spark, str(tmp_path), history=history)
+    behind = WriteBehind(spark, str(tmp_path))
     with pytest.raises(TableChanged if stands else AnalysisException, match=r"version|exist"):
         behind.flush()
     for name, text in copies.items():
         (folder / name).write_text(text)
-    WriteBehind(spark, str(tmp_path), history=history).flush()
+    WriteBehind(spark, str(tmp_path)).flush()
     assert [batch for _, batch, _ in written(spark, tmp_path)] == ([0, 1] if stands else [1])
 
 

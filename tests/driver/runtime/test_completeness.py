@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakemirror.api.report import NONE, Counts
 from lakemirror.driver.consistent.complete import Mark, Top
 from lakemirror.driver.consistent.reach import after
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.runtime.completeness import Completeness, complete_report
 

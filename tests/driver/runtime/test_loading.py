@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import CheckpointInUse, LakemirrorError, PipelineStopped
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.runtime import loading
 from lakemirror.driver.runtime.events import BatchDone, Event, Warned
 from lakemirror.driver.runtime.loading import Loading

@@ -16,7 +16,7 @@ from lakemirror.driver.errors import SourceRestarted, TableFailed
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.read.change_feed import FeedLost
 from lakemirror.driver.read.kafka import SourceLost
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 from lakemirror.driver.runtime.progress import Progress
 from lakemirror.driver.runtime.reporter import FileSink, Reporter

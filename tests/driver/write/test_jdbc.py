@@ -551,6 +551,37 @@ def test_a_mirror_belongs_to_one_checkpoint(spark: SparkSession, postgres: Serve
 
 
 @pytest.mark.timeout(600)
+def test_a_database_that_was_restored_from_its_backup_is_seen(
+    spark: SparkSession, postgres: Server, tmp_path: Path
+) -> None:
+    """Its changes since then are not read again. The table is held, also if it has no change."""
+    shop, (changed, quiet) = Shop(), (table(name, V) for name in ("changed", "quiet"))
+    source = {name: f"demo.public.{name}" for name in ("changed", "quiet")}
+    mirroring = JdbcMirroring(tmp_path, postgres, "restored")
+    mirroring.deliver([[*shop.create(changed, id=1, v=1), *shop.create(quiet, id=1, v=1)]]).run(spark)
+    tables = mirroring.sql("SELECT table_name FROM information_schema.tables WHERE table_schema = 'restored'")
+    for name in tables:
+        mirroring.sql(f'CREATE TABLE public."kept_{name}" AS SELECT * FROM restored."{name}"')
+    second = [each for of in (changed, quiet) for each in shop.update(of, id=1, v=2)]
+    mirroring.deliver([second]).run(spark)
+    for name in tables:
+        mirroring.sql(f'DELETE FROM restored."{name}"')
+        mirroring.sql(f'INSERT INTO restored."{name}" SELECT * FROM public."kept_{name}"')
+    mirroring.deliver([shop.create(changed, id=2, v=2)])
+    summary = mirroring.run(spark)
+    for name in source.values():
+        error = str(summary.tables[name].error)
+        assert "it was restored or replaced" in error
+        assert "resyncToken" in error
+    assert mirroring.sql("SELECT v FROM restored.changed ORDER BY id") == ["1"]
+    entries = [{"source": f"public.{name}", "resyncToken": "1"} for name in source]
+    again = JdbcMirroring(tmp_path, postgres, "restored", {"tables": entries})
+    assert again.run(spark).held == {}
+    assert mirroring.sql("SELECT v FROM restored.changed ORDER BY id") == ["2", "2"]
+    assert mirroring.sql("SELECT v FROM restored.quiet ORDER BY id") == ["2"]
+
+
+@pytest.mark.timeout(600)
 def test_what_is_not_this_drivers_is_refused(spark: SparkSession, postgres: Server, tmp_path: Path) -> None:
     """Another driver's commit, another batch of the same number, somebody's own table, tables without key,
     and a mirror of another pipeline.

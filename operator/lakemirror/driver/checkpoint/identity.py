@@ -5,18 +5,42 @@ from __future__ import annotations
 import json
 import uuid
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from lakemirror.driver.checkpoint.storage import Storage
+from lakemirror.driver.checkpoint.storage import Storage, numbered
 from lakemirror.driver.document import iso
 from lakemirror.driver.errors import LakemirrorError
 
 _METADATA = "metadata.json"
+_FORMER: Final = 20
+_PROGRESS: Final = tuple(
+    f"{source}/{kind}"
+    for source, kinds in {
+        "files": ("offsets", "commits", "state"),
+        "changes": ("offsets", "commits"),
+        "spark": ("offsets", "commits"),
+    }.items()
+    for kind in kinds
+)
+"""Folders with the batches of each kind of source."""
 
 
 def exists(storage: Storage) -> bool:
     """Return whether there is a checkpoint, that is, whether a source was ever read."""
     return storage.exists(_METADATA)
+
+
+def has_progress(storage: Storage) -> bool:
+    """Return whether there are records of batches, of any kind of source."""
+    return any(numbered(storage, folder) for folder in _PROGRESS)
+
+
+def damaged(storage: Storage, what: str) -> LakemirrorError:
+    """Return the error to raise if the parts of a checkpoint do not belong together."""
+    return LakemirrorError(
+        f"the checkpoint {storage.uri} is damaged: {what}. Restore the whole folder from one copy, or give "
+        "spec.spark.resetToken a new value, so that the source is read anew; what is applied stays as it is"
+    )
 
 
 def forget(storage: Storage) -> None:
@@ -39,17 +63,22 @@ def query_id(storage: Storage, source: str, *, started: bool) -> str:
     made = str(uuid.uuid4())
     # Tables may have been loaded from their database since, although the source had nothing yet.
     begun = datetime.now(UTC) if same is None else same.begun_at
-    document = {"queryId": made, "source": source, "createdAt": iso(begun)}
+    former = [] if found is None else [*found.former, found.query_id][-_FORMER:]
+    document = {"queryId": made, "source": source, "createdAt": iso(begun), "former": former}
     storage.write_text(_METADATA, json.dumps(document, indent=2) + "\n")
     return made
 
 
 class Identity(NamedTuple):
-    """What a checkpoint knows about itself: ``begun_at`` is when it began to read its source."""
+    """What a checkpoint knows about itself.
+
+    ``begun_at`` is when it began to read its source, and ``former`` are queries whose batches its own follow.
+    """
 
     query_id: str
     source: str
     begun_at: datetime
+    former: tuple[str, ...] = ()
 
 
 def stored(storage: Storage) -> Identity | None:
@@ -57,7 +86,8 @@ def stored(storage: Storage) -> Identity | None:
     try:
         document = json.loads(storage.read_text(_METADATA))
         begun = datetime.fromisoformat(document["createdAt"])
-        return Identity(str(document["queryId"]), str(document["source"]), begun)
+        former = tuple(map(str, document.get("former", ())))
+        return Identity(str(document["queryId"]), str(document["source"]), begun, former)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
@@ -65,3 +95,15 @@ def stored(storage: Storage) -> Identity | None:
             f"{storage.uri}/{_METADATA} is damaged ({error}): restore it from a copy, or give "
             "spec.spark.resetToken a new value, so that the source is read anew"
         ) from None
+
+
+def require_known(storage: Storage, query_id: str | None, where: str) -> None:
+    """Raise LakemirrorError if the newest batch, recorded in ``where``, belongs to none of the queries.
+
+    The identity and the batches are then from different copies, and Delta would take new batches for old
+    ones. ``query_id`` is None for batches of earlier versions, which do not name their query.
+    """
+    found = stored(storage)
+    if found is None or query_id in (None, found.query_id, *found.former):
+        return
+    raise damaged(storage, f"{where} is of the query {query_id}, and metadata.json of {found.query_id}")

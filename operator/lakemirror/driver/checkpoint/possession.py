@@ -1,8 +1,8 @@
 """Which checkpoint a mirror belongs to, and when another checkpoint may take it over.
 
-A checkpoint has an identity, ``checkpoint.json``, which is written once. It survives a reset, a move and a
-copy. Each mirror has it among its properties, together with the place of the checkpoint. Only if a mirror has
-the identity of another checkpoint does a driver look at that place.
+A checkpoint has an identity, ``checkpoint.json``, which is written once, with the name of its pipeline. It
+survives a reset, a move and a copy. Each mirror has it among its properties, together with the place of the
+checkpoint. Only if a mirror has the identity of another checkpoint does a driver look at that place.
 """
 
 from __future__ import annotations
@@ -63,21 +63,45 @@ class Possessor:
         return Possessor(self.id, self.place, tuple(before[-_REMEMBERED:]))
 
 
+class AnotherPipeline(LakemirrorError):
+    """The checkpoint belongs to a pipeline of another name."""
+
+
 def stored(storage: Storage) -> Possessor | None:
     """Return the identity of the checkpoint at ``storage``, or None if it has none.
 
     Raises LakemirrorError if it is damaged.
     """
+    found = _stored(storage)
+    return None if found is None else found[0]
+
+
+def _stored(storage: Storage) -> tuple[Possessor, str | None] | None:
+    """Return the identity, and the name of the pipeline, which checkpoints of earlier versions lack."""
     try:
-        found = str(json.loads(storage.read_text(_FILE))["id"])
+        document = json.loads(storage.read_text(_FILE))
+        pipeline = document.get("pipeline")
+        return Possessor(str(document["id"]), _place(storage)), pipeline and str(pipeline)
     except FileNotFoundError:
         return None
-    except (FileCutOff, ValueError, TypeError, KeyError) as error:
+    except (FileCutOff, ValueError, TypeError, KeyError, AttributeError) as error:
         raise LakemirrorError(
             f"{storage.uri}/{_FILE} is damaged ({error}): restore it from a copy, or delete it, so that the "
             "checkpoint gets a new identity and takes its mirrors over"
         ) from None
-    return Possessor(found, _place(storage))
+
+
+def require_own(storage: Storage, pipeline: str) -> None:
+    """Raise AnotherPipeline if the checkpoint at ``storage`` belongs to another pipeline.
+
+    With the progress of another pipeline, this one would take its source for read.
+    """
+    found = _stored(storage)
+    if found is not None and found[1] not in (None, pipeline):
+        raise AnotherPipeline(
+            f"spec.checkpoint: {storage.uri} is the checkpoint of the pipeline {found[1]}, and this is "
+            f"{pipeline}: give this pipeline a checkpoint of its own"
+        )
 
 
 def _place(storage: Storage) -> str:
@@ -85,17 +109,26 @@ def _place(storage: Storage) -> str:
     return storage.path.as_uri() if isinstance(storage, LocalStorage) else storage.uri.rstrip("/")
 
 
-def ensured(storage: Storage) -> Possessor:
+def ensured(storage: Storage, pipeline: str | None = None) -> Possessor:
     """Return the identity of the checkpoint at ``storage``, and create it if there is none.
 
-    Only the owner of the checkpoint may call this. Raises LakemirrorError if it is damaged.
+    It belongs to ``pipeline`` from then on. Only the owner of the checkpoint may call this. Raises
+    LakemirrorError if it is damaged, and AnotherPipeline.
     """
-    found = stored(storage)
+    if pipeline is not None:
+        require_own(storage, pipeline)
+    found = _stored(storage)
     if found is None:
-        storage.write_text_new(_FILE, json.dumps({"id": str(uuid.uuid4())}) + "\n")
-        found = stored(storage)
+        storage.write_text_new(_FILE, _text(str(uuid.uuid4()), pipeline))
+        found = _stored(storage)
     assert found is not None
-    return found
+    if pipeline is not None and found[1] is None:
+        storage.write_text(_FILE, _text(found[0].id, pipeline))
+    return found[0]
+
+
+def _text(identity: str, pipeline: str | None) -> str:
+    return json.dumps({"id": identity, **({} if pipeline is None else {"pipeline": pipeline})}) + "\n"
 
 
 def is_of_another(named: str | None, ours: Possessor | None) -> bool:

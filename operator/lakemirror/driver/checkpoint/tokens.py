@@ -55,13 +55,18 @@ def begin(storage: Storage, spec: PipelineSpec) -> dict[str, str]:
 
     Tables are reread from the source, or loaded from their database (`loads`). The checkpoint's owner must
     call this before it opens a feed. A reset forgets how far the source was read, and nothing else: mirrors
-    and tombstones stay, so changes that are read again still find their place.
+    and tombstones stay, so changes that are read again still find their place. Raises LakemirrorError if the
+    checkpoint is damaged, unless a reset is asked for.
     """
     asked, handled = Tokens.of(spec), _handled(storage)
+    reset = asked.reset not in ("", handled.reset)
     if not identity.exists(storage):
-        _write(storage, asked)
-        return loads(spec)
-    if asked.reset not in ("", handled.reset):
+        if not identity.has_progress(storage):
+            _write(storage, asked)
+            return loads(spec)
+        if not reset:
+            raise identity.damaged(storage, "it says how far the source was read, but metadata.json is gone")
+    if reset:
         for folder in _FEEDS:
             storage.delete_folder(folder)
         identity.forget(storage)

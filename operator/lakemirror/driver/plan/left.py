@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from lakemirror.driver.results import Drift, DriftAction, DriftChange
 from lakemirror.driver.tables.commits import Commit
+from lakemirror.driver.tables.mirror import TOMBSTONES_PROPERTY
 
 ALL_COLUMNS = "*"
 """The column of a drift that concerns rows."""
@@ -80,4 +81,16 @@ def lost(source: str, target: object, entry: str, why: str) -> str:
         f"the mirror {target} of {source} {why}. Changes that it had are not read again, so rows would be "
         f"missing: give tables[{entry}].resyncToken a new value to read the table again, or run "
         f"`lakemirror reload` for it. Its records are held until then"
+    )
+
+
+def lost_tombstones(source: str, target: object, entry: str) -> str:
+    """Return why a table is held whose tombstones are gone, and what to do."""
+    return (
+        f"the tombstones of {source} are gone from the mirror {target}: nothing tells which rows were "
+        "deleted, and a change that arrives late would bring them back. Restore the folder _tombstones of "
+        "the mirror (its hidden folders belong to it), or give "
+        f"tables[{entry}].resyncToken a new value to read the table again. If no change from before can "
+        f"arrive any more, set the mirror's table property {TOMBSTONES_PROPERTY} to ''. Its records are held "
+        "until then"
     )

@@ -42,6 +42,7 @@ from lakemirror.driver.tables.mirror import (
     SELECTION_PROPERTY,
     SENT_PROPERTY,
     SHARD_PROPERTY,
+    TOMBSTONES_PROPERTY,
     TOPICS_PROPERTY,
     Mirror,
 )
@@ -67,9 +68,13 @@ _OF_SHARD = (
     GAPS_PROPERTY,
     ORDERS_PROPERTY,
     SHARD_PROPERTY,
+    TOMBSTONES_PROPERTY,
     TOPICS_PROPERTY,
 )
 """Properties that describe a single source table. A mirror may have several source tables."""
+
+
+_YES = "true"
 
 
 class MirroredTable:
@@ -128,6 +133,28 @@ class MirroredTable:
     def tombstones(self) -> Tombstones:
         """The tombstones. Only for a mirror that exists."""
         return Tombstones(self.spark, self.mirror.facts(self.shard))
+
+    def lacks_tombstones(self) -> bool:
+        """Return whether the tombstones are gone that the mirror's property says there are.
+
+        As long as they are, this looks again: they may be restored.
+        """
+        if self.properties.get(TOMBSTONES_PROPERTY) != _YES or self.tombstones.exist:
+            return False
+        del self.tombstones
+        return not self.tombstones.exist
+
+    def note_tombstones(self) -> None:
+        """Note in the mirror whether it has tombstones, if that is not noted yet.
+
+        It is noted after they are written, and before the batch is done. Repeating this changes nothing.
+        """
+        if not self.mirror.exists or self.properties.get(KEY_PROPERTY, "[]") == "[]":
+            return
+        noted = self.properties.get(TOMBSTONES_PROPERTY) == _YES
+        if self.tombstones.apart and noted != self.tombstones.exist:
+            text = _YES if self.tombstones.exist else ""
+            self.mirror.alter({}, {}, {self.property_name(TOMBSTONES_PROPERTY): text})
 
     @property
     def tombstone_summary(self) -> Summary:

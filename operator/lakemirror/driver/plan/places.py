@@ -46,6 +46,8 @@ class Places:
         self._places = {canonical(target): _Place(at, at) for target, at in known.items()}
         self._again, self._anew, self._warn = again, frozenset(anew), warn
         self._written: set[str] = set()
+        self._renewed: set[str] = set()
+        """The mirrors that are read again or reloaded, which brings their tombstones again."""
         self._lock = Lock()
 
     def look(self, table: MirroredTable) -> str | None:
@@ -59,12 +61,15 @@ class Places:
             newest = _version(table)
             if target not in self._written and {table.settings.source, str(table.name)} & self._anew:
                 place.checked = place.after = newest
+                self._renewed.add(target)
                 return None
             found = _compared(table, place, newest)
             if found.lost is not None:
                 found = self._confirmed(table, place, newest, found)
             if found.lost is not None:
                 return left.lost(table.kept_as, table.location, table.settings.source, found.lost)
+            if target not in self._renewed and table.lacks_tombstones():
+                return left.lost_tombstones(table.kept_as, table.location, table.settings.source)
             place.checked = place.after = newest
             place.noticed += found.drift
         for each in found.by_hand:

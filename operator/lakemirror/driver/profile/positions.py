@@ -6,7 +6,7 @@ Only values, and their JSON form.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -129,6 +129,19 @@ def newest(memories: Iterable[Memory]) -> dict[Stream, Place]:
 def of_logs(memory: Memory, logs: Container[str]) -> Memory:
     """Return what is remembered about the streams of these logs. Positions of others cannot be compared."""
     return {stream: place for stream, place in memory.items() if stream.name in logs}
+
+
+def may_be_of(memory: Memory, logs: Collection[str] | None, topics: Iterable[str | None]) -> bool:
+    """Return whether records in one of ``topics`` may be of a table whose changes come from ``logs``.
+
+    They may, unless all that is known to come in a topic is from other logs. ``logs`` is None if the table's
+    are unknown. A record without a topic may be of any table.
+    """
+    for topic in topics:
+        found = {stream.name for stream in memory if stream.topic == topic}
+        if topic is None or logs is None or not found or not found.isdisjoint(logs):
+            return True
+    return False
 
 
 def committed_by_all(memory: Memory, now: datetime, retention: timedelta) -> bytes:

@@ -127,6 +127,26 @@ class Committed:
     at: datetime
 
 
+def _checks_nothing() -> None:
+    return None
+
+
+def _knows_nothing(query_id: str) -> int:
+    return -1
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a feed may ask about the checkpoint that it belongs to.
+
+    ``check`` raises CheckpointInUse if another driver has taken it. ``applied`` returns the last batch of a
+    query that all tables have, or -1 if that is not known of any: its input is not needed any more.
+    """
+
+    check: Callable[[], None] = _checks_nothing
+    applied: Callable[[str], int] = _knows_nothing
+
+
 class Feed(Protocol):
     """A source that hands micro-batches to ``apply`` in exact order, and replays after a crash.
 

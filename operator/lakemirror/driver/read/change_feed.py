@@ -7,8 +7,9 @@ are read: by Spark's ``CHANGES``, which Delta supports from 4.4 on, behind a set
 
 Besides the query ID (``metadata.json``), the checkpoint holds::
 
-    changes/offsets/<N>.json  written before batch N is applied: its versions, and the table's ID
-    changes/commits/<N>.json  written after batch N was applied
+    changes/offsets/<N>.json  written before batch N is applied: its versions, the table's ID, and the hash of
+                              the last commit
+    changes/commits/<N>.json  written after batch N was applied (`lakemirror.driver.read.markers`)
 
 A row of the feed becomes a change event in Debezium's form. Its offset consists of the version, a bit, and a
 hash. The version is the high part. The bit is 0 if the row is gone, because a key that a version both deletes
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial, reduce
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from delta import DeltaTable
 from pyspark.errors import PySparkException
@@ -37,12 +38,12 @@ from lakemirror.api.source import ChangeFeedSource, Source
 from lakemirror.api.tables import parts_of
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint import identity
-from lakemirror.driver.checkpoint.storage import Storage, numbered
+from lakemirror.driver.checkpoint.storage import Storage, numbered, open_storage
 from lakemirror.driver.codes import Op
-from lakemirror.driver.document import from_millis, iso
-from lakemirror.driver.errors import CheckpointInUse, LakemirrorError
+from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.read import rows
-from lakemirror.driver.read.base import RAW_NAMES, Batch, ChangesLost, Committed, Lag
+from lakemirror.driver.read.base import RAW_NAMES, Batch, ChangesLost, Committed, Lag, Standing
+from lakemirror.driver.read.markers import Markers
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.tables.delta import configuration, path_of, quoted, snapshot
 from lakemirror.driver.tables.mirror import (
@@ -91,12 +92,14 @@ class FeedLost(ChangesLost):
 class Versions:
     """The versions of a batch, both inclusive, of the table with this ID.
 
-    Without ``first``, the batch is the whole table as of ``until``.
+    Without ``first``, the batch is the whole table as of ``until``. ``commit`` is the hash of the commit that
+    made version ``until``, or None if that is not known.
     """
 
     table_id: str
     until: int
     first: int | None = None
+    commit: str | None = None
 
     @property
     def extent(self) -> dict[str, Any]:
@@ -105,11 +108,12 @@ class Versions:
 
 @dataclass(frozen=True)
 class _Newest:
-    """The table's ID, its newest version, and the schema of that version."""
+    """The table's ID, its newest version, the schema of that version, and the place of the table's log."""
 
     table_id: str
     version: int
     schema: str
+    log: str
 
 
 class ChangeFeed:
@@ -128,8 +132,11 @@ class ChangeFeed:
         key: Callable[[TableName], Sequence[str]] = lambda name: (),
         interval_seconds: float = 10.0,
         watch: SourceWatch | None = None,
+        standing: Standing | None = None,
     ) -> None:
         self._spark, self._source, self._storage = spark, source, storage
+        self._standing = standing or Standing()
+        self._markers = Markers(storage, _OFFSETS, _COMMITS)
         self._declared, self._interval = key, interval_seconds
         self._watch = watch or SourceWatch()
         self._caught_up = False
@@ -137,8 +144,8 @@ class ChangeFeed:
         self._schema: str | None = None
         """The schema that all remaining versions, up to the newest one, were known to have."""
         self.name = name_of(source)
-        started = bool(numbered(storage, _OFFSETS))
-        self.query_id = identity.query_id(storage, "changeFeed", started=started)
+        self.query_id = identity.query_id(storage, "changeFeed", started=self._started())
+        self._markers.require_known()
 
     def run(
         self,
@@ -151,7 +158,7 @@ class ChangeFeed:
         for number, versions in self._pending():
             if stopping():
                 return
-            self._apply(apply, number, versions)
+            self._go_on(apply, number, versions)
         while not stopping():
             looked, newest = time.monotonic(), self._latest()
             goal = goal if goal is not None else newest.version
@@ -175,11 +182,7 @@ class ChangeFeed:
         return Source(change_feed=self._source)
 
     def committed(self) -> Committed | None:
-        done = numbered(self._storage, _COMMITS)
-        if not done:
-            return None
-        last = max(done)
-        return Committed(last, from_millis(self._storage.stat(f"{_COMMITS}/{last}.json").mtime))
+        return self._markers.committed()
 
     def pending(self) -> Iterator[Batch]:
         return (self._batch(number, versions) for number, versions in self._pending())
@@ -189,16 +192,31 @@ class ChangeFeed:
 
     # -- which versions ---------------------------------------------------------------------------
 
+    def _started(self) -> bool:
+        """Return whether batches are recorded.
+
+        Raises LakemirrorError if they were, and are not any more: nothing tells which version comes next.
+        """
+        if self._markers.recorded():
+            return True
+        if self._markers.next() > 0:
+            raise identity.damaged(self._storage, f"{_COMMITS} has batches, and {_OFFSETS} has none of them")
+        return False
+
     def _pending(self) -> list[tuple[int, Versions]]:
-        done = numbered(self._storage, _COMMITS)
-        recorded = sorted(numbered(self._storage, _OFFSETS) - done)
-        return [(number, self._recorded(number)) for number in recorded]
+        """Return the batches that are recorded but not done.
+
+        Markers of batches that were done are kept only for the last one, so a later marker counts for all.
+        """
+        return [(number, self._recorded(number)) for number in sorted(self._markers.pending())]
 
     def _recorded(self, number: int) -> Versions:
         name = f"{_OFFSETS}/{number}.json"
         try:
             document = json.loads(self._storage.read_text(name))
-            return Versions(document["table_id"], document["until"], document["first"])
+            return Versions(
+                document["table_id"], document["until"], document["first"], document.get("commit")
+            )
         except (ValueError, TypeError, KeyError) as error:
             raise LakemirrorError(
                 f"{self._storage.uri}/{name} is damaged ({error}): restore it from a copy"
@@ -208,7 +226,8 @@ class ChangeFeed:
         with self._watch.asking():
             newest = self._snapshot()
             about = newest.metadata()
-        return _Newest(str(about.id()), int(newest.version()), str(about.schemaString()))
+        log = str(newest.path().toString())
+        return _Newest(str(about.id()), int(newest.version()), str(about.schemaString()), log)
 
     def _next(self, newest: _Newest, latest: int) -> tuple[int, Versions | None]:
         """Return the number of the next batch and its versions.
@@ -220,24 +239,46 @@ class ChangeFeed:
         if not numbers:
             start = self._start(latest)
             if start is None:
-                return 0, Versions(table_id, latest)
+                return self._markers.next(), Versions(table_id, latest, None, self._commit_at(latest, newest))
             first = start
         else:
             before = self._recorded(max(numbers))
-            if before.table_id != table_id:
-                raise FeedLost(
-                    f"{self._place} was deleted and made again since version {before.until} was read: its "
-                    f"changes do not follow those that were applied. {self._anew}. Its versions count from 0 "
-                    "again, so in the same edit add an epoch to spec.ordering.epochs (1, or the next one): "
-                    f'{{epoch: 1, from: {{{self.name}: {{"0": 0}}}}}}. Otherwise rows of the mirror stay as '
-                    "they are until the versions are higher than before. Rows that the table no longer has "
-                    "stay in the mirror: `lakemirror reload` removes them"
-                )
+            self._require_same(before, newest)
             first = before.until + 1
         if first > latest:
             return 0, None
         until = self._of_one_schema(first, min(latest, first + _MOST_VERSIONS - 1), newest)
-        return max(numbers, default=-1) + 1, Versions(table_id, until, first)
+        return self._markers.next(), Versions(table_id, until, first, self._commit_at(until, newest))
+
+    def _require_same(self, read: Versions, newest: _Newest) -> None:
+        """Raise FeedLost if versions that were read are not those that the table has now.
+
+        This is the case for another table of this name or place, and for one that was restored from a copy:
+        its next commits get numbers that were read already.
+        """
+        if read.table_id != newest.table_id:
+            self._raise_other(f"was deleted and made again since version {read.until} was read")
+        if newest.version < read.until:
+            self._raise_other(f"has version {newest.version} now, and version {read.until} was read")
+        now = self._commit_at(read.until, newest) if read.commit is not None else None
+        if now is not None and now != read.commit:
+            self._raise_other(f"has another version {read.until} than the one that was read")
+
+    def _raise_other(self, what: str) -> NoReturn:
+        raise FeedLost(
+            f"{self._place} {what}: its changes do not follow those that were applied. {self._anew}. Numbers "
+            "of versions are used again, so in the same edit add an epoch to spec.ordering.epochs (1, or the "
+            f'next one): {{epoch: 1, from: {{{self.name}: {{"0": 0}}}}}}. Otherwise rows of the mirror stay '
+            "as they are until the versions are higher than before. Rows that the table no longer has stay "
+            "in the mirror: `lakemirror reload` removes them"
+        )
+
+    def _commit_at(self, version: int, newest: _Newest) -> str | None:
+        """Return the hash of the commit that made a version, or None if Delta has cleaned it up."""
+        try:
+            return open_storage(newest.log, self._spark).sha256(f"{version:020d}.json")
+        except FileNotFoundError:
+            return None
 
     def _of_one_schema(self, first: int, until: int, newest: _Newest) -> int:
         """Return the last version up to ``until`` before the table's columns change.
@@ -286,12 +327,7 @@ class ChangeFeed:
         return latest + 1 if row is None or row[0] is None else int(row[0])
 
     def _record(self, number: int, versions: Versions) -> None:
-        document = {"recordedAt": iso(datetime.now(UTC)), **asdict(versions)}
-        if not self._storage.write_text_new(f"{_OFFSETS}/{number}.json", json.dumps(document) + "\n"):
-            raise CheckpointInUse(
-                f"batch {number} of the checkpoint {self._storage.uri} was begun by another driver: stop "
-                "that driver, or give this pipeline a checkpoint of its own"
-            )
+        self._markers.record(number, asdict(versions), self.query_id)
 
     # -- their contents ---------------------------------------------------------------------------
 
@@ -301,9 +337,21 @@ class ChangeFeed:
             records = self._records(versions)
         apply(records, batch)
         faults.reach("before-checkpoint-commit")
-        self._storage.write_text(
-            f"{_COMMITS}/{number}.json", json.dumps({"committedAt": iso(datetime.now(UTC))}) + "\n"
-        )
+        self._commit(number)
+
+    def _go_on(self, apply: Callable[[DataFrame, Batch], None], number: int, versions: Versions) -> None:
+        """Apply a batch that was begun. If its changes are gone, it is done if all tables have it."""
+        try:
+            self._require_same(versions, self._latest())
+            self._apply(apply, number, versions)
+        except FeedLost:
+            if self._standing.applied(self.query_id) < number:
+                raise
+            self._commit(number)
+
+    def _commit(self, number: int) -> None:
+        self._standing.check()
+        self._markers.commit(number)
         # A batch without its commit would be applied again: the commit goes last.
         for folder in (_OFFSETS, _COMMITS):
             for old in numbered(self._storage, folder):

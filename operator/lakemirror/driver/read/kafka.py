@@ -30,7 +30,7 @@ from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.errors import LakemirrorError, NotAnswered, cause_of
 from lakemirror.driver.read import brokers, compaction
-from lakemirror.driver.read.base import Batch, ChangesLost, Committed, Lag
+from lakemirror.driver.read.base import Batch, ChangesLost, Committed, Lag, Standing
 from lakemirror.driver.read.kafka_admin import KafkaAdmin, TopicsForbidden, named
 from lakemirror.driver.read.login import client_options
 from lakemirror.driver.read.offset_log import SPARK_FOLDER, TOPICS, OffsetLog, Offsets
@@ -53,7 +53,7 @@ class KafkaFeed:
     """Topics as a source; see ``base.Feed``. A batch's extent is ``{topic: {partition: [from, until]}}``.
 
     ``secrets`` has the keys of the Secret that ``security`` names, as text. ``watch`` records whether the
-    brokers answer.
+    brokers answer. ``standing`` tells about the checkpoint.
     """
 
     def __init__(
@@ -66,8 +66,10 @@ class KafkaFeed:
         secrets: Mapping[str, str] | None = None,
         warn: Callable[[str], None] = _log.warning,
         watch: SourceWatch | None = None,
+        standing: Standing | None = None,
     ) -> None:
         self._spark = spark
+        self._standing = standing or Standing()
         self._watch = watch or SourceWatch()
         self._warn = warn
         self._told: set[str] = set()
@@ -78,6 +80,7 @@ class KafkaFeed:
         self._client = client_options(source, secrets or {})
         self._admin = KafkaAdmin(spark, self._client)
         self._log = OffsetLog(storage)
+        self._log.repair()
         self._ends: tuple[float, Offsets] | None = None
         """When the brokers were asked, and where the partitions ended then, until all of that is read."""
         self._had_all_at: float | None = None
@@ -91,6 +94,7 @@ class KafkaFeed:
         self._there: set[str] = set()
         self._compaction_lags: dict[str, int | None] = {}
         self.query_id = identity.query_id(storage, "kafka", started=bool(self._log.recorded()))
+        self._require_own_topics()
 
     def run(
         self,
@@ -100,7 +104,12 @@ class KafkaFeed:
         stopping: Callable[[], bool],
     ) -> None:
         while True:
-            deleted = self._check_topics()
+            try:
+                deleted = self._check_topics()
+            except SourceLost:
+                if self._settle():
+                    continue
+                raise
             self._forget_unseeing()
             try:
                 self._run_query(apply, once=once, stopping=stopping, lax=deleted)
@@ -150,6 +159,17 @@ class KafkaFeed:
             query.stop()
         if self._failure is not None:
             raise self._failure
+
+    def _settle(self) -> bool:
+        """Mark what is recorded as done if all tables have it. Return whether anything had to be marked."""
+        pending = sorted(self._log.recorded() - self._log.committed())
+        if not pending or self._standing.applied(self.query_id) < pending[-1]:
+            return False
+        self._standing.check()
+        for batch_id in pending:
+            self._log.commit(batch_id)
+        self._position = self._log.position()
+        return True
 
     def _check_now_and_then(self) -> None:
         if time.monotonic() - self._checked < _CHECK_SECONDS:
@@ -217,7 +237,8 @@ class KafkaFeed:
         }
         kept = {topic: known[topic] for topic in (*gone, *dropped) if topic in known}
         if {**found, **kept} != known:
-            text = json.dumps({"topics": {**found, **kept}}, indent=2, sort_keys=True)
+            document = {"query": self.query_id, "topics": {**found, **kept}}
+            text = json.dumps(document, indent=2, sort_keys=True)
             self._storage.write_text(TOPICS, text + "\n")
         return bool(gone or dropped or late)
 
@@ -282,11 +303,21 @@ class KafkaFeed:
             self._log.forget(batch_id)
         return bool(unseeing)
 
+    def _require_own_topics(self) -> None:
+        """Raise LakemirrorError if the offsets and the identity of the checkpoint do not belong together."""
+        query = self._topics().get("query")
+        if query is not None and self._log.recorded():
+            identity.require_known(self._storage, str(query), TOPICS)
+
     def _known_topics(self) -> dict[str, dict[str, Any]]:
+        return dict(self._topics()["topics"])
+
+    def _topics(self) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._storage.read_text(TOPICS))["topics"])
+            document = dict(json.loads(self._storage.read_text(TOPICS)))
+            return {**document, "topics": dict(document["topics"])}
         except FileNotFoundError:
-            return {}
+            return {"topics": {}}
         except (ValueError, TypeError, KeyError, FileCutOff) as error:
             raise LakemirrorError(
                 f"{self._storage.uri}/{TOPICS} is damaged ({error}): restore it from a copy, or delete it "
@@ -445,6 +476,7 @@ class KafkaFeed:
                     cores = frame.sparkSession.sparkContext.defaultParallelism
                     apply(frame.coalesce(tasks(batch.extent, cores)), batch)
                 faults.reach("before-checkpoint-commit")
+                self._standing.check()
             except BaseException as error:
                 # Includes errors that py4j does not expect in a callback. Spark sees an Exception.
                 self._failure = error

@@ -6,6 +6,7 @@ import json
 from typing import Final
 
 from lakemirror.api import CdcPipeline
+from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import Storage, numbered
 from lakemirror.driver.document import from_millis
 from lakemirror.driver.read.base import Committed
@@ -16,6 +17,9 @@ Offsets = dict[str, dict[int, int]]
 SPARK_FOLDER: Final = "spark"
 """The query's folder in the checkpoint."""
 
+
+_MARKER: Final = 'v1\n{"nextBatchWatermarkMs":0}\n'
+"""What Spark writes for a batch that is done (CommitLog)."""
 
 TOPICS: Final = "kafka/topics.json"
 """The file of a checkpoint that has what is known about each topic."""
@@ -47,6 +51,28 @@ class OffsetLog:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+
+    def repair(self) -> None:
+        """Give each marker that follows the last record a record, so that no new batch gets its number.
+
+        Spark counts on from the last record. A batch whose marker is there already, because it was copied
+        later than the records or a driver that has lost the checkpoint wrote it, would be lost in a crash.
+        The records that are made are of batches without input. Raises LakemirrorError if there is no record.
+        """
+        recorded, done = self.recorded(), max(self.committed(), default=-1)
+        if not recorded and done >= 0:
+            raise identity.damaged(
+                self._storage,
+                f"{SPARK_FOLDER}/commits has batches, and {SPARK_FOLDER}/offsets has none of them",
+            )
+        last = max(recorded, default=-1)
+        for number in range(last + 1, done + 1):
+            text = self._storage.read_text(f"{SPARK_FOLDER}/offsets/{last}").rstrip()
+            self._storage.write_text_new(f"{SPARK_FOLDER}/offsets/{number}", f"{text}\n")
+
+    def commit(self, batch_id: int) -> None:
+        """Mark a batch as done, as Spark does."""
+        self._storage.write_text_new(f"{SPARK_FOLDER}/commits/{batch_id}", _MARKER)
 
     def recorded(self) -> set[int]:
         return self._numbers("offsets")

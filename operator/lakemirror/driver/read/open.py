@@ -11,7 +11,7 @@ from lakemirror.api.source import ChangeFeedSource, FilesSource, KafkaSource, So
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.errors import LakemirrorError
-from lakemirror.driver.read.base import Feed
+from lakemirror.driver.read.base import Feed, Standing
 from lakemirror.driver.read.change_feed import ChangeFeed
 from lakemirror.driver.read.files.feed import FilesFeed
 from lakemirror.driver.read.kafka import KafkaFeed
@@ -26,6 +26,7 @@ class FeedOpener:
     """Opens feeds of a pipeline's source: `open` for the source itself, or for a part of it.
 
     ``warn`` is called with messages for a person. ``watch`` records whether the source can be reached.
+    ``standing`` tells about the checkpoint.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class FeedOpener:
         secrets: Secrets,
         warn: Callable[[str], None],
         watch: SourceWatch,
+        standing: Standing | None = None,
     ) -> None:
         self._spark, self._spec = spark, spec
+        self._standing = standing or Standing()
         self._secrets, self._warn, self._watch = secrets, warn, watch
         self._base64 = spec.envelope.encoding == "avro"
         self._interval = duration_seconds(spec.trigger.interval or _DEFAULT_INTERVAL)
@@ -66,6 +69,7 @@ class FeedOpener:
             warn=self._warn,
             watch=self._watch,
             rereads=rereads if isinstance(rereads, FilesFeed) else None,
+            standing=self._standing,
         )
 
     def _change_feed(self, source: ChangeFeedSource, storage: Storage) -> ChangeFeed:
@@ -76,6 +80,7 @@ class FeedOpener:
             key=self._declared_key,
             interval_seconds=self._interval,
             watch=self._watch,
+            standing=self._standing,
         )
 
     def _declared_key(self, name: TableName) -> Sequence[str]:
@@ -93,4 +98,5 @@ class FeedOpener:
             secrets=read_secret(secret, self._secrets) if secret is not None else {},
             warn=self._warn,
             watch=self._watch,
+            standing=self._standing,
         )

@@ -8,23 +8,35 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.api.report import COUNTERS, NONE, Counts
-from lakemirror.driver.checkpoint.storage import open_storage
+from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.consistent.reach import BEGIN, END, Reach
 from lakemirror.driver.document import aware
-from lakemirror.driver.profile.positions import Memory, Place, Stream, from_json, newest, to_json
+from lakemirror.driver.errors import cause_of, stops_pipeline
+from lakemirror.driver.profile.positions import Memory, from_json, to_json
 from lakemirror.driver.read.base import Batch
+from lakemirror.driver.record import history as history_file
 from lakemirror.driver.record import pending
+from lakemirror.driver.record.history import (
+    FILE,
+    AuditHistory,
+    HistoryDamaged,
+    bounded,
+    drift_of,
+    moment_of,
+    newest_drift,
+)
 from lakemirror.driver.record.pending import Pending
-from lakemirror.driver.results import BatchResult, Drift, TableResult, Violated
-from lakemirror.driver.tables import delta
+from lakemirror.driver.results import BatchResult, TableResult, Violated
+from lakemirror.driver.tables import commits, delta
 from lakemirror.driver.write import log
 
 COLUMNS = (
@@ -41,59 +53,9 @@ does not lie before ``gap`` (for the batch as a whole: records whose table is un
 """
 
 
-@dataclass(frozen=True)
-class AuditHistory:
-    """What earlier batches did, in total and by source table.
-
-    It also has the last batch of each query, and what the query remembers of the source's positions.
-    """
-
-    whole: Counts = NONE
-    tables: Mapping[str, TableResult] = field(default_factory=dict)
-    last_batches: Mapping[str, int] = field(default_factory=dict)
-    memories: Mapping[str, Memory] = field(default_factory=dict)
-    gap: bool = False
-    """Whether records were kept aside whose table is unknown."""
-    version: int = -1
-    """A version of the audit table that contains no more than this history."""
-    written: Mapping[str, datetime] = field(default_factory=dict)
-    """When the mirror of each source table was last written."""
-    logs: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
-    """The logs that each source table's changes came from. None if some came from none or from several."""
-    committed: Mapping[str, datetime] = field(default_factory=dict)
-    """When the last batch of each query was done."""
-
-    def positions(self, query_id: str | None = None) -> dict[Stream, Place]:
-        """Return what a query remembers of the source's positions, or without ``query_id``, what all do."""
-        every = self.memories.values()
-        return newest(every if query_id is None else [self.memories.get(query_id, {})])
-
-    def queries_since(self, moment: datetime) -> list[str]:
-        """Return the queries that have done a batch since a moment."""
-        return [query for query, at in self.committed.items() if at >= moment]
-
-    def left_since(self, moment: datetime) -> dict[str, int]:
-        """Return the versions at which batches since a moment left the mirrors, by target.
-
-        Several tables may have one mirror: the last batch of all of them counts.
-        """
-        since = {source: at for source, at in self.written.items() if at >= moment}
-        found: dict[str, int] = {}
-        for source in sorted(since, key=since.__getitem__):
-            table = self.tables[source]
-            if table.target and table.version is not None:
-                found[table.target] = table.version
-        return found
-
-    def targets_since(self, moment: datetime) -> dict[str, str]:
-        """Return the targets of the source tables whose mirrors were written since a moment."""
-        return {
-            source: self.tables[source].target or ""
-            for source, at in self.written.items()
-            if at >= moment and self.tables[source].target
-        }
-
-
+_SHIFTS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "DELETE")
+"""Operations after which a table has no row that it did not have before."""
+_MOST_COMMITS = 50
 _STATES = ("target", "version", "tombstones_retained", "last_event_time", "error")
 _BATCH = ("query_id", "batch_id")
 
@@ -204,23 +166,96 @@ def _reach(table: TableResult) -> dict[str, str | None]:
 def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
     """Return what all batches did, each counted once, and what their queries remember.
 
-    Reads the audit once.
+    It is read from a small file, and the table only if it has rows that the file lacks.
     """
-    before = version(spark, checkpoint)
-    rows = read(spark, checkpoint)
+    storage = open_storage(checkpoint, spark)
+    # In this order, rows that are written to the table in between are found in both, never in neither.
+    waiting, damaged = pending.read(storage)
+    for message in damaged:
+        _log.warning("%s", message)
+    told = told_until(spark, checkpoint)
+    rows = (row for each in waiting for row in each.rows if not _has(told, row))
+    return told.after(rows)
+
+
+def told_until(spark: SparkSession, checkpoint: str) -> AuditHistory:
+    """Return what the batches in the table did, and the version of the table.
+
+    A table that cannot be read is missed only if there is no file with what it says.
+    """
+    known = _known(open_storage(checkpoint, spark))
+    try:
+        at = version(spark, checkpoint)
+        if known is not None and known.version == at:
+            return known
+        found = _lacking(spark, checkpoint, known, at)
+    except Exception as error:
+        if known is None or stops_pipeline(error, spark):
+            raise
+        _log.warning(
+            "%s cannot be read (%s): what earlier batches did is taken from %s",
+            *(path(checkpoint), cause_of(error), FILE),
+        )
+        return known
+    return found
+
+
+def _known(storage: Storage) -> AuditHistory | None:
+    """Return what the file has, if there is a whole one."""
+    try:
+        return history_file.read(storage)
+    except HistoryDamaged as error:
+        _log.warning("%s/%s is damaged and is made anew from the audit: %s", storage.uri, FILE, error)
+        return None
+
+
+def _lacking(spark: SparkSession, checkpoint: str, known: AuditHistory | None, at: int) -> AuditHistory:
+    """Return a history completed by the rows of the table at version ``at`` that it lacks."""
+    if known is not None and 0 <= known.version <= at and not _grew(spark, checkpoint, known.version, at):
+        return replace(known, version=at)
+    rows = delta.read(spark, path(checkpoint)) if at >= 0 else None
     if rows is None:
-        return AuditHistory()
-    when = F.struct("committed_at", "batch_id")
+        return replace(known or AuditHistory(), version=at)
+    if known is None:
+        return bounded(_summed(rows, at))
+    if known.last_batches:
+        listed = [(query, last) for query, last in known.last_batches.items()]
+        lasts = spark.createDataFrame(listed, "query_id STRING, last BIGINT")
+        later = F.col("last").isNull() | (F.col("batch_id") > F.col("last"))
+        rows = rows.join(F.broadcast(lasts), "query_id", "left").where(later)
+    columns = [name for name in rows.columns if name not in ("extent", "seconds", "last")]
+    found = (row.asDict() for row in rows.select(columns).toLocalIterator())
+    return known.after((row for row in found if not _has(known, row)), at)
+
+
+def _grew(spark: SparkSession, checkpoint: str, after: int, until: int) -> bool:
+    """Return whether the table may have got rows after one version, up to another."""
+    if until - after > _MOST_COMMITS:
+        return True
+    found = commits.between(spark, path(checkpoint), after, until)
+    return len(found) < until - after or any(each.operation not in _SHIFTS for each in found)
+
+
+def _has(history: AuditHistory, row: Mapping[str, Any]) -> bool:
+    return history.has(row["query_id"], row["batch_id"], moment_of(row["committed_at"]))
+
+
+def _summed(rows: DataFrame, at: int) -> AuditHistory:
+    """Return what the batches of all rows did, for a checkpoint that has no file with that.
+
+    ``at`` is a version of the table that has no more rows.
+    """
     # Groups a table's rows over all queries, and the rows of whole batches by query.
+    newest = F.struct("committed_at", "batch_id")
     query = F.when(F.col("source").isNull(), F.col("query_id")).alias("query_id")
     first, last = (_column(rows, name) for name in ("first_seq", "last_seq"))
     found = rows.groupBy("source", query).agg(
         *[F.sum(_column(rows, name)).alias(name) for name in COUNTERS],
         *[
-            F.max_by(name, F.when(F.col(name).isNotNull(), when)).alias(name)
+            F.max_by(name, F.when(F.col(name).isNotNull(), newest)).alias(name)
             for name in ("target", "version")
         ],
-        *[F.max_by(name, when).alias(name) for name in ("tombstones_retained", "error")],
+        *[F.max_by(name, newest).alias(name) for name in ("tombstones_retained", "error")],
         F.max("last_event_time").alias("last_event_time"),
         F.max("batch_id").alias("last_batch"),
         F.max("committed_at").alias("committed"),
@@ -231,6 +266,7 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         F.max_by("positions", F.when(F.col("positions").isNotNull(), F.col("batch_id"))).alias("positions"),
         F.count(_column(rows, "violations_by")).alias("violations"),
         F.max(F.when(F.col("target").isNotNull(), F.col("committed_at"))).alias("written"),
+        F.collect_set("target").alias("places"),
     )
     groups = found.collect()
     queries = [row for row in groups if row["source"] is None]
@@ -242,10 +278,11 @@ def history(spark: SparkSession, checkpoint: str) -> AuditHistory:
         {row["query_id"]: row["last_batch"] for row in queries},
         {row["query_id"]: from_json(row["positions"]) for row in queries if row["positions"] is not None},
         any(row["gap"] is not None for row in queries),
-        before,
-        {row["source"]: at for row in tables if (at := aware(row["written"])) is not None},
+        at,
+        {row["source"]: when for row in tables if (when := aware(row["written"])) is not None},
         {row["source"]: None if row["elsewhere"] else frozenset(row["logs"]) for row in tables},
-        {row["query_id"]: at for row in queries if (at := aware(row["committed"])) is not None},
+        {row["query_id"]: when for row in queries if (when := aware(row["committed"])) is not None},
+        {row["source"]: frozenset(row["places"]) for row in tables if row["places"]},
     )
 
 
@@ -270,7 +307,10 @@ def _violated(rows: DataFrame) -> dict[str, tuple[Violated, ...]]:
 
 
 def _table(row: Row, violated: Sequence[Violated]) -> TableResult:
-    drift = [each for told in row["drift"] for each in _drift(told["drift"], told["committed_at"])]
+    told = [
+        each for some in row["drift"] for each in drift_of(some["drift"], moment_of(some["committed_at"]))
+    ]
+    drift = {each.identity: each for each in told}.values()
     return TableResult(
         row["source"],
         row["target"],
@@ -278,15 +318,8 @@ def _table(row: Row, violated: Sequence[Violated]) -> TableResult:
         _counts(row),
         row["tombstones_retained"] or 0,
         last_event_time=aware(row["last_event_time"]),
-        drift=tuple({each.identity: each for each in drift}.values()),
+        drift=newest_drift(drift),
         violated=tuple(violated),
         error=row["error"],
         gap=row["gap"],
     )
-
-
-def _drift(text: str, committed_at: datetime) -> Iterator[Drift]:
-    """Return the drift in a row. Rows of earlier versions do not say when it was seen."""
-    for entry in json.loads(text):
-        times = {name: datetime.fromisoformat(entry[name]) for name in ("since", "seen") if entry.get(name)}
-        yield Drift(**{**entry, "since": None, "seen": aware(committed_at), **times})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
@@ -36,6 +37,11 @@ class Pending:
     def batch_id(self) -> int:
         """The batch's number in its query."""
         return int(self.rows[0]["batch_id"])
+
+    @property
+    def committed_at(self) -> datetime:
+        """When the batch was done."""
+        return datetime.fromisoformat(self.rows[0]["committed_at"])
 
 
 def keep(storage: Storage, rows: Sequence[AuditRow]) -> None:

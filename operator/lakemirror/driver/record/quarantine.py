@@ -14,18 +14,22 @@ Records of scope ``table`` and ``order`` are held.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Literal
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, TypeVar
 
 from delta import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.parse.order import WITHOUT_ROW
 from lakemirror.driver.read.base import RAW, Batch
 from lakemirror.driver.reduce.waiting import TRUNCATE_REASON
 from lakemirror.driver.tables import delta
+from lakemirror.driver.write.log import forget_lost, tells_of_lost_file
 
+_log = logging.getLogger(__name__)
+Out = TypeVar("Out")
 Scope = Literal["record", "table", "order"]
 HELD: Final = ("table", "order")
 """Scopes of records that the driver retries automatically."""
@@ -71,7 +75,7 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
     updated. If it was replayed, it becomes open again.
     """
     spark = records.sparkSession
-    _ensure(spark, checkpoint)
+    without_lost_files(spark, checkpoint, lambda: _ensure(spark, checkpoint))
     scope = F.col("scope") if "scope" in records.columns else F.lit(None).cast("string")
     rows = records.withColumns(
         {
@@ -86,16 +90,34 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
     again: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in (*_TOLD, "headers", "state")}
     again["scope"] = F.expr(_SCOPE)
     differs = " OR ".join(f"NOT t.{name} <=> s.{name}" for name in _TOLD)
-    (
-        DeltaTable.forPath(spark, path(checkpoint))
-        .alias("t")
-        .merge(rows.alias("s"), "t.id = s.id")
-        .whenMatchedUpdate("t.state <> 'open'", {**again, "quarantined_at": F.col("s.quarantined_at")})
-        .whenMatchedUpdate(differs, again)
-        .whenNotMatchedInsertAll()
-        .execute()
-    )
+
+    def merge() -> None:
+        (
+            DeltaTable.forPath(spark, path(checkpoint))
+            .alias("t")
+            .merge(rows.alias("s"), "t.id = s.id")
+            .whenMatchedUpdate("t.state <> 'open'", {**again, "quarantined_at": F.col("s.quarantined_at")})
+            .whenMatchedUpdate(differs, again)
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+
+    without_lost_files(spark, checkpoint, merge)
     return rows
+
+
+def without_lost_files(spark: SparkSession, checkpoint: str, step: Callable[[], Out]) -> Out:
+    """Return the outcome of a step that reads or changes the table, also if some of its files are gone."""
+    try:
+        return step()
+    except Exception as error:
+        if not tells_of_lost_file(error):
+            raise
+        lost = forget_lost(spark, path(checkpoint))
+        if lost is None:
+            raise
+        _log.warning("%s file(s) of %s are gone, and are done without", lost.files, path(checkpoint))
+    return step()
 
 
 def close_corrected(raw: DataFrame, checkpoint: str) -> int:
@@ -146,19 +168,32 @@ def close(spark: SparkSession, checkpoint: str, chosen: Column) -> None:
 
 def open_counts(spark: SparkSession, checkpoint: str) -> OpenRecords:
     """Return the number of open records."""
-    rows = read(spark, checkpoint)
     found: dict[str, dict[str, int]] = {}
-    if rows is None:
-        return found
-    source = F.coalesce("source", F.lit("")).alias("source")
-    for row in rows.where("state = 'open'").groupBy(source, "scope").agg(F.count("*")).collect():
+    for row in without_lost_files(spark, checkpoint, lambda: _counted(spark, checkpoint)):
         found.setdefault(row[0], {})[row[1]] = row[2]
     return found
+
+
+def _counted(spark: SparkSession, checkpoint: str) -> list[Row]:
+    rows = read(spark, checkpoint)
+    if rows is None:
+        return []
+    source = F.coalesce("source", F.lit("")).alias("source")
+    return rows.where("state = 'open'").groupBy(source, "scope").agg(F.count("*")).collect()
 
 
 def open_sources(spark: SparkSession, checkpoint: str) -> set[str]:
     """Return the source tables that have open records."""
     return {source for source in open_counts(spark, checkpoint) if source}
+
+
+def topics_of_unknown(spark: SparkSession, checkpoint: str) -> set[str | None]:
+    """Return the topics of the open records whose table is unknown, None for records without a topic."""
+    rows = read(spark, checkpoint)
+    if rows is None:
+        return set()
+    found = rows.where("state = 'open' AND coalesce(source, '') = ''").select("topic").distinct().collect()
+    return {row["topic"] for row in found}
 
 
 def _ensure(spark: SparkSession, checkpoint: str) -> None:

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import cause_of
-from lakemirror.driver.record import audit, pending
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record import audit, history, pending
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.record.pending import Pending
 
 AT_ONCE = 20
@@ -34,10 +34,9 @@ class WriteBehind:
     The owner of a checkpoint uses it as a context manager around its run. The thread starts with what an
     earlier run left. At the end of a run that did not fail, the rest is written.
 
-    ``history`` is what the audit contains at the beginning. Newer batches are then known to be missing in the
-    table. Without it, the table is queried. Failures are reported to ``warn`` and retried. In the meantime,
-    and after a crash at any moment, the rows stay pending. ``check`` is called before each commit, and raises
-    if another driver has taken the checkpoint.
+    Failures are reported to ``warn`` and retried. In the meantime, and after a crash at any moment, the rows
+    stay pending. ``check`` is called before each commit, and raises if another driver has taken the
+    checkpoint.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class WriteBehind:
         warn: Callable[[str], None] = _log.warning,
         check: Callable[[], None] = lambda: None,
         *,
-        history: AuditHistory | None = None,
         look_seconds: float = LOOK_SECONDS,
         at_latest_seconds: float = AT_LATEST_SECONDS,
     ) -> None:
@@ -56,10 +54,8 @@ class WriteBehind:
         self._storage = open_storage(checkpoint, self._session)
         self._warn, self._check = warn, check
         self._look_seconds, self._at_latest_seconds = look_seconds, at_latest_seconds
-        # The last batch of each query that may already be in the table; None if unknown.
-        self._last: dict[str, int] | None = None if history is None else dict(history.last_batches)
-        # The table's version for which that is known. Another driver may have written any other version.
-        self._version: int | None = None if history is None else history.version
+        # What the table has, at a version. Another driver may have written any other version.
+        self._told: AuditHistory | None = None
         self._since: float | None = None  # when something pending was first seen
         self._failure: str | None = None
         self._damaged: set[str] = set()
@@ -116,7 +112,7 @@ class WriteBehind:
             step()
             self._failure = None
         except Exception as error:
-            self._last = self._version = None  # the commit may have succeeded
+            self._told = None  # the commit may have succeeded
             message = (
                 f"the audit could not be written and is tried again: {cause_of(error)}. No row is lost: what "
                 f"is missing in {audit.path(self._checkpoint)} stands in {self._storage.uri}/{pending.FOLDER}"
@@ -136,27 +132,30 @@ class WriteBehind:
             self.flush()
 
     def _write(self, waiting: Sequence[Pending]) -> None:
+        """Write batches to the table, then what all batches did to its file, and then delete their files."""
         self._check()
         version = audit.version(self._session, self._checkpoint)
-        if version != self._version:
-            self._last = None
-        new = self._new(waiting)
+        told = self._told
+        if told is None or told.version != version:
+            told = audit.told_until(self._session, self._checkpoint)
+        new = self._new(waiting, told)
         if new:
-            self._version = audit.append(self._session, self._checkpoint, new, version)
+            at = audit.append(self._session, self._checkpoint, new, version)
             faults.reach("after-audit-commit")
+            told = told.after((row for each in new for row in each.rows), at)
+        if told is not self._told:
+            history.write(self._storage, told)
+            faults.reach("after-audit-history")
+        self._told = told
         for each in waiting:
             self._storage.delete(each.name)
-        if self._last is not None:
-            for each in waiting:
-                self._last[each.query_id] = max(each.batch_id, self._last.get(each.query_id, -1))
 
-    def _new(self, waiting: Sequence[Pending]) -> list[Pending]:
+    def _new(self, waiting: Sequence[Pending], told: AuditHistory) -> list[Pending]:
         """Return the batches that are not in the table.
 
         Only batches after the last one of their query are known to be new. For the others, the table is
         queried.
         """
-        last = self._last
-        unknown = [each for each in waiting if last is None or each.batch_id <= last.get(each.query_id, -1)]
+        unknown = [each for each in waiting if told.has(each.query_id, each.batch_id, each.committed_at)]
         stored = audit.stored(self._session, self._checkpoint, unknown)
         return [each for each in waiting if (each.query_id, each.batch_id) not in stored]

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemirror.driver.errors import NotAnswered, cause_of, stops_pipeline
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.results import BatchResult
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.runtime.events import BatchDone, BatchStarted

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api import CdcPipeline
 from lakemirror.api.object_stores import is_inside
 from lakemirror.driver.checkpoint.owner import Owner
-from lakemirror.driver.checkpoint.possession import is_of_another, stored
+from lakemirror.driver.checkpoint.possession import is_of_another, require_own, stored
 from lakemirror.driver.checkpoint.storage import delete_folder, file_system, open_storage
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.read.secrets import Secrets
@@ -34,9 +34,9 @@ def delete_data(
 
     Returns the deleted locations. With the policy Retain, nothing is deleted. ``secrets`` contains the
     directory of the Secret of ``target.jdbc`` if the mirrors are in a database. Raises CheckpointInUse while
-    a driver is running, and LakemirrorError if a mirror that has to stay lies in the checkpoint. What else
-    lies there stays, with the folder. After an interruption, the function can be called again: the state,
-    which knows the mirrors, is deleted last.
+    a driver is running, AnotherPipeline if the checkpoint is another pipeline's, and LakemirrorError if a
+    mirror that has to stay lies in the checkpoint. What else lies there stays, with the folder. After an
+    interruption, the function can be called again: the state, which knows the mirrors, is deleted last.
     """
     policy = pipeline.spec.deletion_policy
     if policy == "Retain":
@@ -46,7 +46,9 @@ def delete_data(
     session = spark or create_session(f"lakemirror-cleanup-{pipeline.name}", pipeline.spec.spark.conf)
     try:
         gone: list[str] = []
-        with Owner(open_storage(checkpoint, session)):
+        storage = open_storage(checkpoint, session)
+        with Owner(storage):
+            require_own(storage, pipeline.name)
             if policy == "DeleteAll":
                 with open_target(session, pipeline, secrets or {}) as target:
                     for mirror in _mirrors(session, pipeline, target):
@@ -87,11 +89,8 @@ def _mirrors(spark: SparkSession, pipeline: CdcPipeline, target: TargetKind) -> 
 
 def _written(spark: SparkSession, checkpoint: str) -> list[tuple[str, str]]:
     """Return the source tables that the audit lists, each with a place where its mirror was written."""
-    batches = audit.read(spark, checkpoint)
-    if batches is None:
-        return []
-    written = batches.where("source IS NOT NULL AND target IS NOT NULL").select("source", "target").distinct()
-    return [(row["source"], row["target"]) for row in written.sort("source", "target").collect()]
+    places = audit.history(spark, checkpoint).places
+    return sorted((source, place) for source, found in places.items() for place in found)
 
 
 def _require_own_state_only(spark: SparkSession, checkpoint: str) -> None:
@@ -112,6 +111,7 @@ _OURS = (
     "audit",
     "audit-pending",
     "changes",
+    "damaged",
     "files",
     "kafka",
     "owner",
@@ -126,6 +126,7 @@ _OURS = (
 
 _OUR_FILES = (
     "checkpoint.json",
+    "history.json",
     "layout.json",
     "metadata.json",
     "progress.json",

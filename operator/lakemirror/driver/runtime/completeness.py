@@ -11,7 +11,7 @@ from lakemirror.driver.consistent import text
 from lakemirror.driver.consistent.complete import Mark, Top, Watch
 from lakemirror.driver.consistent.reach import BEGIN
 from lakemirror.driver.document import from_millis, iso
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.record.quarantine import OpenRecords
 from lakemirror.driver.results import BatchResult
 

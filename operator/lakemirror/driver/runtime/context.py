@@ -12,7 +12,7 @@ from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.parse.encodings import Encoding
 from lakemirror.driver.read.open import FeedOpener
 from lakemirror.driver.read.secrets import Secrets
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.runtime.announcer import Announcer
 from lakemirror.driver.runtime.threads import Threads
 from lakemirror.driver.runtime.turns import Applier

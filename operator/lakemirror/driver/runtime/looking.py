@@ -18,7 +18,7 @@ from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.targets import canonical
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.runtime.context import RunContext
 from lakemirror.driver.tables import commits

@@ -27,7 +27,7 @@ from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
 from lakemirror.driver.profile import positions
 from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import ChangesLost, Committed, Lag
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.record.quarantine import OpenRecords
 from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 from lakemirror.driver.runtime.completeness import Completeness, complete_report

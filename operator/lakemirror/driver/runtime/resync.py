@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from lakemirror.api import CdcPipeline
 from lakemirror.api.source import Source
 from lakemirror.api.tables import matches
-from lakemirror.driver.checkpoint import tokens
+from lakemirror.driver.checkpoint import identity, tokens
 from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.read.base import ChangesLost, Feed
 from lakemirror.driver.read.files.waiting import InputIncomplete
@@ -71,8 +71,11 @@ class Rereading:
         if beginning is None:
             return False
         run, place = self._run, tokens.resync_folder(self._wanted)
+        folder = run.storage.below(place)
+        if identity.has_progress(folder) and not identity.exists(folder):  # damaged: begin again
+            run.storage.delete_folder(place)
         try:
-            self._read(beginning, run.storage.below(place), stopping)
+            self._read(beginning, folder, stopping)
         except InputIncomplete as error:  # the feed itself reads these files once they are complete
             run.announcer.warn(str(error))
         except ChangesLost as error:

@@ -18,14 +18,16 @@ from lakemirror.api.report import Verification
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.checkpoint import tokens
 from lakemirror.driver.checkpoint.owner import Owner
+from lakemirror.driver.checkpoint.possession import ensured
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.checkpoint.tokens import loads
 from lakemirror.driver.parse.encodings import encoding_of
-from lakemirror.driver.read.base import Feed, Lag
+from lakemirror.driver.read.base import Feed, Lag, Standing
 from lakemirror.driver.read.open import FeedOpener
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
-from lakemirror.driver.record.audit import AuditHistory
+from lakemirror.driver.record.history import AuditHistory
+from lakemirror.driver.record.lost import note_lost_files
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.runtime.announcer import Announcer
 from lakemirror.driver.runtime.atomic import atomic_checkpoint, require_atomic_commits
@@ -89,15 +91,17 @@ def run(
         stop = stack.enter_context(stop_requests(stopping, grace_seconds))
         owner, storage, session = _take_over(stack, pipeline, announcer.progress.run_id, spark, stop)
         require_conditions(pipeline, session)
+        ensured(storage, pipeline.name)
         stack.enter_context(atomic_checkpoint(session, pipeline.spec.checkpoint))
         encoding = encoding_of(pipeline.spec, secrets or {}, announcer.source)
         target = stack.enter_context(open_target(session, pipeline, secrets or {}))
+        standing = Standing(owner.check, partial(_applied, session, pipeline.spec.checkpoint))
         made = partial(BatchApplier, encoding=encoding, warn=announcer.warn, target=target)
         context = RunContext(
             pipeline,
             session,
             storage,
-            FeedOpener(session, pipeline.spec, secrets or {}, announcer.warn, announcer.source),
+            FeedOpener(session, pipeline.spec, secrets or {}, announcer.warn, announcer.source, standing),
             partial(make_applier or made, session),
             encoding,
             announcer,
@@ -110,6 +114,11 @@ def run(
         summary = _summary(context, status, lag, time.monotonic() - began)
         announcer.tell(Finished(summary))
         return summary
+
+
+def _applied(session: SparkSession, checkpoint: str, query_id: str) -> int:
+    """Return the last batch of a query that the audit has, or -1. All tables have it, and those before it."""
+    return audit.history(session, checkpoint).last_batches.get(query_id, -1)
 
 
 def _take_over(
@@ -141,6 +150,7 @@ def _mirror(
 ) -> tuple[Status, Lag]:
     """Read the source and apply its batches. Return how the run ended and what the source still holds."""
     announcer, spec = run.announcer, run.pipeline.spec
+    note_lost_files(run.session, spec.checkpoint, announcer.warn)
     history = audit.history(run.session, spec.checkpoint)
     wanted = _resume(run, history)
     history = look(run, history)
@@ -163,7 +173,7 @@ def _mirror(
     announcer.tell(Started(run.pipeline.name, announcer.progress.run_id, run.storage.uri))
     announcer.start(feed, held, all_sinks)
     try:
-        behind = WriteBehind(run.session, spec.checkpoint, announcer.warn, owner.check, history=history)
+        behind = WriteBehind(run.session, spec.checkpoint, announcer.warn, owner.check)
         with behind as audited:
             maintenance = Maintenance(run, turns, audited.idle)
             # A run with ``once`` does what is due at its end.

@@ -70,6 +70,8 @@ class JdbcFacts:
     """The facts beside a mirror. They are added in the commit of the rows."""
 
     exist = True
+    """They are made with the mirror. A table that lacks them cannot be read."""
+    apart = False
 
     def __init__(self, mirror: JdbcMirror) -> None:
         self._mirror = mirror

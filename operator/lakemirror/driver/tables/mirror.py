@@ -79,6 +79,8 @@ ORDERS_PROPERTY = "lakemirror.orders"
 TOPICS_PROPERTY = "lakemirror.topics"
 """The topics whose offsets order changes: the ID of each, and the highest epoch that is declared for it."""
 GAPS_PROPERTY = "lakemirror.gaps"
+TOMBSTONES_PROPERTY = "lakemirror.tombstones"
+"""Whether there are tombstones beside the mirror, so that their loss is noticed: true, or not set."""
 
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 WIDENING_PROPERTY = "delta.enableTypeWidening"

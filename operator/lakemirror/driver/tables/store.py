@@ -21,6 +21,11 @@ class Facts(Protocol):
         """Whether the place that holds them exists yet."""
         ...
 
+    @property
+    def apart(self) -> bool:
+        """Whether that place may be lost without the mirror, unnoticed."""
+        ...
+
     def frame(self) -> DataFrame:
         """Return all facts."""
         ...

@@ -71,6 +71,8 @@ class Summary:
 class DeltaFacts:
     """Facts in a Delta table. ``append`` appends rows to the table at a path."""
 
+    apart = True
+
     def __init__(self, spark: SparkSession, path: str, append: Callable[[DataFrame, str], None]) -> None:
         self._spark, self._path, self._append = spark, path, append
 
@@ -105,6 +107,8 @@ class Tombstones:
 
     def __init__(self, spark: SparkSession, facts: Facts) -> None:
         self._spark, self._facts = spark, facts
+        self.apart, self.exist = facts.apart, facts.exist
+        """Whether there is a place that holds facts, even if there are none any more."""
         self.summary = self._summarise()
 
     def frame(self) -> DataFrame:
@@ -114,7 +118,7 @@ class Tombstones:
     def add(self, rows: DataFrame, summary: Summary) -> None:
         """Add facts. ``summary`` is the summary that includes them."""
         self._facts.add(rows)
-        self.summary = summary
+        self.summary, self.exist = summary, True
 
     def deleted(self) -> DataFrame | None:
         """Return the newest tombstone per key, or None if there are none.
@@ -180,7 +184,7 @@ class Tombstones:
         return int(found[0])
 
     def _summarise(self) -> Summary:
-        if not self._facts.exist:
+        if not self.exist:
             return Summary()
         kind = F.col("kind")
         row = (

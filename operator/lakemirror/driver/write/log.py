@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,13 @@ _MAGIC: Final = (1681511377).to_bytes(4, "little")
 
 class TableChanged(LakemirrorError):
     """A table is no longer as it was when it was decided what to add to it."""
+
+
+class Lost(NamedTuple):
+    """Data files of a table that are gone, and how many rows they had, if Delta has counted them."""
+
+    files: int
+    rows: int | None
 
 
 class DataFiles:
@@ -235,6 +242,28 @@ class TableLog:
         # The note is empty, because without one, Delta uses the note of the running batch.
         return self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, "")
 
+    def forget_lost(self) -> Lost | None:
+        """Note in the log which data files are gone, so that the rest can be read and changed again.
+
+        Only files directly below the table's folder are looked for. Returns None if all are there.
+        """
+        started = self._log.startTransaction()
+        listed = _files(started.snapshot())
+        files, folder = file_system(self._spark, self._base.toString())
+        there = {each.getPath().getName() for each in files.listStatus(folder)} if listed else set()
+        lost = [each for each in listed if self._is_lost(each, files, there)]
+        if not lost:
+            return None
+        started.readWholeTable()
+        gone = [each.removeWithTimestamp(self._now(), True) for each in lost]
+        self._commit(started, gone, "lost", 0, "")
+        return Lost(len(lost), rows_in(lost))
+
+    def _is_lost(self, add: Any, files: Any, there: Collection[str]) -> bool:
+        place = self._place(add)
+        beside = place.getParent().getName() == self._base.getName()
+        return beside and place.getName() not in there and not files.exists(place)
+
     def _commit(self, started: Any, actions: Any, app_id: str, number: int, note: str | None) -> int:
         """Commit actions as an operation for which Delta maintains its incremental checksum.
 
@@ -288,6 +317,19 @@ class TableLog:
 
     def _now(self) -> int:
         return int(self._java("java.lang.System").currentTimeMillis())
+
+
+def forget_lost(spark: SparkSession, path: str) -> Lost | None:
+    """Note in the log of one of our own tables which of its data files are gone.
+
+    Returns None if all are there, or there is no table.
+    """
+    return TableLog(spark, path).forget_lost() if delta.is_table(spark, path) else None
+
+
+def tells_of_lost_file(error: Exception) -> bool:
+    """Return whether an error of Spark says that a data file is gone."""
+    return "FAILED_READ_FILE.FILE_NOT_EXIST" in str(error) or "FileNotFoundException" in str(error)
 
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"

@@ -24,7 +24,7 @@ from lakemirror.driver import faults
 from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import Entry, Storage
 from lakemirror.driver.errors import BatchMismatch, PipelineStopped
-from lakemirror.driver.read.base import Batch, Committed, Lag, SourceFile
+from lakemirror.driver.read.base import Batch, Committed, Lag, SourceFile, Standing
 from lakemirror.driver.read.files.ledger import InputFile, Ledger
 from lakemirror.driver.read.files.listing import InputMissing, Inputs
 from lakemirror.driver.read.files.rows import SUFFIXES, as_reread, place_of, reader_of
@@ -52,7 +52,7 @@ class FilesFeed:
     column that rows of CSV without header may lack. ``warn`` is called for files that are not applied: a
     known name with new content, or known content under a new name. ``watch`` records whether the files can be
     listed. ``rereads`` is the feed that has read these files before. Their rows keep their offsets, and are
-    applied even though tables may have them.
+    applied even though tables may have them. ``standing`` tells about the checkpoint.
     """
 
     def __init__(
@@ -67,8 +67,10 @@ class FilesFeed:
         warn: Callable[[str], None] = _log.warning,
         watch: SourceWatch | None = None,
         rereads: FilesFeed | None = None,
+        standing: Standing | None = None,
     ) -> None:
         self._spark = spark
+        self._standing = standing or Standing()
         self._watch = watch or SourceWatch()
         self._source = source
         self._of_rows = source.format != "records"
@@ -88,6 +90,7 @@ class FilesFeed:
         self.changed = 0
         self.skipped = 0
         self.query_id = identity.query_id(storage, "files", started=self._ledger.next_id > 0)
+        self._ledger.require_known()
 
     def run(
         self,
@@ -97,15 +100,12 @@ class FilesFeed:
         stopping: Callable[[], bool],
     ) -> None:
         looked, listing = time.monotonic(), self._list(once=once)
-        self._ledger = self._load()
+        self._ledger = self._load(self._ledger)
         self._waiting.once = once
         for batch_id, files in self._ledger.pending():
             if stopping():
                 return
-            if self._grown(batch_id, files):
-                self._ledger.abandon(batch_id)
-            else:
-                self._apply(apply, batch_id, files)
+            self._go_on(apply, batch_id, files)
         while not stopping():
             files = self._record_next(listing)
             self._caught_up = not files and self._waiting.all_told
@@ -123,8 +123,8 @@ class FilesFeed:
             elif not files:
                 listing = [entry for entry in self._list(once=once) if entry.name in self._waiting]
 
-    def _load(self) -> Ledger:
-        return Ledger.load(self._storage, self._table_of)
+    def _load(self, before: Ledger | None = None) -> Ledger:
+        return Ledger.load(self._storage, self._table_of, before)
 
     def _table_of(self, name: str) -> str:
         """Return the table of rows that do not name one, or "" for records."""
@@ -164,6 +164,27 @@ class FilesFeed:
     def close(self) -> None:
         """Do nothing: the feed holds no resources."""
 
+    def _go_on(
+        self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
+    ) -> None:
+        """Apply a batch that was begun, unless its files have grown, or it is applied already."""
+        try:
+            grown = self._grown(batch_id, files)
+        except (InputMissing, BatchMismatch):
+            if self._standing.applied(self.query_id) < batch_id:
+                raise
+            self._commit(batch_id, files, settled=True)
+            return
+        if grown:
+            self._ledger.abandon(batch_id)
+        else:
+            self._apply(apply, batch_id, files)
+
+    def _commit(self, batch_id: int, files: list[InputFile], *, settled: bool = False) -> None:
+        """Mark a batch as done that all tables have; see `_grown`."""
+        self._standing.check()
+        self._ledger.commit(batch_id, self._grown(batch_id, files, applied=True, settled=settled))
+
     def _apply(
         self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
     ) -> None:
@@ -179,7 +200,7 @@ class FilesFeed:
             self._set_aside(batch_id, damaged)
             return
         faults.reach("before-checkpoint-commit")
-        self._ledger.commit(batch_id, self._grown(batch_id, files, applied=True))
+        self._commit(batch_id, files)
 
     def _damaged(self, files: Iterable[InputFile]) -> dict[str, str]:
         """Return the files that cannot be read to the end, and why.
@@ -228,7 +249,7 @@ class FilesFeed:
             if len(fresh) == self._source.max_files_per_batch:
                 break
         if fresh:
-            self._ledger.record(fresh, skipped)
+            self._ledger.record(fresh, skipped, self.query_id)
         return fresh
 
     def _look_at(self, entry: Entry, fresh: list[InputFile]) -> InputFile | None:
@@ -312,11 +333,13 @@ class FilesFeed:
         )
         return False
 
-    def _grown(self, batch_id: int, files: list[InputFile], *, applied: bool = False) -> list[str]:
+    def _grown(
+        self, batch_id: int, files: list[InputFile], *, applied: bool = False, settled: bool = False
+    ) -> list[str]:
         """Return the files of a batch that have grown since it was recorded.
 
-        Raises BatchMismatch if a file has other content, and InputMissing if one has gone before it was
-        ``applied``.
+        Raises BatchMismatch if a file has other content, unless an earlier run has ``settled`` the batch, and
+        InputMissing if one has gone before it was ``applied``.
         """
         grown = []
         for file in files:
@@ -332,6 +355,8 @@ class FilesFeed:
                     f"{file.name} is gone, but batch {batch_id}, which was begun and not finished, needs it: "
                     "put it back"
                 ) from None
+            if not same and settled:  # like any file that changes later; the next listing says so
+                continue
             if not same:
                 raise BatchMismatch(
                     f"{file.name} belongs to batch {batch_id}, which was begun and not finished, and has "

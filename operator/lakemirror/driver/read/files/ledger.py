@@ -6,6 +6,9 @@ Besides the query ID (``metadata.json``), the checkpoint holds::
     files/commits/<N>.json   written after batch N was applied
     files/grown/<N>.json     names of files of batch N that grew since it was recorded: not applied
     files/state/<N>.json     all files of the batches up to N, in place of the older files of these kinds
+
+Records and markers name the query that they belong to, and a marker has the identity of its record
+(`lakemirror.driver.read.markers`).
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from lakemirror.driver.checkpoint.storage import Storage, numbered
-from lakemirror.driver.document import from_millis, iso
-from lakemirror.driver.errors import CheckpointInUse, LakemirrorError
+from lakemirror.driver.document import from_millis
+from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.read.base import Committed
+from lakemirror.driver.read.markers import Markers
 
 COMPACT_EVERY: Final = 50
 
@@ -53,8 +57,11 @@ class Ledger:
     same content may be meant for two tables.
     """
 
-    def __init__(self, storage: Storage, table_of: Callable[[str], str]) -> None:
+    def __init__(
+        self, storage: Storage, table_of: Callable[[str], str], markers: Markers | None = None
+    ) -> None:
         self._storage = storage
+        self._markers = markers or Markers(storage, "files/offsets", "files/commits")
         self._table_of = table_of
         self._pending: dict[int, list[InputFile]] = {}
         self._by_content: dict[tuple[str, str], str] = {}
@@ -67,36 +74,41 @@ class Ledger:
         self.next_id = 0
 
     @classmethod
-    def load(cls, storage: Storage, table_of: Callable[[str], str]) -> Ledger:
-        ledger = cls(storage, table_of)
+    def load(cls, storage: Storage, table_of: Callable[[str], str], before: Ledger | None = None) -> Ledger:
+        """Load what is recorded. ``before`` was loaded before by the same driver."""
+        ledger = cls(storage, table_of, None if before is None else before._markers)
         compacted = max(numbered(storage, "files/state"), default=-1)
         if compacted >= 0:
             ledger._remember(_files(storage, f"files/state/{compacted}.json"))
             former = _files(storage, f"files/state/{compacted}.json", "former")
             ledger._former = {file.name: file for file in former}
-        done, grown = numbered(storage, "files/commits"), numbered(storage, "files/grown")
-        for batch_id in sorted(numbered(storage, "files/offsets")):
+        grown, pending = numbered(storage, "files/grown"), ledger._markers.pending()
+        for batch_id in sorted(ledger._markers.recorded()):
             if batch_id <= compacted:
                 continue
             files = _files(storage, f"files/offsets/{batch_id}.json")
             ledger._remember(files)
             if batch_id in grown:
                 ledger._forget(_grown_names(storage, batch_id))
-            if batch_id not in done:
+            if batch_id in pending:
                 ledger._pending[batch_id] = [file for file in files if file.same_as is None]
-            ledger.next_id = batch_id + 1
-        ledger.next_id = max(ledger.next_id, compacted + 1)
+        ledger.next_id = max(ledger._markers.next(), compacted + 1, max(grown, default=-1) + 1)
         return ledger
 
     def committed(self) -> Committed | None:
         """Return the last batch that is done."""
-        done = numbered(self._storage, "files/commits") | numbered(self._storage, "files/state")
-        if not done:
-            return None
-        last = max(done)
-        names = (f"files/{folder}/{last}.json" for folder in ("commits", "state"))
-        name = next(name for name in names if self._storage.exists(name))
-        return Committed(last, from_millis(self._storage.stat(name).mtime))
+        done = self._markers.committed()
+        compacted = max(numbered(self._storage, "files/state"), default=-1)
+        if done is None or done.batch_id < compacted:
+            return None if compacted < 0 else Committed(compacted, self._compacted_at(compacted))
+        return done
+
+    def _compacted_at(self, batch_id: int) -> datetime:
+        return from_millis(self._storage.stat(f"files/state/{batch_id}.json").mtime)
+
+    def require_known(self) -> None:
+        """Raise LakemirrorError if the batches and the identity of the checkpoint do not belong together."""
+        self._markers.require_known()
 
     def pending(self) -> list[tuple[int, list[InputFile]]]:
         """Return the batches that are recorded but not done, with their files."""
@@ -116,15 +128,11 @@ class Ledger:
         later = [each.start for each in self.files.values() if each.start and each.start > file.start]
         return min(later) - file.start if later else None
 
-    def record(self, fresh: list[InputFile], skipped: list[InputFile]) -> None:
-        """Record the next batch."""
+    def record(self, fresh: list[InputFile], skipped: list[InputFile], query_id: str) -> None:
+        """Record the next batch, of a query."""
         batch_id = self.next_id
-        document = {"recordedAt": _now(), "files": [_document(file) for file in [*fresh, *skipped]]}
-        if not self._storage.write_text_new(f"files/offsets/{batch_id}.json", json.dumps(document) + "\n"):
-            raise CheckpointInUse(
-                f"batch {batch_id} of the checkpoint {self._storage.uri} was begun by another driver: "
-                "stop that driver, or give this pipeline a checkpoint of its own"
-            )
+        document = {"files": [_document(file) for file in [*fresh, *skipped]]}
+        self._markers.record(batch_id, document, query_id)
         self._remember([*fresh, *skipped])
         self._pending[batch_id] = fresh
         self.next_id = batch_id + 1
@@ -139,7 +147,7 @@ class Ledger:
             text = json.dumps({"files": list(grown)}) + "\n"
             self._storage.write_text(f"files/grown/{batch_id}.json", text)
             self._forget(grown)
-        self._storage.write_text(f"files/commits/{batch_id}.json", json.dumps({"committedAt": _now()}) + "\n")
+        self._markers.commit(batch_id)
         del self._pending[batch_id]
         if (batch_id + 1) % COMPACT_EVERY == 0 and not self._pending:
             self._compact(batch_id)
@@ -201,7 +209,3 @@ def _grown_names(storage: Storage, batch_id: int) -> list[str]:
         return [str(each) for each in json.loads(storage.read_text(name))["files"]]
     except (ValueError, TypeError, KeyError) as error:
         raise LakemirrorError(f"{storage.uri}/{name} is damaged ({error}): restore it from a copy") from None
-
-
-def _now() -> str:
-    return iso(datetime.now(UTC))
