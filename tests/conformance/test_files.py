@@ -16,6 +16,7 @@ from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.read.files import feed
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.runtime import retry
 from lakemirror.driver.runtime.summary import RunSummary
@@ -102,6 +103,30 @@ def test_csv_of_dms_is_mirrored_once(spark: SparkSession, tmp_path: Path) -> Non
     said = " ".join(summary.warnings)
     assert "hr/employees/LOAD00000001.csv is not applied to hr.employees again" in said
     assert "LOAD0000000B.csv is skipped: hr/employees/LOAD00000001.csv has the same content" in said
+
+
+def test_a_clock_that_was_ahead_makes_no_file_old(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even without the checkpoint, and if the row was deleted: tables tell which offsets they have."""
+    files = Files(tmp_path, LINES, **{**KEYED, "envelope": DMS})
+    with monkeypatch.context() as ahead:
+        ahead.setattr(feed, "_clock", lambda: 2**60)
+        files.put("a.json", '{"Op": "I", "id": 1, "v": "a"}\n{"Op": "I", "id": 2, "v": "a"}\n')
+        files.put("b.json", '{"Op": "D", "id": 2, "v": "a"}\n')
+        files.run(spark)
+    assert files.rows(spark, "default/t") == [(1, "a")]
+    later = '{"Op": "U", "id": 1, "v": "c"}\n{"Op": "I", "id": 2, "v": "c"}\n'
+    files.put("c.json", later)
+    summary = files.anew(spark)
+    assert (summary.counts.applied, summary.counts.stale) == (2, 0)
+    assert files.rows(spark, "default/t") == [(1, "c"), (2, "c")]
+    files.put("d.json", '{"Op": "U", "id": 1, "v": "d"}\n')
+    assert files.run(spark).counts.applied == 1
+    # A file keeps its offsets when it grows: its rows are no newer than those of later files.
+    files.put("c.json", later + '{"Op": "I", "id": 3, "v": "c"}\n')
+    files.run(spark)
+    assert files.rows(spark, "default/t") == [(1, "d"), (2, "c"), (3, "c")]
 
 
 @pytest.mark.long

@@ -168,6 +168,16 @@ class TestRunning:
         moved = report(batchId=8, committedAt=iso(NOW), **lagging)
         assert ready(planned(STREAM, replace(seen, report=moved))) == ("True", "Progressing")
 
+    def test_files_that_wait_are_named(self) -> None:
+        waiting: dict[str, Any] = {"caughtUp": False, "waiting": ["b.jsonl.gz: it is cut off"]}
+        new = report(batches=0, committedAt=iso(ago(hours=9)), lagRecords=None, **waiting)
+        for minutes, expected in ((9, ("True", "Progressing")), (11, ("False", "NoProgress"))):
+            plan = planned(STREAM, running(STREAM, report=replace(new, progressed=ago(minutes=minutes))))
+            assert ready(plan) == expected
+            said = plan.status.condition("Ready")
+            assert said is not None
+            assert said.message.endswith("these files cannot be read: b.jsonl.gz: it is cut off")
+
     def test_unknown_lag_without_a_commit_is_no_progress_too(self) -> None:
         stuck = report(progressed=ago(minutes=11), caughtUp=False, lagRecords=None)
         assert ready(planned(STREAM, running(STREAM, report=stuck))) == ("False", "NoProgress")

@@ -40,6 +40,7 @@ EXPECTATIONS_SHOWN = 10
 EXPECTATIONS_KEPT = 50
 FINDINGS_SHOWN = 10
 KEYS_SHOWN, KEY_SHOWN = 5, 200
+WAITING_SHOWN = 10
 TEXT_SHOWN = 512
 ERROR_SHOWN = 1024
 """Why a table is refused ends with what to do about it."""
@@ -276,7 +277,12 @@ class CheckpointReport(Part):
     event_time: Time | None = None
     """When the source made the newest change that is applied."""
     caught_up: bool | None = None
-    """Whether everything that the source has is applied."""
+    """Whether everything that the source has is applied. What waits counts as not applied."""
+    waiting: (
+        Annotated[list[Word], BeforeValidator(_cut_to(WAITING_SHOWN)), Field(max_length=WAITING_SHOWN)] | None
+    ) = None
+    """The first of the files that the source has and that cannot be read, each with the reason. The driver
+    reads each of them as soon as it can."""
     complete_position: Word | None = None
     """The position of the source up to which all changes of all tables are applied. Absent if unknown. See
     docs/consistent-reads.md.

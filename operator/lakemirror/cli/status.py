@@ -125,6 +125,8 @@ def _progress(status: PipelineStatus, now: datetime) -> Iterator[Text]:
         batch = "no batch yet" if checkpoint.batch_id is None else f"batch {checkpoint.batch_id}"
         committed = f", committed {ago(checkpoint.committed_at, now)} ago" if checkpoint.committed_at else ""
         yield Text(f"  lag {lag}; {batch}{committed}")
+        for each in checkpoint.waiting or ():
+            yield Text(f"  waiting: {each}", "yellow")
         if checkpoint.complete_position is not None:
             made = f", made {ago(checkpoint.complete_time, now)} ago" if checkpoint.complete_time else ""
             yield Text(f"  all tables complete up to {checkpoint.complete_position}{made}")

@@ -123,9 +123,9 @@ def is_of_revision(observed: Observed, revision: str) -> bool:
 
 
 def committed(report: Report, pod: Pod | None) -> bool:
-    """Return whether this run of the driver has committed a batch, or has nothing to apply."""
+    """Return whether this run of the driver has committed a batch, or has nothing that it can apply."""
     said = report.said
-    if said.caught_up or not _lags(report) or said.batches:
+    if said.caught_up or not _lags(report) or said.batches or said.waiting:
         return True
     if "batches" in said.model_fields_set:
         return False
@@ -615,7 +615,7 @@ def not_progressing(case: Case) -> Health | None:
         "False",
         "NoProgress",
         f"records are waiting in the source, but no batch was committed for {seconds:.0f} s"
-        f"{_because_of_executors(case)}",
+        f"{_because_of_executors(case)}{_because_of_files(case.report)}",
         "Running",
         again=case.report.seen + STALE_AFTER,
     )
@@ -623,6 +623,11 @@ def not_progressing(case: Case) -> Health | None:
 
 def _because_of_executors(case: Case) -> str:
     return f": executors cannot start: {case.observed.executors}" if case.observed.executors else ""
+
+
+def _because_of_files(report: Report) -> str:
+    waiting = report.said.waiting
+    return f": these files cannot be read: {'; '.join(waiting)}" if waiting else ""
 
 
 def first_batch(case: Case) -> Health | None:
@@ -666,6 +671,7 @@ def progressing(case: Case) -> Health | None:
         )
     caught_up = bool(case.report.said.caught_up)
     message = "everything that the source has is applied" if caught_up else "the driver is applying batches"
+    message += _because_of_files(case.report)
     return Health("True", "Progressing", message, "Running", again=again, steady_until=steady)
 
 

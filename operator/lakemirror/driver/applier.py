@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -218,6 +218,23 @@ class TableApplier:
             gone = table.tombstones.frame().where("kind <> 'collected'")
             rows = rows.unionByName(gone.select(*rows.columns))
         return stretches.standing(rows)
+
+    def highest_offset(self, app_id: str, topics: Collection[str]) -> int | None:
+        """Return the highest offset of the rows that the mirror has from ``topics``, tombstones included.
+
+        Returns None if there are none, or if the query of ``app_id`` has already written the mirror: whatever
+        it brings later has higher offsets.
+        """
+        table = self._table
+        if table is None or not table.mirror.exists or table.last_batch_of(app_id) is not None:
+            return None
+        if table.properties.get(SOURCE_PROPERTY) != table.source:
+            return None
+        rows = table.rows().select("__origin.topic", "__origin.offset")
+        if table.tombstone_summary.newest is not None:
+            rows = rows.unionByName(table.tombstones.frame().select("topic", "offset"))
+        row = rows.where(F.col("topic").isin(*topics)).agg(F.max("offset")).first()
+        return None if row is None else row[0]
 
     def read_log(self) -> None:
         """Make Delta compute the state of the mirror's log, in which MERGE looks up its transaction ID."""

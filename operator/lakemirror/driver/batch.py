@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,12 +25,18 @@ from pyspark.sql import functions as F
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
-from lakemirror.driver.applier import TableApplier, described, is_of
+from lakemirror.driver.applier import described, is_of, of_table
 from lakemirror.driver.checkpoint import identity, possession, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
 from lakemirror.driver.decision import Decision
-from lakemirror.driver.errors import BadRecordRefused, SourceRestarted, cause_of, stops_pipeline
+from lakemirror.driver.errors import (
+    BadRecordRefused,
+    OffsetsTaken,
+    SourceRestarted,
+    cause_of,
+    stops_pipeline,
+)
 from lakemirror.driver.isolation import PipelineTables
 from lakemirror.driver.materialise import is_lost, materialised, release
 from lakemirror.driver.orders import Kind
@@ -53,6 +60,7 @@ from lakemirror.driver.read.base import Batch
 from lakemirror.driver.read.offset_log import partitions_of, topic_ids
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.record.aside import keep_aside
+from lakemirror.driver.record.beginning import latest, since
 from lakemirror.driver.record.conservation import require_accounted
 from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.reduce.waiting import LogMoved
@@ -114,6 +122,7 @@ class BatchApplier:
         held = Possession(ours, {self._app_id, *fixed.app_ids}, warn)
         self._tables = PipelineTables(spark, pipeline, history.tables, target, fixed, places, held)
         self._schemas: dict[int, str] = {}
+        self._not_before = latest(history, identity.stored(open_storage(self._checkpoint, spark)))
         self._classifier = classifier(self._spec, encoding)
         self._again = query_id.startswith("replay-")
         remembered = history.positions(None if self._again else query_id)
@@ -121,6 +130,8 @@ class BatchApplier:
         self._logs = dict(history.logs)
         """The logs that the changes of each table came from. None if some came from elsewhere."""
         self._topic_ids: Mapping[str, str] = {}
+        self._numbered: set[TableName] = set()
+        """The tables whose rows are known to have lower offsets than those of new files."""
         self._every = 1
         self._first = True
         self._began = 0.0
@@ -131,9 +142,10 @@ class BatchApplier:
         begun = identity.stored(storage)
         if begun is None:
             return Fixed()
-        queries = dict.fromkeys((begun.query_id, *history.queries_since(begun.begun_at)))
+        at = since(history, begun)
+        queries = dict.fromkeys((begun.query_id, *history.queries_since(at)))
         return Fixed(
-            history.targets_since(begun.begun_at),
+            history.targets_since(at),
             except_for=tokens.reread(storage, self._spec),
             app_ids=[_app_id(self._pipeline, each) for each in queries],
         )
@@ -144,7 +156,7 @@ class BatchApplier:
 
         def known(history: AuditHistory) -> dict[str, int]:
             begun = identity.stored(storage)
-            return {} if begun is None else history.left_since(begun.begun_at)
+            return {} if begun is None else history.left_since(since(history, begun))
 
         def again() -> dict[str, int]:
             return known(audit.history(self._session, self._checkpoint))
@@ -166,6 +178,7 @@ class BatchApplier:
         parsed, all_seen = self._parse(raw)
         try:
             events, seen = self._without_applied(parsed, all_seen, batch)
+            self._require_newest(events, seen, batch)
             given = self._profile(raw, batch, events, seen)
             decisions = self._decide(given)
             self._refuse_bad(given.seen, decisions)
@@ -238,6 +251,26 @@ class BatchApplier:
         marked = events.withColumn("kind", kind)
         return marked, overview(marked, every=self._every)
 
+    def _require_newest(self, events: DataFrame, seen: Overview, batch: Batch) -> None:
+        """Require that rows of new files have higher offsets than the rows that their tables have.
+
+        A query that follows a lost checkpoint does not know the former offsets, which begin with the time of
+        the driver's clock. Raises OffsetsTaken, before anything is written.
+        """
+        if self._again or not batch.files or any(file.again for file in batch.files):
+            return
+        for name, table in seen.tables.items():
+            if name in self._numbered:
+                continue
+            highest = self._tables.highest_offset(name, self._app_id, table.topics)
+            if highest is not None:
+                mine = of_table(events, name).where(F.col("kind").isin("change", "truncate"))
+                row = mine.agg(F.min("offset")).first()
+                if row is not None and row[0] is not None and row[0] <= highest:
+                    raise OffsetsTaken(str(name), highest)
+            if name in self._tables and self._tables[name].held is None:
+                self._numbered.add(name)
+
     def _profile(self, raw: DataFrame, batch: Batch, events: DataFrame, seen: Overview) -> _Profiled:
         """Profile the batch.
 
@@ -249,8 +282,9 @@ class BatchApplier:
         self._schemas.update(seen.documents)
         for name, table in seen.tables.items():
             self._logs[str(name)] = _both(self._logs.get(str(name), frozenset()), logs_of(table.parts))
-        names = sorted(seen.tables, key=str)  # sorted: if two tables share a target, the first one gets it
-        left_out = [str(name) for name in names if self._tables[name].left_out]
+        for name in sorted(seen.tables, key=str):
+            self._tables.open(name)
+        left_out = [str(name) for name in seen.tables if self._tables.leaves_out(name)]
         no_matter = [str(name) for name in seen.apart if self._tables.leaves_out(name)]
         verdict = self._order(events, seen)
         if no_matter:
@@ -397,18 +431,18 @@ class BatchApplier:
 
     def _prepared(self, decision: Decision, given: _Profiled, *, again: bool = False) -> Exception | None:
         """Prepare the table. Returns the error that prevented it, or None."""
-        table, replay = self._tables[decision.name], self._first or again
+        name, replay = decision.name, self._first or again
         return self._tables.tried(
-            decision.name, lambda: table.prepare(decision, given.batch, self._app_id, replay=replay)
+            name, lambda: self._tables[name].prepare(decision, given.batch, self._app_id, replay=replay)
         )
 
     def _written(
         self, decision: Decision, given: _Profiled, *, again: bool = False
     ) -> TableResult | Exception:
         """Write the table's rows. Returns the result, or the error that prevented it."""
-        table, replay = self._tables[decision.name], self._first or again
+        name, replay = decision.name, self._first or again
         return self._tables.tried(
-            decision.name, lambda: table.write(decision, given.batch, self._app_id, replay=replay)
+            name, lambda: self._tables[name].write(decision, given.batch, self._app_id, replay=replay)
         )
 
     def _close_corrected(self, raw: DataFrame) -> int:
@@ -437,7 +471,8 @@ class BatchApplier:
         if told:
             memory = None if self._again else given.memory
             seconds = time.monotonic() - self._began
-            audit.keep(self._session, self._checkpoint, batch, result, memory, seconds)
+            about = (self._session, self._checkpoint, batch, result, memory, seconds)
+            audit.keep(*about, not_before=self._not_before)
         faults.reach("after-audit")
         self._memory = given.memory
         self._every = 1 + seen.records // _SORTED
@@ -487,22 +522,43 @@ class BatchApplier:
         """
         now = datetime.now(UTC)
         retention = timedelta(seconds=duration_seconds(self._spec.tombstones.retention))
-        due = [table for table in self._tables if table.has_tombstones(now - retention)]
+        due = [
+            name
+            for name in self._tables.names
+            if self._of_one(name, partial(self._has_tombstones, name, now - retention))
+        ]
         if not due:
             return 0
         open_records = quarantine.open_counts(self._session, self._checkpoint)
         unknown = quarantine.topics_of_unknown(self._session, self._checkpoint) if "" in open_records else ()
         return sum(
-            self._collect(table, now, retention, had_all_at)
-            for table in due
-            if str(table.name) not in open_records
-            and not positions.may_be_of(self._memory, self._logs.get(str(table.name)), unknown)
+            self._of_one(name, partial(self._collect, name, now, retention, had_all_at))
+            for name in due
+            if str(name) not in open_records
+            and not positions.may_be_of(self._memory, self._logs.get(str(name)), unknown)
         )
 
+    def _of_one(self, name: TableName, step: Callable[[], int]) -> int:
+        """Do a step of the collection. If it fails, this table alone keeps its tombstones until the next."""
+        done = self._tables.attempted(name, step)
+        if isinstance(done, Exception):
+            self._warn(
+                f"the tombstones of {name} could not be collected, which is tried again later: "
+                f"{cause_of(done)}"
+            )
+            return 0
+        return done
+
+    def _has_tombstones(self, name: TableName, before: datetime) -> bool:
+        """Return whether a table may have tombstones to collect. One that cannot be opened is held anyway."""
+        opened = self._tables.attempted(name, lambda: self._tables[name].require_readable())
+        return not isinstance(opened, Exception) and self._tables[name].has_tombstones(before)
+
     def _collect(
-        self, table: TableApplier, now: datetime, retention: timedelta, had_all_at: datetime | None
+        self, name: TableName, now: datetime, retention: timedelta, had_all_at: datetime | None
     ) -> int:
-        known = positions.of_logs(self._memory, self._logs.get(str(table.name)) or ())
+        table = self._tables[name]
+        known = positions.of_logs(self._memory, self._logs.get(str(name)) or ())
         passed = positions.committed_by_all(known, now, retention)
         collected = 0 if had_all_at is None else table.collect_tombstones(had_all_at - retention, None)
         if not passed:  # nothing is below that

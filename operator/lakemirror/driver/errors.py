@@ -49,6 +49,19 @@ class CommittedBefore(LakemirrorError):
     """A table's log already has a batch with the number of the one that was about to be written."""
 
 
+class OffsetsTaken(PipelineStopped):
+    """Rows of files that a table lacks have offsets below those of rows that it has from before this query.
+
+    They would count as older. The feed gives their files offsets after the ``highest`` one.
+    """
+
+    def __init__(self, table: str, highest: int) -> None:
+        super().__init__(
+            f"{table} has rows of files up to offset {highest}, and newer files begin below that"
+        )
+        self.highest = highest
+
+
 class BatchMismatch(PipelineStopped):
     """A batch was committed earlier with another range of input.
 

@@ -9,7 +9,7 @@ executor, after which the batch is read again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -70,6 +70,7 @@ class PipelineTables:
         self._session, self._target, self._fixed = session, target, fixed or Fixed()
         self._pipeline, self._possession = pipeline, possession
         self._tables: dict[TableName, TableApplier] = {}
+        self._names: set[TableName] = set()
         self._drift = {name: table.drift for name, table in former.items()}
         self._targets = Targets(
             {
@@ -87,17 +88,31 @@ class PipelineTables:
         self._fresh: set[str] = set()  # tables whose mirror this query creates
         self._background = ThreadPoolExecutor(_FEW, thread_name_prefix="lakemirror-begin")
 
-    def __iter__(self) -> Iterator[TableApplier]:
-        return iter(self._tables.values())
+    @property
+    def names(self) -> list[TableName]:
+        """The tables that were opened so far, also those that are to be read again."""
+        return sorted(self._names, key=str)
 
     def __getitem__(self, name: TableName) -> TableApplier:
         """Return the table with this name. A table that cannot be mirrored is held."""
         if name not in self._tables:
             self._tables[name] = self._opened(name)
+            self._names.add(name)
         return self._tables[name]
 
     def __contains__(self, name: TableName) -> bool:
         return name in self._tables
+
+    def open(self, name: TableName) -> None:
+        """Open a table. One whose mirror cannot be opened is held in this batch, and tried again by the next.
+
+        To be called in the order of the names: if two tables share a target, the first one gets it.
+        """
+        if name in self._unread:
+            return
+        found = self._asked(name, lambda table: table.left_out)
+        if isinstance(found, Exception):
+            self._unread[name] = found
 
     def leaves_out(self, name: TableName) -> bool:
         """Return whether the manifest leaves a table out, without opening its mirror."""
@@ -156,6 +171,13 @@ class PipelineTables:
 
         An error that stops the pipeline, or that reports lost rows, is raised instead.
         """
+        found = self.attempted(name, step)
+        if isinstance(found, Exception):
+            self._tables.pop(name, None)  # what it knows may be wrong, so it is read again
+        return found
+
+    def attempted(self, name: TableName, step: Callable[[], Out]) -> Out | Exception:
+        """Do the same, and keep what is known about the table."""
         try:
             return step()
         except Exception as error:
@@ -163,7 +185,6 @@ class PipelineTables:
                 raise
             self._target.check(self._session)
             log.warning("table %s failed: %s", name, cause_of(error))
-            self._tables.pop(name, None)  # what it knows may be wrong, so it is read again
             return error
 
     def failed(self, name: TableName, events: DataFrame, seen: TableOverview, error: Exception) -> Decision:
@@ -216,6 +237,17 @@ class PipelineTables:
             raise found
         self._unread[name] = unread
         return ()
+
+    def highest_offset(self, name: TableName, app_id: str, topics: Collection[str]) -> int | None:
+        """Return the highest offset of rows that a mirror has from before this query, or None without any.
+
+        Returns None, too, and the table is held in this batch, if its mirror cannot be read.
+        """
+        found = self._asked(name, lambda table: table.highest_offset(app_id, topics))
+        if isinstance(found, Exception):
+            self._unread[name] = found
+            return None
+        return found
 
     def _asked(self, name: TableName, question: Callable[[TableApplier], Out]) -> Out | Exception:
         """Ask a table about its mirror, and once more if that fails. Returns the answer, or the error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -118,6 +119,20 @@ def test_incarnations_grow_and_old_records_go(tmp_path: Path) -> None:
             assert owner.incarnation == expected
     assert sorted(file.stem for file in (tmp_path / "owner").glob("*.json")) == ["5", "6", "7"]
     assert newest(tmp_path)["releasedAt"] is not None
+
+
+@pytest.mark.parametrize("fails", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("away")])
+def test_a_release_that_fails_gives_the_lock_back(
+    fails: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(storage: LocalStorage, name: str, text: str) -> None:
+        raise fails
+
+    with monkeypatch.context() as broken, Owner(LocalStorage(tmp_path)):
+        broken.setattr(LocalStorage, "write_text", full)
+    assert "could not be marked as released" in caplog.text
+    with Owner(LocalStorage(tmp_path)) as again:
+        assert again.incarnation == 2
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from lakemirror.driver.profile.positions import At, Place, Stream, Stretch, committed_by_all, of_logs
+from lakemirror.driver.profile.positions import (
+    At,
+    Former,
+    Place,
+    Stream,
+    Stretch,
+    committed_by_all,
+    from_json,
+    of_logs,
+    to_json,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WEEK = timedelta(days=7)
@@ -18,6 +28,23 @@ def place(seq: str, days_ago: float | None, **more: object) -> Place:
 def below(*places: Place) -> str:
     memory = {Stream("t", n, "db"): each for n, each in enumerate(places)}
     return committed_by_all(memory, NOW, WEEK).hex()
+
+
+def test_times_that_were_still_to_come_when_they_were_stored_are_none() -> None:
+    """Nothing would ever be later than them."""
+    until, year_2100 = datetime(2026, 3, 1, tzinfo=UTC), 4_102_444_800_000_000
+    past = int(until.timestamp() * 1e6) - 5
+    stretches = tuple(Stretch(1, 2, "00", "01", time) for time in (past, year_2100))
+    formers = {"a": Former("01", past), "b": Former("01", year_2100)}
+    stored = {
+        Stream("t", 0, "s"): Place(At("01", 1), time=year_2100, tail=stretches, former=formers),
+        Stream("t", 1, "s"): Place(At("01", 1), time=past),
+    }
+    first, second = from_json(to_json(stored), until=until).values()
+    assert (first.time, [each.time for each in first.tail]) == (None, [past, None])
+    assert first.former.keys() == {"a"}
+    assert second == stored[Stream("t", 1, "s")]
+    assert from_json(to_json(stored)) == stored
 
 
 def test_nothing_is_known() -> None:

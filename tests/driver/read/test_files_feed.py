@@ -405,11 +405,16 @@ def test_a_broken_file_does_not_keep_a_running_feed_from_others(
     (setup.input / "a.jsonl.gz").write_bytes(b"no gzip at all")
     feed = setup.feed()
     with beside(lambda stop: feed.run(setup.taken, once=False, stopping=stop.is_set)):
-        until(lambda: feed.lag().caught_up)
+        until(lambda: bool(setup.warnings))
         write(setup.input / "b.jsonl", record(1))
         until(lambda: len(setup.taken.batches) == 1)
+        lag = feed.lag()
+        assert (lag.caught_up, lag.records, lag.had_all_at) == (False, None, None), "it is behind"
+        assert lag.waiting == ("a.jsonl.gz: it is not a complete gzip stream",)
         write(setup.input / "a.jsonl.gz", record(0))
         until(lambda: len(setup.taken.batches) == 2)
+        until(lambda: feed.lag().caught_up)
+        assert feed.lag().waiting == ()
     assert setup.taken.offsets == [[1], [0]]
     assert len(setup.warnings) == 1
 
@@ -539,6 +544,21 @@ def test_a_checkpoint_without_batches_gets_a_new_query(setup: Setup) -> None:
         file.unlink()
     assert setup.once().query_id != first
     assert [batch.batch_id for batch, _ in setup.taken.batches] == [0, 0]
+
+
+def test_a_folder_that_is_away_is_not_applied(setup: Setup) -> None:
+    """Nobody knows what it has meanwhile."""
+    setup.input.mkdir()
+    feed = setup.feed()
+    with beside(lambda stop: feed.run(setup.taken, once=False, stopping=stop.is_set)):
+        until(lambda: feed.lag().caught_up)
+        setup.input.rmdir()
+        until(lambda: not feed.lag().caught_up)
+        at = feed.lag().had_all_at
+        setup.input.mkdir()
+        until(lambda: feed.lag().caught_up)
+        assert at is not None
+        assert at < (feed.lag().had_all_at or 0)
 
 
 def test_a_missing_path_is_an_error(setup: Setup) -> None:

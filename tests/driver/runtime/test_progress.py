@@ -12,6 +12,7 @@ import pytest
 
 from lakemirror.api.report import Counts, DriverPhase, Report
 from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.document import iso
 from lakemirror.driver.errors import SourceRestarted, TableFailed
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.read.change_feed import FeedLost
@@ -162,6 +163,32 @@ def test_lag_in_seconds() -> None:
     assert lag is not None
     assert 90 <= lag < 120
     assert progress.report("Running", Lag(0, True)).lag_seconds == 0
+
+
+def test_a_change_dated_in_the_future_says_nothing_about_the_lag() -> None:
+    """Not one that was applied before times of the future were left out, either."""
+    progress, future = Progress("shop"), datetime(2100, 1, 1, tzinfo=UTC)
+    past = datetime.now(UTC) - timedelta(seconds=90)
+    progress.batch_done(batch(0, replace(ORDERS, last_event_time=future)))
+    assert progress.report("Running", Lag(3, False)).lag_seconds is None
+    progress.batch_done(batch(1, replace(ORDERS, source="public.a", last_event_time=past)))
+    report = progress.report("Running", Lag(3, False))
+    assert report.lag_seconds is not None
+    assert 90 <= report.lag_seconds < 120
+    assert {table.source: table.last_event_time for table in report.tables} == {
+        "public.a": iso(past),
+        "public.orders": None,
+    }
+
+
+def test_files_that_wait_are_named_and_nothing_is_caught_up() -> None:
+    progress = Progress("shop")
+    files = tuple(f"{number}.jsonl.gz: it is not a complete gzip stream" for number in range(12))
+    report = progress.report("Running", Lag(None, False, waiting=files))
+    assert report.waiting == list(files[:10])
+    assert not report.caught_up
+    assert progress.had_all_at is None
+    assert progress.report("Running", Lag(0, True)).waiting is None
 
 
 def test_what_ended_the_run_is_told() -> None:

@@ -89,6 +89,17 @@ def test_a_driver_that_is_started_again_tells_what_was_found_and_does_not_begin_
     assert again.is_due()
 
 
+def test_a_clock_that_was_ahead_does_not_put_comparisons_off(tmp_path: Path) -> None:
+    clock, told = Clock(), []
+    ahead = iso(clock.now + timedelta(days=365))
+    found = Verification(began_at=ahead, ended_at=ahead, equal=True, tables=3)
+    LocalStorage(tmp_path).write_text("verified.json", found.model_dump_json(by_alias=True) + "\n")
+    again = verifications(tmp_path, clock, told, schedule="30 * * * *")
+    assert again.is_due()
+    again.verify(lambda: False)
+    assert not again.is_due()
+
+
 def test_a_failure_is_told_and_waits_for_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from lakemirror.driver.checkpoint.storage import Storage, numbered
@@ -67,6 +67,19 @@ def query_id(storage: Storage, source: str, *, started: bool) -> str:
     document = {"queryId": made, "source": source, "createdAt": iso(begun), "former": former}
     storage.write_text(_METADATA, json.dumps(document, indent=2) + "\n")
     return made
+
+
+def begin_after(storage: Storage, moment: datetime) -> None:
+    """Make a checkpoint that has just begun to read its source do so after a moment.
+
+    The clock may show less than it did when an earlier reading was recorded.
+    """
+    begun = stored(storage)
+    if begun is None or begun.begun_at > moment:
+        return
+    document = json.loads(storage.read_text(_METADATA))
+    document["createdAt"] = iso(moment + timedelta(milliseconds=1))
+    storage.write_text(_METADATA, json.dumps(document, indent=2) + "\n")
 
 
 class Identity(NamedTuple):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import threading
@@ -25,18 +26,19 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import IO, Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakemirror.driver.checkpoint import layout
 from lakemirror.driver.checkpoint.storage import FileCutOff, LocalStorage, Storage, numbered
 from lakemirror.driver.document import camel, iso, to_json
-from lakemirror.driver.errors import CheckpointInUse
+from lakemirror.driver.errors import CheckpointInUse, cause_of
 from lakemirror.driver.java import java_class
 
 LEASE_SECONDS = 30.0
 _FOLDER = "owner"
 _KEPT = 3
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -163,13 +165,27 @@ class Owner:
         self._jvm_lock = channel
 
     def release(self) -> None:
-        """Release the checkpoint, so that the next driver does not have to wait."""
+        """Release the checkpoint, so that the next driver does not have to wait.
+
+        If the record cannot be written, such as on a full disk, that is only logged: what was done is done,
+        and the next driver waits for the length of the lease if nothing else tells it that this one is over.
+        """
         self._stop.set()
-        if self._heart is not None:
-            self._heart.join()
-            self._heart = None
-            self._write(released_at=_now())
-        self._unlock()
+        try:
+            if self._heart is not None:
+                self._heart.join()
+                self._heart = None
+                self._write(released_at=_now())
+        except Exception as error:
+            _log.warning(
+                "the checkpoint %s could not be marked as released, and where no lock tells that this driver "
+                "is over, the next one waits for %g s: %s",
+                self._storage.uri,
+                self._lease,
+                cause_of(error),
+            )
+        finally:
+            self._unlock()
 
     def __enter__(self) -> Owner:
         """Take the checkpoint. Raises CheckpointInUse, and NewerLayout if this version does not know it."""
@@ -251,11 +267,15 @@ class Owner:
             return ""
 
     def _unlock(self) -> None:
-        if self._jvm_lock is not None:
-            self._jvm_lock.close()
-            self._jvm_lock = None
-        if self._lock is not None:
-            self._lock.give_back()
+        channel, self._jvm_lock = self._jvm_lock, None
+        try:
+            if channel is not None:
+                channel.close()
+        except (OSError, Py4JError) as error:  # a JVM that is gone holds no lock
+            _log.debug("the lock of the JVM could not be given back: %s", error)
+        finally:
+            if self._lock is not None:
+                self._lock.give_back()
 
     def _in_use(self, record: OwnerRecord | None) -> CheckpointInUse:
         who = "a driver that is just starting"

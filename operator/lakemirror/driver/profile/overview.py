@@ -25,6 +25,7 @@ from lakemirror.driver.parse.values.temporal import may_be_finer
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.positions import Stream, StreamSeen
 from lakemirror.driver.tables.names import TableName, name_of
+from lakemirror.driver.times import own_time, possible
 
 _APART = ("bad", "no schema", SET_APART)
 """Kinds of events that cannot be applied themselves."""
@@ -232,8 +233,8 @@ def _expressions(every: int) -> tuple[Column, list[Column], list[Column]]:
         F.min(F.when(F.col("op") != Op.READ, F.col("seq"))).alias("first_change"),
         F.max(F.when(F.col("op") != Op.READ, F.col("seq"))).alias("last_change"),
         F.collect_set(kind_of(Fact.of_event())).alias("kinds"),
-        F.min("event_time").alias("since"),
-        F.max("event_time").alias("last_event_time"),
+        F.min(possible(F.col("event_time"), own_time())).alias("since"),
+        F.max(possible(F.col("event_time"), own_time())).alias("last_event_time"),
         *stretches.aggregates(every),
     ]
     return _shape().alias("shape_hash"), _groups(), aggregates

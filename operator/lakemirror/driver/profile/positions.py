@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -196,15 +196,33 @@ def to_json(memory: Memory) -> str:
     return json.dumps([[list(stream), asdict(place)] for stream, place in sorted(memory.items())])
 
 
-def from_json(text: str) -> dict[Stream, Place]:
-    """Read what `to_json` wrote.
+def from_json(text: str, until: datetime | None = None) -> dict[Stream, Place]:
+    """Read what `to_json` wrote ``until`` a moment, without times that are more than a day later.
 
-    The result is empty for text from earlier versions, which stored less.
+    The result is empty for text from earlier versions, which stored less. These also stored times that no
+    clock can have shown yet.
     """
     document = json.loads(text)
     if not isinstance(document, list):
         return {}
-    return {Stream(*stream): _place(place) for stream, place in document}
+    latest = None if until is None else int((until + timedelta(days=1)).timestamp() * 1e6)
+    return {Stream(*stream): _possible(_place(place), latest) for stream, place in document}
+
+
+def _possible(place: Place, latest: int | None) -> Place:
+    """Return a place without times that are after the ``latest`` possible one (microseconds)."""
+    if latest is None:
+        return place
+
+    def past(time: int | None) -> int | None:
+        return None if time is None or time > latest else time
+
+    return replace(
+        place,
+        time=past(place.time),
+        tail=tuple(replace(each, time=past(each.time)) for each in place.tail),
+        former={table: each for table, each in place.former.items() if each.time <= latest},
+    )
 
 
 def _place(document: Mapping[str, Any]) -> Place:

@@ -25,8 +25,11 @@ from lakemirror.driver.profile.positions import (
     latest,
 )
 from lakemirror.driver.tables.names import name_of
+from lakemirror.driver.times import own_time
 
 _STREAM: Final = ("topic", "partition", "stream")
+_DAY: Final = 86_400_000_000
+"""In microseconds."""
 _TOPS: Final = (
     "_topic STRING, _partition INT, _stream STRING, _offset BIGINT, _seq STRING, _streamed STRING, "
     "_snapshots ARRAY<STRING>"
@@ -113,9 +116,9 @@ def standing(rows: DataFrame) -> list[Standing]:
 
     ``rows`` has the columns topic, partition, seq and event_time.
     """
-    found = rows.groupBy("topic", "partition").agg(
-        F.max("seq").alias("seq"), F.max(F.unix_micros("event_time")).alias("time")
-    )
+    time = F.unix_micros("event_time")
+    past = F.when(time <= F.unix_micros(F.current_timestamp()) + F.lit(_DAY), time)
+    found = rows.groupBy("topic", "partition").agg(F.max("seq").alias("seq"), F.max(past).alias("time"))
     return [
         Standing(row["topic"], row["partition"], bytes(row["seq"]).hex(), row["time"])
         for row in found.collect()
@@ -298,9 +301,9 @@ def _reach() -> Column:
 def _time() -> Column:
     """The source's time, unless it is more than a day later than the record's own time.
 
-    A clock that is so far off says nothing.
+    A clock that is so far off says nothing. One that is a little ahead still tells what came later.
     """
-    too_late = F.col("source_time") > F.unix_micros("timestamp") + F.lit(86_400_000_000)
+    too_late = F.col("source_time") > F.unix_micros(own_time()) + F.lit(_DAY)
     return F.when(~F.coalesce(too_late, F.lit(False)), F.col("source_time"))
 
 

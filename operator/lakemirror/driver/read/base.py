@@ -105,12 +105,14 @@ class Lag:
     """What a source still holds: the number of records (None if unknown), and whether nothing is left.
 
     ``had_all_at`` is the latest moment (of `time.monotonic`) for which it is known that everything the source
-    had then is applied. It is None if only ``caught_up`` is known.
+    had then is applied. It is None if only ``caught_up`` is known. ``waiting`` names what the source has and
+    what cannot be read, each with the reason. Nothing is caught up as long as there is any.
     """
 
     records: int | None
     caught_up: bool
     had_all_at: float | None = field(default=None, compare=False)
+    waiting: tuple[str, ...] = ()
 
     def had_all(self, asked: datetime) -> datetime | None:
         """Return ``had_all_at`` as a time, or when the lag was ``asked`` for, if nothing was left then."""

@@ -37,6 +37,7 @@ from lakemirror.driver.record.history import (
 from lakemirror.driver.record.pending import Pending
 from lakemirror.driver.results import BatchResult, TableResult, Violated
 from lakemirror.driver.tables import commits, delta
+from lakemirror.driver.times import possible
 from lakemirror.driver.write import log
 
 COLUMNS = (
@@ -89,12 +90,17 @@ def keep(
     result: BatchResult,
     memory: Memory | None,
     seconds: float | None = None,
+    *,
+    not_before: datetime | None = None,
 ) -> None:
     """Durably record what a batch did, its duration in seconds, and the positions to remember.
 
-    If a batch is repeated, the first record of it is kept.
+    It is recorded as done now, but ``not_before`` what was recorded earlier (`record.beginning`). If a batch
+    is repeated, the first record of it is kept.
     """
-    pending.keep(open_storage(checkpoint, spark), _rows(batch, result, memory, seconds))
+    now = datetime.now(UTC)
+    rows = _rows(batch, result, memory, seconds, now if not_before is None else max(now, not_before))
+    pending.keep(open_storage(checkpoint, spark), rows)
 
 
 def stored(spark: SparkSession, checkpoint: str, batches: Sequence[Pending]) -> set[tuple[str, int]]:
@@ -133,10 +139,10 @@ def _of(table: DataFrame, batches: Sequence[Pending]) -> DataFrame:
 
 
 def _rows(
-    batch: Batch, result: BatchResult, memory: Memory | None, seconds: float | None
+    batch: Batch, result: BatchResult, memory: Memory | None, seconds: float | None, at: datetime
 ) -> list[dict[str, object]]:
     common = {
-        "committed_at": datetime.now(UTC).isoformat(),
+        "committed_at": at.isoformat(),
         "query_id": batch.query_id,
         "batch_id": batch.batch_id,
     }
@@ -256,7 +262,7 @@ def _summed(rows: DataFrame, at: int) -> AuditHistory:
             for name in ("target", "version")
         ],
         *[F.max_by(name, newest).alias(name) for name in ("tombstones_retained", "error")],
-        F.max("last_event_time").alias("last_event_time"),
+        F.max(possible(F.col("last_event_time"), F.col("committed_at"))).alias("last_event_time"),
         F.max("batch_id").alias("last_batch"),
         F.max("committed_at").alias("committed"),
         F.min(_column(rows, "gap")).alias("gap"),
@@ -276,7 +282,7 @@ def _summed(rows: DataFrame, at: int) -> AuditHistory:
         sum((_counts(row) for row in queries), NONE),
         {row["source"]: _table(row, violated.get(row["source"], ())) for row in tables},
         {row["query_id"]: row["last_batch"] for row in queries},
-        {row["query_id"]: from_json(row["positions"]) for row in queries if row["positions"] is not None},
+        {row["query_id"]: _memory(row) for row in queries if row["positions"] is not None},
         any(row["gap"] is not None for row in queries),
         at,
         {row["source"]: when for row in tables if (when := aware(row["written"])) is not None},
@@ -284,6 +290,13 @@ def _summed(rows: DataFrame, at: int) -> AuditHistory:
         {row["query_id"]: when for row in queries if (when := aware(row["committed"])) is not None},
         {row["source"]: frozenset(row["places"]) for row in tables if row["places"]},
     )
+
+
+def _memory(row: Row) -> Memory:
+    """Return the positions that a query remembers, without times later than its last batch."""
+    until = aware(row["committed"])
+    assert until is not None
+    return from_json(row["positions"], until=until)
 
 
 def _column(rows: DataFrame, name: str) -> Column:

@@ -21,6 +21,7 @@ from lakemirror.driver.checkpoint.storage import FileCutOff, Storage
 from lakemirror.driver.consistent.reach import BEGIN, END
 from lakemirror.driver.profile.positions import Memory, Place, Stream, from_json, newest, to_json
 from lakemirror.driver.results import Drift, TableResult, Violated, add
+from lakemirror.driver.times import possible_time
 
 FILE: Final = "history.json"
 _MOST_QUERIES: Final = 1_000
@@ -137,7 +138,7 @@ class _Growing:
         if number >= self._last.get(query, -1):
             self._last[query] = number
             if row.get("positions") is not None:
-                self._memories[query] = from_json(row["positions"])
+                self._memories[query] = from_json(row["positions"], until=at)
 
     def _add_table(self, row: Mapping[str, Any]) -> None:
         source, target, at = row["source"], row.get("target"), moment_of(row["committed_at"])
@@ -195,7 +196,7 @@ def _table(row: Mapping[str, Any], at: datetime) -> TableResult:
         row.get("version"),
         _counts(row),
         row.get("tombstones_retained") or 0,
-        last_event_time=None if event_time is None else moment_of(event_time),
+        last_event_time=None if event_time is None else possible_time(moment_of(event_time), at),
         drift=drift_of(row.get("drift"), at),
         violated=tuple(Violated(**each) for each in json.loads(violated)) if violated else (),
         error=row.get("error"),

@@ -26,6 +26,7 @@ from lakemirror.driver.reload.reading import RELOAD_TOPIC
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables.keys import can_be_key
 from lakemirror.driver.tables.mirror import MODE_PROPERTY
+from lakemirror.driver.times import possible
 from lakemirror.driver.verify.canonical import key_text
 from lakemirror.driver.verify.jdbc import Database
 from lakemirror.driver.verify.sides import is_live
@@ -188,14 +189,16 @@ def _truncated(table: MirroredTable, moment: datetime) -> bytes | None:
     if table.tombstone_summary.floor is None or table.orders.several:
         return None  # among several orders, it says nothing about changes that are still to come
     facts = table.tombstones.frame().where("kind = 'truncated'")
-    row = facts.where(F.coalesce("event_time", "at") <= F.lit(moment)).agg(F.max("seq")).first()
+    at = F.coalesce(possible(F.col("event_time"), F.current_timestamp()), "at")
+    row = facts.where(at <= F.lit(moment)).agg(F.max("seq")).first()
     return None if row is None else as_bytes(row[0])
 
 
 def _changes(table: MirroredTable, key: Column) -> DataFrame:
     """Return the changes that a mirror and its tombstones show. ``key`` is that of a row (STRING).
 
-    Columns: key STRING (null for a truncate), seq BINARY, at TIMESTAMP, topic STRING, partition INT.
+    Columns: key STRING (null for a truncate), seq BINARY, at TIMESTAMP, topic STRING, partition INT. A time
+    that is still to come is none.
     """
     stored = table.rows().withColumn("__key", key)
     about = ("__key AS key", "__origin.topic AS topic", "__origin.partition AS partition")
@@ -207,7 +210,7 @@ def _changes(table: MirroredTable, key: Column) -> DataFrame:
     if summary.newest is not None or summary.floor is not None or summary.merged:
         gone = table.tombstones.frame().where("kind <> 'collected'")
         facts = facts.unionByName(gone.selectExpr("key", "seq", "event_time AS at", "topic", "partition"))
-    return facts
+    return facts.withColumn("at", possible(F.col("at"), F.current_timestamp()))
 
 
 def _compare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +15,7 @@ from lakemirror.driver.document import from_millis, iso
 from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.record.quarantine import OpenRecords
 from lakemirror.driver.results import BatchResult
+from lakemirror.driver.times import possible_time
 
 
 class Completeness:
@@ -91,10 +93,12 @@ class Completeness:
         return min(self._gaps.get(source, BEGIN) for source in waiting)
 
 
-def complete_report(marks: Mapping[str, Mark]) -> dict[str, Any]:
-    """Return the fields of a report that say how far the source is applied."""
+def complete_report(marks: Mapping[str, Mark], now: datetime | None = None) -> dict[str, Any]:
+    """Return the fields of a report that say how far the source is applied ``now``."""
+    now = now or datetime.now(UTC)
     told = [
-        CompleteReport(log=log, below=mark.below, time=_time(mark)) for log, mark in sorted(marks.items())
+        CompleteReport(log=log, below=mark.below, time=_time(mark, now))
+        for log, mark in sorted(marks.items())
     ]
     if not told:
         return {"complete": [], "complete_position": None, "complete_time": None}
@@ -106,5 +110,6 @@ def complete_report(marks: Mapping[str, Mark]) -> dict[str, Any]:
     return {"complete": told, "complete_position": ", ".join(texts), "complete_time": oldest}
 
 
-def _time(mark: Mark) -> str | None:
-    return None if mark.time is None else iso(from_millis(mark.time // 1000))
+def _time(mark: Mark, now: datetime) -> str | None:
+    at = None if mark.time is None else possible_time(from_millis(mark.time // 1000), now)
+    return None if at is None else iso(at)

@@ -18,6 +18,7 @@ from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.targets import canonical
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import audit
+from lakemirror.driver.record.beginning import latest, since
 from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.results import BatchResult, TableResult
 from lakemirror.driver.runtime.context import RunContext
@@ -34,7 +35,7 @@ def look(run: RunContext, history: AuditHistory) -> AuditHistory:
     to be held are reported at once.
     """
     begun = identity.stored(run.storage)
-    known = {} if begun is None else history.left_since(begun.begun_at)
+    known = {} if begun is None else history.left_since(since(history, begun))
     if not known:
         return history
     places = Places(known, lambda: known, warn=run.announcer.warn)
@@ -48,7 +49,9 @@ def look(run: RunContext, history: AuditHistory) -> AuditHistory:
     if not by_hand:
         return history
     batch = Batch(f"look-{run.announcer.progress.run_id}", 0)
-    audit.keep(run.session, run.pipeline.spec.checkpoint, batch, BatchResult(0, tables=by_hand), None)
+    noted = BatchResult(0, tables=by_hand)
+    about = (run.session, run.pipeline.spec.checkpoint, batch, noted, None)
+    audit.keep(*about, not_before=latest(history, begun))
     return audit.history(run.session, run.pipeline.spec.checkpoint)
 
 
@@ -57,7 +60,8 @@ def is_lost(table: MirroredTable, storage: Storage) -> bool:
     begun = identity.stored(storage)
     if begun is None:
         return False
-    known = audit.history(table.spark, table.spec.checkpoint).left_since(begun.begun_at)
+    history = audit.history(table.spark, table.spec.checkpoint)
+    known = history.left_since(since(history, begun))
     return Places(known, lambda: known).look(table) is not None
 
 
@@ -65,7 +69,9 @@ def accept(table: MirroredTable) -> BatchResult:
     """Record that a mirror is right as it is, and return that as the result of a batch."""
     result = TableResult(str(table.name), str(table.location), table.mirror.version)
     told = BatchResult(0, tables={result.source: result})
-    audit.keep(table.spark, table.spec.checkpoint, Batch(f"look-{uuid.uuid4().hex}", 0), told, None)
+    checkpoint, batch = table.spec.checkpoint, Batch(f"look-{uuid.uuid4().hex}", 0)
+    before = latest(audit.history(table.spark, checkpoint))
+    audit.keep(table.spark, checkpoint, batch, told, None, not_before=before)
     return told
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -31,6 +32,7 @@ from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.record.quarantine import OpenRecords
 from lakemirror.driver.results import BatchResult, Drift, TableResult, add
 from lakemirror.driver.runtime.completeness import Completeness, complete_report
+from lakemirror.driver.times import possible_time
 
 _NOTHING_OPEN: OpenRecords = MappingProxyType({})
 _WARNINGS_KEPT = 20
@@ -228,7 +230,8 @@ class Progress:
             if had_all_at is not None:
                 self._complete.had_all(had_all_at)
             complete = self._complete.told(open_records, counted, again=bool(self._report.resyncing))
-            tables = [self._all[source] for source in sorted(self._all)]
+            now = _now()
+            tables = [_possible(self._all[source], now) for source in sorted(self._all)]
             times = [t.last_event_time for t in tables if t.last_event_time is not None]
             newest = max(map(_utc, times), default=None)
             lag_seconds = _lag_seconds(newest, lag)
@@ -240,7 +243,8 @@ class Progress:
                 overdue_seconds=self._overdue(lag_seconds, observed or _now()),
                 event_time=_text(newest),
                 caught_up=lag.caught_up,
-                **complete_report(complete),
+                waiting=list(lag.waiting) or None,
+                **complete_report(complete, now),
                 source=source,
                 totals=self._totals(tables, open_records),
                 tables_total=len(tables),
@@ -271,6 +275,14 @@ class Progress:
 
     def _say(self, **news: Any) -> None:
         self._report = Report.model_validate({**dict(self._report), **news})
+
+
+def _possible(table: TableResult, now: datetime) -> TableResult:
+    """Return a result without a time that is still to come."""
+    at = table.last_event_time
+    if at is None or possible_time(_utc(at), now) is not None:
+        return table
+    return replace(table, last_event_time=None)
 
 
 def _lag_seconds(newest: datetime | None, lag: Lag) -> float | None:

@@ -15,6 +15,7 @@ from lakemirror.api.tables import matches
 from lakemirror.driver.checkpoint import identity, tokens
 from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.read.base import ChangesLost, Feed
+from lakemirror.driver.read.files.feed import FilesFeed
 from lakemirror.driver.read.files.waiting import InputIncomplete
 from lakemirror.driver.record import audit, quarantine
 from lakemirror.driver.runtime.batches import Batches
@@ -67,7 +68,8 @@ class Rereading:
         If part of it went before it was read, the source itself goes on, and the tables are read again from
         the beginning at the next start.
         """
-        beginning = self._retries.reading(self._feed.from_its_beginning, stopping)
+        feed = self._feed
+        beginning = self._retries.reading(feed.from_its_beginning, stopping)
         if beginning is None:
             return False
         run, place = self._run, tokens.resync_folder(self._wanted)
@@ -76,8 +78,16 @@ class Rereading:
             run.storage.delete_folder(place)
         try:
             self._read(beginning, folder, stopping)
-        except InputIncomplete as error:  # the feed itself reads these files once they are complete
+        except InputIncomplete as error:
             run.announcer.warn(str(error))
+            # The feed itself reads the others once they are complete.
+            lost = [name for name in error.names if isinstance(feed, FilesFeed) and feed.has_read(name)]
+            if lost:
+                run.announcer.warn(
+                    f"{self._tables}: not read again to the end, because {', '.join(sorted(lost))} cannot be "
+                    "read any more. This is tried again at the driver's next start"
+                )
+                return False
         except ChangesLost as error:
             run.storage.delete_folder(place)
             run.announcer.warn(

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from lakemirror.api import CdcPipeline, duration_seconds
 from lakemirror.api.report import Verification
 from lakemirror.driver.batch import BatchApplier
-from lakemirror.driver.checkpoint import tokens
+from lakemirror.driver.checkpoint import identity, tokens
 from lakemirror.driver.checkpoint.owner import Owner
 from lakemirror.driver.checkpoint.possession import ensured
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
@@ -26,6 +26,7 @@ from lakemirror.driver.read.base import Feed, Lag, Standing
 from lakemirror.driver.read.open import FeedOpener
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.record import audit
+from lakemirror.driver.record.beginning import latest
 from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.record.lost import note_lost_files
 from lakemirror.driver.record.write_behind import WriteBehind
@@ -52,7 +53,7 @@ from lakemirror.driver.runtime.retry import Retries
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.runtime.signals import StopRequests, stop_requests
 from lakemirror.driver.runtime.summary import RunSummary, Status, with_rows
-from lakemirror.driver.runtime.supported import require_conditions, require_supported
+from lakemirror.driver.runtime.supported import require_catalog, require_conditions, require_supported
 from lakemirror.driver.runtime.target import open_target
 from lakemirror.driver.runtime.threads import Threads
 from lakemirror.driver.runtime.turns import Applier, Turns
@@ -90,6 +91,7 @@ def run(
     with ExitStack() as stack:
         stop = stack.enter_context(stop_requests(stopping, grace_seconds))
         owner, storage, session = _take_over(stack, pipeline, announcer.progress.run_id, spark, stop)
+        require_catalog(pipeline, session)
         require_conditions(pipeline, session)
         ensured(storage, pipeline.name)
         stack.enter_context(atomic_checkpoint(session, pipeline.spec.checkpoint))
@@ -154,7 +156,10 @@ def _mirror(
     history = audit.history(run.session, spec.checkpoint)
     wanted = _resume(run, history)
     history = look(run, history)
+    begins = not identity.exists(run.storage)
     feed = stack.enter_context(closing(run.feeds.open(spec.source, run.storage)))
+    if begins:
+        identity.begin_after(run.storage, latest(history))
     turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id, history))
     announcer.progress.stands_at(feed.committed())
     announcer.progress.reads_on(history.memories.get(feed.query_id, {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -32,6 +33,25 @@ def require_conditions(pipeline: CdcPipeline, spark: SparkSession) -> None:
             condition.parse(spark, sql, what)
         except WrongCondition as error:
             raise WrongFilter(line(path, f"{sql!r} {error}")) from None
+
+
+def require_catalog(pipeline: CdcPipeline, spark: SparkSession) -> None:
+    """Raise NotSupported if mirrors would be in a catalog and a folder that are gone with a pod."""
+    settings, warehouse = pipeline.spec.spark.conf, "spark.sql.warehouse.dir"
+    place = str(spark.conf.get(warehouse, ""))
+    named = [table.target for table in pipeline.spec.tables if table.target is not None]
+    if not any(target.table is not None for target in (pipeline.spec.target, *named)):
+        return
+    in_memory = spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
+    own = spark.catalog.currentCatalog() == "spark_catalog"
+    local = urlsplit(place).scheme in ("", "file") and warehouse not in settings
+    if in_memory and own and local and not str(spark.sparkContext.master).startswith("local"):
+        raise NotSupported(
+            "spec.target.table: the session has only Spark's own catalog, which is in memory, and its "
+            f"warehouse {place} is on the disk of the driver's pod: both are gone with the pod. Set another "
+            f"catalog in spec.spark.conf (docs/catalogs.md), or {warehouse} to a folder that all pods see, "
+            "or use spec.target.path"
+        )
 
 
 def _sql(pipeline: CdcPipeline) -> Iterator[tuple[str, str, str]]:

@@ -108,11 +108,14 @@ class Verifications:
             self.verify(stopping)
 
     def is_due(self) -> bool:
-        """Return whether a comparison should have started since the last one."""
-        asked = self._asked
+        """Return whether a comparison should have started since the last one.
+
+        If that one is still to come, the clock was ahead, and it says nothing about when the next is due.
+        """
+        asked, now = self._asked, self._clock()
         if asked is None or asked.schedule is None:
             return False
-        return bool(croniter(asked.schedule, self._last).get_next(datetime) <= self._clock())
+        return self._last > now or bool(croniter(asked.schedule, self._last).get_next(datetime) <= now)
 
     def verify(self, stopping: Callable[[], bool]) -> None:
         """Compare now and report the outcome. A failure is reported, and retried when the next one is due."""

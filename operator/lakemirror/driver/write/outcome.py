@@ -23,6 +23,7 @@ from lakemirror.driver.reduce.waiting import is_checked
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.columns import T
 from lakemirror.driver.tables.tombstones import encoded_key
+from lakemirror.driver.times import possible
 from lakemirror.driver.write.append import new_events
 from lakemirror.driver.write.writer import Written
 
@@ -204,7 +205,8 @@ def _forbidden_out_of_order(table: MirroredTable, reduced: Reduced) -> int:
 
 def _is_much_older(table: MirroredTable, made: Column, stood: Column) -> Column:
     """BOOLEAN: whether something was made more than the tolerance before what stood there."""
-    return stood - made > F.lit(timedelta(milliseconds=table.spec.ordering.tolerance_ms))
+    past = possible(stood, F.current_timestamp())
+    return past - made > F.lit(timedelta(milliseconds=table.spec.ordering.tolerance_ms))
 
 
 def _sums(frame: DataFrame, **columns: Column) -> dict[str, int]:

@@ -6,8 +6,9 @@ once they are complete. If a file is read too early nevertheless, this is detect
 then begins with the former content. The whole file is read again, which changes no row that is right.
 
 Files of rows have no positions. Each row gets an offset when its file is recorded: the offsets of a file
-follow those of the files before it. Offsets start from the current time, so they keep increasing even if the
-checkpoint is deleted and created again.
+follow those of the files before it. Offsets start from the current time, so they usually keep increasing even
+if the checkpoint is deleted and created again. The clock does not decide: if a table has rows with higher
+offsets, because the clock was ahead then, the files get offsets after those.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lakemirror.api.source import FilesSource, Source
 from lakemirror.driver import faults
 from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.storage import Entry, Storage
-from lakemirror.driver.errors import BatchMismatch, PipelineStopped
+from lakemirror.driver.errors import BatchMismatch, OffsetsTaken, PipelineStopped
 from lakemirror.driver.read.base import Batch, Committed, Lag, SourceFile, Standing
 from lakemirror.driver.read.files.ledger import InputFile, Ledger
 from lakemirror.driver.read.files.listing import InputMissing, Inputs
@@ -36,6 +37,7 @@ _FIRST_SECOND: Final = 1_577_836_800
 """The beginning of the year 2020. Offsets of rows start there, and last until 2091."""
 _PER_MICROSECOND: Final = 4096
 """Offsets of rows: four billion per second, which is faster than rows are read."""
+_LAST_OF_CLOCK: Final = 2**62
 _LEAST_ROOM: Final = 2**24
 _GROWTH: Final = 4
 """The minimum number of offsets for a file of rows, and the factor by which it gets more than it needs.
@@ -87,6 +89,12 @@ class FilesFeed:
         self._waiting = Waiting(self._reader.why_not, warn)
         self._caught_up = False
         self._had_all_at: float | None = None
+        self._is_there = False
+        """Whether the place existed when the files were last listed."""
+        self._renumbered: set[str] = set()
+        """Files of an abandoned batch, which do not get the offsets again that they had."""
+        self._first_offset = 0
+        """The offsets of rows that a table has from a former checkpoint are below this one, if it has any."""
         self.changed = 0
         self.skipped = 0
         self.query_id = identity.query_id(storage, "files", started=self._ledger.next_id > 0)
@@ -99,6 +107,7 @@ class FilesFeed:
         once: bool,
         stopping: Callable[[], bool],
     ) -> None:
+        self._caught_up = False
         looked, listing = time.monotonic(), self._list(once=once)
         self._ledger = self._load(self._ledger)
         self._waiting.once = once
@@ -108,12 +117,12 @@ class FilesFeed:
             self._go_on(apply, batch_id, files)
         while not stopping():
             files = self._record_next(listing)
-            self._caught_up = not files and self._waiting.all_told
+            self._caught_up = not files and not self._waiting and self._is_there
             if self._caught_up and not once:  # a run with ``once`` looks only once
                 self._had_all_at = looked
             if files:
                 self._apply(apply, self._ledger.next_id - 1, files)
-            elif once and self._caught_up:
+            elif once and self._waiting.all_told:
                 self._waiting.require_none()
                 return
             else:
@@ -139,9 +148,11 @@ class FilesFeed:
             with self._watch.asking():
                 listed = self._inputs.files()
         except InputMissing:
+            self._is_there = False
             if once:
                 raise
             return []
+        self._is_there = True
         return sorted(listed, key=lambda each: (each.mtime, each.name)) if self._by_time else listed
 
     @property
@@ -149,7 +160,12 @@ class FilesFeed:
         return self._source.order == "time"
 
     def lag(self) -> Lag:
-        return Lag(0 if self._caught_up else None, self._caught_up, self._had_all_at)
+        records = 0 if self._caught_up else None
+        return Lag(records, self._caught_up, self._had_all_at, self._waiting.said)
+
+    def has_read(self, name: str) -> bool:
+        """Return whether a file was read, so that it is not read again unless it grows."""
+        return name in self._ledger.files
 
     def from_its_beginning(self) -> Source:
         """Return the source as a new checkpoint would read it."""
@@ -193,6 +209,10 @@ class FilesFeed:
             if self._of_rows and self._rereads is not None:
                 rows = as_reread(rows)
             apply(rows, self._batch(batch_id, files))
+        except OffsetsTaken as taken:
+            _log.info("%s: the files of batch %d get offsets after these", taken, batch_id)
+            self._number_after(taken.highest, batch_id, files)
+            return
         except Exception as error:
             damaged = {} if isinstance(error, PipelineStopped) else self._damaged(files)
             if not damaged:
@@ -201,6 +221,14 @@ class FilesFeed:
             return
         faults.reach("before-checkpoint-commit")
         self._commit(batch_id, files)
+
+    def _number_after(self, highest: int, batch_id: int, files: Iterable[InputFile]) -> None:
+        """Abandon a batch, of which nothing has been written. Its files come again, with higher offsets."""
+        self._first_offset = max(self._first_offset, highest + 1)
+        self._ledger.abandon(batch_id)
+        for file in files:
+            self._renumbered.add(file.name)
+            self._looked_at.pop(file.name, None)
 
     def _damaged(self, files: Iterable[InputFile]) -> dict[str, str]:
         """Return the files that cannot be read to the end, and why.
@@ -299,10 +327,10 @@ class FilesFeed:
             earlier = self._rereads._ledger.files.get(file.name)
             if earlier is not None and earlier.sha256 != file.sha256:
                 earlier = None
-        if earlier is not None and earlier.start is not None:
+        if earlier is not None and earlier.start is not None and file.name not in self._renumbered:
             return _at(file, earlier.start, max(room, earlier.room or 0))
-        now = (time.time_ns() // 1000 - _FIRST_SECOND * 1_000_000) * _PER_MICROSECOND
-        ends = [now, self._ledger.end, *[each.end for each in fresh]]
+        self._renumbered.discard(file.name)
+        ends = [_clock(), self._first_offset, self._ledger.end, *[each.end for each in fresh]]
         return _at(file, max(ends), max(room * _GROWTH, _LEAST_ROOM))
 
     def _warn_if_late(self, file: InputFile, table: str) -> None:
@@ -366,6 +394,12 @@ class FilesFeed:
                 self._warn(_grown_text(file.name))
                 grown.append(file.name)
         return grown
+
+
+def _clock() -> int:
+    """Return an offset that grows with the time. A clock that is ahead by decades says nothing."""
+    now = (time.time_ns() // 1000 - _FIRST_SECOND * 1_000_000) * _PER_MICROSECOND
+    return now if 0 <= now < _LAST_OF_CLOCK else 0
 
 
 def _at(file: InputFile, start: int, room: int) -> InputFile:

@@ -22,7 +22,14 @@ The second value applies to a run with ``once``, which then fails.
 
 
 class InputIncomplete(LakemirrorError):
-    """Files are truncated or cannot be read. All others are applied."""
+    """Files are truncated or cannot be read. All others are applied.
+
+    ``names`` are those of the files.
+    """
+
+    def __init__(self, message: str, names: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.names = frozenset(names)
 
 
 @dataclass
@@ -54,10 +61,19 @@ class Waiting:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._files)
+
     @property
     def all_told(self) -> bool:
-        """Whether nothing is left to wait for."""
+        """Whether all of them have waited so long that a run with ``once`` does not wait any longer."""
         return all(each.told for each in self._files.values())
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The files, each with the reason. May be read from any thread."""
+        return tuple(f"{name}: {each.reason}" for name, each in sorted(self._files.items()))
 
     def keep(self, names: Collection[str]) -> None:
         """Forget the files that no longer exist."""
@@ -93,7 +109,8 @@ class Waiting:
         """Raise InputIncomplete at the end of a run with ``once`` if a file could not be read."""
         if self._files:
             raise InputIncomplete(
-                "; ".join(_text(name, each.reason) for name, each in sorted(self._files.items()))
+                "; ".join(_text(name, each.reason) for name, each in sorted(self._files.items())),
+                self._files,
             )
 
     def _reason(self, name: str) -> str | None:
