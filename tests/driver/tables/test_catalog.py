@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyspark
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakemirror.api import CdcPipeline
 from lakemirror.driver.runtime.runner import run
+from lakemirror.driver.runtime.supported import NotSupported, require_catalog
 from lakemirror.driver.tables.columns import COMMENTS
 from tests.support.mirroring import Mirroring
 from tests.support.records import Column, Record
@@ -84,6 +89,68 @@ def test_the_example_runs_as_it_is(
         assert "pipeline catalog" in comment_of(spark, "mirrors_of_shop.orders")
     finally:
         spark.sql("DROP SCHEMA IF EXISTS mirrors_of_shop CASCADE")
+
+
+@pytest.mark.parametrize(
+    ("settings", "master", "refused"),
+    [
+        ({}, "k8s://https://kubernetes.default.svc", True),
+        ({}, "local[2]", False),
+        ({"spark.sql.catalogImplementation": "hive"}, "k8s://https://kubernetes.default.svc", False),
+        ({"spark.sql.warehouse.dir": "s3a://lake/w"}, "k8s://https://kubernetes.default.svc", False),
+        ({"spark.sql.warehouse.dir": "/mnt/lake"}, "k8s://https://kubernetes.default.svc", False),
+    ],
+)
+def test_a_catalog_that_is_gone_with_its_pod_is_refused(
+    settings: dict[str, str], master: str, refused: bool, tmp_path: Path
+) -> None:
+    conf = {"spark.sql.warehouse.dir": "file:/opt/spark/work-dir/spark-warehouse", **settings}
+    session: Any = SimpleNamespace(
+        conf=conf,
+        catalog=SimpleNamespace(currentCatalog=lambda: "spark_catalog"),
+        sparkContext=SimpleNamespace(master=master),
+    )
+    pipeline = Mirroring(tmp_path, {**TARGET, "spark": {"conf": settings}}).pipeline
+    with pytest.raises(NotSupported, match="are gone with the pod") if refused else nullcontext():
+        require_catalog(pipeline, session)
+    require_catalog(Mirroring(tmp_path).pipeline, session)
+
+
+def forget(spark: SparkSession, schema: str, aside: Path) -> None:
+    """Make the catalog in memory forget a schema, as the end of its process does. The files stay."""
+    place = Path(str(spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"), f"{schema}.db")
+    shutil.copytree(place, aside)
+    spark.sql(f"DROP SCHEMA {schema} CASCADE")
+    shutil.copytree(aside, place)
+
+
+@pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
+def test_a_catalog_in_memory_has_the_mirrors_again_in_the_next_process(
+    mode: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    shop, items = Shop(), table("items", Column("v", "int32"))
+    settings = {"target": {"table": "Forgotten_{schema}.Of_{table}"}, "defaults": {"mode": mode}}
+    mirroring = Mirroring(tmp_path, settings).deliver([shop.create(items, id=1, v=1)])
+    try:
+        assert mirroring.run(spark).held == {}
+        forget(spark, "forgotten_public", tmp_path / "aside")
+        mirroring.deliver([[*shop.create(items, id=2, v=2), *shop.delete(items, id=1, v=1)]])
+        again = mirroring.run(spark)
+        assert (again.held, again.warnings) == ({}, ())
+        rows = spark.table("forgotten_public.of_items")
+        current = rows.where("__is_current") if mode == "scd2" else rows
+        assert [row["id"] for row in current.collect()] == [2]
+        history = DeltaTable.forName(spark, "forgotten_public.of_items").history().select("operation")
+        assert [row[0] for row in history.collect()].count("CREATE TABLE") == 1
+        # What another pipeline left there stays as it is.
+        forget(spark, "forgotten_public", tmp_path / "once more")
+        other = Mirroring(tmp_path / "other", settings, name="other")
+        other.deliver([Shop().create(items, id=9, v=9)])
+        [held] = other.run(spark).held.values()
+        assert "test/demo.public.items" in held
+        assert spark.table("forgotten_public.of_items").where("id = 9").isEmpty()
+    finally:
+        spark.sql("DROP SCHEMA IF EXISTS forgotten_public CASCADE")
 
 
 COLUMNS = (Column("v", "int32"), Column("w", "int32", optional=True))

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.checkpoint.storage import delete_folder
+from lakemirror.driver.java import java_class
 from lakemirror.driver.tables import commits
 from lakemirror.driver.tables.columns import COMMENTS, SHARD, metadata_of
 from lakemirror.driver.tables.commits import Commit
@@ -82,6 +83,9 @@ GAPS_PROPERTY = "lakemirror.gaps"
 TOMBSTONES_PROPERTY = "lakemirror.tombstones"
 """Whether there are tombstones beside the mirror, so that their loss is noticed: true, or not set."""
 
+_OWN_CATALOG = "spark_catalog"
+"""The catalog that a session has by itself."""
+
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 WIDENING_PROPERTY = "delta.enableTypeWidening"
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
@@ -120,7 +124,7 @@ class Mirror:
         self._spark = spark
         self._append_beside = append_beside
         self.location = location
-        self.path = location.path or (self._catalog_path() if self._in_catalog() else None)
+        self.path = location.path or (self._catalog_path() if self._in_catalog() or self._adopt() else None)
         self.columns: dict[str, DataType] | None = None
         self.properties: dict[str, str] = {}
         self.features: frozenset[str] = frozenset()
@@ -344,6 +348,28 @@ class Mirror:
     def _in_catalog(self) -> bool:
         return self.location.name is not None and self._spark.catalog.tableExists(self.location.sql)
 
+    def _adopt(self) -> bool:
+        """Enter a table that an earlier process left into the session's catalog, if that is in memory.
+
+        Such a catalog forgets its tables with the process, and their files stay where it puts new ones. The
+        table's properties say whose it is, as they do at a path. Returns whether there is a table.
+        """
+        if not self._forgets():
+            return False
+        place = self._default_path()
+        if place is None or not is_table(self._spark, place):
+            return False
+        self._create_schema()
+        entry = f"CREATE TABLE IF NOT EXISTS {self.location.sql} USING delta LOCATION {sql_text(place)}"
+        self._spark.sql(entry)
+        return True
+
+    def _forgets(self) -> bool:
+        """Return whether the name belongs to a catalog that is in memory."""
+        settings = self._spark.conf
+        kept = settings.get("spark.sql.catalogImplementation", "in-memory") != "in-memory"
+        return self.location.name is not None and not kept
+
     def _create_schema(self) -> None:
         """Create the table's schema in the catalog, unless it exists.
 
@@ -356,12 +382,20 @@ class Mirror:
                 self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {named}")
 
     def _default_path(self) -> str | None:
-        """Return where the session's own catalog puts a new table, or None for other catalogs."""
+        """Return where the session's own catalog puts a new table, or None for other catalogs.
+
+        Its schema may not exist yet.
+        """
         state: Any = self._spark._jsparkSession.sessionState()
         identifier = state.sqlParser().parseTableIdentifier(self.location.sql)
-        named = identifier.catalog()
-        catalog = named.get() if named.isDefined() else self._spark.catalog.currentCatalog()
-        return str(state.catalog().defaultTablePath(identifier)) if catalog == "spark_catalog" else None
+        named, schema = identifier.catalog(), identifier.database()
+        if (named.get() if named.isDefined() else self._spark.catalog.currentCatalog()) != _OWN_CATALOG:
+            return None
+        path = java_class(self._spark, "org.apache.hadoop.fs.Path")
+        if schema.isDefined() and not state.catalog().databaseExists(schema.get()):
+            place = [f"{schema.get().lower()}.db", self.location.parts[-1].lower()]  # SessionCatalog
+            return "/".join([str(path(state.conf().warehousePath()).toString()).rstrip("/"), *place])
+        return str(path(state.catalog().defaultTablePath(identifier)).toString())
 
     def _catalog_path(self) -> str:
         return path_of(DeltaTable.forName(self._spark, self.location.sql))
