@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.read.files.feed import FilesFeed
 from lakemirror.driver.read.files.waiting import InputIncomplete
 from lakemirror.driver.runtime.resync import Rereading
@@ -14,14 +16,14 @@ from lakemirror.driver.runtime.resync import Rereading
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_file_that_can_no_longer_be_read_leaves_its_table_unread(
-    applied: bool, monkeypatch: pytest.MonkeyPatch
+    applied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The feed itself reads only files that it has not read yet."""
     warnings: list[str] = []
     feed = FilesFeed.__new__(FilesFeed)
     feed._ledger = SimpleNamespace(files={"a.csv.gz": None} if applied else {})  # type: ignore[assignment]
     monkeypatch.setattr(feed, "from_its_beginning", lambda: "the source")
-    storage = SimpleNamespace(below=lambda folder: folder)
+    storage = LocalStorage(tmp_path)
     run: Any = SimpleNamespace(storage=storage, announcer=SimpleNamespace(warn=warnings.append))
     retries: Any = SimpleNamespace(reading=lambda read, stopping: read())
     batches: Any = None
