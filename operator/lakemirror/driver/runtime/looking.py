@@ -80,8 +80,13 @@ def _may_differ(run: RunContext, table: TableResult, left: dict[str, int]) -> bo
     known = left.get(canonical(table.target)) if table.target else None
     if known is None or table.target is None:
         return False
-    by_path = run.pipeline.spec.target.jdbc is None and "/" in table.target
-    return not by_path or commits.newest(run.session, table.target) != known
+    if run.pipeline.spec.target.jdbc is not None or "/" not in table.target:
+        return True
+    try:
+        return commits.newest(run.session, table.target) != known
+    except Exception as error:
+        _not_looked_at(run, table.source, error)
+        return False
 
 
 def _opened(run: RunContext, tables: list[TableResult]) -> Iterator[MirroredTable]:
@@ -97,18 +102,27 @@ def _opened(run: RunContext, tables: list[TableResult]) -> Iterator[MirroredTabl
             _log.debug("%s is not looked at: %s", each.source, error)
             continue
         except Exception as error:
-            if stops_pipeline(error, run.session):
-                raise
-            _log.warning("the mirror of %s cannot be looked at: %s", each.source, cause_of(error))
+            _not_looked_at(run, each.source, error)
             continue
         if canonical(str(table.location)) == canonical(each.target or ""):
             yield table
 
 
+def _not_looked_at(run: RunContext, source: str, error: Exception) -> None:
+    """Report that a mirror cannot be read. Its table is held once it has changes; the others go on."""
+    if stops_pipeline(error, run.session):
+        raise error
+    _log.warning("the mirror of %s cannot be looked at: %s", source, cause_of(error))
+
+
 def _looked(run: RunContext, places: Places, table: MirroredTable) -> TableResult | None:
-    """Return what is to be said about a mirror, or None if it is as it was left."""
+    """Return what is to be said about a mirror, or None if it is as it was left or cannot be read."""
     result = TableResult(str(table.name), str(table.location))
-    lost = places.look(table)
+    try:
+        lost = places.look(table)
+    except Exception as error:
+        _not_looked_at(run, str(table.name), error)
+        return None
     if lost is not None:
         run.announcer.warn(lost)
         return replace(result, error=lost)
