@@ -56,6 +56,7 @@ spec:
         exclude: [ssn]
         rename: {a: b}
         types: {price: "decimal(10,2)", tags: "array<string>"}
+        encodings: {price: text}
         metadata: {loaded_at: loadTime, change: op}
         rowHash: row_hash
         keyHash: key_hash

@@ -342,6 +342,16 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
         f"{CUSTOMERS}.columns.rename",
         "a is left out",
     ),
+    "encoding of a column of another type": (
+        table(columns={"types": {"a": "string"}, "encodings": {"a": "hex"}}),
+        f"{CUSTOMERS}.columns.encodings",
+        "a is not declared in types as decimal or binary",
+    ),
+    "encoding of a column without a type": (
+        table(columns={"encodings": {"a": "base64"}}),
+        f"{CUSTOMERS}.columns.encodings",
+        "a is not declared",
+    ),
     "unknown type": (table(columns={"types": {"a.b": "text"}}), f"{CUSTOMERS}.columns.types[a.b]", "'text'"),
     "decimal too wide": (
         table(columns={"types": {"a": "decimal(39,2)"}}),

@@ -34,6 +34,7 @@ _OF_COLUMNS = (
     "exclude",
     "rename",
     "types",
+    "encodings",
     "metadata",
     "row_hash",
     "key_hash",

@@ -46,8 +46,9 @@ COLUMNS = st.fixed_dictionaries(
         "exclude": st.lists(NAMES, max_size=2),
         "rename": st.dictionaries(NAMES, NAMES, max_size=2),
         "types": st.dictionaries(
-            NAMES, st.sampled_from(["int", "bigint", "decimal(50,2)", "struct<>"]), max_size=2
+            NAMES, st.sampled_from(["int", "bigint", "decimal(50,2)", "struct<>", "binary"]), max_size=2
         ),
+        "encodings": st.dictionaries(NAMES, st.sampled_from(["text", "hex", "ascii"]), max_size=2),
     },
 )
 TABLES = st.fixed_dictionaries(

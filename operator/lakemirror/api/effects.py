@@ -92,6 +92,7 @@ KEPT_ROWS: dict[str, KeptRows] = {
     "tables.columns.exclude": KeptRows.KEPT_OR_LATER,
     "tables.columns.rename": KeptRows.CARRIED_OUT,
     "tables.columns.types": KeptRows.CARRIED_OUT,
+    "tables.columns.encodings": KeptRows.LATER,
     "tables.columns.metadata": KeptRows.REFUSED,
     "tables.columns.rowHash": KeptRows.REFUSED,
     "tables.columns.keyHash": KeptRows.REFUSED,

@@ -297,9 +297,14 @@ SqlType = Annotated[
 ]
 
 
+_IS_ENCODED = re.compile(r"\b(decimal|dec|numeric|binary)\b", re.IGNORECASE)
+
 MetadataColumn = Literal["sourceTime", "op", "topic", "partition", "offset", "loadTime", "pipeline", "batch"]
 OwnColumn = Literal[MetadataColumn, "rowHash", "keyHash", "identity"]
 """What a column has that the manifest adds to a mirror."""
+
+TextEncoding = Literal["text", "base64", "base64url", "hex"]
+"""How a text stands for a number or for bytes."""
 
 
 class Columns(Model):
@@ -321,6 +326,11 @@ class Columns(Model):
     """Maps names in the source to names in the mirror."""
     types: Annotated[dict[ColumnName, SqlType], Field(max_length=2000)] | None = None
     """Spark SQL types of columns, instead of those found in the events."""
+    encodings: Annotated[dict[ColumnName, TextEncoding], Field(min_length=1, max_length=2000)] | None = None
+    """How the texts of columns are written whose types has decimal or binary: text is the number as it is
+    written, or the bytes of the text in UTF-8; base64, base64url and hex encode bytes, which in a decimal are
+    its unscaled value. Text that has several meanings goes to the quarantine while this says nothing.
+    """
     metadata: Annotated[dict[NewColumnName, MetadataColumn], Field(min_length=1, max_length=32)] | None = None
     """Additional columns with metadata of the change that a row was written for (sourceTime, op, topic,
     partition, offset) or of the write (loadTime, pipeline, batch). To change it, set a new target and
@@ -377,6 +387,9 @@ class Columns(Model):
             lost = next((c for c in getattr(self, name) or {} if not self.keeps(c)), None)
             if lost is not None:
                 raise wrong(f"{lost} is left out by include or exclude", name)
+        for column in self.encodings or {}:
+            if not _IS_ENCODED.search((self.types or {}).get(column, "")):
+                raise wrong(f"{column} is not declared in types as decimal or binary", "encodings")
         return self
 
     def _own_names(self) -> list[str]:

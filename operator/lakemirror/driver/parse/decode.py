@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from lakemirror.api.tables import TextEncoding
 from lakemirror.driver.codes import WITH_ROW, Op
 from lakemirror.driver.parse import computed, condition, expectations
 from lakemirror.driver.parse.computed import Computed
@@ -30,6 +31,7 @@ from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
 from lakemirror.driver.parse.values.connect import Field, schemaless
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
 from lakemirror.driver.parse.values.placeholder import DEFAULT
+from lakemirror.driver.parse.values.texts import DEBEZIUM, Writing
 from lakemirror.driver.tables.columns import SHARD
 from lakemirror.driver.tables.store import Impossible
 
@@ -98,6 +100,8 @@ class Reading:
     remedy: str = "set REPLICA IDENTITY FULL on the table"
     shard: str | None = None
     impossible: Impossible | None = None
+    writing: Writing = DEBEZIUM
+    encodings: Mapping[str, TextEncoding] = field(default_factory=dict)
 
     @property
     def is_conditional(self) -> bool:
@@ -277,7 +281,17 @@ def _row_decoder(reading: Reading, version: Version) -> RowDecoder:
         if field.name in reading.names and reading.names[field.name] not in version.refused
     }
     kept = [field for field in version.fields if field.name in columns]
-    return RowDecoder(kept, columns, placeholder=reading.placeholder)
+    return _decoder(reading, kept, columns)
+
+
+def _decoder(reading: Reading, fields: Sequence[Field], columns: Mapping[str, DataType]) -> RowDecoder:
+    return RowDecoder(
+        fields,
+        columns,
+        placeholder=reading.placeholder,
+        writing=reading.writing,
+        encodings=reading.encodings,
+    )
 
 
 def _rounded(reading: Reading, version: Version) -> dict[str, Column]:
@@ -415,7 +429,7 @@ def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column
 def _key_decoder(reading: Reading, version: Version) -> RowDecoder:
     fields = [field for field in version.fields if field.name in reading.source_key]
     kinds = {each.name: reading.columns[reading.names[each.name]] for each in fields}
-    return RowDecoder(fields, kinds, placeholder=reading.placeholder)
+    return _decoder(reading, fields, kinds)
 
 
 def _key_of(reading: Reading, decoder: RowDecoder, wire: str) -> Column:
@@ -438,7 +452,8 @@ def _key_of(reading: Reading, decoder: RowDecoder, wire: str) -> Column:
 def _wrong_part(reading: Reading, version: Version) -> Column:
     """Return what is wrong with the first part of the key that is not one, as the end of a sentence."""
     decoder, wire = _key_decoder(reading, version), F.col("_key_wire")
-    decoded, reasons = decoder.project(wire), [F.lit(None).cast("string")]
+    decoded, doubt = decoder.project(wire), decoder.doubt(wire)
+    reasons = [F.lit(None).cast("string") if doubt is None else F.concat(F.lit(": "), doubt)]
     for name, source in zip(reading.key, reading.source_key, strict=True):
         each = decoded.get(source)
         if each is None:
@@ -472,7 +487,10 @@ def _problem(
     if reading.from_rows:
         reasons += _doubts(reading, version)
     if reading.former:
-        reasons.append(F.when(F.col("_former")[decoder.corrupt].isNotNull(), _FORMER_UNFIT))
+        former = decoder.project(F.col("_former")).values()
+        unread = F.col("_former")[decoder.corrupt].isNotNull()
+        misfit = reduce(Column.__or__, [each.misfit for each in former if each.misfit is not None], unread)
+        reasons.append(F.when(F.col("_former").isNotNull() & misfit, _FORMER_UNFIT))
     if reading.other_key is not None:
         reasons.append(F.when(_has_other_key(reading), F.lit(reading.other_key)))
     if reading.key:
@@ -489,6 +507,9 @@ def _problem(
             reasons.append(F.when(lost, F.lit(f"the row's former key does not fit (key columns: {listed})")))
         if not reading.from_rows:
             reasons.append(F.when(_differs(decoded, reading), F.lit(f"key and row differ in {listed}")))
+    doubt = decoder.doubt(F.col("_wire"))
+    if doubt is not None:
+        reasons.append(doubt)
     unfit = decoder.problem(F.col("_image"), F.col("_wire"))
     reasons.append(unfit if version.remedy is None else F.concat(unfit, F.lit(version.remedy)))
     if reading.unrepresentable == "quarantine":

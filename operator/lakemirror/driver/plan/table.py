@@ -14,6 +14,7 @@ from lakemirror.api.tables import Mode
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import Condition, WrongCondition
 from lakemirror.driver.parse.decode import Reading
+from lakemirror.driver.parse.envelopes.chooser import writing
 from lakemirror.driver.parse.expectations import Expected
 from lakemirror.driver.plan import columns, key
 from lakemirror.driver.plan.computed import computed_of
@@ -124,6 +125,8 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         remedy=_REMEDIES.get(table.spec.envelope.format, _FULL_IDENTITY),
         shard=table.shard,
         impossible=table.mirror.impossible,
+        writing=writing(table.spec.envelope),
+        encodings=(table.settings.columns and table.settings.columns.encodings) or {},
     )
     refuse_dropped(table, reading, versions, turns)
     fills, filled = columns.fills_of(table, turns, reading, alteration)

@@ -60,14 +60,14 @@ def values(spark: SparkSession, decoder: RowDecoder, texts: list[str]) -> DataFr
 
 
 def outcomes(
-    spark: SparkSession, field: Field, wire: list[Any], target: DataType | None = None
+    spark: SparkSession, field: Field, wire: list[Any], target: DataType | None = None, **options: Any
 ) -> list[dict[str, Any]]:
     """What becomes of one column's wire values (as JSON values), a dict each.
 
     ``value`` (a TIMESTAMP as microseconds, NTZ and DATE as text), ``text``, and ``is``: what holds of it, one
-    of gap, unrepresentable, misfit, corrupt; None where none does.
+    of gap, unrepresentable, misfit, corrupt; None where none does. ``options`` are those of the decoder.
     """
-    decoder = RowDecoder([field], None if target is None else {field.name: target})
+    decoder = RowDecoder([field], None if target is None else {field.name: target}, **options)
     decoded = decoder.project(F.col("wire"))[field.name]
     flags = {"gap": decoded.gap, "unrepresentable": decoded.unrepresentable, "misfit": decoded.misfit}
     flags["corrupt"] = F.col(f"wire.{decoder.corrupt}").isNotNull()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 from decimal import Decimal
 from typing import Any
@@ -29,8 +30,10 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from lakemirror.driver.parse.values import RowDecoder, infer, resolve, schemaless
+from lakemirror.api.tables import TextEncoding
+from lakemirror.driver.parse.values import Field, RowDecoder, infer, resolve, schemaless
 from lakemirror.driver.parse.values.decimals import twos_complement
+from lakemirror.driver.parse.values.texts import DEBEZIUM, MAXWELL, UNKNOWN, Writing
 from tests.driver.parse.values.images import CORRUPT, GAP, MISFIT, fine, lost, outcomes
 
 MARK = "__debezium_unavailable_value"
@@ -152,6 +155,281 @@ def test_targets(spark: SparkSession, case: tuple[DataType, list[tuple[Any, dict
     target, values = case
     found = outcomes(spark, schemaless("c"), [wire for wire, _ in values], target)
     assert found == [expected for _, expected in values]
+
+
+PRICE = DecimalType(10, 2)
+WRITTEN: list[tuple[str, DataType, Writing, list[tuple[Any, dict[str, Any]]]]] = [
+    (
+        "decimals of Debezium",
+        PRICE,
+        DEBEZIUM,
+        [
+            ("1500", MISFIT),
+            ("+123", MISFIT),
+            ("0E-10", fine(Decimal("0.00"))),
+            ("1.20E+2", fine(Decimal("120.00"))),
+            ("120E-2", fine(Decimal("1.20"))),
+            ("1.234E-1", lost("1.234E-1")),
+            ("1E+9999", lost("1E+9999")),
+            ("1E-99999", MISFIT),
+            ("15.00", fine(Decimal("15.00"))),
+            ("-300", fine(Decimal("-300.00"))),
+            ("AfQ=", fine(Decimal("5.00"))),
+            ("AfR=", MISFIT),  # decodes to the same bytes, and does not come back
+            ("n/a", MISFIT),
+            ("", MISFIT),
+        ],
+    ),
+    (
+        "decimals of any producer",
+        PRICE,
+        UNKNOWN,
+        [
+            ("1500", MISFIT),
+            ("none", MISFIT),
+            ("AfQ=", MISFIT),
+            ("n/a", MISFIT),
+            ("150", fine(Decimal("150.00"))),
+            ("15.00", fine(Decimal("15.00"))),
+            (1500, fine(Decimal("1500.00"))),
+            ("NaN", lost("NaN")),
+            ({"scale": 2, "value": "AfQ="}, fine(Decimal("5.00"))),
+        ],
+    ),
+    (
+        "decimals of Maxwell",
+        PRICE,
+        MAXWELL,
+        [("1500", fine(Decimal("1500.00"))), ("none", MISFIT), ("AfQ=", MISFIT)],
+    ),
+    (
+        "decimals that are said to be text",
+        PRICE,
+        Writing(encoding="text"),
+        [("1500", fine(Decimal("1500.00"))), ("none", MISFIT), ("AfQ=", MISFIT), ("1.005", lost("1.005"))],
+    ),
+    (
+        "decimals that are said to be base64",
+        PRICE,
+        Writing(encoding="base64"),
+        [("1500", fine(Decimal("-26467.32"))), ("15.00", MISFIT), (1500, fine(Decimal("1500.00")))],
+    ),
+    (
+        "decimals that are said to be hexadecimal",
+        PRICE,
+        Writing(encoding="hex"),
+        [("01f4", fine(Decimal("5.00"))), ("15.00", MISFIT)],
+    ),
+    (
+        "decimals in arrays",
+        ArrayType(PRICE),
+        UNKNOWN,
+        [
+            (["15.0", None], fine([Decimal("15.00"), None])),
+            (["15.0", "1500"], {**MISFIT, "value": [Decimal("15.00"), None]}),
+        ],
+    ),
+    (
+        "bytes of Debezium",
+        BinaryType(),
+        DEBEZIUM,
+        [
+            ("3q2+7wD/", fine(bytearray.fromhex("deadbeef00ff"))),
+            ("3q2-7wD_", fine(bytearray.fromhex("deadbeef00ff"))),
+            ("deadbeef", MISFIT),
+            ("AAAA", fine(bytearray(3))),  # its hexadecimal digits would be in lower case
+            ("abcdef", fine(bytearray.fromhex("abcdef"))),
+            ("AB==", MISFIT),
+            ("", fine(bytearray())),
+        ],
+    ),
+    (
+        "bytes of any producer",
+        BinaryType(),
+        UNKNOWN,
+        [
+            ("DEADBEEF", MISFIT),
+            ("\\xdeadbeef", fine(bytearray.fromhex("deadbeef"))),
+            ("0xdead", fine(bytearray.fromhex("dead"))),
+            ("AA==", fine(bytearray(1))),
+        ],
+    ),
+    ("bytes of Maxwell", BinaryType(), MAXWELL, [("deadbeef", fine(bytearray.fromhex("75e69d6de79f")))]),
+    (
+        "bytes that are said to be hexadecimal",
+        BinaryType(),
+        Writing(encoding="hex"),
+        [("DEADbeef", fine(bytearray.fromhex("deadbeef"))), ("abc", MISFIT), ("AA==", MISFIT)],
+    ),
+    (
+        "bytes that are said to be base64",
+        BinaryType(),
+        Writing(encoding="base64"),
+        [
+            ("deadbeef", fine(bytearray.fromhex("75e69d6de79f"))),
+            ("AA", fine(bytearray(1))),
+            ("AAAA\r\nAA==", fine(bytearray(4))),
+            ("AB==", MISFIT),
+        ],
+    ),
+    (
+        "bytes that are said to be text",
+        BinaryType(),
+        Writing(encoding="text"),
+        [("h\u00e4", fine(bytearray("h\u00e4".encode())))],
+    ),
+    (
+        "times",
+        TimestampType(),
+        UNKNOWN,
+        [
+            (1790000000, fine(1_790_000_000_000_000)),
+            ("1790000000", fine(1_790_000_000_000_000)),
+            (1790000000.25, fine(1_790_000_000_250_000)),
+            (1790000000123, fine(1_790_000_000_123_000)),
+            (1790000000123456, fine(1_790_000_000_123_456)),
+            (1790000000123456789, fine(1_790_000_000_123_456)),
+            (253402214400000, fine(253_402_214_400_000_000)),
+            (-86400, fine(-86_400_000_000)),
+            ("2026-01-02T03:04:05+02:00", fine(1_767_315_845_000_000)),
+            ("2026-01-02T03:04+02:00", fine(1_767_315_840_000_000)),
+            ("2026-01-02T03:04Z", fine(1_767_323_040_000_000)),
+            ("2026-01-02T03:04:05+01:00[Europe/Berlin]", fine(1_767_319_445_000_000)),
+            ("10:15", MISFIT),
+        ],
+    ),
+    (
+        "local times",
+        TimestampNTZType(),
+        UNKNOWN,
+        [
+            (1790000000, fine("2026-09-21 14:13:20")),
+            ("2026-01-02T03:04+02:00", fine("2026-01-02 01:04:00")),
+            ("2026-01-02T03:04:05 Europe/Berlin", fine("2026-01-02 02:04:05")),
+        ],
+    ),
+    (
+        "numbers in maps",
+        MapType(StringType(), IntegerType()),
+        UNKNOWN,
+        [({"a": 1, "b": None}, fine({"a": 1, "b": None})), ({"a": 2**31}, {**MISFIT, "value": {"a": None}})],
+    ),
+    (
+        "decimals in maps",
+        MapType(StringType(), PRICE),
+        UNKNOWN,
+        [
+            ({"a": "1.5"}, fine({"a": Decimal("1.50")})),
+            ({"a": "1500"}, {**MISFIT, "value": {"a": None}}),
+            ({"a": 1.005}, {**lost('{"a":1.005}'), "value": {"a": None}}),
+        ],
+    ),
+    (
+        "maps with numbers as keys",
+        MapType(IntegerType(), StringType()),
+        UNKNOWN,
+        [({"1": "a"}, fine({1: "a"})), ({"x": "a"}, MISFIT), ({"1": "a", "01": "b"}, MISFIT)],
+    ),
+    (
+        "maps with times as keys",
+        MapType(TimestampType(), DateType()),
+        UNKNOWN,
+        [({"2026-01-02T03:04:05.1234567Z": "2026-01-02"}, MISFIT), ({}, fine({}))],
+    ),
+]
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case[0])
+def test_texts_that_may_be_encoded_in_several_ways(
+    spark: SparkSession, case: tuple[str, DataType, Writing, list[tuple[Any, dict[str, Any]]]]
+) -> None:
+    """A value comes back as it was sent, or it waits: nothing is taken for what it only may be."""
+    _, target, writing, values = case
+    said = {} if writing.encoding is None else {"encodings": {"c": writing.encoding}}
+    wires = [wire for wire, _ in values]
+    found = outcomes(spark, schemaless("c"), wires, target, writing=writing, **said)
+    assert found == [expected for _, expected in values]
+
+
+TEXT = Field("c", "string")
+PAIRS = Field("c", "map", keys=Field("k", "int32"), items=Field("v", "int32", "io.debezium.time.Date"))
+DOUBLES = Field("c", "map", keys=Field("k", "int64"), items=Field("v", "double"))
+
+
+@pytest.mark.parametrize(
+    ("field", "target", "said", "values"),
+    [
+        (TEXT, BinaryType(), {"c": "hex"}, [("deadbeef", fine(bytearray.fromhex("deadbeef")))]),
+        (TEXT, BinaryType(), {}, [("deadbeef", MISFIT), ("AA==", fine(bytearray(1)))]),
+        (
+            TEXT,
+            PRICE,
+            {},
+            [("1500", fine(Decimal("1500.00"))), ("n/a", MISFIT), ("0E-10", fine(Decimal("0.00")))],
+        ),
+        (TEXT, PRICE, {"c": "base64"}, [("AfQ=", fine(Decimal("5.00")))]),
+        (
+            Field("c", "array", items=TEXT),
+            ArrayType(BinaryType()),
+            {"c": "hex"},
+            [(["beef", None], fine([bytearray.fromhex("beef"), None]))],
+        ),
+        (
+            Field("c", "struct", fields=(TEXT, Field("n", "int32"))),
+            StructType([StructField("c", PRICE), StructField("n", LongType())]),
+            {"c": "base64"},
+            [({"c": "AfQ=", "n": 1}, fine({"c": Decimal("5.00"), "n": 1}))],
+        ),
+        (
+            PAIRS,
+            None,
+            {},
+            [
+                ([[1, 20512]], fine({1: datetime.date(2026, 2, 28)})),
+                ([[1, 20512], [1, 3]], MISFIT),
+                ([["x", 1]], MISFIT),
+                ([[2, "12d"]], {**MISFIT, "value": {2: None}}),
+            ],
+        ),
+        (DOUBLES, None, {}, [([[1, 1.5]], fine({1: 1.5})), ([[1, "12d"]], {**MISFIT, "value": {1: None}})]),
+    ],
+)
+def test_values_with_a_schema(
+    spark: SparkSession,
+    field: Field,
+    target: DataType | None,
+    said: dict[str, TextEncoding],
+    values: list[tuple[Any, dict[str, Any]]],
+) -> None:
+    found = outcomes(spark, field, [wire for wire, _ in values], target, encodings=said)
+    assert found == [expected for _, expected in values]
+
+
+def test_numbers_with_more_digits_than_a_double_are_not_rounded(spark: SparkSession) -> None:
+    decoder = RowDecoder([schemaless("c")], {"c": DecimalType(20, 2)})
+    texts = [f'{{"c": {number}}}' for number in ("12345678901234567.891", "12345678901234567.89", "1e3")]
+    frame = spark.createDataFrame([(text,) for text in texts], "text STRING").coalesce(1)
+    decoded = decoder.project(decoder.parse(F.col("text")))["c"]
+    found = frame.select(decoded.value.alias("v"), decoded.unrepresentable.alias("lost")).collect()
+    kept = [Decimal("12345678901234567.89"), Decimal("1000.00")]
+    assert [tuple(row) for row in found] == [(None, True), (kept[0], False), (kept[1], False)]
+
+
+def test_a_member_that_is_there_twice_hides_nothing(spark: SparkSession) -> None:
+    """At any depth. Of the values of one member, the last one counts."""
+    rows = [
+        ("top", '{"a":1,"a":2,"text":"5","number":5}'),
+        ("inner", '{"text":"[x","number":5,"o":{"b":1,"b":2},"l":[{"c":1,"c":2}]}'),
+        ("beside", '{"a":1}'),
+        ("beside", '{"a":"x","a":2,"flag":true}'),
+        ("broken", '{"a":1,"a":'),
+    ]
+    found = infer(spark.createDataFrame(rows, "table STRING, text STRING"))
+    assert found["top"] == {"a": LongType(), "text": StringType(), "number": LongType()}
+    inner = {"text": StringType(), "number": LongType(), "o": StringType(), "l": StringType()}
+    assert found["inner"] == inner
+    assert found["beside"] == {"a": LongType(), "flag": BooleanType()}
+    assert found["broken"] == {}
 
 
 def test_types_are_inferred_by_table_in_the_sources_order(spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -25,6 +25,7 @@ from lakemirror.driver.parse.encodings import Encoding, JsonEncoding
 from lakemirror.driver.parse.envelopes.embedded import schema_id, unless_known
 from lakemirror.driver.parse.values.fit import is_exact
 from lakemirror.driver.parse.values.placeholder import Placeholder
+from lakemirror.driver.parse.values.texts import DEBEZIUM, Writing
 from lakemirror.driver.sequence import SOURCE
 from lakemirror.driver.tables import delta
 
@@ -101,7 +102,11 @@ class Classifier(ABC):
     Building its expressions takes two thousand JVM calls, so they are rebuilt only when more schemas become
     known. ``keep_before`` keeps every before image; otherwise only those of deletes and of records without a
     key are kept. ``encoding`` is the encoding of records (default: JSON).
+
+    ``writing`` is how records of the envelope write values if they have no schema.
     """
+
+    writing: ClassVar[Writing] = DEBEZIUM
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from lakemirror.driver.parse.envelopes.custom import Custom
 from lakemirror.driver.parse.envelopes.debezium import Debezium
 from lakemirror.driver.parse.envelopes.debezium_flat import DebeziumFlat
 from lakemirror.driver.parse.envelopes.maxwell import Maxwell
+from lakemirror.driver.parse.values.texts import Writing
 
 _ENVELOPES: Final[Mapping[str, type[Classifier]]] = {
     "debezium": Debezium,
@@ -29,6 +30,11 @@ def classifier(spec: PipelineSpec, encoding: Encoding | None = None) -> Classifi
     return _ENVELOPES[spec.envelope.format](
         spec.envelope, spec.order, keep_before=keep_before, encoding=encoding
     )
+
+
+def writing(envelope: Envelope) -> Writing:
+    """Return how records of an envelope write values if they have no schema."""
+    return _ENVELOPES[envelope.format].writing
 
 
 def metadata(envelope: Envelope) -> Callable[[str], bool]:

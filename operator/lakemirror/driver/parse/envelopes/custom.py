@@ -48,7 +48,7 @@ from lakemirror.driver.parse.envelopes.base import (
 from lakemirror.driver.parse.order import GIVEN
 from lakemirror.driver.parse.values import temporal
 from lakemirror.driver.parse.values.connect import at_path, is_at_path
-from lakemirror.driver.parse.values.expressions import as_decimal
+from lakemirror.driver.parse.values.texts import UNKNOWN
 from lakemirror.driver.read.base import RAW_NAMES
 from lakemirror.driver.sequence import misplaced, sequence, source_micros, unplaced
 
@@ -94,6 +94,8 @@ class Custom(Classifier):
     the offset. A before image may have all columns or only those that changed; the others are as after the
     change.
     """
+
+    writing = UNKNOWN
 
     @property
     def _fields(self) -> CustomFields:
@@ -252,17 +254,10 @@ class Custom(Classifier):
         text = self._part("timestamp")
         if text is None:
             return F.lit(None).cast("bigint")
-        number = as_decimal(text, "decimal(38,9)")
-        size = F.abs(number)
-        by_size = (
-            F.when(size < 10**11, F.lit("1000000"))
-            .when(size < 10**14, F.lit("1000"))
-            .when(size < 10**17, F.lit("1"))
-            .otherwise(F.lit("0.001"))
-        )
+        number = temporal.number_of(text)
         declared = [F.when(F.col("time_name") == name, F.lit(micros)) for name, micros in _MICROS.items()]
-        factor = F.coalesce(*declared, by_size).cast("decimal(14,3)")
-        whole = F.floor(F.try_multiply(number, factor)).try_cast("bigint")
+        factor = F.coalesce(*declared, temporal.per_unit(number))
+        whole = F.floor(temporal.scaled(number, factor)).try_cast("bigint")
         moment = F.unix_micros(temporal.instant_of(text))
         return F.when(number.isNotNull(), whole).otherwise(moment)
 

@@ -29,6 +29,7 @@ from lakemirror.driver.parse.envelopes.base import (
     unreadable,
     values_of,
 )
+from lakemirror.driver.parse.values.texts import MAXWELL
 from lakemirror.driver.sequence import identity, misplaced, sequence, server, source_micros, stream, unplaced
 
 _BODY: Final = (
@@ -72,6 +73,8 @@ class Maxwell(Classifier):
     changes are ordered by ``ts``, and within one second by offset. They are not ordered by ``xid``, which
     transactions get before they are committed.
     """
+
+    writing = MAXWELL
 
     def steps(self, known: Mapping[int, str]) -> list[list[Column]]:
         by = self._ordering.by

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import cast
+from typing import Final, cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -28,13 +29,16 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from lakemirror.driver.parse.values import decimals, temporal
-from lakemirror.driver.parse.values.expressions import either, floor_div, null
+from lakemirror.driver.parse.values.expressions import either, floor_div, null, unless
 from lakemirror.driver.parse.values.fit import Parts, fit
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.temporal import MICROS, Unit
+
+_CORRUPT: Final = "_corrupt"
 
 
 class Codec:
@@ -69,6 +73,13 @@ class Codec:
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         """Return whether the value is the placeholder; None if the column cannot hold it."""
+        return None
+
+    def doubt(self, value: Column) -> Column | None:
+        """Return whether it is not known how a text is encoded (`texts`); None if that cannot happen.
+
+        Such a value is a misfit.
+        """
         return None
 
 
@@ -368,11 +379,7 @@ class Array(Codec):
 
     def _of(self, value: Column, element: DataType) -> Parts:
         probe = self.item.decode(F.lit(None).cast(self.item.wire), element)
-        if (
-            self.item.wire == element
-            and probe.unrepresentable is None
-            and isinstance(self.item, (Plain, Text))
-        ):
+        if self.item.wire == element and probe.unrepresentable is None and type(self.item) in (Plain, Text):
             return Parts(value)
         lost = misfit = rounded = None
         if probe.rounded is not None:
@@ -400,6 +407,9 @@ class Array(Codec):
         of_text = isinstance(self.item.wire, StringType)
         inner = first.isin(*placeholder.spellings) if of_text else self.item.gap(first, placeholder)
         return None if inner is None else (F.size(value) == 1) & inner
+
+    def doubt(self, value: Column) -> Column | None:
+        return _any(value, self.item.doubt)
 
 
 @dataclass(frozen=True)
@@ -444,10 +454,17 @@ class Struct(Codec):
         gaps = (codec.gap(value[name], placeholder) for name, codec in self.members)
         return either(*(_known(g) for g in gaps))
 
+    def doubt(self, value: Column) -> Column | None:
+        return either(*(_known(codec.doubt(value[name])) for name, codec in self.members))
+
 
 @dataclass(frozen=True)
 class Map(Codec):
-    """A map; in JSON it is an object if its keys are text, otherwise an array of pairs."""
+    """A map; in JSON it is an object if its keys are text, otherwise an array of pairs.
+
+    An unrepresentable value in it makes the whole map unrepresentable. Keys must differ once they are
+    converted, and none may lose anything.
+    """
 
     key: Codec
     item: Codec
@@ -460,28 +477,77 @@ class Map(Codec):
     def wire(self) -> DataType:  # type: ignore[override]
         if self._object:
             return MapType(StringType(), self.item.wire)
-        return ArrayType(ArrayType(StringType()))
+        return ArrayType(ArrayType(VariantType()))
 
     @property
     def natural(self) -> DataType:  # type: ignore[override]
         return MapType(self.key.natural, self.item.natural)
 
     def parts(self, value: Column) -> Parts:
-        if self._object:
-            return Parts(F.transform_values(value, lambda _, v: self.item.parts(v).value))
-        pairs = F.transform(
-            value,
-            lambda pair: F.struct(
-                pair.getItem(0).try_cast(self.key.natural), pair.getItem(1).try_cast(self.item.natural)
-            ),
+        return self._of(value, cast(MapType, self.natural))
+
+    def decode(self, value: Column, target: DataType) -> Parts:
+        return self._of(value, target) if isinstance(target, MapType) else super().decode(value, target)
+
+    def _of(self, value: Column, target: MapType) -> Parts:
+        entries = self._entries(value)
+
+        def of_key(entry: Column) -> Column:
+            parts = self.key.decode(entry["key"], target.keyType)
+            return unless(parts.rounded, parts.value)
+
+        def of_value(entry: Column) -> Parts:
+            return self.item.decode(entry["value"], target.valueType)
+
+        keys = F.transform(entries, of_key)
+        wrong = F.exists(keys, lambda each: each.isNull()) | (F.size(F.array_distinct(keys)) < F.size(keys))
+        misfit = either(
+            wrong,
+            _any(entries, lambda each: of_value(each).misfit),
+            None if self._object else F.exists(entries, lambda each: each["broken"]),
         )
-        return Parts(F.map_from_entries(pairs))
+        assert misfit is not None
+        whole = F.map_from_arrays(keys, F.transform(entries, lambda each: of_value(each).value))
+        lost = _any(entries, lambda each: of_value(each).unrepresentable)
+        rounded = _any(entries, lambda each: of_value(each).rounded)
+        text = None if lost is None else self.text(value)
+        return Parts(F.when(~wrong, whole), lost, text, _or_false(misfit), rounded)
+
+    def _entries(self, value: Column) -> Column:
+        """Return the entries in their wire types; ``broken`` says that one of an array of pairs is none."""
+        if self._object:
+            return F.map_entries(value)
+
+        def entry(pair: Column) -> Column:
+            key, item = (_reread(F.get(pair, F.lit(at)), of) for at, of in enumerate((self.key, self.item)))
+            broken = (F.size(pair) != 2) | key["broken"] | item["broken"]
+            return F.struct(
+                key["it"].alias("key"), item["it"].alias("value"), _or_false(broken).alias("broken")
+            )
+
+        return F.transform(value, entry)
 
     def text(self, value: Column) -> Column:
         return F.to_json(value)
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         return F.map_contains_key(value, placeholder.text) if self._object else None
+
+    def doubt(self, value: Column) -> Column | None:
+        entries = self._entries(value)
+        found = [
+            _any(entries, lambda each: self.key.doubt(each["key"])),
+            _any(entries, lambda each: self.item.doubt(each["value"])),
+        ]
+        return either(*found)
+
+
+def _reread(value: Column, codec: Codec) -> Column:
+    """Return a VARIANT as the wire type of a codec (``it``), and whether that is impossible (``broken``)."""
+    schema = StructType([StructField("it", codec.wire), StructField(_CORRUPT, StringType())])
+    whole = F.concat(F.lit('{"it":'), F.to_json(value), F.lit("}"))
+    read = F.from_json(whole, schema, {"columnNameOfCorruptRecord": _CORRUPT})
+    return F.struct(read["it"].alias("it"), read[_CORRUPT].isNotNull().alias("broken"))
 
 
 TEXT = Text()
@@ -494,6 +560,13 @@ BOOLEAN, INT16, INT32, INT64 = (
 FLOAT, DOUBLE, BYTES = Plain(FloatType()), Plain(DoubleType()), Plain(BinaryType())
 FORMATTED = Plain(StringType())
 """Text of bounded length with a format of its own (uuid, enum, interval), never TOASTed."""
+
+
+def _any(values: Column, condition: Callable[[Column], Column | None]) -> Column | None:
+    """Return whether a condition holds for one of the values (BOOLEAN); None if it cannot hold."""
+    if condition(F.get(values, F.lit(0))) is None:
+        return None
+    return F.exists(values, lambda each: _or_false(condition(each)))
 
 
 def _or_false(condition: Column | None) -> Column:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DecimalType
 
-from lakemirror.driver.parse.values.expressions import div, let
+from lakemirror.driver.parse.values.expressions import as_decimal, div, let
 
 MAX_DIGITS = 38
 MAX_SCALE = 20_000
@@ -23,7 +23,8 @@ MAX_SCALE = 20_000
 MAX_BYTES = 4096
 """The size of the largest unscaled value that is spelled out: 9,864 digits."""
 SPECIAL = r"^(NaN|[-+]?Infinity|(POSITIVE|NEGATIVE)_INFINITY|NOT_A_NUMBER)$"
-NUMBER = r"^[-+]?(\d+(\.\d*)?|\.\d+)$"
+NUMBER = r"^[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,4})?$"
+"""Matches a decimal number. Java's BigDecimal writes small ones with an exponent: 0E-10."""
 
 _LENGTHS = bytes(range(0, 34, 2))  # Avro's zigzag lengths of 0 to 16 bytes
 
@@ -57,6 +58,18 @@ def decimal(unscaled: Column, precision: int, scale: int) -> Column:
     if precision < MAX_DIGITS:
         value = value.try_cast(DecimalType(precision, scale))
     return F.when((size > 0) & fits(unscaled, precision), value)
+
+
+def of_digits(text: Column, kind: DecimalType) -> Column:
+    """Convert the text of a `NUMBER` to a decimal; null if the type lacks digits for it."""
+    mantissa = F.substring_index(F.lower(text), "e", 1)
+    exponent = F.coalesce(F.regexp_extract(text, r"[eE][-+]?\d+$", 0), F.lit(""))
+    shift = F.when(exponent == "", 0).otherwise(F.substr(exponent, F.lit(2)).try_cast("int"))
+    digits = F.translate(mantissa, "-+.", "")
+    fraction = F.length(F.regexp_extract(mantissa, r"\.(\d*)", 1))
+    zeros = F.length(digits) - F.length(F.rtrim(digits, F.lit("0")))
+    exact = ~digits.rlike("[1-9]") | (fraction - zeros - shift <= kind.scale)
+    return F.when(exact, as_decimal(text, kind))
 
 
 def plain_text(unscaled: Column, scale: Column) -> Column:

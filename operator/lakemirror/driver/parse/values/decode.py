@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 from pyspark import SparkContext
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
+from lakemirror.api.tables import TextEncoding
+from lakemirror.driver.parse.values import codecs
 from lakemirror.driver.parse.values import placeholder as placeholders
 from lakemirror.driver.parse.values.codecs import Codec
 from lakemirror.driver.parse.values.connect import SCHEMALESS, Field
 from lakemirror.driver.parse.values.expressions import either, null, unless
 from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.semantics import codec_of, is_known
-from lakemirror.driver.parse.values.untyped import codec_of_type, has_others, marked
+from lakemirror.driver.parse.values.texts import DEBEZIUM, Writing
+from lakemirror.driver.parse.values.untyped import codec_of_text, codec_of_type, has_others, marked
 
 
 @dataclass(frozen=True)
@@ -48,22 +53,33 @@ _PROJECTED_AT_MOST = 1000
 
 _CORRUPT = "_corrupt"
 
+_ENCODED: Final = "it is not known how the text is encoded in "
+_SAY_HOW: Final = (
+    ": set tables[].columns.encodings of the column to text (a number as it is written), base64, base64url "
+    "or hex, and run `lakemirror replay`"
+)
+
 
 def spark_type(field: Field) -> DataType:
     """Return the Spark type closest to the column's; STRING for a field without a schema."""
     return _codec(field, None).natural
 
 
-def wire_type(field: Field, target: DataType | None = None) -> DataType:
+def wire_type(field: Field, target: DataType | None = None, writing: Writing = DEBEZIUM) -> DataType:
     """Return the type that ``from_json`` has to read the column as."""
-    return _codec(field, target).wire
+    return _codec(field, target, writing).wire
 
 
 def decode(
-    column: Column, field: Field, target: DataType | None = None, *, placeholder: str = placeholders.DEFAULT
+    column: Column,
+    field: Field,
+    target: DataType | None = None,
+    *,
+    placeholder: str = placeholders.DEFAULT,
+    writing: Writing = DEBEZIUM,
 ) -> Decoded:
     """Decode a wire value (of ``wire_type``) to ``target``, by default to ``spark_type``."""
-    codec = _codec(field, target)
+    codec = _codec(field, target, writing)
     parts = codec.decode(column, target or codec.natural)
     gap = _sure(codec.gap(column, Placeholder(placeholder)))
     lost, misfit = _sure(parts.unrepresentable), _sure(parts.misfit)
@@ -85,6 +101,8 @@ class RowDecoder:
     ``fields``: the columns, from ``connect.parse_envelope``, ``parse_key`` or ``connect.schemaless``.
     ``columns``: target types by name, if they are not the natural ones.
     ``placeholder``: the connector's ``unavailable.value.placeholder``.
+    ``writing``: how the producer of records without a schema writes values, and ``encodings``, by name, what
+    the manifest says of a column.
 
     ``types`` are the resulting types by name, ``unknown`` the unknown semantic names (such a column has its
     physical type), and ``wire_schema`` is what ``parse`` reads.
@@ -96,9 +114,12 @@ class RowDecoder:
         columns: Mapping[str, DataType] | None = None,
         *,
         placeholder: str = placeholders.DEFAULT,
+        writing: Writing = DEBEZIUM,
+        encodings: Mapping[str, TextEncoding] = MappingProxyType({}),
     ) -> None:
         self._fields = list(fields)
         self._placeholder = placeholder
+        self._writings = {f.name: replace(writing, encoding=encodings.get(f.name)) for f in fields}
         self._targets = dict(columns or {})
         self.corrupt = _free_name(_CORRUPT, {f.name for f in fields})
         self.types: dict[str, DataType] = {
@@ -109,7 +130,7 @@ class RowDecoder:
 
     @property
     def wire_schema(self) -> StructType:
-        wires = [StructField(f.name, wire_type(f, self._targets.get(f.name))) for f in self._fields]
+        wires = [StructField(f.name, self._wire_type(f)) for f in self._fields]
         return StructType([*wires, StructField(self.corrupt, StringType())])
 
     def parse(self, text: Column) -> Column:
@@ -127,13 +148,18 @@ class RowDecoder:
     def project(self, wire: Column) -> dict[str, Decoded]:
         """Decode each column from the wire struct."""
         targets = [self._targets.get(f.name) for f in self._fields]
-        key = (id(SparkContext._gateway), str(wire), repr(self._fields), repr(targets), self._placeholder)
+        kinds = repr(self._fields), repr(targets), repr(self._writings)
+        key = (id(SparkContext._gateway), str(wire), *kinds, self._placeholder)
         if key not in _PROJECTED:
             if len(_PROJECTED) >= _PROJECTED_AT_MOST:
                 _PROJECTED.clear()
             _PROJECTED[key] = {
                 f.name: decode(
-                    wire.getField(self._wire_names[f.name]), f, target, placeholder=self._placeholder
+                    wire.getField(self._wire_names[f.name]),
+                    f,
+                    target,
+                    placeholder=self._placeholder,
+                    writing=self._writings[f.name],
                 )
                 for f, target in zip(self._fields, targets, strict=True)
             }
@@ -160,14 +186,34 @@ class RowDecoder:
         misfit = either(*(d.misfit for d in decoded.values()), *strange.values())
         return F.when(text.isNotNull() & (corrupt if misfit is None else corrupt | misfit), reason)
 
+    def doubt(self, wire: Column) -> Column | None:
+        """Return which columns have texts of which it is not known how they are encoded (STRING).
+
+        It is the reason why the row cannot be decoded, and null if there are none; None if there cannot be.
+        """
+        names = []
+        for each in self._fields:
+            value, kind = wire.getField(self._wire_names[each.name]), self._targets.get(each.name)
+            codec = _codec(each, kind, self._writings[each.name])
+            doubt, gap = codec.doubt(value), codec.gap(value, Placeholder(self._placeholder))
+            if doubt is not None:
+                names.append(F.when(unless(_sure(gap), doubt), each.name))
+        if not names:
+            return None
+        listed = F.array_join(F.array_compact(F.array(*names)), ", ")
+        return F.when(listed != "", F.concat(F.lit(_ENCODED), listed, F.lit(_SAY_HOW)))
+
     def default(self, name: str) -> Column:
         """Return the default in the column's schema, as a constant of its target type, or null."""
         field = next(f for f in self._fields if f.name == name)
         if field.default is None:
             return null(self.types[name])
-        wire = StructType([StructField(name, wire_type(field, self._targets.get(name)))])
+        wire = StructType([StructField(name, self._wire_type(field))])
         constant = F.from_json(F.lit(json.dumps({name: field.default})), wire).getField(name)
-        return decode(constant, field, self._targets.get(name)).value
+        return decode(constant, field, self._targets.get(name), writing=self._writings[name]).value
+
+    def _wire_type(self, field: Field) -> DataType:
+        return wire_type(field, self._targets.get(field.name), self._writings[field.name])
 
     def _unread(self, wire: Column, field: Field, tokens: Column) -> Column:
         return wire.getField(self._wire_names[field.name]).isNull() & tokens.getItem(field.name).isNotNull()
@@ -179,7 +225,7 @@ class RowDecoder:
 
     def _broken(self, field: Field, tokens: Column) -> Column | None:
         """Return whether something in a nested value could not be read."""
-        wire = wire_type(field, self._targets.get(field.name))
+        wire = self._wire_type(field)
         if not isinstance(wire, (ArrayType, MapType, StructType)):
             return None
         schema = StructType([StructField("it", wire), StructField(_CORRUPT, StringType())])
@@ -197,10 +243,34 @@ class RowDecoder:
         return f"{field.name} ({self.types[field.name].simpleString()})"
 
 
-def _codec(field: Field, target: DataType | None) -> Codec:
+def _codec(field: Field, target: DataType | None, writing: Writing = DEBEZIUM) -> Codec:
     if field.connect_type == SCHEMALESS:
-        return codec_of_type(target or StringType())
-    return codec_of(field)
+        return codec_of_type(target or StringType(), writing)
+    of_texts = None if target is None else _of_texts(field, target, writing)
+    return of_texts or codec_of(field)
+
+
+def _of_texts(field: Field, target: DataType, writing: Writing) -> Codec | None:
+    """Return the codec of texts with a schema for decimals or bytes, also within arrays, maps and structs.
+
+    Returns None if nothing in the column is such a text.
+    """
+    if field.connect_type == "string":
+        return codec_of_text(target, writing)
+    if isinstance(target, StructType):
+        kinds = {each.name: each.dataType for each in target.fields}
+        found = {f.name: _of_texts(f, kinds[f.name], writing) for f in field.fields if f.name in kinds}
+        members = tuple((f.name, found.get(f.name) or codec_of(f)) for f in field.fields)
+        return codecs.Struct(members) if any(found.values()) else None
+    if field.items is None:
+        return None
+    if isinstance(target, ArrayType):
+        item = _of_texts(field.items, target.elementType, writing)
+        return None if item is None else codecs.Array(item)
+    if isinstance(target, MapType) and field.keys is not None:
+        item = _of_texts(field.items, target.valueType, writing)
+        return None if item is None else codecs.Map(codec_of(field.keys), item)
+    return None
 
 
 def _has_text(kind: DataType) -> bool:

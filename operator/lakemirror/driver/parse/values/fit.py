@@ -26,8 +26,8 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.parse.values import temporal
-from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL
-from lakemirror.driver.parse.values.expressions import as_decimal, null
+from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL, of_digits
+from lakemirror.driver.parse.values.expressions import null
 
 _MOMENTS = (DateType, TimestampType, TimestampNTZType)
 _FLOAT = r"^\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*$"
@@ -131,7 +131,7 @@ def _number(value: Column, source: DataType, target: DataType) -> Parts:
 
 def _decimal_text(value: Column, target: DecimalType) -> Parts:
     number, special = value.rlike(NUMBER), value.rlike(SPECIAL)
-    converted = F.when(number & ~value.rlike(rf"\.\d{{{target.scale}}}\d*[1-9]"), as_decimal(value, target))
+    converted = F.when(number, of_digits(value, target))
     return Parts(
         converted,
         unrepresentable=(number | special) & converted.isNull(),

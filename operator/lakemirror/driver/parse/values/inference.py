@@ -55,10 +55,44 @@ def shape(text: Column) -> tuple[Column, Column, Column]:
     keys = F.json_object_keys(text)
     numbers = F.regexp_replace(text, _NO_NUMBER, "null")
     return (
-        F.schema_of_variant_agg(F.try_parse_json(numbers)).alias("schema"),
-        F.schema_of_variant_agg(F.try_parse_json(F.when(numbers != text, text))).alias("texts"),
+        F.schema_of_variant_agg(_parsed(numbers)).alias("schema"),
+        F.schema_of_variant_agg(_parsed(F.when(numbers != text, text))).alias("texts"),
         F.max_by(keys, F.size(keys)).alias("order"),
     )
+
+
+def _parsed(text: Column) -> Column:
+    """Parse a row's JSON (VARIANT). Of a member that it has several times, the last one counts.
+
+    `parse_json` refuses such an object, and so it would show nothing of its row. A member whose value has
+    an object with a member several times is a text here, which takes any value.
+    """
+    return F.coalesce(F.try_parse_json(text), F.try_parse_json(_with_distinct_members(text)))
+
+
+def _with_distinct_members(text: Column) -> Column:
+    """Return JSON of an object that `parse_json` refuses, with the last of each member (STRING)."""
+    names = F.json_object_keys(text)
+    refused = F.when(F.try_parse_json(text).isNull() & names.isNotNull(), text)
+    values = F.map_values(F.from_json(refused, "map<string,string>"))
+    inner = F.filter(values, lambda each: each.rlike(r"^[{\[]") & F.try_parse_json(each).isNull())
+    plain = F.aggregate(
+        inner, refused, lambda found, each: F.replace(found, F.concat(F.lit(":"), each), F.lit(':"{}"'))
+    )
+    entries = F.map_entries(F.from_json(plain, "map<string,variant>"))
+
+    def last(name: Column) -> Column:
+        found = F.filter(entries, lambda each: each["key"] == name)
+        value = F.to_json(F.array(F.get(found, F.size(found) - 1)["value"]))
+        return F.concat(_within(F.to_json(F.array(name))), F.lit(":"), _within(value))
+
+    members = F.array_join(F.transform(F.array_distinct(names), last), ",")
+    return F.when(refused.isNotNull(), F.concat(F.lit("{"), members, F.lit("}")))
+
+
+def _within(array: Column) -> Column:
+    """Return the only element of a JSON array."""
+    return F.substring(array, F.lit(2), F.length(array) - 2)
 
 
 @dataclass(frozen=True)
@@ -74,7 +108,7 @@ def members(text: Column, where: Objects) -> Column:
 
     Its result is the argument of `of_members`. Values of another kind say nothing about the objects' members.
     """
-    found = F.try_parse_json(text)
+    found = _parsed(text)
     for name in where.path:
         found = F.from_json(F.to_json(found), "map<string,variant>")[name]
     if where.in_arrays:

@@ -10,11 +10,12 @@ anything beyond the range of PostgreSQL's own type is an infinity. Nanoseconds b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from lakemirror.driver.parse.values.expressions import at_least, div, floor_div, let
+from lakemirror.driver.parse.values.expressions import as_decimal, at_least, div, floor_div, let
 
 FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01, 9999-12-31
 _PG_FIRST_DAY, _PG_LAST_DATE = -2440588, 2145031948  # 4714-11-24 BC, 5874897-12-31
@@ -26,9 +27,12 @@ _DAY_SECONDS = 86400
 
 _DAY = r"^\s*\d{4}-\d{1,2}-\d{1,2}\s*Z?\s*$"
 _MOMENT = r"^\s*\d{4}-\d{1,2}-\d{1,2}(\s*$|[T ]\s*\d{1,2}:)"
-_WITH_OFFSET = r"^\s*\d{4}-\d{1,2}-\d{1,2}[T ][^-+]*[-+]\d"
+_WITH_OFFSET = r"^\s*\d{4}-\d{1,2}-\d{1,2}[T ][^-+]*([-+]\d|[A-Za-z]{2})"
+"""Matches an ISO timestamp with an offset or the name of a zone."""
 _ZERO_IN_DATE = r"^\d{4}-(00-|\d{2}-00)"
 _FINER = r":\d{2}\.\d{6}0*[1-9]"
+_WITHOUT_SECONDS = r"^(\s*\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{2})(?=\s*(Z|[-+]\d))"
+_ZONE_IN_BRACKETS = r"(Z|[-+]\d{2}(?::?\d{2})?)\[[^\[\]]+\]\s*$"
 _MAY_BE_FINER = _FINER + r"|[:,\[]-?\d{18,19}[,}\]]"
 
 
@@ -57,6 +61,37 @@ class Unit:
 
 
 MILLIS, MICROS, NANOS = Unit(1_000), Unit(1_000_000), Unit(1_000_000_000)
+
+NUMBER: Final = r"^\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*$"
+"""Matches a text or number of JSON that is a moment's number since 1970."""
+_FIRST_SECOND: Final = FIRST_DAY * _DAY_SECONDS
+_AFTER_SECONDS: Final = 10**11
+"""Numbers from here on (5138 as seconds, 1973 as milliseconds) are in a finer unit."""
+
+
+def number_of(text: Column) -> Column:
+    """Return the number since 1970 that a text is (DECIMAL(38,9)); null for other text."""
+    return as_decimal(F.when(text.rlike(NUMBER), text), "decimal(38,9)")
+
+
+def per_unit(number: Column, *, seconds: bool = True) -> Column:
+    """Return how many microseconds the unit of a number since 1970 has, by its size (STRING).
+
+    It is the coarsest of milli-, micro- and nanoseconds that puts the number into the years 0001 to 9999
+    (nanoseconds: only after 1970). With ``seconds``, it is seconds for a number below 10^11.
+    """
+    of_seconds = number.between(_FIRST_SECOND, _AFTER_SECONDS - 1) & F.lit(seconds)
+    return (
+        F.when(of_seconds, "1000000")
+        .when(~outside(number, *MILLIS.bounds), "1000")
+        .when(number < MICROS.bounds[1] + 1, "1")
+        .otherwise("0.001")
+    )
+
+
+def scaled(number: Column, factor: Column) -> Column:
+    """Return the microseconds of a number in a unit of ``factor`` microseconds, with their fraction."""
+    return F.try_multiply(number, factor.cast("decimal(14,3)"))
 
 
 def ntz(micros: Column) -> Column:
@@ -152,13 +187,22 @@ def is_moment(text: Column) -> Column:
 
 def instant_of(text: Column) -> Column:
     """Convert an ISO timestamp to TIMESTAMP; null for any other text."""
-    return F.when(is_moment(text), text.try_cast("timestamp"))
+    return F.when(is_moment(text), _whole(text).try_cast("timestamp"))
+
+
+def _whole(text: Column) -> Column:
+    """Return an ISO timestamp in the form that a cast reads.
+
+    ISO 8601 allows an offset without seconds before it (``10:15+02:00``), and Java appends the name of the
+    zone (``+02:00[Europe/Berlin]``).
+    """
+    return F.regexp_replace(F.regexp_replace(text, _ZONE_IN_BRACKETS, "$1"), _WITHOUT_SECONDS, "$1:00")
 
 
 def local_of(text: Column) -> Column:
-    """Convert an ISO timestamp, in UTC unless it has an offset, to TIMESTAMP_NTZ; null for any other text."""
-    shifted = ntz(F.unix_micros(text.try_cast("timestamp")))
-    local = F.when(text.rlike(_WITH_OFFSET), shifted).otherwise(text.try_cast("timestamp_ntz"))
+    """Convert an ISO timestamp, in UTC unless it has a zone, to TIMESTAMP_NTZ; null for any other text."""
+    shifted = ntz(F.unix_micros(_whole(text).try_cast("timestamp")))
+    local = F.when(text.rlike(_WITH_OFFSET), shifted).otherwise(_whole(text).try_cast("timestamp_ntz"))
     return F.when(is_moment(text), local)
 
 

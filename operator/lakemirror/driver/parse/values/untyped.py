@@ -5,27 +5,21 @@
 | integers | a JSON number |
 | FLOAT, DOUBLE | a JSON number that equals the shortest spelling of the float; ``"NaN"`` and ``"Infinity"`` |
 | BOOLEAN | true, false, 1, 0 |
-| DECIMAL(p,s) | a number; decimal text; base64 of the unscaled value with scale ``s``; the pair |
+| DECIMAL(p,s) | a number; text, as number or encoded (see `texts`); the pair |
 | DATE | days since 1970, ISO text |
-| TIMESTAMP, TIMESTAMP_NTZ | ISO text (UTC unless it says otherwise); a whole number since 1970, see below |
-| BINARY | base64 |
+| TIMESTAMP, TIMESTAMP_NTZ | ISO text (UTC unless it says otherwise); a number since 1970 (see `temporal`) |
+| BINARY | encoded text (see `texts`) |
 | STRING | text as is; the pair as decimal text; any other value as JSON |
 | VARIANT | any value; text that is JSON is parsed, as a database's JSON comes as text |
-| ARRAY, STRUCT, MAP | element by element; a VARIANT in them is the value as it is |
+| ARRAY, STRUCT, MAP | element by element; a VARIANT in them is the value as it is; keys of a MAP are text |
 
 "The pair" is ``{"scale": s, "value": base64}``, Debezium's VariableScaleDecimal, of up to 38 digits; a larger
 one stays as it is.
-
-The unit of a timestamp's number is the coarsest of milliseconds, microseconds and nanoseconds that puts it
-into the years 0001 to 9999 (nanoseconds: only after 1970). Microseconds between 1968-01-12 and 1978-01-12 are
-therefore taken for milliseconds, and nanoseconds before 1978 for one of the others. If such values matter,
-enable schemas. Text that consists only of digits is both a decimal and base64 if its length is a multiple of
-4: with a scale above 0 it is base64 (a decimal text would show its fraction); with scale 0 it is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -51,10 +45,11 @@ from pyspark.sql.types import (
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.values import codecs, decimals, temporal
 from lakemirror.driver.parse.values.codecs import Codec
-from lakemirror.driver.parse.values.expressions import as_decimal, either, let
+from lakemirror.driver.parse.values.expressions import either, let
 from lakemirror.driver.parse.values.fit import Parts, fit, is_exact, settled
 from lakemirror.driver.parse.values.placeholder import Placeholder
-from lakemirror.driver.parse.values.temporal import MICROS, MILLIS
+from lakemirror.driver.parse.values.temporal import MICROS
+from lakemirror.driver.parse.values.texts import DEBEZIUM, BinaryTexts, DecimalTexts, Writing
 
 _WHOLE = r"^-?\d+$"
 _NUMBERS = "^(BIGINT|DECIMAL|DOUBLE|FLOAT)"
@@ -63,10 +58,11 @@ _PAIR = r'^\{"scale":(-?\d{1,9}),"value":"([A-Za-z0-9+/=]*)"\}$'
 _POSITIVE_INFINITY = 9223372036825200000  # PGStatement.DATE_POSITIVE_INFINITY
 
 
-def codec_of_type(target: DataType) -> Codec:
+def codec_of_type(target: DataType, writing: Writing = DEBEZIUM) -> Codec:
     """Return the codec of a JSON value without a schema, for a column of type ``target``.
 
-    Raises LakemirrorError if no JSON value can have that type.
+    ``writing`` is what is known of how its producer writes values. Raises LakemirrorError if no JSON value
+    can have that type.
     """
     if isinstance(target, StringType):
         return JsonText()
@@ -75,26 +71,49 @@ def codec_of_type(target: DataType) -> Codec:
     if isinstance(target, (FloatType, DoubleType)):
         return JsonFloat(target)
     if isinstance(target, ArrayType):
-        return codecs.Array(_member(target.elementType))
+        return codecs.Array(_member(target.elementType, writing))
     if isinstance(target, StructType):
-        return codecs.Struct(tuple((f.name, _member(f.dataType)) for f in target.fields))
+        return codecs.Struct(tuple((f.name, _member(f.dataType, writing)) for f in target.fields))
     if isinstance(target, MapType):
-        return codecs.Map(codecs.FORMATTED, _member(target.valueType))
+        return codecs.Map(_key(target.keyType, writing), _member(target.valueType, writing))
     if isinstance(target, DecimalType):
-        return JsonDecimal(target)
+        return JsonDecimal(target, writing)
     if isinstance(target, (TimestampType, TimestampNTZType)):
-        return JsonTimestamp(target)
+        return JsonTimestamp(target, writing.seconds)
     if isinstance(target, VariantType):
         return JsonVariant(parsed=True)
-    for kind, codec in ((BooleanType, JsonBoolean()), (DateType, JsonDate()), (BinaryType, JsonBinary())):
+    if isinstance(target, BinaryType):
+        return TextBinary(writing)
+    for kind, codec in ((BooleanType, JsonBoolean()), (DateType, JsonDate())):
         if isinstance(target, kind):
             return codec
     raise LakemirrorError(f"no value of JSON can become a {target.simpleString()}")
 
 
-def _member(target: DataType) -> Codec:
+def codec_of_text(target: DataType, writing: Writing) -> Codec | None:
+    """Return the codec of a text with a schema, for a column of decimals or bytes; None for another one."""
+    if isinstance(target, BinaryType):
+        return TextBinary(writing)
+    if isinstance(target, DecimalType) and writing.encoding is not None:
+        return TextDecimal(target, writing)
+    return None
+
+
+def _member(target: DataType, writing: Writing) -> Codec:
     """Return the codec of a value inside another one."""
-    return JsonVariant(parsed=False) if isinstance(target, VariantType) else codec_of_type(target)
+    if isinstance(target, VariantType):
+        return JsonVariant(parsed=False)
+    return codec_of_type(target, writing)
+
+
+def _key(target: DataType, writing: Writing) -> Codec:
+    """Return the codec of a map's key, which JSON always has as text. A decimal is the number as it reads."""
+    if isinstance(target, StringType):
+        return codecs.FORMATTED
+    if isinstance(target, DecimalType):
+        return TextDecimal(target, replace(writing, decimals="text"))
+    codec = codec_of_type(target, writing)
+    return codec if isinstance(codec.wire, StringType) else JsonKey(target)
 
 
 def has_others(text: Column, kind: DataType) -> Column | None:
@@ -210,15 +229,50 @@ class JsonBoolean(Codec):
         return Parts(F.when(known, value.isin("true", "1")), misfit=~known)
 
 
-class JsonBinary(Codec):
+@dataclass(frozen=True)
+class TextBinary(Codec):
+    """Bytes as text."""
+
+    writing: Writing
     wire, natural = StringType(), BinaryType()
 
     def parts(self, value: Column) -> Parts:
-        octets = F.try_to_binary(value, F.lit("base64"))
-        return Parts(octets, misfit=value.isNotNull() & octets.isNull())
+        return BinaryTexts(self.writing).parts(value)
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         return value.isin(*placeholder.spellings)
+
+    def doubt(self, value: Column) -> Column | None:
+        return BinaryTexts(self.writing).doubt(value)
+
+
+@dataclass(frozen=True)
+class TextDecimal(Codec):
+    """A decimal as text."""
+
+    natural: DecimalType
+    writing: Writing
+    wire = StringType()
+
+    def parts(self, value: Column) -> Parts:
+        return DecimalTexts(self.natural, self.writing).parts(value)
+
+    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
+        return value.isin(*placeholder.spellings)
+
+    def doubt(self, value: Column) -> Column | None:
+        return DecimalTexts(self.natural, self.writing).doubt(value)
+
+
+@dataclass(frozen=True)
+class JsonKey(Codec):
+    """The key of a map, which is not text there."""
+
+    natural: DataType
+    wire = StringType()
+
+    def parts(self, value: Column) -> Parts:
+        return fit(value, self.wire, self.natural)
 
 
 class JsonDate(Codec):
@@ -233,74 +287,62 @@ class JsonDate(Codec):
 
 @dataclass(frozen=True)
 class JsonTimestamp(Codec):
+    """A timestamp; ``seconds`` says that its number may be one of seconds."""
+
     natural: DataType
+    seconds: bool
     wire = StringType()
 
     def parts(self, value: Column) -> Parts:
-        whole = value.rlike(_WHOLE)
-        number = self._number(F.when(whole, value.try_cast("bigint")))
+        is_number = value.rlike(temporal.NUMBER)
+        number = self._number(temporal.number_of(value))
         zoneless = value.rlike(r"\d:\d\d:\d\d(\.\d+)?$")
-        iso = F.when(~whole, F.when(zoneless, F.concat(value, F.lit("Z"))).otherwise(value))
+        iso = F.when(~is_number, F.when(zoneless, F.concat(value, F.lit("Z"))).otherwise(value))
         zoned = codecs.IsoTimestamp(zoned=isinstance(self.natural, TimestampType))
         return _first_of(value, number, zoned.decode(iso, self.natural))
 
     def _number(self, value: Column) -> Parts:
-        first, last = MICROS.bounds
-        lost = (value < first) | (value >= _POSITIVE_INFINITY)
-        micros = (
-            F.when(~temporal.outside(value, *MILLIS.bounds), MILLIS.micros(value))
-            .when(value <= last, value)
-            .otherwise(temporal.NANOS.micros(value))
-        )
+        lost = (value < MICROS.bounds[0]) | (value >= _POSITIVE_INFINITY)
+        exact = temporal.scaled(value, temporal.per_unit(value, seconds=self.seconds))
+        micros = F.floor(exact).try_cast("bigint")
         moment = (
             F.timestamp_micros(micros) if isinstance(self.natural, TimestampType) else temporal.ntz(micros)
         )
-        nanos = temporal.outside(value, *MILLIS.bounds) & (value > last)
-        finer = F.coalesce(nanos & (value % 1000 != 0), F.lit(False))
-        return Parts(F.when(~lost, moment), lost, temporal.timestamp_spelled(value, MICROS), rounded=finer)
+        finer = F.coalesce(exact != F.floor(exact), F.lit(False))
+        spelled = temporal.timestamp_spelled(value.try_cast("bigint"), MICROS)
+        return Parts(F.when(~lost, moment), lost, spelled, rounded=finer)
 
 
 @dataclass(frozen=True)
 class JsonDecimal(Codec):
-    """A decimal; text and bytes are exact, and a JSON number is as exact as a double."""
+    """A decimal: a number of JSON, Debezium's pair, or a text."""
 
     natural: DecimalType
+    writing: Writing
     wire = VariantType()
 
     def parts(self, value: Column) -> Parts:
         kind, text = F.schema_of_variant(value), self.text(value)
-        is_text, digits = kind == "STRING", text.rlike(r"^(\d{4})+$")
-        special = text.rlike(decimals.SPECIAL)
-        plain = text.rlike(decimals.NUMBER) & ~digits
-        encoded = F.when(~plain & ~special & self._is_base64(digits), F.try_to_binary(text, F.lit("base64")))
+        is_text = kind == "STRING"
+        of_text = self._texts.parts(F.when(is_text, text))
         number = (
-            F.when(is_text & plain, self._of_text(text))
-            .when(is_text, let(encoded, self._of_octets))
+            F.when(is_text, of_text.value)
             .when(kind.startswith("OBJECT"), self._of_pair(value))
-            .otherwise(self._of_number(value))
+            .when(kind.startswith("DOUBLE"), self._of_double(value))
+            .when(kind.rlike("^(BIGINT|DECIMAL)"), decimals.of_digits(text, self.natural))
         )
-        readable = F.when(is_text, plain | special | encoded.isNotNull()).otherwise(
-            kind.rlike("^(BIGINT|DECIMAL|DOUBLE|OBJECT)")
-        )
-        none = value.isNotNull() & (kind != "VOID") & number.isNull()
-        shown = F.coalesce(let(encoded, self._spelled), text)
-        return Parts(number, none & readable, shown, none & ~readable)
+        none = value.isNotNull() & (kind != "VOID") & number.isNull() & ~is_text
+        readable = kind.rlike("^(BIGINT|DECIMAL|DOUBLE|OBJECT)")
+        shown = text if of_text.text is None else F.coalesce(of_text.text, text)
+        lost = either(none & readable, _or_false(of_text.unrepresentable))
+        return Parts(number, lost, shown, either(none & ~readable, _or_false(of_text.misfit)))
 
-    def _is_base64(self, digits: Column) -> Column:
-        """Return whether text can be taken for base64, given whether it is all ``digits``.
+    @property
+    def _texts(self) -> DecimalTexts:
+        return DecimalTexts(self.natural, self.writing)
 
-        With a scale, a decimal text would show its fraction; without one, the two cannot be told apart.
-        """
-        return F.lit(True) if self.natural.scale > 0 else ~digits
-
-    def _of_octets(self, octets: Column) -> Column:
-        return decimals.decimal(octets, self.natural.precision, self.natural.scale)
-
-    def _spelled(self, octets: Column) -> Column:
-        return decimals.small_text(octets, F.lit(self.natural.scale))
-
-    def _of_text(self, text: Column) -> Column:
-        return F.when(~text.rlike(rf"\.\d{{{self.natural.scale}}}\d*[1-9]"), as_decimal(text, self.natural))
+    def doubt(self, value: Column) -> Column | None:
+        return self._texts.doubt(F.when(F.schema_of_variant(value) == "STRING", self.text(value)))
 
     def _of_pair(self, pair: Column) -> Column:
         octets = F.try_to_binary(F.try_variant_get(pair, "$.value", "string"), F.lit("base64"))
@@ -309,7 +351,7 @@ class JsonDecimal(Codec):
         number = text.try_cast(self.natural)
         return F.when(number == text.try_cast(DecimalType(decimals.MAX_DIGITS, 18)), number)
 
-    def _of_number(self, value: Column) -> Column:
+    def _of_double(self, value: Column) -> Column:
         number = F.try_variant_get(value, "$", self.natural.simpleString())
         return F.when(number.cast("double") == F.try_variant_get(value, "$", "double"), number)
 
@@ -318,6 +360,10 @@ class JsonDecimal(Codec):
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         return self.text(value).isin(*placeholder.spellings)
+
+
+def _or_false(condition: Column | None) -> Column:
+    return F.lit(False) if condition is None else F.coalesce(condition, F.lit(False))
 
 
 def _first_of(given: Column, *readings: Parts) -> Parts:
