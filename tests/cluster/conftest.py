@@ -162,6 +162,16 @@ def operator(installed: Operator) -> Iterator[Operator]:
 @pytest.fixture
 def kube(cluster: Kube, operator: Operator) -> Iterator[Kube]:
     """A namespace of the test's own, at Pod Security's level ``restricted``."""
+    yield from namespace(cluster)
+
+
+@pytest.fixture
+def neighbour(cluster: Kube, operator: Operator) -> Iterator[Kube]:
+    """Another namespace like that."""
+    yield from namespace(cluster)
+
+
+def namespace(cluster: Kube) -> Iterator[Kube]:
     name = f"mirror-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kube = cluster.within(name)

@@ -571,6 +571,29 @@ async def test_data_can_be_kept_with_a_spec_that_has_a_mistake() -> None:
 
 
 @in_loop
+async def test_the_runs_of_a_schedule_belong_to_the_pipeline() -> None:
+    """Its CronJob owns them. A run of a suspended schedule is stopped, and one that failed is told."""
+    schedule = {"availableNow": True, "schedule": "0 0 1 1 *"}
+    async with world() as it:
+        await it.apply(trigger=schedule)
+        await it.until(lambda: it.ready() == ("True", "Scheduled"))
+        cron = it.api.one("CronJob", "shop-driver")
+        owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "shop-driver", "controller": True}
+        run = cron["spec"]["jobTemplate"] | {"apiVersion": "batch/v1", "kind": "Job"}
+        names_it = {"name": "shop-driver-1", "namespace": "mirrors"}
+        owned = {"ownerReferences": [{**owner, "uid": cron["metadata"]["uid"]}]}
+        run["metadata"] = {**run["metadata"], **names_it, **owned}
+        failed = {"conditions": [{"type": "Failed", "status": "True", "message": "it broke"}]}
+        await it.api._write("", {**run, "status": failed})
+        await it.until(lambda: it.ready() == ("False", "RunFailed"))
+        await it.api._write("", {**run, "metadata": {**run["metadata"], "name": "shop-driver-2"}})
+        await it.until(lambda: it.ready() == ("False", "DriverPending"))
+        await it.apply(trigger=schedule, suspend=True)
+        await it.until(lambda: ("batch/v1", "Job", "mirrors", "shop-driver-2") not in it.api.objects)
+        assert ("batch/v1", "Job", "mirrors", "shop-driver-1") in it.api.objects
+
+
+@in_loop
 async def test_a_namespace_that_is_deleted_is_not_held_up() -> None:
     async with world() as w:
         await w.run(deletionPolicy="DeleteAll")

@@ -362,13 +362,19 @@ class Reconciler:
         return there
 
     def _objects_of(self, key: Key, pipeline: Pipeline) -> dict[Identity, Object]:
-        """Return the objects that belong to a pipeline."""
-        uid = pipeline.body["metadata"]["uid"]
+        """Return the objects that belong to a pipeline, with the runs of its CronJob, which owns those."""
+        uid, known = pipeline.body["metadata"]["uid"], self._cache.of(key)
+        schedules = {
+            document["metadata"]["uid"]
+            for identity, document in known.items()
+            if identity.kind == "CronJob" and observe.owned_by(document, uid)
+        }
         return {
             identity: document
-            for identity, document in self._cache.of(key).items()
+            for identity, document in known.items()
             if observe.owned_by(document, uid)
             or (identity.kind == "Pod" and not observe.is_foreign(document, uid))
+            or (identity.kind == "Job" and any(observe.owned_by(document, each) for each in schedules))
         }
 
     def _claim_unseen(self) -> None:
