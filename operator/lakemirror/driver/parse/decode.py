@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from lakemirror.api.tables import TextEncoding
 from lakemirror.driver.codes import WITH_ROW, Op
+from lakemirror.driver.materialise import materialised
 from lakemirror.driver.parse import computed, condition, expectations
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import LACKS, Condition
@@ -38,6 +39,14 @@ from lakemirror.driver.tables.store import Impossible
 _FORMER_UNFIT = "the row's former key does not fit"
 
 _NANOS = "io.debezium.time.Nano"
+
+_LEAVES = "leaves"
+"""BOOLEAN, in an event frame being decoded: whether the event's row has left its former key for another one.
+
+This does not depend on whether the row's image can be applied. ``_TO`` is the key that it has now, null if
+the mirror cannot have it.
+"""
+_TO = "to_key"
 
 Unrepresentable = Literal["quarantine", "null", "text"]
 
@@ -148,7 +157,9 @@ class EventDecoder:
     def decode(self, events: DataFrame) -> DataFrame:
         """Decode each event with its own schema into the mirror's columns and types.
 
-        A record with a ``problem`` has a null key.
+        A record with a ``problem`` has a null key. Conditions and expressions are evaluated on whole rows in
+        one step each. Spark would put the expressions of these steps into each other, as often as they are
+        used, and take minutes for that: between two of them, rows are kept.
         """
         frames = [
             reduce(lambda frame, columns: frame.select(*columns), steps, events.where(mine))
@@ -160,6 +171,8 @@ class EventDecoder:
             decoded = condition.without_gaps(
                 decoded, reading.condition, reading.place, reading.remedy, keyed=keyed
             )
+        if reading.condition is not None and reading.expectations:
+            decoded = materialised(decoded)
         if reading.expectations:
             decoded = expectations.judged(decoded, reading.expectations, reading.condition, reading.remedy)
         if reading.is_conditional:
@@ -172,6 +185,8 @@ class EventDecoder:
             decoded = condition.applied(decoded, reading.condition, keyed=keyed)
         if reading.shard is not None:
             decoded = _of_shard(decoded, reading, reading.shard)
+        if reading.is_conditional and reading.computed:
+            decoded = materialised(decoded)
         if reading.computed:
             decoded = computed.evaluated(decoded, reading.computed, keyed=keyed)
         return decoded
@@ -245,6 +260,7 @@ def _steps(reading: Reading, version: Version) -> list[list[Column]]:
             _texts(by_mirror_name, reading).alias("texts"),
             F.col("_new_key").alias("new_key"),
             _former(reading).alias("old_key"),
+            *_left(by_mirror_name, reading),
             *([_former_row(decoder, reading).alias("former")] if reading.former else []),
             F.col("problem"),
             F.lit(1).alias("records"),
@@ -316,15 +332,19 @@ def _with_deletes(events: DataFrame) -> DataFrame:
     """Add the deletes of former keys.
 
     Here, an update that changes its row's key is a create with ``old_key``. Its other half, the delete of the
-    former key, has no record of its own.
+    former key, has no record of its own. It does not wait for an image that goes to the quarantine. If the
+    mirror cannot have the new key, nothing could pass values that were not sent on to it: then they stay.
     """
-    moved = events.where(f"old_key IS NOT NULL AND key IS NOT NULL AND op = '{Op.CREATE}'")
+    moved = events.where(
+        F.col(_LEAVES) & (F.col(_TO).isNotNull() | ~F.coalesce(F.size("gaps") > 0, F.lit(False)))
+    )
     nothing = F.lit(None).cast(events.schema["row"].dataType)
     half = moved.withColumns(
         {
-            "new_key": F.col("key"),
+            "new_key": F.col(_TO),
             "key": F.col("old_key"),
             "old_key": F.lit(None).cast(events.schema["old_key"].dataType),
+            "problem": F.lit(None).cast("string"),
             "op": F.lit(Op.DELETE),
             "row": nothing,
             "gaps": F.lit(None).cast("array<string>"),
@@ -333,17 +353,19 @@ def _with_deletes(events: DataFrame) -> DataFrame:
             **({VIOLATIONS: F.lit(None).cast("array<string>")} if VIOLATIONS in events.columns else {}),
         }
     )
-    return events.unionByName(half)
+    return events.unionByName(half).drop(_LEAVES, _TO)
 
 
 def _with_former_rows(events: DataFrame) -> DataFrame:
     """Add a delete of the former key's row for each update of an event list that changed its row's key.
 
-    It has the place of the update and no record of its own.
+    It has the place of the update and no record of its own, and does not wait for an image that goes to the
+    quarantine.
     """
-    moved = events.where(f"former IS NOT NULL AND problem IS NULL AND op = '{Op.UPDATE}'")
+    moved = events.where(f"former IS NOT NULL AND op = '{Op.UPDATE}'")
     half = moved.withColumns(
         {
+            "problem": F.lit(None).cast("string"),
             "op": F.lit(Op.DELETE),
             "row": F.col("former"),
             "digest": F.xxhash64("digest", F.lit(Op.DELETE)),
@@ -380,7 +402,7 @@ def _former_row(decoder: RowDecoder, reading: Reading) -> Column:
     wire = F.col("_former")
     found = {reading.names[name]: each.value for name, each in decoder.project(wire).items()}
     values = [found.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in reading.columns.items()]
-    return F.when(wire.isNotNull(), F.struct(*values))
+    return F.when(wire.isNotNull() & wire[decoder.corrupt].isNull(), F.struct(*values))
 
 
 def _op(reading: Reading) -> Column:
@@ -393,7 +415,40 @@ def _op(reading: Reading) -> Column:
 def _former(reading: Reading) -> Column:
     """Return the key that an event's row had before, if it is a different one."""
     former = F.col("_old_key")
-    return F.when(former != F.col("_key"), former) if reading.rekeyed and reading.key else former
+    return F.when(_differ(F.col("_key"), former), former) if _moves_rows(reading) else former
+
+
+def _moves_rows(reading: Reading) -> bool:
+    """Return whether a single update may change the key of its row."""
+    return bool(reading.key) and (bool(reading.from_rows) or reading.rekeyed)
+
+
+def _differ(key: Column, former: Column) -> Column:
+    """BOOLEAN, never null: whether a row has another key now; so it has one that the mirror cannot have."""
+    return former.isNotNull() & F.coalesce(key != former, F.lit(True))
+
+
+def _left(decoded: Mapping[str, Decoded], reading: Reading) -> list[Column]:
+    """Return `_LEAVES` and `_TO`, if a single update may change the key of its row.
+
+    A key that is not certain proves nothing: that of a record with other columns, one that its row does not
+    have, or one of which a part is missing. A declared key may become null in the source, others may not.
+    """
+    if not _moves_rows(reading):
+        return []
+    key, former = F.col("_key"), F.col("_old_key")
+    certain = F.lit(True) if reading.other_key is None else ~_has_other_key(reading)
+    there = F.map_filter(F.from_json("key_text", "map<string,string>"), lambda _, value: value.isNotNull())
+    named = F.json_object_keys("row_text") if reading.from_rows else F.map_keys(there)
+    shown = F.size(F.array_except(F.array(*map(F.lit, reading.source_key)), named)) == 0
+    same = ~_differs_in(decoded, reading) if not reading.from_rows else F.lit(True)
+    leaves = (
+        (F.col("op") == Op.UPDATE)
+        & _differ(key, former)
+        & certain
+        & F.when(key.isNull(), shown).otherwise(same)
+    )
+    return [F.coalesce(leaves, F.lit(False)).alias(_LEAVES), key.alias(_TO)]
 
 
 def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column]]:
@@ -422,7 +477,7 @@ def _keys(reading: Reading, version: Version) -> tuple[list[Column], list[Column
             parsed.append(plain.parse(F.when(in_header, text)).alias(f"{name}_plain"))
             keys[name] = F.coalesce(keys[name], _key_of(reading, plain, f"{name}_plain"))
     if reading.from_rows:
-        keys["_old_key"] = F.when(keys["_old_key"] != keys["_key"], keys["_old_key"])
+        keys["_old_key"] = F.when(_differ(keys["_key"], keys["_old_key"]), keys["_old_key"])
     return parsed, [each.alias(name) for name, each in keys.items()]
 
 
@@ -550,8 +605,12 @@ def _differs(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
 
     It is then unclear which key the row belongs to.
     """
-    names = {reading.names[name]: each for name, each in decoded.items()}
-    same = [names[name].value.eqNullSafe(F.col("_key")[name]) for name in reading.key if name in names]
+    return _differs_in({reading.names[name]: each for name, each in decoded.items()}, reading)
+
+
+def _differs_in(decoded: Mapping[str, Decoded], reading: Reading) -> Column:
+    """Do the same for a row by the mirror's names."""
+    same = [decoded[name].value.eqNullSafe(F.col("_key")[name]) for name in reading.key if name in decoded]
     return (F.col("op") != Op.DELETE) & ~reduce(Column.__and__, same, F.lit(True))
 
 
