@@ -45,6 +45,7 @@ _WHOLE: Final = frozenset(
         "spark.sql.autoBroadcastJoinThreshold",
         "spark.sql.broadcastExchange.maxThreadThreshold",
         "spark.sql.broadcastTimeout",
+        "spark.sql.constraintPropagation.enabled",
         "spark.sql.dataFrameQueryContext.enabled",
         "spark.sql.debug.maxToStringFields",
         "spark.sql.event.truncate.length",

@@ -317,6 +317,33 @@ def defaults_of(names: Mapping[str, str], turns: Mapping[str, Turn], plan: Drift
     return found
 
 
+def since_of(
+    table: MirroredTable,
+    versions: Sequence[Schema],
+    names: Mapping[str, str],
+    reading: Reading,
+    plan: DriftPlan,
+) -> dict[str, bytes]:
+    """Return since when added columns with a default exist: the position of the first event that has them."""
+    added = _added(table, plan) & reading.defaults.keys()
+    found: dict[str, bytes] = {}
+    for schema in versions:
+        first = schema.group.first_seq
+        for column in {names.get(each.name) for each in schema.fields} & added if first is not None else ():
+            assert column is not None
+            assert first is not None
+            found[column] = min(found.get(column, first), first)
+    return found
+
+
+def _added(table: MirroredTable, plan: DriftPlan) -> set[str]:
+    """Return the columns that this batch adds, or added before it was interrupted."""
+    if not table.mirror.exists:
+        return {*plan.add}
+    due = {table.rename.get(name, name) for name in table.awaiting_default()}
+    return plan.add.keys() | (due & (table.mirror.columns or {}).keys())
+
+
 def fills_of(
     table: MirroredTable, turns: Mapping[str, Turn], reading: Reading, plan: DriftPlan
 ) -> tuple[dict[str, Fill], dict[str, int]]:
@@ -327,8 +354,7 @@ def fills_of(
     if not table.mirror.exists or not reading.key:
         return {}, {}
     found, rows, current = {}, {}, table.mode == "scd2"
-    due = {table.rename.get(name, name) for name in table.awaiting_default()}
-    added = plan.add.keys() | (due & (table.mirror.columns or {}).keys())
+    added = _added(table, plan)
     added -= unfilled(table, plan).keys() | {*renamed_of(table, plan).values()}
     for column in added & reading.defaults.keys():
         found[column] = Fill(_default(reading, column), reading.columns[column], current=current)

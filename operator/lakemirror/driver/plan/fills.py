@@ -14,7 +14,7 @@ from lakemirror.driver.codes import OWN_TOPICS
 from lakemirror.driver.parse.values.expressions import same_value
 from lakemirror.driver.plan.lives import Life
 from lakemirror.driver.sequence import OWN, own
-from lakemirror.driver.tables.columns import T, seq_of_row
+from lakemirror.driver.tables.columns import T, is_unseen, seq_of_row
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def aged(fills: Mapping[str, Fill]) -> Column:
 def is_former(name: str, fill: Fill) -> Column:
     """BOOLEAN: whether a stored value is one that the fill replaces."""
     found = of_former_life(fill, stored_seq(name), T("__origin")["topic"])
-    return found & T("__is_current") if fill.current else found
+    return found & (T("__is_current") if fill.current else ~is_unseen())
 
 
 def of_former_life(fill: Fill, seq: Column, topic: Column) -> Column:

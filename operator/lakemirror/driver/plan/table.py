@@ -48,6 +48,7 @@ class TablePlan:
     - ``lives``: the lives of the source's columns after the batch
     - ``fills``: what stored rows get in columns that begin a new life or are added with a default
     - ``former``: in mode scd2, what current versions have instead of values of former lives of columns
+    - ``since``: in mode scd2, the positions since which columns exist that are added with a default
     - ``renamed``: columns that take the values of a former name along: new names by former ones
     - ``tracked``: the columns whose values may be older than their row
     - ``soft``: the column of a soft delete
@@ -65,6 +66,7 @@ class TablePlan:
     lives: Mapping[str, Life]
     fills: Mapping[str, Fill] = field(default_factory=dict)
     former: Mapping[str, Fill] = field(default_factory=dict)
+    since: Mapping[str, bytes] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     tracked: Sequence[str] = ()
     soft: str | None = None
@@ -108,7 +110,7 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         names={name: mirror for name, mirror in names.items() if mirror in alteration.columns},
         key=mirror_key,
         versions=columns.readable(table, versions, names, alteration, spans),
-        defaults=columns.defaults_of(names, turns, alteration),
+        defaults=columns.defaults_of(names, turns, alteration) if mirror_key else {},
         from_rows=key.from_rows(table, mirror_key, versions),
         rekeyed=bool(mirror_key) and seen.rekeyed,
         other_key=other_key,
@@ -145,6 +147,9 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
             if names[name] in alteration.columns
         },
         fills=fills,
+        since=columns.since_of(table, versions, names, reading, alteration)
+        if mirror_key and table.mode == "scd2"
+        else {},
         renamed=columns.renamed_of(table, alteration) if table.mirror.exists else {},
         former=columns.former_of(table, turns, reading) if mirror_key and table.mode == "scd2" else {},
         tracked=columns.tracked_in(table, reading, seen),

@@ -18,12 +18,14 @@ class Clause:
     """Rows for which ``when`` holds get these values in these columns and keep the others.
 
     Without ``values``, the rows are deleted. If several clauses hold, the first one counts. ``op`` is the
-    operation for which the rows are written, if it is not their ``__op``.
+    operation for which the rows are written, if it is not their ``__op``. ``shows`` says whether a row that
+    is inserted shows a row of the source, and not only its key (None: if its operation is not a delete).
     """
 
     when: Column
     values: Mapping[str, Column] | None = None
     op: Column | None = None
+    shows: Column | None = None
 
 
 @dataclass(frozen=True)

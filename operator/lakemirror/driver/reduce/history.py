@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -36,7 +37,8 @@ class Outcomes:
     """The outcomes of the events of a batch.
 
     ``late`` are those among the applied events that are older than a collected tombstone. ``deletes`` are
-    facts that no tombstone records yet, up to ``last_delete``; the same applies to ``merged`` changes.
+    facts that no tombstone records yet, up to ``last_delete`` and to the time ``latest``; the same applies to
+    ``merged`` changes.
     """
 
     applied: int = 0
@@ -45,6 +47,7 @@ class Outcomes:
     late: int = 0
     deletes: int = 0
     last_delete: bytes | None = None
+    latest: datetime | None = None
     puts: int = 0
     gone: int = 0
     merged: int = 0
@@ -92,7 +95,8 @@ def history(
         initial=plan.initial,
         corrects=plan.reading.corrects,
     )
-    versions = materialised(_without_former(scd2.fold(facts, rules, batch, patches), plan))
+    folded = _before_added(scd2.fold(facts, rules, batch, patches), plan)
+    versions = materialised(_without_former(folded, plan))
     outcomes = _outcomes(versions, table.tombstones.summary.collected)
     return History(
         versions,
@@ -103,6 +107,25 @@ def history(
         known,
         images,
     )
+
+
+def _before_added(versions: DataFrame, plan: TablePlan) -> DataFrame:
+    """Leave null the columns that were added with a default after a version had ended.
+
+    The database gives the default to the rows that are there when the column is added. Whether the same batch
+    brings the versions from before and the column does not matter.
+    """
+    values = {
+        name: F.when(
+            F.coalesce((F.col("seq") < F.lit(since)) & (F.col("end") < F.lit(since)), F.lit(False)),
+            F.lit(None),
+        ).otherwise(F.col("row")[name])
+        for name, since in plan.since.items()
+    }
+    if not values:
+        return versions
+    row = F.when(F.col("op") != Op.DELETE, with_values("row", values)).otherwise(F.col("row"))
+    return versions.withColumn("row", row)
 
 
 def _without_former(versions: DataFrame, plan: TablePlan) -> DataFrame:
@@ -264,10 +287,16 @@ class _Fetch:
     def tombstones(self, firsts: DataFrame, *, always: bool) -> DataFrame | None:
         """Return deletes that may matter, in the form that `scd2.of_tombstones` needs.
 
-        None if there are none.
+        A delete matters to events that come before it. If no version tells of it, such as that of a row which
+        the filter leaves out, it also matters to later ones: to whether a row was there before its first
+        change, and to when a version begins whose event has an earlier time. None if there are no deletes.
         """
         newest, reading = self.table.tombstones.summary.newest, self.plan.reading
-        if newest is None or not (always or self.whole or self.all_of_key or self._may_be_older(newest)):
+        if newest is None:
+            return None
+        all_of_key = always or self.all_of_key or bool(self.plan.tracked) or self.plan.initial is not None
+        all_of_key = all_of_key or self._may_be_earlier()
+        if not (all_of_key or self.whole or self._may_be_older(newest)):
             return None
         deleted = self.table.tombstones.frame().where("kind = 'deleted'")
         facts = ("seq", "event_time", "topic", "partition", "offset", "seqs", "batch")
@@ -276,7 +305,7 @@ class _Fetch:
             return deleted.select(keys.decode(F.col("key"), kind).alias("key"), *facts)
         named = firsts.select(F.col("key").alias("_key"), "first", encoded_key(firsts).alias("_text"))
         joined = deleted.join(named, deleted["key"] == F.col("_text"))
-        if not self.all_of_key:
+        if not all_of_key:
             joined = joined.where(deleted["seq"] >= F.col("first"))
         return joined.select(F.col("_key").alias("key"), *[deleted[name] for name in facts])
 
@@ -293,6 +322,14 @@ class _Fetch:
         if self.whole:
             return found
         return found.join(firsts.select("key"), "key", "left_semi")
+
+    def _may_be_earlier(self) -> bool:
+        """Return whether an event of the batch may have an earlier time than some delete."""
+        latest, since = (
+            self.table.tombstones.summary.latest,
+            [each.since for each in self.plan.seen.groups.values()],
+        )
+        return latest is not None and any(each is None or each < latest for each in since)
 
     def _may_be_older(self, newest: bytes) -> bool:
         """Return whether an event of the batch may come before the event with this sequence."""
@@ -341,13 +378,15 @@ def _outcomes(versions: DataFrame, collected: bytes | None) -> Outcomes:
         F.count_if(late).alias("late"),
         F.count_if(told).alias("deletes"),
         F.max(F.when(told, F.col("seq"))).alias("last_delete"),
+        F.unix_micros(F.max(F.when(told, F.col("event_time")))).alias("latest"),
         F.count_if("put").alias("puts"),
         F.count_if("gone").alias("gone"),
         F.count_if(to_remember()).alias("merged"),
     ).first()
     assert row is not None
     found = row.asDict()
-    return Outcomes(**{**found, "last_delete": as_bytes(found["last_delete"])})
+    ends = {"last_delete": as_bytes(found["last_delete"]), "latest": moment(found["latest"])}
+    return Outcomes(**{**found, **ends})
 
 
 def _changes(

@@ -19,7 +19,7 @@ from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.reduce.events import texts_of
 from lakemirror.driver.reduce.scd2 import Truncate
 from lakemirror.driver.sequence import MISSING, WIDTH, anchored_at, event_part, is_snapshot, minor, own
-from lakemirror.driver.tables.columns import S, T, seq_of_row
+from lakemirror.driver.tables.columns import UNSEEN, S, T, seq_of_row
 from lakemirror.driver.tables.delta import quoted
 
 
@@ -169,6 +169,8 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
         gone = {**_last_row(plan), plan.soft: when, "__op": F.lit(Op.DELETE), **_stamp(plan)}
         gone["__column_seq"] = F.lit(None)
         yield Clause(delete & (_is_live() | _has_newer_row(plan)), gone)
+        if plan.fills:
+            yield Clause(delete & aged(plan.fills), {**_filled(plan), **_stamp(plan)})
         yield Clause(delete, _stamp(plan))
     yield Clause(newer, _update(plan))
     if plan.tracked:
@@ -181,7 +183,7 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
 def _truncated(plan: Scd1, newer: Column) -> Clause:
     """A truncate also removes a row if the batch has something older, or only a value, for its key."""
     gone = ~newer & (seq_of_row() < F.lit(plan.floor))
-    return Clause(gone) if plan.soft is None else Clause(gone & _is_live(), _truncate_of(plan, seq_of_row()))
+    return Clause(gone) if plan.soft is None else Clause(gone & _is_live(), _truncated_of_stored(plan))
 
 
 def _is_live() -> Column:
@@ -199,6 +201,11 @@ def _truncate_of(plan: Scd1, seq: Column) -> dict[str, Column]:
         "__seq": first["seq"],
         "__column_seq": F.lit(None),
     }
+
+
+def _truncated_of_stored(plan: Scd1) -> dict[str, Column]:
+    """What a truncate makes of a stored row."""
+    return {**_filled(plan), **_truncate_of(plan, seq_of_row())}
 
 
 def _truncates(plan: Scd1) -> Column:
@@ -383,8 +390,10 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
     keys = {name: F.col(f"s.key.{quoted(name)}") for name in plan.key}
     alone = F.when(F.col("s.row_seq").isNull(), F.array_min("s.ends")["event_time"])
     when = F.coalesce(alone, _gone_at(plan, F.coalesce("s.row_seq", F.lit(MISSING))))
-    gone = {**values, **keys, plan.soft: when, **meta, "__column_seq": F.lit(None)}
-    yield Clause(F.col("s.op") == Op.DELETE, gone)
+    seen = F.col("s.row_seq").isNotNull()
+    mark = F.when(~seen, F.create_map(F.lit(UNSEEN), F.col("s.seq")))
+    gone = {**values, **keys, plan.soft: when, **meta, "__column_seq": mark}
+    yield Clause(F.col("s.op") == Op.DELETE, gone, shows=seen)
 
 
 def _untouched(plan: Scd1) -> Iterator[Clause]:
@@ -397,7 +406,7 @@ def _untouched(plan: Scd1) -> Iterator[Clause]:
         if plan.soft is None:
             yield Clause(gone)
         else:
-            yield Clause(gone & _is_live(), _truncate_of(plan, seq_of_row()))
+            yield Clause(gone & _is_live(), _truncated_of_stored(plan))
         if plan.tracked:
             yield _outdated(plan, plan.floor)
     if plan.fills:

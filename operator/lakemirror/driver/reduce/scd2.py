@@ -288,6 +288,7 @@ def fold(facts: DataFrame, plan: Scd2, batch: int, patches: DataFrame | None = N
     These columns are added to each fact:
 
     - ``valid_from``, ``valid_to``, ``is_current``, ``is_deleted``, ``delete_seq`` and ``began``
+    - ``end``: the sequence of the fact or truncate that ends the version
     - ``put``: the version must be written
     - ``merged``: the change is merged into another version
     - ``replaces``: the sequence of the stored version that this version continues
@@ -436,40 +437,31 @@ def _versions(facts: DataFrame, plan: Scd2) -> DataFrame:
     seq = F.col("seq")
     above = F.filter(listed, lambda t: t["seq"] >= seq)
     below = F.filter(listed, lambda t: t["seq"] < seq)
-    time = F.greatest(
-        "event_time",
-        F.when(F.col("anchored"), F.col("was.valid_from")),
-        F.array_max(F.transform(below, _time)),
-    )
     values = {name: F.last(_carried(name), ignorenulls=True).over(so_far) for name in plan.tracked}
-    first = F.lag("op").over(in_order).isNull() & (F.size(below) == 0) & ~F.col("anchored")
-    was_there = first & F.col("op").isin(Op.READ, Op.UPDATE) & (F.col("kind") != "began")
-    begun = facts.withColumns(
+    following = facts.withColumns(
         {
             "_cut": F.try_element_at(above, F.lit(1)),
             "_floor": F.try_element_at(below, F.lit(-1))["seq"],
-            "_from": F.coalesce(F.max(time).over(so_far), F.lit(_EPOCH)),
+            "_next": F.lead(F.struct("seq", "op")).over(in_order),
             "_newest": F.max(F.when(F.col("op") != Op.DELETE, seq)).over(key),
-            "_first": was_there if plan.initial is not None else F.lit(False),
             **{f"_v{i}": value for i, value in enumerate(values.values())},
         }
     )
-    following = begun.withColumn("_next", F.lead(F.struct("seq", "op", "_from")).over(in_order))
     cut = F.col("_cut").isNotNull() & (F.col("_next").isNull() | (F.col("_cut.seq") < F.col("_next.seq")))
+    filled = _filled(following.withColumn("_ends", F.coalesce(cut, F.lit(False))), plan)
+    timed = _timed(_parted(filled, plan), plan, F.array_max(F.transform(below, _time)))
+    cut, after = F.col("_ends"), F.lead("_from").over(in_order)
     deleted = cut | F.coalesce(F.col("_next.op") == Op.DELETE, F.lit(False))
-    ended = following.withColumns(
+    ended = timed.withColumns(
         {
-            "valid_from": F.when(F.col("anchored"), F.col("was.valid_from"))
-            .when(F.col("_first"), F.least(F.lit(plan.initial).cast("timestamp"), "_from"))
-            .otherwise(F.col("_from")),
-            "valid_to": F.when(cut, F.greatest("_from", "_cut.time")).otherwise(F.col("_next._from")),
+            "valid_to": F.when(cut, F.greatest("_from", "_cut.time")).otherwise(after),
             "is_current": ~cut & F.col("_next").isNull(),
             "is_deleted": deleted & (F.col("_newest") == seq),
             "delete_seq": F.when(cut, F.col("_cut.seq")).when(deleted, F.col("_next.seq")),
-            "_ends": F.coalesce(cut, F.lit(False)),
+            "end": F.when(cut, F.col("_cut.seq")).otherwise(F.col("_next.seq")),
         }
     )
-    filled = _runs(_filled(ended, plan), plan)
+    filled = _runs(ended, plan)
     other = [
         ~F.col(f"was.{name}").eqNullSafe(F.col(name))
         for name in ("seq", "valid_from", "valid_to", "is_current", "is_deleted", "delete_seq", "began")
@@ -491,17 +483,60 @@ def _versions(facts: DataFrame, plan: Scd2) -> DataFrame:
             "gone": F.col("was").isNotNull() & (~shown | (F.col("was.seq") != seq)),
         }
     ).drop(
-        *("_cut", "_floor", "_from", "_newest", "_first", "_next", "_ends"),
+        *("_cut", "_floor", "_from", "_newest", "_next", "_ends", "_begins"),
         *[f"_c{i}" for i in range(len(plan.tracked))],
     )
     return _replaced(found, plan)
 
 
-def _runs(facts: DataFrame, plan: Scd2) -> DataFrame:
-    """Add ``began`` and ``merged`` to facts.
+def _parted(facts: DataFrame, plan: Scd2) -> DataFrame:
+    """Add ``_begins`` to facts: whether a change begins a version.
 
-    A change in which all compared columns have the same values as before begins no version, but is merged
-    into the existing one.
+    One in which all compared columns have the same values as before does not.
+    """
+    live = F.col("op") != Op.DELETE
+    if plan.compared is None:
+        return facts.withColumn("_begins", live)
+    before = F.lag(F.struct("op", "row", "_ends")).over(Window.partitionBy("key").orderBy("seq"))
+    alike = [
+        same_value(F.col("row")[name], F.col("_before.row")[name], plan.columns[name])
+        for name in plan.compared
+    ]
+    goes_on = (F.col("_before.op") != Op.DELETE) & ~F.col("_before._ends") & reduce(Column.__and__, alike)
+    parted = facts.withColumn("_before", before)
+    return parted.withColumn("_begins", live & ~F.coalesce(goes_on, F.lit(False))).drop("_before")
+
+
+def _timed(facts: DataFrame, plan: Scd2, truncated: Column) -> DataFrame:
+    """Add to facts ``_from``, since when they hold, and ``valid_from``, the beginning of their version.
+
+    No fact holds from before the beginning of the version before it, or from before the time ``truncated``. A
+    change that is merged into a version moves no beginning: of an anchor, nothing tells the time of such a
+    change. For the same reason, a version that was there from the beginning (``initial``) begins then for the
+    version after it, if changes may be merged into it.
+    """
+    in_order = Window.partitionBy("key").orderBy("seq")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    stored = F.when(F.col("anchored"), F.col("was.valid_from"))
+    merges = plan.compared is not None
+    first = F.lit(False)
+    if plan.initial is not None:
+        first = F.lag("op").over(in_order).isNull() & F.col("_floor").isNull() & ~F.col("anchored")
+        first = first & F.col("op").isin(Op.READ, Op.UPDATE) & (F.col("kind") != "began")
+    initial = F.lit(plan.initial).cast("timestamp")
+    begun = F.least(initial, F.coalesce("event_time", F.lit(_EPOCH)))
+    own = F.greatest("event_time", stored)
+    if merges:
+        own = F.when(F.col("_first"), begun).when(F.col("anchored"), stored).otherwise(F.col("event_time"))
+        own = F.when(F.col("_begins") | (F.col("op") == Op.DELETE), own)
+    found = facts.withColumn("_first", first).withColumn("_time", F.greatest(own, truncated))
+    since = found.withColumn("_from", F.coalesce(F.max("_time").over(so_far), F.lit(_EPOCH)))
+    valid = stored if merges else F.coalesce(stored, F.when(F.col("_first"), F.least(initial, "_from")))
+    return since.withColumn("valid_from", F.coalesce(valid, "_from")).drop("_first", "_time")
+
+
+def _runs(facts: DataFrame, plan: Scd2) -> DataFrame:
+    """Add ``began`` and ``merged`` to facts. A change that begins no version is merged into the existing one.
 
     A version therefore stands for a run of changes: it has the values of the last one, and the beginning of
     the first one. The other changes are kept beside the mirror (``merged``), because a late change may split
@@ -512,21 +547,12 @@ def _runs(facts: DataFrame, plan: Scd2) -> DataFrame:
     in_order = Window.partitionBy("key").orderBy("seq")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     live = F.col("op") != Op.DELETE
-    before = F.lag(F.struct("op", "row", "_ends")).over(in_order)
-    alike = [
-        same_value(F.col("row")[name], F.col("_before.row")[name], plan.columns[name])
-        for name in plan.compared
-    ]
-    goes_on = (F.col("_before.op") != Op.DELETE) & ~F.col("_before._ends") & reduce(Column.__and__, alike)
     first = F.struct(
         F.when(F.col("anchored"), F.coalesce("was.began", "seq")).otherwise(F.col("seq")).alias("seq"),
         "valid_from",
     )
-    parted = facts.withColumn("_before", before).withColumn(
-        "_begins", live & ~F.coalesce(goes_on, F.lit(False))
-    )
     after = F.lead(F.struct("op", "_begins")).over(in_order)
-    begun = parted.withColumns(
+    begun = facts.withColumns(
         {
             "_run": F.last(F.when(F.col("_begins"), first), ignorenulls=True).over(so_far),
             "merged": live
@@ -539,7 +565,7 @@ def _runs(facts: DataFrame, plan: Scd2) -> DataFrame:
             "began": F.when(live, F.col("_run.seq")).otherwise(F.col("seq")),
             "valid_from": F.when(live, F.col("_run.valid_from")).otherwise(F.col("valid_from")),
         }
-    ).drop("_before", "_begins", "_run")
+    ).drop("_run")
 
 
 def _replaced(facts: DataFrame, plan: Scd2) -> DataFrame:

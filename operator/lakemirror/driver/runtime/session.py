@@ -124,6 +124,9 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         # These would record where each column was built, in every call to the JVM and in the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.dataFrameQueryContext.enabled": "false",
+        # What follows from the conditions of several steps on whole rows (a filter, expectations,
+        # expressions) is an exponential number of constraints, and none of them saves a read.
+        "spark.sql.constraintPropagation.enabled": "false",
         # A batch of a few tables has hundreds of generated classes, the same in each batch. With the
         # default of 100, all of them would be compiled again every time.
         "spark.sql.codegen.cache.maxEntries": "10000",

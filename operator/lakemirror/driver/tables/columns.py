@@ -9,6 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.tables.delta import quoted
 
 METADATA = {
@@ -68,6 +69,12 @@ It is present if the place of the change depends on the snapshot row of its key 
 `lakemirror.driver.reduce.events.anchor`).
 """
 
+UNSEEN = ""
+"""In ``__column_seq`` of a row of a soft delete that the mirror never had: the sequence of its delete.
+
+Such a row has a key and no values, and gets none when columns are added.
+"""
+
 PAYLOAD = ""
 """In ``__column_seq`` of an event list: a hash of the event's payload as it was sent, and of its log.
 
@@ -99,6 +106,12 @@ def T(name: str) -> Column:  # noqa: N802
 def seq_of_row() -> Column:
     """Return the sequence of the stored row. A row that was inserted by hand has none: it is below all."""
     return F.coalesce(T("__seq"), F.lit(b""))
+
+
+def is_unseen() -> Column:
+    """BOOLEAN, never null: whether the stored row shows a key only, of a row that was deleted (`UNSEEN`)."""
+    marked = (T("__op") == Op.DELETE) & F.map_contains_key(T("__column_seq"), F.lit(UNSEEN))
+    return F.coalesce(marked, F.lit(False))
 
 
 def S(name: str) -> Column:  # noqa: N802

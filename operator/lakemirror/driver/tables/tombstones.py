@@ -56,7 +56,7 @@ class Summary:
     """What is known about a mirror's tombstones without reading them.
 
     ``newest`` is the highest sequence of a tombstone, and ``oldest`` is when the first one was recorded.
-    ``merged`` says whether there are merged changes.
+    ``merged`` says whether there are merged changes. ``latest`` is the latest time of a delete in the source.
     """
 
     retained: int = 0
@@ -66,6 +66,7 @@ class Summary:
     collected: bytes | None = None
     oldest: datetime | None = None
     merged: bool = False
+    latest: datetime | None = None
 
 
 class DeltaFacts:
@@ -197,13 +198,18 @@ class Tombstones:
                 F.max(F.when(kind == "collected", F.col("seq"))),
                 F.unix_micros(F.min(F.when(kind.isin("deleted", "moved", "merged"), F.col("at")))),
                 F.count_if(kind == "merged"),
+                F.unix_micros(F.max(F.when(kind == "deleted", F.col("event_time")))),
             )
             .first()
         )
         assert row is not None
-        oldest = datetime.fromtimestamp(row[5] / 1e6, UTC) if row[5] is not None else None
+        oldest, latest = _moment(row[5]), _moment(row[7])
         seqs = as_bytes(row[1]), as_bytes(row[2])
-        return Summary(row[0], *seqs, row[3], as_bytes(row[4]), oldest, bool(row[6]))
+        return Summary(row[0], *seqs, row[3], as_bytes(row[4]), oldest, bool(row[6]), latest)
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
 
 
 def folder_of(shard: str | None) -> str:
@@ -234,6 +240,7 @@ def raised(
     last_move: bytes | None = None,
     floor: bytes | None = None,
     merged: bool = False,
+    latest: datetime | None = None,
 ) -> Summary:
     """Return the summary after more facts.
 
@@ -248,6 +255,7 @@ def raised(
         floor=_highest(summary.floor, floor),
         oldest=summary.oldest or (datetime.now(UTC) if deletes or moved or merged else None),
         merged=summary.merged or merged,
+        latest=max((each for each in (summary.latest, latest) if each is not None), default=None),
     )
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, TimestampType
 
-from lakemirror.driver.codes import WITH_ROW
+from lakemirror.driver.codes import WITH_ROW, Op
 from lakemirror.driver.plan import selection
 from lakemirror.driver.plan.key import made_for_good
 from lakemirror.driver.plan.lives import to_text
@@ -23,7 +23,7 @@ from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.possession import check_possession, possessor_to_note
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.table import TablePlan
-from lakemirror.driver.tables.columns import SHARD
+from lakemirror.driver.tables.columns import SHARD, UNSEEN
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.mirror import (
     AGED_PROPERTY,
@@ -149,7 +149,8 @@ def _compute_anew(table: MirroredTable, plan: TablePlan) -> None:
     row = {name: F.col(quoted(name)) for each in plan.computed.values() for name in each.columns}
     values = {name: each.of(row) for name, each in plan.computed.items()}
     old = [~F.col(quoted(name)).eqNullSafe(value) for name, value in values.items()]
-    shown = F.col("__op").isin(*WITH_ROW) if plan.mode == "append" else F.lit(True)
+    unseen = (F.col("__op") == Op.DELETE) & F.map_contains_key("__column_seq", F.lit(UNSEEN))
+    shown = F.col("__op").isin(*WITH_ROW) if plan.mode == "append" else ~F.coalesce(unseen, F.lit(False))
     table.mirror.update(shown & reduce(Column.__or__, old), values)
 
 

@@ -62,6 +62,7 @@ def write_ends(table: MirroredTable, told: History, batch: Batch) -> None:
     raised = {
         "deletes": deletes,
         "last_delete": told.outcomes.last_delete,
+        "latest": told.outcomes.latest,
         **by_moves,
         "floor": max((each.seq for each in told.truncates), default=None),
         "merged": told.outcomes.merged > 0,

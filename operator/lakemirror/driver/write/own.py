@@ -58,19 +58,22 @@ class Own:
             unmatched=tuple(self._inserted(each) for each in changes.unmatched),
         )
 
-    def values(self, given: Mapping[str, Column], row: Mapping[str, Column]) -> dict[str, Column]:
+    def values(
+        self, given: Mapping[str, Column], row: Mapping[str, Column], shows: Column | None = None
+    ) -> dict[str, Column]:
         """Return the values of all these columns for one row.
 
-        ``row`` has the columns of that row, and ``given`` its metadata.
+        ``row`` has the columns of that row, and ``given`` its metadata. ``shows`` says whether these columns
+        are those of a row (None: if its operation is not a delete, whose values may be made up or missing).
         """
-        shown = given["__op"].isin(*WITH_ROW)  # a delete's values may be made up or missing
+        shown = given["__op"].isin(*WITH_ROW) if shows is None else shows
         computed = {name: F.when(shown, each.of(row)) for name, each in self.computed.items()}
         return {**self._metadata(given), **self._hashes(row), **self._key_hash(row), **computed}
 
     def _inserted(self, clause: Clause) -> Clause:
         values = clause.values or {}
-        own = self.values({**values, **_op(clause)}, {n: values[n] for n in self.columns})
-        return Clause(clause.when, {**values, **own})
+        own = self.values({**values, **_op(clause)}, {n: values[n] for n in self.columns}, clause.shows)
+        return replace(clause, values={**values, **own})
 
     def _updated(self, clause: Clause) -> Clause:
         """Fill the columns of an update.
@@ -86,7 +89,7 @@ class Own:
         if any(name in values for name in self.columns):
             row = {name: values.get(name, T(name)) for name in self.columns}
             values |= {**self._hashes(row), **{name: each.of(row) for name, each in self.computed.items()}}
-        return Clause(clause.when, values)
+        return replace(clause, values=values)
 
     def _metadata(self, given: Mapping[str, Column]) -> dict[str, Column]:
         origin = given["__origin"]
