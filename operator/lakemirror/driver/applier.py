@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
 
@@ -16,7 +16,8 @@ from lakemirror.api.report import Counts
 from lakemirror.driver.decision import Decision, Held
 from lakemirror.driver.errors import ShardsDiffer
 from lakemirror.driver.expressions import kept
-from lakemirror.driver.parse.decode import EventDecoder
+from lakemirror.driver.orders import names_tables_by_folder, rows_are_dated
+from lakemirror.driver.parse.decode import EventDecoder, with_arrival
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.places import Places
 from lakemirror.driver.plan.possession import is_possessed
@@ -40,6 +41,14 @@ from lakemirror.driver.write.form import form
 from lakemirror.driver.write.target import DELTA, TargetKind
 from lakemirror.driver.write.transaction import of_shard
 from lakemirror.driver.write.writer import Transaction
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A file whose content a mirror has; with ``only_dated``, only rows that say when they are from."""
+
+    file: SourceFile
+    only_dated: bool = False
 
 
 class TableApplier:
@@ -86,8 +95,12 @@ class TableApplier:
         """Why nothing is applied to the table, or None."""
         return self._held
 
-    def files_of(self, batch: Batch, app_id: str) -> list[SourceFile]:
-        """Return the batch's files of rows that the mirror already has from another batch."""
+    def files_of(self, batch: Batch, app_id: str) -> list[KnownFile]:
+        """Return the batch's files of rows whose content the mirror already has from another batch.
+
+        Content that comes again under another name after other content says something new: rows are as they
+        were before. Only rows that say when they are from say nothing new, wherever they are.
+        """
         table = self._table
         mine = (None, str(self.name))
         asked = [file for file in batch.files if not file.again and file.table in mine]
@@ -97,7 +110,25 @@ class TableApplier:
             return []
         known = AppliedFiles(table.spark, table.mirror)
         found = known.among([file.sha256 for file in asked], app_id, batch.batch_id)
-        return [file for file in asked if file.sha256 in found]
+        alike = known.alike(found, app_id, batch.batch_id) if found else []
+        dated, files, fresh = rows_are_dated(table.spec), list[KnownFile](), list[SourceFile]()
+        for file in sorted(asked, key=lambda each: each.start):
+            beside = file.place if names_tables_by_folder(table.spec) else None
+            here = [each for each in alike if each.sha256 == file.sha256 and each.may_be_beside(beside)]
+            earlier = [each for each in here if each.start < file.start]
+            others = [each for each in fresh if each.sha256 != file.sha256 and _is_beside(each, beside)]
+            if any(each.is_at(file.place) for each in here) or (dated and here):
+                files.append(KnownFile(file))
+            elif not earlier:
+                fresh.append(file)
+            else:
+                last = max(earlier, key=lambda each: each.place)
+                followed = any(last.start < each.start for each in others) or known.has_others(
+                    last, file.start, beside, app_id, batch.batch_id
+                )
+                files.append(KnownFile(file, only_dated=followed))
+                fresh += [file] if followed else []
+        return files
 
     def require_readable(self) -> None:
         """Raise an error if the mirror cannot be read."""
@@ -144,6 +175,8 @@ class TableApplier:
             decoder = self._decoder_for(plan)
             plan = _with_rounding(self._table, plan, decoder, changes)
             begun = self._take_begun(events)
+            if plan.mode == "scd2":
+                changes, truncates = with_arrival(changes), with_arrival(truncates)
             require_same_topics(self._table, plan)
             plan, truncates, apart = place_truncates(self._table, plan, changes, truncates)
             reduced = reduce_table(self._table, plan, decoder, changes, truncates, begun)
@@ -260,6 +293,11 @@ class TableApplier:
         if self._table is None or not self.has_tombstones(before):
             return 0
         return self._table.tombstones.collect(before, below)
+
+
+def _is_beside(file: SourceFile, place: str | None) -> bool:
+    """Return whether a file is in the folder of the one at ``place``; with None, folders do not matter."""
+    return place is None or file.place.rpartition("/")[0] == place.rpartition("/")[0]
 
 
 def _with_rounding(

@@ -39,7 +39,7 @@ from lakemirror.driver.errors import (
 )
 from lakemirror.driver.isolation import PipelineTables
 from lakemirror.driver.materialise import is_lost, materialised, release
-from lakemirror.driver.orders import Kind
+from lakemirror.driver.orders import Kind, is_dated
 from lakemirror.driver.parallel import LookAhead, side_by_side
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
@@ -241,10 +241,14 @@ class BatchApplier:
         names = sorted(seen.tables, key=str) if batch.files else []
         known = {name: self._tables.files_of(name, batch, self._app_id) for name in names}
         for name, files in known.items():
-            for file in files:
+            whole = [each.file for each in files if not each.only_dated]
+            for file in whole:
                 self._warn(f"{file.name} is not applied to {name} again: the table has its content already")
-            if files:
-                again = again | (is_of(name) & F.col("file").isin([file.place for file in files]))
+            dated = [each.file.place for each in files if each.only_dated]
+            if whole:
+                again = again | (is_of(name) & F.col("file").isin([file.place for file in whole]))
+            if dated:
+                again = again | (is_of(name) & F.col("file").isin(dated) & is_dated(F.col("seq")))
         if not any(known.values()):
             return events, seen
         kind = F.when(again, "again").otherwise(F.col("kind"))

@@ -18,7 +18,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, Table
-from lakemirror.driver.applier import TableApplier, hold, of_table
+from lakemirror.driver.applier import KnownFile, TableApplier, hold, of_table
 from lakemirror.driver.decision import Decision, Held
 from lakemirror.driver.errors import cause_of, stops_pipeline
 from lakemirror.driver.materialise import is_lost
@@ -30,7 +30,7 @@ from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.targets import Fixed, Targets, require_same
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.profile.positions import Standing
-from lakemirror.driver.read.base import Batch, SourceFile
+from lakemirror.driver.read.base import Batch
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.write.target import DELTA, TargetKind
@@ -222,8 +222,8 @@ class PipelineTables:
         """Return the name of a table that is open, or that was until it failed."""
         return next((each for each in (*self._tables, *self._unread) if str(each) == source), None)
 
-    def files_of(self, name: TableName, batch: Batch, app_id: str) -> Sequence[SourceFile]:
-        """Return the batch's files of rows that the mirror of a table already has.
+    def files_of(self, name: TableName, batch: Batch, app_id: str) -> Sequence[KnownFile]:
+        """Return the batch's files of rows whose content the mirror of a table already has.
 
         Returns nothing, and the table is held in this batch, if its mirror cannot be read. If only the list
         of its files cannot be read, that error is raised: held records of a file are applied later as ones

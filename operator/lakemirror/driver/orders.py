@@ -37,6 +37,7 @@ from typing import NamedTuple
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver.codes import OWN_TOPICS, RELOAD_TOPIC
 from lakemirror.driver.sequence import WIDTH
 
@@ -62,6 +63,31 @@ class Why(StrEnum):
     KIND = "kind"
     MOVED = "moved"
     """Of another log, below and later by more than the tolerance: its database was moved."""
+
+
+def rows_are_dated(spec: PipelineSpec) -> bool:
+    """Return whether each row of files says when it is from, or where in a log.
+
+    Otherwise, rows are as new as their files, unless a row of ``debezium-flat`` says something
+    (`is_dated`).
+    """
+    by, envelope = spec.order.by, spec.envelope
+    if by != "auto":
+        return by != "offset"
+    fields = envelope.fields
+    return envelope.format in ("debezium", "maxwell") or (fields is not None and fields.timestamp is not None)
+
+
+def is_dated(seq: Column) -> Column:
+    """BOOLEAN: whether a sequence has a position or a time, not only an offset."""
+    return F.substring(seq, 3, 10) != F.lit(bytes(10))
+
+
+def names_tables_by_folder(spec: PipelineSpec) -> bool:
+    """Return whether the folder of a file names the table of its rows."""
+    files, fields = spec.source.files, spec.envelope.fields
+    by_row = spec.envelope.format != "custom" or (fields is not None and fields.table is not None)
+    return files is not None and files.table is None and not by_row
 
 
 class Fact(NamedTuple):

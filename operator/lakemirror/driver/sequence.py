@@ -74,6 +74,9 @@ OWN = b"\xff"
 MISSING: Final = b""
 """Sequence of a column about which nothing is known yet."""
 
+DELTA: Final = "delta"
+"""The connector of changes in a Delta table (`lakemirror.driver.read.change_feed`)."""
+
 GIVEN: Final = "given"
 """Replaces ``ordering.by`` for events that the driver itself creates (`lakemirror.driver.reload`).
 
@@ -116,6 +119,9 @@ def sequence(
     if by == GIVEN:
         return F.unhex(source["sequence"])
     digits = F.concat(epoch(topic, partition, offset, epochs), _position(source, snapshot, offset, by))
+    if by == "offset":  # an event of a list keeps its sequence in a copy of the list
+        listed = (source["connector"] == DELTA) & source["sequence"].rlike("^([0-9A-F]{2})+$")
+        digits = F.when(listed, source["sequence"]).otherwise(digits)
     return F.unhex(digits)
 
 

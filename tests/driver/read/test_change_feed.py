@@ -630,3 +630,52 @@ def test_net_changes_need_a_key(spark: SparkSession, tmp_path: Path) -> None:
     chain.sql("INSERT INTO t VALUES (1, 'a')")
     with pytest.raises(Exception, match=r"netChanges: nothing says what the key .*\[shop.orders\]"):
         chain.run(netChanges=True, startingVersion=0)
+
+
+@pytest.mark.long
+def test_a_list_of_events_is_read_as_these_events(spark: SparkSession, tmp_path: Path) -> None:
+    """Each with its op, in the order of the source, however many are in one version. Truncates, too.
+
+    A copy is a list again. With a key, it has the rows that the events lead to.
+    """
+    items, shop = table("items", Column("v", "int32")), Shop()
+    mirroring = feeding(tmp_path / "first", defaults={"mode": "append"})
+    mirroring.deliver([[*shop.create(items, id=1, v=1), *shop.create(items, id=2, v=1)]]).run(spark)
+    copy = Chain(spark, tmp_path / "second", table={"source": "items"})
+    rows = Chain(spark, tmp_path / "third", table={"source": "items", "primaryKey": ["id"]})
+    copy.source = rows.source = mirroring.path("demo", "public", "items")
+    copy.run()
+    rows.run()
+    assert rows.rows() == [(1, 1), (2, 1)]
+    updates = [record for v in (2, 3, 4) for record in shop.update(items, id=1, v=v)]
+    gone = [*shop.delete(items, id=1, v=4), *shop.delete(items, id=2, v=1)]
+    last = [*shop.truncate(items), *shop.create(items, id=1, v=5), *shop.update(items, id=1, v=6)]
+    mirroring.deliver([[*updates, *gone, *last]]).run(spark)
+    spark.sql(f"DELETE FROM delta.`{copy.source}` WHERE v = 3")  # it did happen nevertheless
+    copy.settings["table"] = {"source": "items", "resyncToken": "again"}  # nothing comes twice
+    for summary in (copy.run(), rows.run()):
+        assert summary.counts.unaccounted == summary.counts.quarantined == 0
+    assert rows.rows() == [(1, 6)]
+    events = spark.read.format("delta").load(copy.mirror).orderBy("__seq").select("id", "v", "__op")
+    found = [(row["id"], row["v"] if row["__op"] != "d" else None, row["__op"]) for row in events.collect()]
+    first = [(1, 1, "c"), (1, 2, "u"), (1, 3, "u"), (1, 4, "u"), (1, None, "d"), (1, 5, "c"), (1, 6, "u")]
+    assert [each for each in found if each[0] == 1] == first
+    assert [each for each in found if each[0] == 2] == [(2, 1, "c"), (2, None, "d")]
+    assert found[-3:] == [(None, None, "t"), *first[-2:]]
+    copy.sql("INSERT INTO t SELECT * FROM t WHERE v = 4")
+    with pytest.raises(Exception, match=r"netChanges: .*items is a list of events .* leave netChanges out"):
+        copy.run(netChanges=True)
+
+
+def test_an_overwrite_with_other_types_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    chain.run()
+    fresh = spark.createDataFrame([(1, 5)], "id INT, v INT").write.format("delta").mode("overwrite")
+    fresh.option("overwriteSchema", "true").save(chain.source)
+    said = r"overwritten with columns of other types after version 1: v was string and is int\. .*resetToken"
+    for _ in range(2):
+        with pytest.raises(FeedLost, match=said):
+            chain.run()
+    chain.reset, chain.mirror = "again", f"{tmp_path}/another"
+    chain.run()
+    assert chain.rows() == [(1, 5)]

@@ -36,6 +36,10 @@ from lakemirror.driver.parse.values.texts import DEBEZIUM, Writing
 from lakemirror.driver.tables.columns import SHARD
 from lakemirror.driver.tables.store import Impossible
 
+_NO_TIME = (
+    "nothing says when its version begins: neither the record nor Kafka or its file gives a time (for custom "
+    "records, set envelope.fields.timestamp)"
+)
 _FORMER_UNFIT = "the row's former key does not fit"
 
 _NANOS = "io.debezium.time.Nano"
@@ -77,9 +81,9 @@ class Reading:
     columns that the manifest declares but the records' own keys lack, so that the key is taken from the rows.
     ``rekeyed`` says that a single update may change its row's key, ``images`` that the before image of a
     delete is wanted (append), and ``partial`` that the rows of updates may lack members whose values are as
-    before. ``corrects`` says that an event with the origin of an earlier one is a correction of it: a line of
-    a file that was incomplete when it was read. ``former`` says that updates of an event list may change
-    their row's key.
+    before. ``corrects`` says that an event with the origin of an earlier one is a correction of it: a row of
+    a file that was incomplete when it was read, or was edited since. ``timed`` says that each change needs a
+    time (versions). ``former`` says that updates of an event list may change their row's key.
     ``defaults`` are the fields with the defaults of columns that an event is too old to have. ``condition``
     is what rows must meet, at ``place`` in the manifest; ``remedy`` makes the source send whole rows;
     ``expectations`` is what they should meet. ``computed`` are the expressions of the mirror's computed
@@ -99,6 +103,7 @@ class Reading:
     images: bool = False
     partial: bool = False
     corrects: bool = False
+    timed: bool = False
     former: bool = False
     condition: Condition | None = None
     expectations: Sequence[Expected] = ()
@@ -127,6 +132,15 @@ class Reading:
         """The source's names for the key columns, in the order of ``key``."""
         source_names = {mirror: source for source, mirror in self.names.items()}
         return [source_names[name] for name in self.key]
+
+
+def with_arrival(events: DataFrame) -> DataFrame:
+    """Give classified events that say no time the one of their record: Kafka's, or that of its file.
+
+    A time at or before the beginning of 1970 is none.
+    """
+    arrived = F.when(F.unix_micros("timestamp") > 0, F.col("timestamp"))
+    return events.withColumn("event_time", F.coalesce("event_time", arrived))
 
 
 class EventDecoder:
@@ -536,6 +550,8 @@ def _problem(
 ) -> Column:
     """Return the first reason why a record cannot be applied, or null."""
     reasons = []
+    if reading.timed:
+        reasons.append(F.when(F.col("event_time").isNull(), F.lit(_NO_TIME)))
     if version.refused:
         column, why = next(iter(version.refused.items()))
         reasons.append(F.when(F.col("op") != Op.DELETE, F.lit(f"column {column}: {why}")))

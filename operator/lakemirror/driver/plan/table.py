@@ -115,7 +115,8 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
         rekeyed=bool(mirror_key) and seen.rekeyed,
         other_key=other_key,
         images=not mirror_key,
-        corrects=_is_of_lines(table),
+        corrects=table.of_rows,
+        timed=bool(mirror_key) and table.mode == "scd2",
         partial=bool(mirror_key) and columns.is_partial(table, seen, names),
         former=not mirror_key and seen.rekeyed,
         condition=_filter(table, alteration),
@@ -163,12 +164,6 @@ def plan_table(table: MirroredTable, seen: TableOverview, versions: Sequence[Sch
             **_docs(versions, names),
         },
     )
-
-
-def _is_of_lines(table: MirroredTable) -> bool:
-    """Return whether a record is a line of a text file. Such a file may be read before it is complete."""
-    files = table.spec.source.files
-    return files is not None and files.format in ("csv", "json")
 
 
 def _docs(versions: Sequence[Schema], names: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,7 @@ class SourceFile:
     ``place`` is the value of ``file`` in its records, and ``sha256`` the hash of its content. ``again`` says
     that the file is read even though tables may already have it. ``table`` is set if the batch contains the
     file for that table only, and None if for all. A file that is not ``whole`` has more rows than the batch:
-    its table does not get to have it by the batch.
+    its table does not get to have it by the batch. ``start`` is the offset of its first row.
     """
 
     place: str
@@ -61,6 +61,7 @@ class SourceFile:
     again: bool = False
     table: str | None = None
     whole: bool = True
+    start: int = 0
 
 
 def _nothing_known(_: Exception) -> Exception | None:

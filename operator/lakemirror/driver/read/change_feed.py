@@ -14,6 +14,12 @@ Besides the query ID (``metadata.json``), the checkpoint holds::
 A row of the feed becomes a change event in Debezium's form. Its offset consists of the version, a bit, and a
 hash. The version is the high part. The bit is 0 if the row is gone, because a key that a version both deletes
 and inserts exists afterwards. The hash distinguishes the rows of a version.
+
+A row that was added to a list of events (a mirror of mode ``append``) is such an event: it keeps its op and
+its time. A copy without a key is a list again, in which events also keep their sequence, and in which their
+offset is a hash of what the list knows of them, so that they are the same whenever they are read. If the
+manifest declares a key, the order is that of versions, and within a version that of the list: instead of the
+bit, the number of truncates before an event and its number among those of its row follow the version.
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ from lakemirror.driver.read import rows
 from lakemirror.driver.read.base import RAW_NAMES, Batch, ChangesLost, Committed, Lag, Standing
 from lakemirror.driver.read.markers import Markers
 from lakemirror.driver.read.watch import SourceWatch
+from lakemirror.driver.sequence import DELTA
 from lakemirror.driver.tables.delta import configuration, path_of, quoted, snapshot
 from lakemirror.driver.tables.mirror import (
     CHANGE_FEED_PROPERTY,
@@ -81,7 +88,15 @@ _NO_FILE: Final = re.compile(r"FileNotFound|FAILED_READ_FILE.FILE_NOT_EXIST")
 _AUTHORITY: Final = re.compile(r"^[A-Za-z][\w+.-]*:(//[^/]*)?")
 """What comes before the path in a URI. ``urlsplit`` would also cut off what follows a # in the path."""
 _NOT_COMPUTED: Final = re.compile(r"DELTA_CHANGELOG_\w+")
+_OTHER_TYPES: Final = re.compile(
+    r"TYPE_MISMATCH|INCOMPATIBLE_(DATA_)?SCHEMA|INCOMPATIBLE_DATA_TYPE|SchemaColumnConvertNotSupported"
+    r"|ClassCastException|UnsupportedOperationException|FAILED_READ_FILE|DELTA_SCHEMA_CHANGED"
+)
+"""How errors say that files cannot be read with the columns of a later version."""
 _HASH_BITS: Final = 32
+_NUMBER_BITS: Final = 16
+_STAGE_BITS: Final = 8
+"""The bits of an event's number in a version of a list, and of the number of truncates before it."""
 
 
 class FeedLost(ChangesLost):
@@ -426,15 +441,25 @@ class ChangeFeed:
             and not (ours and field.name.startswith("__") and field.name not in known)
         ]
         key = self._key(fields, known)
-        if ours and properties.get(MODE_PROPERTY) == "scd2":
+        mode = properties.get(MODE_PROPERTY) if ours else None
+        if mode == "scd2":
             changes = _of_current_rows(changes, key)
-        kept = self._net(changes, fields, key) if net else _without_preimages(changes, key)
-        value = rows.document(self._envelope(fields), _payload(fields, self.name))
+        if mode == "append":
+            kept = self._listed(changes, key, net=net)
+        else:
+            kept = self._net(changes, fields, key) if net else _without_preimages(changes, key)
+        told = _told(listed=mode == "append")
+        payload = _payload(fields, self.name, told, F.hex("__seq") if mode == "append" and not key else None)
+        value = rows.document(self._envelope(fields), payload)
         key_text = rows.document(rows.schema_of(key, optional=False), rows.wire(key)) if key else F.lit(None)
+        if mode == "append":
+            key_text = F.when(told.op != Op.TRUNCATE, key_text)
         record = {
             "topic": F.lit(str(self.name)),
             "partition": F.lit(0),
             "gone": _is_gone(),
+            "place": _place_in_list() if mode == "append" and key else F.lit(None).cast("bigint"),
+            "same": _hash_of_event() if mode == "append" and not key else F.lit(None).cast("bigint"),
             "version": F.col("_commit_version"),
             "timestamp": F.col("_commit_timestamp"),
             "key": key_text.cast("string").cast("binary"),
@@ -443,8 +468,38 @@ class ChangeFeed:
             "file": F.lit(None).cast("string"),
             "problem": F.lit(None).cast("string"),
         }
-        told = kept.select(*[each.alias(name) for name, each in record.items()])
-        return told.withColumn("row", _told_apart()).withColumn("offset", _offset()).select(*RAW_NAMES)
+        found = kept.select(*[each.alias(name) for name, each in record.items()])
+        return found.withColumn("row", _told_apart()).withColumn("offset", _offset()).select(*RAW_NAMES)
+
+    def _listed(self, changes: DataFrame, key: Sequence[StructField], *, net: bool) -> DataFrame:
+        """Return the events that were added to a list, with a key with their place in their version.
+
+        An event that was removed from the list, such as an old one, did happen nevertheless.
+        """
+        if net:
+            raise LakemirrorError(
+                f"source.changeFeed.netChanges: {self._place} is a list of events (mode append), which have "
+                "no net effect: leave netChanges out"
+            )
+        added = changes.where(F.col("_change_type").isin("insert", "update_postimage", "snapshot"))
+        truncates = added.where(F.col("__op") == Op.TRUNCATE).groupBy(F.col("_commit_version").alias("_in"))
+        cuts = F.broadcast(truncates.agg(F.collect_set("__seq").alias("_cuts")))
+        before = F.size(F.filter("_cuts", lambda cut: cut < F.col("__seq")))
+        stage = F.when(F.col("_cuts").isNull(), 0).otherwise(2 * before)
+        names = [F.col(quoted(field.name)) for field in key]
+        of_row = Window.partitionBy("_commit_version", *names).orderBy("__seq", "__origin.offset")
+        number = F.row_number().over(of_row) - 1
+        if not key:
+            return added
+        placed = added.join(cuts, F.col("_commit_version") == F.col("_in"), "left")
+        return placed.withColumns(
+            {
+                "_stage": F.least(
+                    stage + (F.col("__op") == Op.TRUNCATE).cast("int"), F.lit(2**_STAGE_BITS - 1)
+                ),
+                "_number": F.least(number, F.lit(2**_NUMBER_BITS - 1)),
+            }
+        )
 
     def _net(
         self, changes: DataFrame, fields: Sequence[StructField], key: Sequence[StructField]
@@ -541,7 +596,30 @@ class ChangeFeed:
                 f"{self._place}: changes of the {which} were gone before they were read, most likely by "
                 f"VACUUM. {self._anew}, and let VACUUM keep files for longer than this pipeline may be away"
             )
+        if not whole and _OTHER_TYPES.search(str(error)):
+            return self._overwritten(versions)
         return None
+
+    def _overwritten(self, versions: Versions) -> FeedLost | None:
+        """Return an error that names a column with another type than before ``versions``, or None."""
+        try:
+            former = self._schema_of(max((versions.first or 0) - 1, 0))
+            later = self._schema_of(versions.until)
+        except PySparkException:  # a version is gone: the error says so itself
+            return None
+        changed = next((name for name in former if name in later and former[name] != later[name]), None)
+        if changed is None:
+            return None
+        return FeedLost(
+            f"{self._place} was overwritten with columns of other types after version "
+            f"{(versions.first or 0) - 1}: {changed} was {former[changed]} and is {later[changed]}. Delta "
+            f"cannot read these changes. {self._anew}; give the mirror another target in the same edit, "
+            "because its columns have the former types"
+        )
+
+    def _schema_of(self, version: int) -> dict[str, str]:
+        reader = self._spark.read.format("delta").option("versionAsOf", version)
+        return {each.name: each.dataType.simpleString() for each in self._load(reader).schema.fields}
 
     def _lacks_file(self, error: Exception) -> bool:
         """Return whether an error says that a file of this table is missing. Mirrors have files, too."""
@@ -577,27 +655,46 @@ def name_of(source: ChangeFeedSource) -> TableName:
     return TableName(parts[-2] if len(parts) > 1 else None, None, parts[-1])
 
 
-def _payload(fields: Sequence[StructField], name: TableName) -> Column:
-    """STRUCT: the change in Debezium's form."""
-    row, kind = rows.wire(fields), F.col("_change_type")
+@dataclass(frozen=True)
+class _Told:
+    """What a change says besides its row: its op, whether the row is gone, and its time."""
+
+    op: Column
+    gone: Column
+    time: Column
+
+
+def _told(*, listed: bool) -> _Told:
+    """Return what the changes of a table say. With ``listed``, its rows are events themselves."""
+    kind, time = F.col("_change_type"), F.col("_commit_timestamp")
+    if listed:
+        return _Told(F.col("__op"), F.col("__op") == Op.DELETE, F.coalesce("__event_time", time))
     op = reduce(
         lambda found, each: F.when(kind == each[0], each[1]).otherwise(found), _OPS.items(), F.lit("")
     )
-    millis = F.unix_millis("_commit_timestamp")
+    return _Told(op, _is_gone(), time)
+
+
+def _payload(
+    fields: Sequence[StructField], name: TableName, told: _Told, sequence: Column | None = None
+) -> Column:
+    """STRUCT: the change in Debezium's form, with the ``sequence`` that it has in a list."""
+    row, millis = rows.wire(fields), F.unix_millis(told.time)
     source = {
-        "connector": F.lit("delta"),
+        "connector": F.lit(DELTA),
         "name": F.lit("delta"),
         "ts_ms": millis,
-        "ts_us": F.unix_micros("_commit_timestamp"),
+        "ts_us": F.unix_micros(told.time),
         "db": F.lit(name.database),
         "schema": F.lit(name.schema),
         "table": F.lit(name.table),
+        **({} if sequence is None else {"sequence": sequence}),
     }
     return F.struct(
-        F.when(_is_gone(), row).alias("before"),
-        F.when(~_is_gone(), row).alias("after"),
+        F.when(told.gone, row).alias("before"),
+        F.when(~told.gone & (told.op != Op.TRUNCATE), row).alias("after"),
         F.struct(*[each.alias(field) for field, each in source.items()]).alias("source"),
-        op.alias("op"),
+        told.op.alias("op"),
         millis.alias("ts_ms"),
     )
 
@@ -642,7 +739,21 @@ def _told_apart() -> Column:
 
 
 def _offset() -> Column:
-    """BIGINT: the version, whether the row exists afterwards, and a hash."""
-    low = F.pmod("row", F.lit(2**_HASH_BITS))
-    there = F.when(F.col("gone"), 0).otherwise(2**_HASH_BITS)
-    return F.col("version") * F.lit(2 ** (_HASH_BITS + 1)) + there + low
+    """BIGINT: the version, whether the row exists afterwards or the place in a list, and a hash."""
+    rest = _HASH_BITS + 1 - _STAGE_BITS - _NUMBER_BITS
+    listed = F.col("place") * F.lit(2**rest) + F.pmod("row", F.lit(2**rest))
+    there = F.when(F.col("gone"), 0).otherwise(2**_HASH_BITS) + F.pmod("row", F.lit(2**_HASH_BITS))
+    return F.coalesce("same", F.col("version") * F.lit(2 ** (_HASH_BITS + 1)) + F.coalesce(listed, there))
+
+
+def _hash_of_event() -> Column:
+    """BIGINT: identifies an event of a list, whichever version is read. Null for rows added by hand."""
+    whole = F.xxhash64(
+        "__seq", "__op", "__event_time", "__origin.topic", "__origin.partition", "__origin.offset"
+    )
+    return F.when(F.col("__seq").isNotNull(), F.pmod(whole, F.lit(2**62)))
+
+
+def _place_in_list() -> Column:
+    """BIGINT: the place of an event among those of its version, which need not be one of its own."""
+    return F.col("_stage").cast("bigint") * F.lit(2**_NUMBER_BITS) + F.col("_number")

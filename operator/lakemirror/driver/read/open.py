@@ -11,6 +11,7 @@ from lakemirror.api.source import ChangeFeedSource, FilesSource, KafkaSource, So
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver.checkpoint.storage import Storage
 from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.orders import rows_are_dated
 from lakemirror.driver.read.base import Feed, Standing
 from lakemirror.driver.read.change_feed import ChangeFeed
 from lakemirror.driver.read.files.feed import FilesFeed
@@ -65,6 +66,7 @@ class FeedOpener:
             storage,
             base64=self._base64,
             optional=fields.op if fields is not None and "" in words else None,
+            dated=rows_are_dated(self._spec),
             interval_seconds=self._interval,
             warn=self._warn,
             watch=self._watch,

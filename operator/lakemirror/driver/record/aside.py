@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.driver.parse.order import SET_APART
@@ -31,16 +31,21 @@ def keep_aside(
     records of tables (source, scope, reason and place), each with their number. Raises RecordsUnaccounted if
     other numbers were stored.
     """
-    parts = [_unreadable(events), _with_bytes(_set_apart(events), raw)] if rest else []
+    parts = []
+    if rest:
+        bad = events.where("kind = 'bad'")
+        # The line of a file says itself that it is no record. Records of Kafka need not be read again.
+        lines = _with_bytes(_named(bad.where("file IS NOT NULL"), "record"), raw)
+        parts = [_unreadable(bad.where("file IS NULL")), lines, _with_bytes(_set_apart(events), raw)]
     parts += [_with_bytes(records, raw) for records, _ in tables]
     if parts:
         stored = quarantine.store(reduce(DataFrame.unionByName, parts), checkpoint, batch)
         require_stored(rest + sum(count for _, count in tables), stored.count())
 
 
-def _unreadable(events: DataFrame) -> DataFrame:
+def _unreadable(bad: DataFrame) -> DataFrame:
     """Return records that are bad before their table is known: RAW columns, source, scope and reason."""
-    return events.where("kind = 'bad'").select(
+    return bad.select(
         source_of().alias("source"),
         F.lit("record").alias("scope"),
         "reason",
@@ -60,8 +65,13 @@ def _set_apart(events: DataFrame) -> DataFrame:
     cannot be read.
     """
     scope = F.when(F.col("kind") == "held", "order").otherwise("record")
-    apart = events.where(F.col("kind").isin("held", "no schema", SET_APART))
-    return apart.select(source_of().alias("source"), scope.alias("scope"), "reason", *_PLACE)
+    return _named(events.where(F.col("kind").isin("held", "no schema", SET_APART)), scope)
+
+
+def _named(events: DataFrame, scope: Column | str) -> DataFrame:
+    """Return source, scope, reason and place of events."""
+    scope = F.lit(scope) if isinstance(scope, str) else scope
+    return events.select(source_of().alias("source"), scope.alias("scope"), "reason", *_PLACE)
 
 
 def _with_bytes(aside: DataFrame, raw: DataFrame) -> DataFrame:

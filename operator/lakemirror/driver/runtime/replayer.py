@@ -28,6 +28,7 @@ from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.errors import CheckpointInUse
 from lakemirror.driver.parse.encodings import Encoding, encoding_of
 from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD, Batch, SourceFile
+from lakemirror.driver.read.files.lines import NO_RECORD
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.read.watch import SourceWatch
 from lakemirror.driver.record import audit, quarantine
@@ -253,10 +254,11 @@ def _files(rows: DataFrame, stored: DataFrame) -> tuple[SourceFile, ...]:
     again = (F.col("scope") == "order") | F.array_contains(names, REREAD)
     held = _scope().isin(*quarantine.HELD)
 
-    def counts(some: DataFrame) -> dict[tuple[str, str, str], tuple[int, bool]]:
+    def counts(some: DataFrame) -> dict[tuple[str, str, str], tuple[int, bool, int]]:
         groups = some.where(held).groupBy(_source(), "file", _content().alias("sha256"))
-        found = groups.agg(F.count("*"), F.max(again)).collect()
-        return {(row[0], row[1], row[2]): (row[3], row[4]) for row in found}
+        start = F.coalesce(F.min(F.col("offset") - F.col("row")), F.lit(0))
+        found = groups.agg(F.count("*"), F.max(again), start).collect()
+        return {(row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in found}
 
     taken = counts(rows)
     if not taken:
@@ -270,8 +272,9 @@ def _files(rows: DataFrame, stored: DataFrame) -> tuple[SourceFile, ...]:
             again=anyway,
             table=source,
             whole=number == there[source, file, sha256][0],
+            start=start,
         )
-        for (source, file, sha256), (number, anyway) in taken.items()
+        for (source, file, sha256), (number, anyway, start) in taken.items()
     )
 
 
@@ -297,4 +300,5 @@ def _source() -> Column:
 
 def _raw(rows: DataFrame) -> DataFrame:
     """Return quarantined rows as RAW records. A line that was not a record still is not one."""
-    return rows.select(*RAW_NAMES)
+    told = F.when(F.col("file").isNotNull() & F.col("reason").rlike(NO_RECORD), F.col("reason"))
+    return rows.withColumn("problem", F.coalesce("problem", told)).select(*RAW_NAMES)

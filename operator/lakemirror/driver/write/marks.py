@@ -25,9 +25,9 @@ def mark_files(table: MirroredTable, transaction: Transaction) -> None:
         return
     known = AppliedFiles(table.spark, table.mirror)
     _forget_uncommitted(table, known, transaction)
-    rows = [(each.sha256, each.name, transaction.app_id, batch.batch_id) for each in files]
+    rows = [(each.sha256, each.name, transaction.app_id, batch.batch_id, each.start) for each in files]
     columns = [name.split(" ")[0] for name in COLUMNS.split(", ")]
-    frame = table.spark.createDataFrame(rows, COLUMNS.rpartition(", ")[0])
+    frame = table.spark.createDataFrame(rows, COLUMNS.replace("at TIMESTAMP, ", ""))
     append(frame.withColumn("at", F.current_timestamp()).select(*columns), known.path)
 
 

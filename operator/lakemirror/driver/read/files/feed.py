@@ -8,7 +8,11 @@ then begins with the former content. The whole file is read again, which changes
 Files of rows have no positions. Each row gets an offset when its file is recorded: the offsets of a file
 follow those of the files before it. Offsets start from the current time, so they usually keep increasing even
 if the checkpoint is deleted and created again. The clock does not decide: if a table has rows with higher
-offsets, because the clock was ahead then, the files get offsets after those.
+offsets, because the clock was ahead then, the files get offsets after those. A file keeps its offsets, even
+if it was edited and is read again.
+
+Content that was read before is skipped if it comes again under another name and says nothing new: if rows say
+when they are from, or if no other content came between.
 """
 
 from __future__ import annotations
@@ -51,10 +55,12 @@ class FilesFeed:
     """A directory, a pattern (``dir/*.jsonl``) or a single file as a source; see ``base.Feed``.
 
     ``base64`` says that keys and values are stored as base64 of their bytes, and ``optional`` names the
-    column that rows of CSV without header may lack. ``warn`` is called for files that are not applied: a
-    known name with new content, or known content under a new name. ``watch`` records whether the files can be
-    listed. ``rereads`` is the feed that has read these files before. Their rows keep their offsets, and are
-    applied even though tables may have them. ``standing`` tells about the checkpoint.
+    column that rows of CSV without header may lack. ``dated`` says that rows say when they are from.
+    Otherwise, known content that comes again after other content is applied again: rows are as they were
+    before. ``warn`` is called for files that are not applied: a known name with new content, or known content
+    under a new name. ``watch`` records whether the files can be listed. ``rereads`` is the feed that has read
+    these files before. Their rows keep their offsets, even if a file was edited, and are applied even though
+    tables may have them. ``standing`` tells about the checkpoint.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class FilesFeed:
         *,
         base64: bool = False,
         optional: str | None = None,
+        dated: bool = True,
         interval_seconds: float = 10.0,
         warn: Callable[[str], None] = _log.warning,
         watch: SourceWatch | None = None,
@@ -76,6 +83,7 @@ class FilesFeed:
         self._watch = watch or SourceWatch()
         self._source = source
         self._of_rows = source.format != "records"
+        self._dated = dated or not self._of_rows
         self._inputs = Inputs(source.path, spark, SUFFIXES[source.format])
         self._reader = reader_of(
             spark, source, self._inputs, base64=base64, optional=optional, table_of=self._table_of
@@ -191,7 +199,7 @@ class FilesFeed:
                 raise
             self._commit(batch_id, files, settled=True)
             return
-        if grown:
+        if grown or not files:
             self._ledger.abandon(batch_id)
         else:
             self._apply(apply, batch_id, files)
@@ -261,7 +269,9 @@ class FilesFeed:
             return ()
         again = self._rereads is not None
         places = [(place_of(self._spark, self._inputs.uri(file.name)), file) for file in files]
-        return tuple(SourceFile(place, file.name, file.sha256, again) for place, file in places)
+        return tuple(
+            SourceFile(place, file.name, file.sha256, again, start=file.start or 0) for place, file in places
+        )
 
     # -- which files come next ----------------------------------------------------------------------
 
@@ -278,6 +288,8 @@ class FilesFeed:
                 break
         if fresh:
             self._ledger.record(fresh, skipped, self.query_id)
+        elif skipped:  # what comes later does not make them say something new
+            self._ledger.skip(skipped, self.query_id)
         return fresh
 
     def _look_at(self, entry: Entry, fresh: list[InputFile]) -> InputFile | None:
@@ -305,33 +317,66 @@ class FilesFeed:
         self._looked_at[entry.name] = stamp
         file = InputFile(entry.name, entry.size, entry.mtime, sha256)
         table = self._table_of(entry.name)
-        same_as = self._ledger.with_content(sha256, table) or next(
-            (f.name for f in fresh if f.sha256 == sha256 and self._table_of(f.name) == table), None
-        )
-        if same_as is not None:
+        like = self._like(file, table, fresh)
+        if like is not None and (self._dated or not self._has_others_after(like, table, fresh)):
             self.skipped += 1
-            self._warn(f"{entry.name} is skipped: {same_as} has the same content and is applied already")
-            return InputFile(entry.name, entry.size, entry.mtime, sha256, same_as)
+            self._warn(f"{entry.name} is skipped: {like.name} has the same content and is applied already")
+            return InputFile(entry.name, entry.size, entry.mtime, sha256, like.name)
+        if like is not None and self._rereads is None:
+            self._warn(
+                f"{entry.name} has the same content as {like.name} and is applied, because other files came "
+                "between them, and where rows have no time of their own, the last ones count"
+            )
         if room is None:
             return file
         self._warn_if_late(file, table)
         return self._placed(file, room, fresh)
 
-    def _placed(self, file: InputFile, room: int, fresh: list[InputFile]) -> InputFile:
-        """Return the file with offsets for its rows.
+    def _like(self, file: InputFile, table: str, fresh: list[InputFile]) -> InputFile | None:
+        """Return the last of the known files whose content a file repeats."""
+        alike = [each for each in fresh if each.sha256 == file.sha256 and self._table_of(each.name) == table]
+        known = self._ledger.with_content(file.sha256, table)
+        return max([*([known] if known else []), *alike], key=lambda each: each.start or 0, default=None)
 
-        These are the offsets that it had, or new ones after those of all files.
+    def _has_others_after(self, file: InputFile, table: str, fresh: list[InputFile]) -> bool:
+        """Return whether other content of the table came after that of a file."""
+        of_batch = any(each.is_after(file) and self._table_of(each.name) == table for each in fresh)
+        return of_batch or self._ledger.has_others_after(file)
+
+    def _placed(self, file: InputFile, room: int, fresh: list[InputFile]) -> InputFile | None:
+        """Return the file with offsets for its rows, or None if there are not enough.
+
+        These are the offsets that it had, or new ones after those of all files. A file that was edited keeps
+        the offsets that it had when it was applied: its rows are not newer than those of later files.
         """
-        earlier = self._ledger.former(file.name)
+        earlier, ledger = self._ledger.former(file.name), self._ledger
         if earlier is None and self._rereads is not None:
-            earlier = self._rereads._ledger.files.get(file.name)
-            if earlier is not None and earlier.sha256 != file.sha256:
-                earlier = None
+            ledger = self._rereads._ledger
+            earlier = ledger.origin_of(file.name)
         if earlier is not None and earlier.start is not None and file.name not in self._renumbered:
+            most = ledger.room_of(earlier)
+            if most is not None and room > most:
+                self.changed += 1
+                self._warn(
+                    f"{file.name} has changed since it was applied, and has too many rows by now for its "
+                    "place among the files: it is not applied. Give new records a file of their own"
+                )
+                return None
+            if ledger is not self._ledger and not self._begins_with(file, earlier):
+                self._warn(
+                    f"{file.name} has changed since it was applied, and is read again in its place: rows of "
+                    "later files stay, and so do rows that stand further up in the file than before"
+                )
             return _at(file, earlier.start, max(room, earlier.room or 0))
         self._renumbered.discard(file.name)
         ends = [_clock(), self._first_offset, self._ledger.end, *[each.end for each in fresh]]
         return _at(file, max(ends), max(room * _GROWTH, _LEAST_ROOM))
+
+    def _begins_with(self, file: InputFile, earlier: InputFile) -> bool:
+        """Return whether a file begins with the content that it had before."""
+        if file.size <= earlier.size:
+            return file.sha256 == earlier.sha256
+        return self._inputs.sha256(file.name, earlier.size) == earlier.sha256
 
     def _warn_if_late(self, file: InputFile, table: str) -> None:
         last = self._ledger.last.get(table)

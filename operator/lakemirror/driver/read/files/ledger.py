@@ -49,6 +49,10 @@ class InputFile:
         """The first offset after those of its rows."""
         return (self.start or 0) + (self.room or 0)
 
+    def is_after(self, other: InputFile) -> bool:
+        """Return whether its rows come after those of a file with other content."""
+        return self.sha256 != other.sha256 and (self.start or 0) > (other.start or 0)
+
 
 class Ledger:
     """The files of the batches.
@@ -64,7 +68,10 @@ class Ledger:
         self._markers = markers or Markers(storage, "files/offsets", "files/commits")
         self._table_of = table_of
         self._pending: dict[int, list[InputFile]] = {}
-        self._by_content: dict[tuple[str, str], str] = {}
+        self._by_content: dict[tuple[str, str], InputFile] = {}
+        """The last of the files with a content that were not skipped, by content and table."""
+        self._newest: dict[str, dict[str, int]] = {}
+        """The last two contents of each table, with the offset of the first row of their last file."""
         self._former: dict[str, InputFile] = {}
         self.files: dict[str, InputFile] = {}
         self.last: dict[str, InputFile] = {}
@@ -114,9 +121,20 @@ class Ledger:
         """Return the batches that are recorded but not done, with their files."""
         return sorted(self._pending.items())
 
-    def with_content(self, sha256: str, table: str) -> str | None:
-        """Return the name of a file with this content whose rows belong to the same table."""
+    def with_content(self, sha256: str, table: str) -> InputFile | None:
+        """Return the last of the files with this content whose rows belong to the same table."""
         return self._by_content.get((sha256, table))
+
+    def has_others_after(self, file: InputFile) -> bool:
+        """Return whether rows of other content, of the same table, come after those of a file."""
+        newest = self._newest.get(self._table_of(file.name), {})
+        return any(start > (file.start or 0) for sha256, start in newest.items() if sha256 != file.sha256)
+
+    def origin_of(self, name: str) -> InputFile | None:
+        """Return the file as it was last recorded, or the one with its content if it was skipped for that."""
+        file = self.former(name)
+        other = self.former(file.same_as) if file is not None and file.same_as is not None else None
+        return other if other is not None and file is not None and other.sha256 == file.sha256 else file
 
     def former(self, name: str) -> InputFile | None:
         """Return the file as it was last recorded, even if it has grown since."""
@@ -127,6 +145,11 @@ class Ledger:
         assert file.start is not None
         later = [each.start for each in self.files.values() if each.start and each.start > file.start]
         return min(later) - file.start if later else None
+
+    def skip(self, skipped: list[InputFile], query_id: str) -> None:
+        """Record files that are skipped, as a batch of a query that is done."""
+        self.record([], skipped, query_id)
+        self.commit(self.next_id - 1)
 
     def record(self, fresh: list[InputFile], skipped: list[InputFile], query_id: str) -> None:
         """Record the next batch, of a query."""
@@ -175,7 +198,7 @@ class Ledger:
                 continue
             self._former[name] = file
             content = (file.sha256, self._table_of(name))
-            if self._by_content.get(content) == name:
+            if content in self._by_content and self._by_content[content].name == name:
                 del self._by_content[content]
 
     def _remember(self, files: Iterable[InputFile]) -> None:
@@ -183,9 +206,15 @@ class Ledger:
             table = self._table_of(file.name)
             self.files[file.name] = file
             self._former.pop(file.name, None)
-            self._by_content.setdefault((file.sha256, table), file.name)
+            self.last[table] = file
             if file.same_as is None:
-                self.last[table] = file
+                newest = self._newest.setdefault(table, {})
+                newest[file.sha256] = max(file.start or 0, newest.get(file.sha256, 0))
+                if len(newest) > 2:
+                    del newest[min(newest, key=lambda sha256: newest[sha256])]
+                known = self._by_content.get((file.sha256, table))
+                if known is None or (file.start or 0) > (known.start or 0):
+                    self._by_content[file.sha256, table] = file
             self.end = max(self.end, file.end)
 
 

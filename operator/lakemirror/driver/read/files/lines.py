@@ -16,6 +16,12 @@ BLOCK: Final = 16 * 2**20
 """The number of bytes of a file that a task reads: small enough that one file keeps several cores busy."""
 _IN_BLOCK: Final = 2**33 - 1
 
+NO_RECORD: Final = (
+    r"^the line |^the record has no (topic|partition|offset)$|^(key|value) is not base64, "
+    r"|^a quote is not closed, |^column \d+ of the file's header |^the file's header has the column "
+)
+"""How the problems of lines begin. Earlier versions kept such records without their ``problem``."""
+
 
 def lines(spark: SparkSession, uris: Sequence[str], block: int = BLOCK) -> DataFrame:
     """Return (line, file, row) of text files: all lines, without their line feed.
