@@ -207,8 +207,15 @@ def test_a_file_that_grew_keeps_the_offsets_of_its_rows(spark: SparkSession, tmp
         (row.offset, bytes(row.value)) for row in (taken.rows[0], taken.rows[3], taken.rows[1])
     ]
     path.write_text('{"id": 9}\n')
-    assert taken.once().changed == 1
+    os.utime(path, (2_000_000_000, 2_000_000_000))
+    feed = taken.once()
+    assert feed.changed == 1
     assert len(taken.rows) == 4
+    reread = Taken(spark, tmp_path, format="json")
+    reread.state = tmp_path / "resync"
+    reread.once(rereads=feed)
+    edited = next(row for row in reread.rows if b"9" in row.value)
+    assert (edited.offset, edited.timestamp) == (taken.rows[2].offset, taken.rows[2].timestamp)
     assert "has changed since it was applied; the new content is not applied" in taken.warnings[-1]
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -362,11 +363,13 @@ class FilesFeed:
                     "place among the files: it is not applied. Give new records a file of their own"
                 )
                 return None
-            if ledger is not self._ledger and not self._begins_with(file, earlier):
-                self._warn(
-                    f"{file.name} has changed since it was applied, and is read again in its place: rows of "
-                    "later files stay, and so do rows that stand further up in the file than before"
-                )
+            if ledger is not self._ledger:
+                if not self._begins_with(file, earlier):
+                    self._warn(
+                        f"{file.name} has changed since it was applied, and is read again in its place: "
+                        "rows of later files stay, and so do rows that stand further up in it than before"
+                    )
+                file = replace(file, mtime=earlier.mtime)  # its time belongs to its place
             return _at(file, earlier.start, max(room, earlier.room or 0))
         self._renumbered.discard(file.name)
         ends = [_clock(), self._first_offset, self._ledger.end, *[each.end for each in fresh]]
