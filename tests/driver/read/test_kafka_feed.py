@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -311,6 +312,22 @@ def test_after_a_crash_the_same_batch_comes_again(
     assert pending == Batch(feed.query_id, 0, {topic: {"0": [0, 5]}})
     assert setup.batches[0][0] == pending
     assert setup.values == [*(str(i).encode() for i in range(5)), b"later"]
+    assert list(feed.pending()) == []
+
+
+def test_a_batch_whose_number_has_a_marker_already_is_not_lost(setup: Setup, kafka: Broker) -> None:
+    """A backup has copied the markers later than the records; then the driver dies in a batch."""
+    topic = kafka.create("markers")
+    fill(kafka, topic, ["0", "1"])
+    setup.once(topics=[topic])
+    shutil.copy(setup.path / "spark/commits/0", setup.path / "spark/commits/1")
+    fill(kafka, topic, ["2"])
+    setup.crash = OursError("the table")
+    with pytest.raises(OursError):
+        setup.once(topics=[topic])
+    feed = setup.once(topics=[topic])
+    assert [batch.batch_id for batch, _ in setup.batches] == [0, 2]
+    assert setup.values == [b"0", b"1", b"2"]
     assert list(feed.pending()) == []
 
 
