@@ -59,7 +59,7 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
     (*conf("spark.delta.logStore.s3a.impl", SINGLE), "ConditionalPutLogStore"),
     (*conf("spark.delta.logStore.s3.impl", SINGLE), "ConditionalPutLogStore"),
     (*conf("spark.delta.logStore.gs.impl", "io.delta.storage.HDFSLogStore"), "GCSLogStore"),
-    (*conf("spark.delta.logStore.file.impl", "io.delta.storage.LocalLogStore"), "HDFSLogStore"),
+    (*conf("spark.delta.logStore.file.impl", "io.delta.storage.LocalLogStore"), "ListingLogStore"),
     (*conf("spark.hadoop.fs.s3a.create.conditional.enabled", "false"), "conditional puts"),
     (*conf("spark.hadoop.fs.s3a.bucket.lake.create.conditional.enabled", "false"), "conditional puts"),
     (

@@ -46,7 +46,8 @@ def test_it_passes_on_what_to_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert (result.exit_code, result.stdout) == (0, "no open records in quarantine match\n")
     [(pipeline, given)] = replayer.calls
     assert pipeline == CdcPipeline.from_dict(SMALL)
-    assert given == {"table": "public.a", "reason": "bad-json", "timeout": 7.0, "secrets": {}}
+    chosen = {"table": "public.a", "reason": "bad-json", "discard": False}
+    assert given == {**chosen, "timeout": 7.0, "secrets": {}}
 
 
 @pytest.mark.parametrize(

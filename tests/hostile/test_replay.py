@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,35 @@ def test_a_replay_that_is_killed_anywhere_is_done_again(spark: SparkSession, nar
     assert not storage.exists("replay/one.json")
     assert json.loads(storage.read_text("replay/outcomes/one.json")) == told
     assert wide.versions() == versions
+
+
+@pytest.mark.long
+def test_what_nobody_will_mend_is_discarded_and_its_tombstones_go(
+    spark: SparkSession, narrow: Mirroring
+) -> None:
+    """A record that is delivered again opens its row again. What was closed is forgotten after a time."""
+    checkpoint = str(narrow.checkpoint)
+    wide = Mirroring(narrow.folder, {**settings("smallint"), "tombstones": {"retention": "1ms"}})
+    later = Shop(lsn=5000, seconds=500)
+    wide.deliver([later.delete(ITEMS, id=1, v=1)]).run(spark)
+    gone = f"{narrow.path('demo', 'public', 'items')}/_tombstones"
+    deleted = at(spark, gone).where("kind = 'deleted'")
+    assert deleted.count() == 1, "kept for what is open"
+    mark(spark, wide, scope="table")
+    assert replay(wide.pipeline, discard=True, spark=spark).records == 1, "held records are not for this"
+    assert counts(spark, wide) == {"table": 2}
+    done = replay(wide.pipeline, table="items", discard=True, spark=spark)
+    assert (done.records, done.still_bad, done.done, done.taken) == (2, 0, True, {SOURCE: 2})
+    assert quarantine.open_counts(spark, checkpoint) == {}
+    assert at(spark, quarantine.path(checkpoint)).where("state = 'discarded'").count() == 3
+    assert items(spark, wide) == []
+    wide.deliver([later.create(ITEMS, id=7, v=7)]).run(spark)
+    assert at(spark, gone).where("kind = 'deleted'").count() == 0
+    moment = datetime.now(UTC)
+    assert quarantine.forget(spark, checkpoint, moment - timedelta(hours=1)) == 0
+    mark(spark, wide, state="open")
+    assert quarantine.forget(spark, checkpoint, moment) == 1, "what is open stays"
+    assert counts(spark, wide) == {"table": 2}
 
 
 def test_a_request_that_fails_or_is_damaged_blocks_no_other(spark: SparkSession, narrow: Mirroring) -> None:

@@ -37,15 +37,60 @@ def part_size(s3: SparkSession, bucket: Bucket) -> int:
     return least
 
 
-@pytest.fixture
-def write(s3: SparkSession, bucket: Bucket, part_size: int) -> Write:
-    """Writes a file of lines with the log store."""
+def log_store(s3: SparkSession) -> tuple[Any, Any]:
+    """Hadoop's settings of the session, and the log store with these."""
     settings = s3._jsparkSession.sessionState().newHadoopConf()
     loader = java_class(s3, "java.lang.Thread").currentThread().getContextClassLoader()
     made = loader.loadClass(CONDITIONAL_LOG_STORE).getConstructors()[0]
     arguments: Any = s3.sparkContext._gateway.new_array(java_class(s3, "java.lang.Object"), 1)  # type: ignore[union-attr]
     arguments[0] = settings
-    log = made.newInstance(arguments)
+    return settings, made.newInstance(arguments)
+
+
+def test_a_listing_asks_only_for_the_files_from_a_name_on(s3: SparkSession, bucket: Bucket) -> None:
+    """However many older ones there are, and without what lies in folders below and beside the log."""
+    log = bucket.files / "t/_delta_log"
+    for number in range(2_100):
+        file = log / f"{number:020}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    for name in ("_sidecars/a.parquet", "_last_checkpoint", f"{2_090:020}.checkpoint.parquet"):
+        (log / name).parent.mkdir(exist_ok=True)
+        (log / name).write_text("{}")
+    (bucket.files / "t/_delta_log_of_another").mkdir()
+    (bucket.files / "t/_delta_log_of_another" / f"{2_095:020}.json").write_text("{}")
+    settings, store = log_store(s3)
+    asked: list[str] = []
+
+    def listings(method: str, path: str) -> bool:
+        asked.extend([path] if method == "GET" and "list-type=2" in path else [])
+        return False
+
+    def names(start: str) -> list[str]:
+        path = java_class(s3, "org.apache.hadoop.fs.Path")(f"{bucket.uri}/t/_delta_log/{start}")
+        found = store.listFrom(path, settings)
+        listed = []
+        while found.hasNext():
+            listed.append(str(found.next().getPath().getName()))
+        return listed
+
+    with bucket.proxy.fault(Fault("lost", listings)):
+        newest = names(f"{2_090:020}.")
+    versions = [f"{number:020}.json" for number in range(2_090, 2_100)]
+    assert newest == [f"{2_090:020}.checkpoint.parquet", *versions, "_last_checkpoint"]
+    assert len(asked) == 1
+    assert names(f"{2_100:020}.") == ["_last_checkpoint"]
+    assert len(names(f"{0:020}.")) == 2_102
+    with pytest.raises(Py4JJavaError, match="FileNotFound"):
+        store.listFrom(
+            java_class(s3, "org.apache.hadoop.fs.Path")(f"{bucket.uri}/none/_delta_log/0"), settings
+        )
+
+
+@pytest.fixture
+def write(s3: SparkSession, bucket: Bucket, part_size: int) -> Write:
+    """Writes a file of lines with the log store."""
+    settings, log = log_store(s3)
 
     def carry_out(line: str, key: str = FIRST, *, overwrite: bool = False) -> None:
         lines = java_class(s3, "java.util.ArrayList")()

@@ -82,15 +82,20 @@ class Store:
             proxy.close()
 
 
-def program() -> str:
-    """The server's program; skips the test where it is not there."""
+def found() -> str | None:
+    """The server's program, if it is there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built = cache / "lakemirror" / "object-store" / "versitygw"
-    found = os.environ.get("LAKEMIRROR_OBJECT_STORE") or shutil.which("versitygw")
-    found = found or (str(built) if built.is_file() else None)
-    if found is None:
+    named = os.environ.get("LAKEMIRROR_OBJECT_STORE") or shutil.which("versitygw")
+    return named or (str(built) if built.is_file() else None)
+
+
+def program() -> str:
+    """The server's program; skips the test where it is not there."""
+    there = found()
+    if there is None:
         pytest.skip("versitygw is not there: scripts/object-store builds it")
-    return found
+    return there
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.slow_seconds = 0.0
-        self.puts = 0
+        self.puts = self.requests = 0
         self._store = port
         self._away = threading.Event()
         self._faults: list[Fault] = []
@@ -118,6 +118,7 @@ class Proxy:
         time.sleep(self.slow_seconds)
         method, path = request.command, request.path
         self.puts += method == "PUT"
+        self.requests += 1
         fault = next((fault for fault in self._faults if fault.meets(method, path)), None)
         kind = None if fault is None else fault.kind
         if fault is not None and kind == "held":

@@ -81,6 +81,8 @@ Delta's log store is made for Google's connector. The values are the same.
 RENAMING: Final = ("file", "hdfs", "viewfs")
 """Schemes of file systems whose rename is exclusive, which is what Delta's default log store needs."""
 RENAMING_LOG_STORE: Final = "io.delta.storage.HDFSLogStore"
+LOCAL_LOG_STORE: Final = "io.lakemirror.delta.ListingLogStore"
+"""The log store of local disks: commits as RENAMING_LOG_STORE, and lists only the new files of a log."""
 
 _OF_SCHEME: Final = re.compile(r"spark\.delta\.logStore\.(\w+)\.impl")
 _CONDITIONAL: Final = re.compile(r"spark\.hadoop\.fs\.s3a\.(bucket\..+\.)?create\.conditional\.enabled")
@@ -118,6 +120,7 @@ def setting_of(scheme: str) -> str:
 def session_settings() -> dict[str, str]:
     """Return Spark settings of a session: the log store of each scheme, and what Google's connector needs."""
     log_stores = {setting_of(scheme): store.log_store for store in STORES for scheme in store.schemes}
+    log_stores[setting_of("file")] = LOCAL_LOG_STORE
     return log_stores | {f"spark.hadoop.fs.gs.{name}": value for name, value in _GOOGLE.items()}
 
 
@@ -130,8 +133,8 @@ def unsafe(conf: Mapping[str, str], checkpoint: str) -> Iterator[tuple[str, str]
         scheme = _OF_SCHEME.fullmatch(name)
         if name == ONE_LOG_STORE_SETTING:
             yield name, "is one log store for all file systems, and each has one that is safe: leave it out"
-        elif scheme is not None and (right := _log_store(scheme[1].lower())) not in (None, value):
-            yield name, f"{value} is not known to be safe with several writers: leave it out, for {right}"
+        elif scheme is not None and (right := safe_log_stores(scheme[1].lower())) and value not in right:
+            yield name, f"{value} is not known to be safe with several writers: leave it out, for {right[0]}"
         elif _CONDITIONAL.fullmatch(name) and value.strip().lower() != "true":
             yield name, "without conditional puts two drivers could commit one version: leave it out"
         elif name == FILE_MANAGER_SETTING and value != CONDITIONAL_FILE_MANAGER and renames_badly(checkpoint):
@@ -145,9 +148,11 @@ def renames_badly(uri: str) -> bool:
     return store is not None and store.creates_by != "rename"
 
 
-def _log_store(scheme: str) -> str | None:
-    """Return the log store of a scheme; None for an unknown scheme."""
+def safe_log_stores(scheme: str) -> tuple[str, ...]:
+    """Return the safe log stores of a scheme, the one that sessions get first; none for an unknown scheme."""
     store = store_of(f"{scheme}://")
     if store is not None:
-        return store.log_store
-    return RENAMING_LOG_STORE if scheme in RENAMING else None
+        return (store.log_store,)
+    if scheme == "file":
+        return LOCAL_LOG_STORE, RENAMING_LOG_STORE
+    return (RENAMING_LOG_STORE,) if scheme in RENAMING else ()

@@ -141,6 +141,13 @@ class Tombstones(Model):
     """The minimum time that tombstones are kept."""
 
 
+class Retention(Model):
+    """How long records of what was done are kept."""
+
+    quarantine: PositiveDuration = "30d"
+    """How long the quarantine has records that were replayed, corrected or discarded."""
+
+
 class Trigger(Model):
     """When batches run: at an interval, or once for everything that is there, optionally on a schedule."""
 
@@ -475,6 +482,7 @@ class PipelineSpec(Model):
     on_unrepresentable: Literal["quarantine", "null", "text"] = "quarantine"
     """What happens to a value that Spark cannot hold: infinity, dates BC, NaN decimals, over 38 digits."""
     tombstones: Tombstones = Field(default_factory=Tombstones)
+    retention: Retention = Field(default_factory=Retention)
     checkpoint: Annotated[Location, WithoutLogin(), PlainHost()]
     """A directory for the state of this pipeline alone, outside its mirrors."""
     trigger: Trigger = Field(default_factory=lambda: Trigger(interval="10s"))

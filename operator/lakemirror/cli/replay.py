@@ -25,6 +25,12 @@ from lakemirror.cli.common import (
 @manifest_option
 @click.option("--table", metavar="TABLE", help="Only records of this source table.")
 @click.option("--reason", metavar="TEXT", help="Only records whose reason contains this text.")
+@click.option(
+    "--discard",
+    is_flag=True,
+    help="Close the records instead, because nobody is going to correct them. Without --table and --reason, "
+    "this leaves out records that the driver retries automatically.",
+)
 @timeout_option
 @set_option
 @secret_option
@@ -33,6 +39,7 @@ def replay(
     file: str,
     table: str | None,
     reason: str | None,
+    discard: bool,
     timeout: float,
     settings: tuple[str, ...],
     secrets: tuple[str, ...],
@@ -50,6 +57,7 @@ def replay(
         pipeline,
         table=table,
         reason=reason,
+        discard=discard,
         timeout=timeout,
         secrets=given_directories(secrets),
         debug=debug,
@@ -76,6 +84,12 @@ def told(outcome: Any, checkpoint: str, timeout: float) -> list[str]:
         ]
     if not outcome.records:
         return ["no open records in quarantine match"]
+    if outcome.discarded:
+        lines = [f"{records(outcome.records)} discarded: kept as they are until spec.retention.quarantine"]
+        return lines + [
+            f"  {name or 'unknown table'}: {number} discarded"
+            for name, number in sorted(outcome.taken.items())
+        ]
     lines = [
         f"{records(outcome.records)} taken from quarantine: {outcome.records - outcome.still_bad} applied, "
         f"{outcome.still_bad} still bad"

@@ -1,37 +1,54 @@
-"""The Java classes for object stores are made where a store needs them."""
+"""The Java classes that list logs and make commits atomic."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakemirror.api.object_stores import CONDITIONAL_FILE_MANAGER, CONDITIONAL_LOG_STORE, STORES
+from lakemirror.api.object_stores import (
+    CONDITIONAL_FILE_MANAGER,
+    CONDITIONAL_LOG_STORE,
+    LOCAL_LOG_STORE,
+    RENAMING_LOG_STORE,
+)
+from lakemirror.driver.java import java_class
 from lakemirror.driver.runtime import log_store
 
 
-@pytest.mark.parametrize(("name", "needed"), [("azure", False), ("s3", True), ("gcs", True)])
-def test_which_stores_need_them(
-    name: str, needed: bool, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Delta has a log store for Google's, but Spark's streaming has nothing that creates its files safely."""
-    [present] = [store.file_system for store in STORES if store.name == name]
-
-    def compiled(spark: SparkSession) -> dict[str, bytes]:
-        raise NotImplementedError
-
-    monkeypatch.setattr(log_store, "knows", lambda spark, wanted: wanted == present)
-    monkeypatch.setattr(log_store, "_compiled", compiled)
-    with pytest.raises(NotImplementedError) if needed else nullcontext():
-        log_store.install(spark)
+def test_they_compile_without_the_jars_of_any_store(spark: SparkSession) -> None:
+    assert set(log_store._compiled(spark)) >= {
+        f"{name.replace('.', '/')}.class"
+        for name in (CONDITIONAL_LOG_STORE, CONDITIONAL_FILE_MANAGER, LOCAL_LOG_STORE)
+    }
+    assert log_store.knows(spark, LOCAL_LOG_STORE)
 
 
-def test_they_compile_without_the_jars_of_any_store(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = log_store.knows
-    monkeypatch.setattr(log_store, "knows", lambda spark, wanted: "GoogleHadoop" in wanted)
-    log_store.install(spark)
-    assert known(spark, CONDITIONAL_LOG_STORE)
-    assert known(spark, CONDITIONAL_FILE_MANAGER)
+def listing(spark: SparkSession, kind: str, path: Path) -> list[tuple[str, int, int]]:
+    """What a log store lists from a name on: name, size and time of each file."""
+    settings: Any = spark._jsparkSession.sessionState().newHadoopConf()
+    store = java_class(spark, kind)(settings)
+    found = store.listFrom(java_class(spark, "org.apache.hadoop.fs.Path")(str(path)), settings)
+    files = []
+    while found.hasNext():
+        each = found.next()
+        files.append((each.getPath().toString(), each.getLen(), each.getModificationTime()))
+    return files
+
+
+def test_a_local_log_is_listed_as_by_delta_itself(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "a table" / "_delta_log"
+    log.mkdir(parents=True)
+    names = [f"{n:020d}.json" for n in (9, 10, 11, 100)] + ["_last_checkpoint", "odd:name", ".a.crc", "x%20y"]
+    for name in [*names, f"{10:020d}.checkpoint.parquet", f".{9:020d}.json.crc"]:
+        (log / name).write_text(name)
+    (log / "_sidecars").mkdir()
+    for start in ("0", f"{0:020d}.", f"{10:020d}.", f"{101:020d}."):
+        expected = listing(spark, RENAMING_LOG_STORE, log / start)
+        assert listing(spark, LOCAL_LOG_STORE, log / start) == expected
+    assert len(listing(spark, LOCAL_LOG_STORE, log / f"{10:020d}.")) == 8
+    with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+        listing(spark, LOCAL_LOG_STORE, tmp_path / "none" / f"{0:020d}.")

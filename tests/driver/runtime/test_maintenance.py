@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
-from lakemirror.driver.runtime import between_batches
+from lakemirror.driver.runtime import between_batches, maintenance
 from lakemirror.driver.runtime.events import BatchDone, Event, Maintained
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.tables import housekeeping
@@ -205,3 +207,77 @@ def test_a_time_longer_than_deltas_own_is_the_tables(
     housekeeping.vacuum(session, path, 60 * 86_400)
     newest = max(row["version"] for row in DeltaTable.forPath(spark, path).history().collect())
     assert newest == version + 2, "only its own start and end"
+
+
+def log_properties(spark: SparkSession, path: str) -> dict[str, str]:
+    row = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
+    assert row is not None
+    return {name.removeprefix("delta."): v for name, v in row["properties"].items() if "Duration" in name}
+
+
+WEEK, DAY = "interval 604800 seconds", "interval 86400 seconds"
+
+
+def test_own_tables_are_compacted_and_logs_limited_unasked(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New tables have the limits from the start. Others get them, unless a property of theirs is set."""
+    monkeypatch.setattr(maintenance, "FEW_VERSIONS", 2)
+    monkeypatch.setattr(maintenance, "MANY_FILES", 3)
+    shop, events = Shop(), []
+    others = table("others", Column("v", "int32"))
+    made = [record for n in range(4) for each in (ITEMS, others) for record in shop.create(each, id=n, v=n)]
+    mirroring = Mirroring(tmp_path).deliver([made])
+    mirroring.run(spark)
+    path, other = (mirroring.path("demo", "public", name) for name in ("items", "others"))
+    audit = f"{mirroring.checkpoint}/audit"
+    assert log_properties(spark, path) == {"logRetentionDuration": WEEK}
+    assert log_properties(spark, audit) == {"logRetentionDuration": DAY, "deletedFileRetentionDuration": DAY}
+    unset = "UNSET TBLPROPERTIES (delta.logRetentionDuration)"
+    spark.sql(f"ALTER TABLE delta.`{path}` {unset}")
+    longer = "interval 20 days"
+    spark.sql(f"ALTER TABLE delta.`{other}` SET TBLPROPERTIES ('delta.logRetentionDuration' = '{longer}')")
+    for n in range(3):
+        mirroring.deliver([[*shop.delete(ITEMS, id=n, v=n), *shop.delete(others, id=n, v=n)]])
+    run(mirroring.pipeline, once=True, spark=spark, on_event=events.append)
+    done = {event.path.removeprefix("file:") for event in events if isinstance(event, Maintained)}
+    assert done == {f"{path}/_tombstones", f"{other}/_tombstones"}, "no mirror is compacted unasked"
+    assert files(spark, f"{path}/_tombstones") == 1
+    assert log_properties(spark, path) == {"logRetentionDuration": WEEK}
+    assert log_properties(spark, other) == {"logRetentionDuration": longer}
+    assert log_properties(spark, f"{path}/_tombstones") == log_properties(spark, audit)
+    assert rows(spark, mirroring) == [(3, 3)]
+
+
+def test_a_log_is_cleaned_as_delta_does(spark: SparkSession, tmp_path: Path) -> None:
+    """What precedes the last checkpoint and is older than its retention goes, by whole hours."""
+    path, session = tmp_path / "t", housekeeping.session_for(spark)
+    properties = {"delta.checkpointInterval": "4"}
+    for n in range(7):
+        writer = spark.range(n, n + 1).coalesce(1).write.format("delta").mode("append")
+        writer.options(**properties).save(str(path))
+    housekeeping.keep_log(session, str(path), 7200, files=True)
+    log, now = path / "_delta_log", time.time()
+    for n in range(6):
+        for file in log.glob(f"*{n:020d}*"):
+            os.utime(file, (now - 10 * 3600 + n, now - 10 * 3600 + n))
+    housekeeping.clean_log(session, str(path))
+    left = sorted(int(file.stem) for file in log.glob("*.json"))
+    assert left == [4, 5, 6, 7]
+    assert spark.read.format("delta").load(str(path)).count() == 7
+
+
+def test_a_time_that_is_yet_to_come_is_from_a_clock_that_was_ahead(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    asked = {"maintenance": {"optimize": {"every": "6h"}}}
+    mirroring = Mirroring(tmp_path, asked).deliver(batches(Shop()))
+    mirroring.run(spark)
+    path = mirroring.path("demo", "public", "items")
+    assert "OPTIMIZE" not in operations(spark, path)
+    ahead = json.dumps({path: {"optimize": "2199-01-01T00:00:00+00:00"}})
+    (mirroring.checkpoint / maintenance.FILE).write_text(ahead)
+    mirroring.run(spark)
+    assert "OPTIMIZE" in operations(spark, path)
+    mirroring.deliver([Shop().create(ITEMS, id=9, v=9)]).run(spark)
+    assert operations(spark, path).count("OPTIMIZE") == 1

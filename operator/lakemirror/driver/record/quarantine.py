@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Final, Literal, TypeVar
 
 from delta import DeltaTable
@@ -46,9 +47,9 @@ COLUMNS = (
 )
 """Raw bytes, origin, scope and reason of each record.
 
-``state`` is open, replayed, or corrected (`close_corrected`). ``id`` is the hash of origin and value, so a
-record that arrives again does not get a second row. ``query_id`` and ``batch_id`` name the batch that last
-refused it. A null scope, as in tables created by earlier versions, means ``record``.
+``state`` is open, replayed, corrected (`close_corrected`), or discarded by somebody. ``id`` is the hash of
+origin and value, so a record that arrives again does not get a second row. ``query_id`` and ``batch_id`` name
+the batch that last refused it. A null scope, as in tables created by earlier versions, means ``record``.
 """
 
 _TOLD = ("source", "reason", "scope", "query_id", "batch_id")
@@ -159,11 +160,25 @@ def truncates(source: str) -> Column:
     return (F.col("state") == "open") & (F.col("source") == source) & F.coalesce(waits, F.lit(False))
 
 
-def close(spark: SparkSession, checkpoint: str, chosen: Column) -> None:
-    """Mark open rows as replayed, because what their records did has reached the mirror by another way."""
+def close(spark: SparkSession, checkpoint: str, chosen: Column, state: str = "replayed") -> None:
+    """Close open rows: what their records did has reached the mirror by another way, or nobody wants them."""
     rows = read(spark, checkpoint)
     if rows is not None and not rows.where(chosen).isEmpty():
-        DeltaTable.forPath(spark, path(checkpoint)).update(chosen, {"state": F.lit("replayed")})
+        _ensure(spark, checkpoint)  # the condition may name a column that tables of earlier versions lack
+        DeltaTable.forPath(spark, path(checkpoint)).update(chosen, {"state": F.lit(state)})
+
+
+def forget(spark: SparkSession, checkpoint: str, before: datetime) -> int:
+    """Delete closed rows that came into the quarantine before a moment, and return how many there were.
+
+    Rows that are open stay.
+    """
+    rows = read(spark, checkpoint)
+    old = (F.col("state") != "open") & (F.col("quarantined_at") < F.lit(before))
+    number = 0 if rows is None else rows.where(old).count()
+    if number:
+        DeltaTable.forPath(spark, path(checkpoint)).delete(old)
+    return number
 
 
 def open_counts(spark: SparkSession, checkpoint: str) -> OpenRecords:
@@ -200,7 +215,7 @@ def _ensure(spark: SparkSession, checkpoint: str) -> None:
     """Create the table, or add missing columns to it."""
     where = path(checkpoint)
     if not delta.is_table(spark, where):
-        delta.ensure(spark, where, COLUMNS)
+        delta.ensure(spark, where, COLUMNS, delta.SELDOM_READ)
     elif "scope" not in spark.read.format("delta").load(where).columns:
         spark.sql(f"ALTER TABLE delta.{delta.quoted(where)} ADD COLUMNS (scope STRING)")
 

@@ -120,27 +120,29 @@ def _require_known(spark: SparkSession, place: str) -> None:
                 f"{place}: it is not known what makes commits to {scheme}:// atomic. Use one of "
                 f"{', '.join(known)}"
             )
-        _require_log_store(spark, place, object_stores.RENAMING_LOG_STORE, default=True)
+        _require_log_store(spark, place, default=True)
+        log_store.install(spark)  # a session that the caller made may name the class, and lack it
         return
     if not log_store.knows(spark, store.file_system):
         raise JarsUnavailable(
             f"{place}: the jars of {store.title} are not there. Set {OBJECT_STORES}={store.name} in the "
             f"environment of `lakemirror run`, or build the image with --build-arg OBJECT_STORES={store.name}"
         )
-    _require_log_store(spark, place, store.log_store, default=store.creates_by != "condition")
+    _require_log_store(spark, place, default=store.creates_by != "condition")
     if store.creates_by != "rename":
         log_store.install(spark)  # a session that the caller made may lack the class
 
 
-def _require_log_store(spark: SparkSession, place: str, right: str, *, default: bool) -> None:
-    """Check that Delta commits with the right log store, which may be its ``default``."""
-    setting = object_stores.setting_of(urlsplit(place).scheme.lower())
+def _require_log_store(spark: SparkSession, place: str, *, default: bool) -> None:
+    """Check that Delta commits with a safe log store, which may be its ``default``."""
+    scheme = urlsplit(place).scheme.lower()
+    setting, safe = object_stores.setting_of(scheme), object_stores.safe_log_stores(scheme)
     used = spark.sparkContext._conf.get(setting, None)
-    if used == right or (used is None and default):
+    if used in safe or (used is None and default):
         return
     raise CommitsNotAtomic(
         f"{place}: the session commits with {used or 'the default of Delta'}, which is not known to "
-        f"be safe with several writers. Make the session with {setting}={right}, as "
+        f"be safe with several writers. Make the session with {setting}={safe[0]}, as "
         "lakemirror.driver.runtime.session.create_session does"
     )
 

@@ -128,6 +128,7 @@ _OUR_FILES = (
     "checkpoint.json",
     "history.json",
     "layout.json",
+    "maintained.json",
     "metadata.json",
     "progress.json",
     "tokens.json",

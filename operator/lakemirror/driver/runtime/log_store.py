@@ -1,4 +1,6 @@
-"""Installs the Java classes that make commits to object stores atomic, for Delta and for Spark's streaming.
+"""Installs the Java classes that list logs and make commits to object stores atomic.
+
+They serve Delta and Spark's streaming, which has nothing for stores without an exclusive rename.
 
 They are compiled when the driver starts, with the compiler that Spark uses for generated code (Janino), and
 packed into a jar. The driver's class loader gets the jar at once, and executors get it with their first task.
@@ -15,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from lakemirror.api.object_stores import CONDITIONAL_LOG_STORE, STORES
+from lakemirror.api.object_stores import CONDITIONAL_LOG_STORE
 from lakemirror.driver.java import java_class
 
 SOURCES: Final = Path(__file__).with_name("java_sources")
@@ -24,14 +26,8 @@ _COMPILER: Final = "org.codehaus.commons.compiler.util.resource"
 
 
 def install(spark: SparkSession) -> None:
-    """Make the classes available to the session's JVMs if one of them may be needed.
-
-    That is the case if the jars of a store without an exclusive rename are present: even if Delta has a log
-    store for it, Spark's streaming has nothing. Does nothing if the classes are already known.
-    """
-    if knows(spark, CONDITIONAL_LOG_STORE) or not any(
-        knows(spark, store.file_system) for store in STORES if store.creates_by != "rename"
-    ):
+    """Make the classes available to the session's JVMs, unless they are known already."""
+    if knows(spark, CONDITIONAL_LOG_STORE):
         return
     jar = Path(SparkFiles.getRootDirectory()).absolute() / _JAR  # deleted with the context
     with zipfile.ZipFile(jar, "w") as archive:

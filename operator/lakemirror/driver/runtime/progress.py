@@ -171,6 +171,11 @@ class Progress:
         with self._lock:
             return dict(self._all)
 
+    def written_tables(self) -> dict[str, TableResult]:
+        """Return the source tables that this run has had records of, with what it did to them."""
+        with self._lock:
+            return dict(self.tables)
+
     def maintained(self) -> None:
         """Record that a table was compacted or cleaned."""
         with self._lock:

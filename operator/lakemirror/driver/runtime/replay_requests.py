@@ -47,20 +47,30 @@ Asked = TypeVar("Asked", bound=Request)
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """Selects the open records to replay: those of a table, those whose reason contains a text, or all."""
+    """Selects the open records to replay: those of a table, those whose reason contains a text, or all.
+
+    With ``discard``, they are closed instead. If neither a table nor a reason is given, that leaves out held
+    records, which the driver retries automatically.
+    """
 
     id: str
     table: str | None = None
     reason: str | None = None
+    discard: bool = False
 
     @classmethod
     def parse(cls, text: str, where: str) -> ReplayRequest:
         """Parse the request in the file ``where``. Raises DamagedRequest if it cannot be read."""
         try:
             document = json.loads(text)
-            request = cls(document["id"], document["table"], document["reason"])
-            if not all(value is None or isinstance(value, str) for value in asdict(request).values()):
+            request = cls(
+                document["id"], document["table"], document["reason"], document.get("discard", False)
+            )
+            texts = (request.id, request.table, request.reason)
+            if not all(value is None or isinstance(value, str) for value in texts):
                 raise TypeError("a text is expected for id, table and reason")
+            if not isinstance(request.discard, bool):
+                raise TypeError("true or false is expected for discard")
             return request
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedRequest(
@@ -75,6 +85,8 @@ class ReplayRequest:
             wanted = (F.col("source") == self.table) | F.endswith(F.col("source"), F.lit("." + self.table))
         if self.reason is not None:
             wanted = wanted & F.col("reason").contains(self.reason)
+        if self.discard and self.table is None and self.reason is None:
+            wanted = F.coalesce("scope", F.lit("record")) == "record"
         return wanted
 
 
@@ -99,6 +111,7 @@ class ReplayOutcome:
     ``records`` is how many were taken up, and ``taken`` how many of each table. ``still_bad`` of them stay in
     quarantine, for the reasons in ``bad``. ``error`` says why the last of ``attempts`` failed; the driver
     tries again. ``filed`` says that a running driver is to do it and has not reported an outcome yet.
+    ``discarded`` says that the records were closed and not applied.
     """
 
     request: str
@@ -110,6 +123,7 @@ class ReplayOutcome:
     error: str | None = None
     attempts: int = 1
     at: str | None = None
+    discarded: bool = False
 
     @property
     def done(self) -> bool:

@@ -65,12 +65,14 @@ def replay(
     *,
     table: str | None = None,
     reason: str | None = None,
+    discard: bool = False,
     spark: SparkSession | None = None,
     timeout: float = WAIT_SECONDS,
     secrets: Secrets | None = None,
 ) -> ReplayOutcome:
     """Replay open quarantined records of ``pipeline``, here or in the driver that owns its checkpoint.
 
+    With ``discard``, close them instead, because nobody is going to correct them (`ReplayRequest`).
     In the second case, waits up to ``timeout`` seconds for the driver. ``secrets`` contains the directories
     of the Secrets of a schema registry and of ``target.jdbc``.
     """
@@ -78,7 +80,7 @@ def replay(
     session = spark or create_session(f"lakemirror-replay-{pipeline.name}", pipeline.spec.spark.conf)
     try:
         storage = open_storage(pipeline.spec.checkpoint, session)
-        request = ReplayRequest(uuid.uuid4().hex[:12], table, reason)
+        request = ReplayRequest(uuid.uuid4().hex[:12], table, reason, discard)
         try:
             with Owner(storage, run_id=f"replay-{request.id}") as owner:
                 owner.hold_jvm(session)
@@ -122,6 +124,8 @@ class Replayer:
 
     def carry_out(self, request: ReplayRequest) -> ReplayOutcome:
         """Carry out a request and return its outcome."""
+        if request.discard:
+            return self._discard(request)
         sources = self.count(request.chosen())
         left_out = self.left_out(sources)
         taken = {source: number for source, number in sources.items() if source not in left_out}
@@ -132,6 +136,15 @@ class Replayer:
         bad += tuple(StillBad(each, "the manifest leaves this table out", sources[each]) for each in left_out)
         open_still += sum(sources[each] for each in left_out)
         return ReplayOutcome(request.id, sum(sources.values()), open_still, taken=sources, bad=bad)
+
+    def _discard(self, request: ReplayRequest) -> ReplayOutcome:
+        """Close the records of a request without applying them."""
+        with self._alone():
+            taken = self.count(request.chosen())
+            if taken:
+                chosen = (F.col("state") == "open") & request.chosen()
+                quarantine.close(self._session, self._checkpoint, chosen, "discarded")
+        return ReplayOutcome(request.id, sum(taken.values()), taken=taken, discarded=True)
 
     def apply(self, chosen: Column) -> list[str]:
         """Apply the open records that meet a condition, in parts, and return the ids of the queries."""

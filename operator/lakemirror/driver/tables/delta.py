@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -24,11 +24,36 @@ from lakemirror.driver.java import java_class
 
 _LOG = "_delta_log"
 
-SELDOM_READ: Mapping[str, str] = MappingProxyType({"delta.checkpointInterval": "100"})
-"""Properties of a table that is read only at startup.
+_DAY: Final = 86_400
+FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
+"""How long the files of earlier versions are kept. Delta requires that the log reaches back as far."""
+LOG_RETENTION: Final = "delta.logRetentionDuration"
+MIRROR_LOG_SECONDS: Final = 7 * _DAY
+"""How far back the log of a mirror reaches at least, unless a property of the table says otherwise."""
+SIDE_LOG_SECONDS: Final = _DAY
+"""The same for a table of our own. Nobody reads its earlier versions."""
 
-A checkpoint of the log takes as long as three commits.
+
+def interval(seconds: int) -> str:
+    """Return a duration as a table property has it."""
+    return f"interval {seconds} seconds"
+
+
+MIRROR_LOG: Mapping[str, str] = MappingProxyType(
+    {"delta.checkpointInterval": "30", LOG_RETENTION: interval(MIRROR_LOG_SECONDS)}
+)
+"""Properties of a mirror's log.
+
+A checkpoint of the log takes as long as three commits. A reader replays at most 30 small files.
 """
+SELDOM_READ: Mapping[str, str] = MappingProxyType(
+    {
+        "delta.checkpointInterval": "100",
+        LOG_RETENTION: interval(SIDE_LOG_SECONDS),
+        FILE_RETENTION: interval(SIDE_LOG_SECONDS),
+    }
+)
+"""Properties of a table that is read only at startup."""
 
 
 def snapshot(spark: SparkSession, path: str) -> Any:

@@ -1,24 +1,30 @@
-"""OPTIMIZE and VACUUM of Delta tables, and when each was last done."""
+"""OPTIMIZE and VACUUM of Delta tables, when each was last done, and how far back their logs reach."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.tables.delta import configuration, quoted, snapshot
+from lakemirror.driver.java import java_class
+from lakemirror.driver.tables.delta import (
+    FILE_RETENTION,
+    LOG_RETENTION,
+    configuration,
+    interval,
+    quoted,
+    snapshot,
+)
 
 _MIB: Final = 1024 * 1024
-_RETENTION: Final = "delta.deletedFileRetentionDuration"
-_LOG_RETENTION: Final = "delta.logRetentionDuration"
-_DEFAULTS: Final = {_RETENTION: 7 * 86_400, _LOG_RETENTION: 30 * 86_400}
+_DEFAULTS: Final = {FILE_RETENTION: 7 * 86_400, LOG_RETENTION: 30 * 86_400}
 """Delta's defaults for properties that a table does not set, in seconds."""
-_FIRST_LOOK, _FURTHER = 100, 10
+_FIRST_LOOK, _FURTHER, _FARTHEST = 100, 10, 1000
 
 
 class Task(Enum):
@@ -26,6 +32,56 @@ class Task(Enum):
 
     OPTIMIZE = "optimize"
     VACUUM = "vacuum"
+    FORGET = "forget"
+    """Delete what is older than the retention of a table of our own."""
+
+
+def version_of(session: SparkSession, path: str) -> int | None:
+    """Return the newest version of a table, or None if there is none at the path."""
+    version = int(snapshot(session, path).version())
+    return None if version < 0 else version
+
+
+def files_of(session: SparkSession, path: str) -> int:
+    """Return how many data files a table has, which must exist. Its checksum says so, if there is one."""
+    newest = snapshot(session, path)
+    checksum = newest.checksumOpt()
+    return int(checksum.get().numFiles() if checksum.isDefined() else newest.numOfFiles())
+
+
+def keeps_log(session: SparkSession, path: str) -> bool:
+    """Return whether a property of the table says how far back its log reaches."""
+    return LOG_RETENTION in configuration(snapshot(session, path))
+
+
+def keep_log(session: SparkSession, path: str, seconds: int, *, files: bool = False) -> None:
+    """Make the log of a table reach back this far, unless a property of the table says how far.
+
+    With ``files``, removed files are kept as long, too. Otherwise, the log reaches back as far as these,
+    because Delta requires it.
+    """
+    newest = snapshot(session, path)
+    if LOG_RETENTION in configuration(newest):
+        return
+    if files:
+        _set(session, path, {LOG_RETENTION: interval(seconds), FILE_RETENTION: interval(seconds)})
+        return
+    of_files = int(_log(session, path).tombstoneRetentionMillis(newest.metadata())) // 1000
+    _set(session, path, {LOG_RETENTION: interval(max(seconds, of_files))})
+
+
+def clean_log(session: SparkSession, path: str) -> None:
+    """Delete what the log of a table has from before its retention, as Delta does.
+
+    Delta does this by whole days, with the first checkpoint of a day: a batch would wait until thousands of
+    files are deleted. This is the same code, by whole hours. It is safe beside writers. Only files that
+    precede the last checkpoint of the log are deleted, and only if the table's properties do not forbid it.
+    """
+    log, newest = _log(session, path), snapshot(session, path)
+    if log.enableExpiredLogCleanup(newest.metadata()):
+        hour = java_class(session, "org.apache.spark.sql.delta.TruncationGranularity").HOUR()
+        nothing = java_class(session, "scala.Option").empty()  # no catalog, and the retention of the table
+        log.cleanUpExpiredLogs(newest, nothing, nothing, hour)
 
 
 def session_for(spark: SparkSession) -> SparkSession:
@@ -71,25 +127,36 @@ def vacuum(session: SparkSession, path: str, retain_seconds: int) -> str:
 
 def _keep_for(session: SparkSession, path: str, seconds: int) -> None:
     """Make the table keep removed files and its history for this long. Does nothing if it already does."""
-    configured = configuration(snapshot(session, path))
-    wanted = {_RETENTION: seconds}
-    if seconds > _DEFAULTS[_LOG_RETENTION]:
-        wanted[_LOG_RETENTION] = seconds
+    newest = snapshot(session, path)
+    configured = configuration(newest)
+    wanted = {FILE_RETENTION: seconds}
+    if seconds * 1000 > int(_log(session, path).deltaRetentionMillis(newest.metadata())):
+        wanted[LOG_RETENTION] = seconds
     changed = {
-        name: f"interval {value} seconds"
+        name: interval(value)
         for name, value in wanted.items()
-        if configured.get(name, f"interval {_DEFAULTS[name]} seconds") != f"interval {value} seconds"
+        if configured.get(name, interval(_DEFAULTS[name])) != interval(value)
     }
     if changed:
-        listed = ", ".join(f"'{name}' = '{value}'" for name, value in changed.items())
-        session.sql(f"ALTER TABLE delta.{quoted(path)} SET TBLPROPERTIES ({listed})")
+        _set(session, path, changed)
+
+
+def _log(session: SparkSession, path: str) -> Any:
+    """Return Delta's own object for the log of a table (org.apache.spark.sql.delta.DeltaLog)."""
+    return java_class(session, "org.apache.spark.sql.delta.DeltaLog").forTable(session._jsparkSession, path)
+
+
+def _set(session: SparkSession, path: str, properties: Mapping[str, str]) -> None:
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    session.sql(f"ALTER TABLE delta.{quoted(path)} SET TBLPROPERTIES ({listed})")
 
 
 def last_done(session: SparkSession, path: str, every: Mapping[Task, float]) -> dict[Task, datetime]:
     """Return when each task was last done, according to the table's history.
 
     If the history reaches back to the creation of the table, a task that was never done has that time.
-    Otherwise, a task that is missing was not done in the last ``every`` seconds (as long as the log is kept).
+    Otherwise, a task that is missing was not done in the last ``every`` seconds, or in the last 1,000
+    commits.
     OPTIMIZE leaves no trace if it finds nothing to do. In that case, the next run only looks again.
     """
     limit, longest = _FIRST_LOOK, max(every.values(), default=0.0)
@@ -104,6 +171,8 @@ def last_done(session: SparkSession, path: str, every: Mapping[Task, float]) -> 
         if len(commits) < limit:
             return dict.fromkeys(every, oldest) | found
         if found.keys() == every.keys() or (datetime.now(UTC) - oldest).total_seconds() > longest:
+            return found
+        if limit >= _FARTHEST:
             return found
         limit *= _FURTHER
 

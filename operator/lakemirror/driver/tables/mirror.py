@@ -29,6 +29,7 @@ from lakemirror.driver.tables import commits
 from lakemirror.driver.tables.columns import COMMENTS, SHARD, metadata_of
 from lakemirror.driver.tables.commits import Commit
 from lakemirror.driver.tables.delta import (
+    MIRROR_LOG,
     append,
     applied,
     clear_unfinished,
@@ -92,8 +93,6 @@ VECTORS_PROPERTY = "delta.enableDeletionVectors"
 CHANGE_FEED_PROPERTY = "delta.enableChangeDataFeed"
 MAPPING, WIDENING, VECTORS = "columnMapping", "typeWidening", "deletionVectors"
 """Delta reader features that a mirror may have (Delta's PROTOCOL.md)."""
-_LOG = {"delta.checkpointInterval": "30"}
-"""A checkpoint of the log takes as long as three commits. A reader replays at most 30 small files."""
 _ZONELESS = {"delta.feature.timestampNtz": "supported"}
 """What a table needs for times without a zone. Delta enables it automatically only in new tables."""
 _MAPPED = {MAPPING_PROPERTY: "name", **_ZONELESS}
@@ -192,7 +191,7 @@ class Mirror:
             builder = builder.comment(comment)
         mapping = _MAPPED if needs_mapping(columns) else {}
         vectors = {VECTORS_PROPERTY: "false"} if VECTORS in avoided else {}
-        settings = {**_LOG, **mapping, **vectors, **_statistics(columns, key), **properties}
+        settings = {**MIRROR_LOG, **mapping, **vectors, **_statistics(columns, key), **properties}
         for name, value in settings.items():
             builder = builder.property(name, value)
         builder.execute()
