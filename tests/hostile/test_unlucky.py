@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from lakemirror.driver import faults
 from lakemirror.driver.errors import BatchMismatch
 from lakemirror.driver.record import quarantine
+from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.write import writers
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
@@ -25,15 +26,25 @@ def rows(spark: SparkSession, path: str) -> list[tuple[int, int | None]]:
 
 @pytest.mark.long
 def test_expressions_that_fail_and_patterns_that_collide(spark: SparkSession, tmp_path: Path) -> None:
-    """A division by zero concerns its record; a target that two tables of a pattern have, the second one."""
+    """A division by zero concerns its record, whatever their number; a target that two tables of a pattern
+    have, the second one.
+    """
     ratio = {"name": "ratio", "condition": "100 / v > 1"}
+    share = {"columns": {"expressions": {"share": "100 / v", "double": "2 * (100 / v)"}}}
     listed = {
         "warned": {"expectations": [ratio]},
         "aside": {"expectations": [{**ratio, "onViolation": "quarantine"}]},
         "strict": {"expectations": [{**ratio, "onViolation": "fail"}]},
+        "untold": {
+            "expectations": [{**ratio, "condition": "100 / v > 1 OR v IS NULL", "onViolation": "fail"}]
+        },
         "part": {"filter": "100 / v > 1"},
         "list": {"filter": "100 / v > 1", "mode": "append"},
+        "history": {"filter": "100 / v > 1", "mode": "scd2", "expectations": [ratio]},
+        "soft": {"delete": {"type": "soft", "column": "gone"}, **share},
+        "never": {"filter": "1 / 0 > id"},
     }
+    none = [2, *range(100, 134)]
     tables = [{"source": name, **each} for name, each in listed.items()]
     pattern = r"/demo\.public\.r_(?<kind>[a-z]+)(_(?<number>\d))?/"
     tables.append({"source": pattern, "target": {"path": f"{tmp_path}/lake/r/{{kind}}"}})
@@ -42,7 +53,7 @@ def test_expressions_that_fail_and_patterns_that_collide(spark: SparkSession, tm
     shop, batch = Shop(), []
     for name in listed:
         of = table(name, V)
-        for id, v in ((1, 5), (2, 0), (3, None), (4, 9)):
+        for id, v in ((1, 5), (3, None), (4, 9), *((id, 0) for id in none)):
             batch += shop.create(of, id=id, v=v)
     for name in ("r_eu_1", "r_eu_2", "r_us_1", "n_eu", "n_eu_1"):
         batch += shop.create(table(name, V), id=1, v=len(name))
@@ -51,21 +62,34 @@ def test_expressions_that_fail_and_patterns_that_collide(spark: SparkSession, tm
     assert summary.counts.unaccounted == 0
     found = {source.rpartition(".")[2]: each for source, each in summary.tables.items()}
     path = {name: mirroring.path("demo", "public", name) for name in listed}
-    assert rows(spark, path["warned"]) == [(1, 5), (3, None), (4, 9)]
+    assert rows(spark, path["warned"]) == sorted([(1, 5), (3, None), (4, 9), *((id, 0) for id in none)])
+    assert found["warned"].counts.violations == len(none) + 1
     assert rows(spark, path["aside"]) == [(1, 5), (4, 9)]
     assert rows(spark, path["part"]) == [(1, 5), (4, 9)]
     assert rows(spark, path["list"]) == [(1, 5), (4, 9)]
+    assert rows(spark, path["history"]) == [(1, 5), (4, 9)]
+    assert rows(spark, path["soft"]) == rows(spark, path["untold"]) == [(1, 5), (3, None), (4, 9)]
     assert "do not meet the expectation ratio" in (found["strict"].error or "")
-    assert (found["strict"].counts.refused, found["strict"].counts.records) == (4, 4), "all are held"
+    assert found["strict"].counts.refused == found["strict"].counts.records == 38, "all are held"
+    assert all(each.error is None for name, each in found.items() if name in {*listed} - {"strict"})
     assert {name: each.counts.quarantined for name, each in found.items() if each.counts.quarantined} == {
-        "warned": 1,
-        "aside": 2,
-        "part": 1,
-        "list": 1,
+        **dict.fromkeys(("part", "list", "history", "soft", "untold"), len(none)),
+        "aside": len(none) + 1,
+        "never": len(none) + 3,
     }
     kept = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
     told = [row["reason"] for row in kept.where("reason LIKE '%DIVIDE_BY_ZERO%'").collect()]
-    assert len(told) == 4
+    assert len(told) == 6 * len(none) + len(none) + 3
+    assert not any("ansi" in each for each in told), "no advice that would change values"
+    for place in ("filter, 100 / v", "expectations[ratio], 100 / v", "columns.expressions[share], 100 / v"):
+        assert any(place in each and "fails for the row" in each for each in told), place
+
+    # Another condition: what failed is applied.
+    eased = {"source": "aside", "expectations": [{**ratio, "condition": "true"}]}
+    other = {"tables": [eased], "unlisted": "ignore"}
+    outcome = replay(Mirroring(tmp_path, other).pipeline, table="demo.public.aside", spark=spark)
+    assert (outcome.records, outcome.still_bad) == (len(none) + 1, 0)
+    assert len(rows(spark, path["aside"])) == len(none) + 3
     # Which of the two comes first is the order of their names.
     assert rows(spark, f"{tmp_path}/lake/r/eu") == [(1, len("r_eu_1"))]
     assert "is the mirror of" in (found["r_eu_2"].error or "")

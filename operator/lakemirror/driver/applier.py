@@ -17,6 +17,7 @@ from lakemirror.driver.decision import Decision, Held
 from lakemirror.driver.errors import ShardsDiffer
 from lakemirror.driver.expressions import kept
 from lakemirror.driver.orders import names_tables_by_folder, rows_are_dated
+from lakemirror.driver.parse.attempt import causes
 from lakemirror.driver.parse.decode import EventDecoder, with_arrival
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.places import Places
@@ -30,7 +31,7 @@ from lakemirror.driver.profile.positions import Standing
 from lakemirror.driver.read.base import Batch, SourceFile
 from lakemirror.driver.reduce.conflicts import refuse_conflicts
 from lakemirror.driver.reduce.expectations import violations
-from lakemirror.driver.reduce.table import Begun, begin, is_plain, reduce_table, with_apart
+from lakemirror.driver.reduce.table import Begun, Reduced, begin, is_plain, reduce_table, with_apart
 from lakemirror.driver.reduce.waiting import place_truncates, require_same_topics
 from lakemirror.driver.results import Drift, DriftAction, DriftChange, TableResult
 from lakemirror.driver.tables.applied_files import AppliedFiles
@@ -185,7 +186,7 @@ class TableApplier:
             violated = violations(self._table, plan, reduced)
             plain = is_plain(self._table, plan)
             self._expected = partial(begin, decoder, soft=plan.soft is not None) if plain else None
-            return Decision(self.name, seen, plan, reduced, violated=violated)
+            return Decision(self.name, seen, plan, reduced, violated=violated, causes=_causes(plan, reduced))
         except (Refused, Waiting) as reason:
             return hold(self.name, Held(str(reason), error=isinstance(reason, Refused)), events, seen)
 
@@ -316,6 +317,13 @@ def _with_rounding(
         return plan
     found = decoder.rounded(changes, asked)
     return replace(plan, drift=(*plan.drift, *(drift[name] for name in found)))
+
+
+def _causes(plan: TablePlan, reduced: Reduced) -> dict[str, str]:
+    """Return what Spark says of expressions that fail for rows of a batch."""
+    if reduced.events is None or reduced.counts.bad == reduced.counts.waiting:
+        return {}
+    return causes(reduced.events, plan.reading.fallible)
 
 
 def hold(name: TableName, held: Held, events: DataFrame, seen: TableOverview) -> Decision:

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakemirror.driver.parse import isolate
+from lakemirror.driver.parse.attempt import explained
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.reduce.table import NOTHING, Reduced
@@ -44,6 +45,8 @@ class Decision:
     """The reason for each record that makes Spark throw, by `lakemirror.driver.parse.isolate.origin`."""
     violated: Sequence[Violated] = ()
     """Expectations that rows of the batch violate."""
+    causes: Mapping[str, str] = field(default_factory=dict)
+    """What Spark says of expressions that fail for rows (`lakemirror.driver.parse.attempt.causes`)."""
 
     @property
     def left_out(self) -> bool:
@@ -95,7 +98,7 @@ class Decision:
         if events is not None:
             waits = F.col(WAITS).isNotNull() if WAITS in events.columns else F.lit(False)
             scope = F.when(waits, "order").otherwise("record")
-            parts.append(self._aside(events.withColumn("row", F.col("line")), F.col("problem"), scope))
+            parts.append(self._aside(events.withColumn("row", F.col("line")), explained(self.causes), scope))
         if apart.records is not None:
             parts.append(self._aside(apart.records, F.lit(apart.reason), "order"))
         aside = reduce(DataFrame.unionByName, parts)

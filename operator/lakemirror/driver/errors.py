@@ -19,6 +19,8 @@ _LONGEST, _LONGEST_CONTEXT = 600, 240
 _DEEPEST = 30
 _ENDING_SECONDS = 3.0
 _NO_ANSWER = (Py4JNetworkError, ConnectionError)
+_OF_ANSI = re.compile(r'(?i) *If necessary set "?spark\.sql\.ansi\.enabled"? to "?false"? [^.]*\.')
+"""Advice of Spark's that Lakemirror does not allow, because values would silently be others."""
 _LOST_TASK = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): ([^\n]+)")
 """How Spark quotes the failure of a task (DAGScheduler)."""
 _QUOTED = "\nCaused by: "
@@ -202,7 +204,8 @@ def _cut(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return _OF_ANSI.sub("", line)
 
 
 def is_alive(spark: SparkSession) -> bool:

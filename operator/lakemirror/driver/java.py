@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from py4j.java_gateway import JavaClass, JavaMember
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 _OF_PYSPARK: Final = (
@@ -31,7 +32,7 @@ class _Found(JavaClass):  # type: ignore[misc]  # Py4J has no types
         return found
 
 
-def java_class(spark: SparkSession, name: str) -> Any:
+def java_class(spark: SparkSession | SparkContext, name: str) -> Any:
     """Return the class with this full name, such as ``java.util.ArrayList``.
 
     The class can be called, and so can its static methods. Raises Py4JError if there is no such class.

@@ -12,6 +12,7 @@ from pyspark.sql.types import DataType
 
 from lakemirror.api.checks import QUOTED
 from lakemirror.driver.codes import WITH_ROW
+from lakemirror.driver.parse.attempt import Fallible, attempted
 from lakemirror.driver.parse.condition import WrongCondition, resolved
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.keys import can_be_key
@@ -21,11 +22,12 @@ _WHOLE = "__lakemirror_event"
 
 @dataclass(frozen=True)
 class Computed:
-    """A checked expression: its SQL, the columns that it reads, and its type."""
+    """A checked expression: its SQL, the columns that it reads, its type, and its place in the manifest."""
 
     sql: str
     columns: tuple[str, ...]
     kind: DataType
+    place: str = "columns.expressions"
 
     def of(self, row: Mapping[str, Column]) -> Column:
         """Return the value for a row.
@@ -73,21 +75,28 @@ def checked(spark: SparkSession, sql: str, columns: Mapping[str, DataType]) -> C
 
 
 def evaluated(events: DataFrame, computed: Sequence[Computed], *, keyed: bool) -> DataFrame:
-    """Evaluate the expressions of an event frame one extra time.
+    """Add a ``problem`` to the records of an event frame for whose row an expression fails.
 
-    A record for which one fails (a division by zero, text that is not a number) is thus found before anything
-    is written.
+    A division by zero, or text that is not a number, is thus found before anything is written. If rows have a
+    ``key``, values that the source left out are filled in later, and expressions that read one are left out.
     """
-    whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
-    values = F.xxhash64(*[F.expr(each.sql) for each in computed])
-    never = F.bit_count("_computed") < 0
-    event = F.col(_WHOLE)
+    whole, event = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE), F.col(_WHOLE)
     shown = event["op"].isin(*WITH_ROW) & event["problem"].isNull()
-    if keyed:  # values that the source left out are filled in later
-        shown = shown & F.coalesce(F.size(event["gaps"]) <= 0, F.lit(True))
-    value = F.when(shown, values).alias("_computed")
-    found = events.select(whole, "row.*").select(f"{_WHOLE}.*", value)
-    problem = F.coalesce("problem", F.when(never, F.lit("an expression failed")))
-    return found.withColumns({"problem": problem, "key": F.when(problem.isNull(), F.col("key"))}).drop(
-        "_computed"
-    )
+    fails = []
+    for i, each in enumerate(computed):
+        mine = shown & ~_lacks(event["gaps"], each) if keyed else shown
+        fails.append((mine & attempted(F.expr(each.sql), mine).isNull()).alias(f"_fails{i}"))
+    marked = events.select(whole, "row.*").select(f"{_WHOLE}.*", *fails)
+    reasons = [
+        F.when(F.col(f"_fails{i}"), F.lit(Fallible(each.sql, each.place).reason))
+        for i, each in enumerate(computed)
+    ]
+    problem = F.coalesce("problem", *reasons)
+    changed = {"problem": problem, "key": F.when(problem.isNull(), F.col("key"))}
+    return marked.withColumns(changed).drop(*[f"_fails{i}" for i in range(len(fails))])
+
+
+def _lacks(gaps: Column, computed: Computed) -> Column:
+    """Return whether the source left out a value that an expression reads (BOOLEAN)."""
+    read = F.array(*map(F.lit, computed.columns)).cast("array<string>")
+    return F.coalesce(F.arrays_overlap(gaps, read), F.lit(False))

@@ -1,6 +1,7 @@
 """``tables[].filter``: an SQL condition on the rows of a table, with the columns as the mirror names them.
 
-A row for which the condition is false or null does not belong in the mirror. An event that shows such a row
+A row for which the condition is false or null does not belong in the mirror. One for which it fails goes to
+the quarantine. An event that shows such a row
 acts as a delete at its sequence or, if events are appended, is not a row change at all. A row that stops
 meeting the condition is therefore removed, and an older event does not bring it back. Deletes and truncates
 pass.
@@ -18,9 +19,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
 from lakemirror.driver.codes import WITH_ROW, Op
+from lakemirror.driver.parse.attempt import Fallible, attempted
 
 LACKS: Final = "lacks"
 """The column of an event frame with the columns that its row, which has no schema, does not show."""
+MEETS: Final = "meets"
+"""The column of an event frame that says whether a row meets the filter (BOOLEAN); null if none is shown."""
 LEFT_OUT: Final = "n"
 """The op of an event that is not appended."""
 _WHOLE: Final = "__lakemirror_event"
@@ -134,17 +138,31 @@ def lacking(condition: Condition, place: str) -> Column:
     )
 
 
-def applied(events: DataFrame, condition: Condition, *, keyed: bool) -> DataFrame:
+def decided(events: DataFrame, condition: Condition, place: str) -> DataFrame:
+    """Add `MEETS` to an event frame, and a ``problem`` to records for whose row the condition fails."""
+    whole, event = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE), F.col(_WHOLE)
+    shown = event["op"].isin(*WITH_ROW) & event["problem"].isNull()
+    found = attempted(F.coalesce(F.expr(condition.sql), F.lit(False)), shown)
+    marked = events.select(whole, "row.*").select(f"{_WHOLE}.*", shown.alias("_shown"), found.alias("_found"))
+    fails = F.col("_shown") & F.col("_found").isNull()
+    problem = F.coalesce("problem", F.when(fails, F.lit(Fallible(condition.sql, place).reason)))
+    changed = {
+        "problem": problem,
+        "key": F.when(problem.isNull(), F.col("key")),
+        MEETS: F.col("_found.value"),
+    }
+    return marked.withColumns(changed).drop("_shown", "_found")
+
+
+def applied(events: DataFrame, *, keyed: bool) -> DataFrame:
     """Leave out the events whose row does not meet the condition or, if rows have a key, make them deletes.
 
     In the latter case, the column ``was`` has the original op of each event.
     """
-    whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
-    marked = events.select(whole, "row.*").select(f"{_WHOLE}.*", F.expr(condition.sql).alias(_WHOLE))
     shows_row = F.col("op").isin(*WITH_ROW) & F.col("problem").isNull()
-    out = shows_row & ~F.coalesce(F.col(_WHOLE), F.lit(False))
+    out = shows_row & ~F.coalesce(F.col(MEETS), F.lit(False))
     if not keyed:
-        return marked.withColumn("op", F.when(out, LEFT_OUT).otherwise(F.col("op"))).drop(_WHOLE)
+        return events.withColumn("op", F.when(out, LEFT_OUT).otherwise(F.col("op"))).drop(MEETS)
     changed = {"was": F.col("op"), "op": F.when(out, Op.DELETE).otherwise(F.col("op"))}
     row = events.schema["row"].dataType
     assert isinstance(row, StructType)
@@ -152,7 +170,7 @@ def applied(events: DataFrame, condition: Condition, *, keyed: bool) -> DataFram
     blank = {"row": nothing, "texts": F.lit(None), "old_key": F.lit(None)}
     for name, value in blank.items():
         changed[name] = F.when(out, value.cast(events.schema[name].dataType)).otherwise(F.col(name))
-    return marked.withColumns(changed).drop(_WHOLE)
+    return events.withColumns(changed).drop(MEETS)
 
 
 def _nodes(tree: Any) -> Iterator[Any]:

@@ -26,6 +26,7 @@ from lakemirror.api.tables import TextEncoding
 from lakemirror.driver.codes import WITH_ROW, Op
 from lakemirror.driver.materialise import materialised
 from lakemirror.driver.parse import computed, condition, expectations
+from lakemirror.driver.parse.attempt import Fallible
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import LACKS, Condition
 from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
@@ -123,6 +124,14 @@ class Reading:
         return self.condition is not None or bool(self.expectations)
 
     @property
+    def fallible(self) -> list[Fallible]:
+        """The expressions that may fail for a row, whose record then goes to the quarantine."""
+        conditions = [] if self.condition is None else [(self.condition.sql, self.place)]
+        conditions += [(each.condition.sql, each.place) for each in self.expectations]
+        conditions += [(each.sql, each.place) for each in self.computed]
+        return [Fallible(sql, place) for sql, place in conditions]
+
+    @property
     def inherits(self) -> bool:
         """Whether an update that changes its row's key may lack values that the row had before."""
         return bool(self.from_rows) or (self.partial and self.rekeyed)
@@ -185,10 +194,11 @@ class EventDecoder:
             decoded = condition.without_gaps(
                 decoded, reading.condition, reading.place, reading.remedy, keyed=keyed
             )
+            decoded = condition.decided(decoded, reading.condition, reading.place)
         if reading.condition is not None and reading.expectations:
             decoded = materialised(decoded)
         if reading.expectations:
-            decoded = expectations.judged(decoded, reading.expectations, reading.condition, reading.remedy)
+            decoded = expectations.judged(decoded, reading.expectations, reading.remedy)
         if reading.is_conditional:
             decoded = decoded.drop(LACKS)
         if reading.from_rows or reading.rekeyed:
@@ -196,7 +206,7 @@ class EventDecoder:
         if reading.former:
             decoded = _with_former_rows(decoded)
         if reading.condition is not None:
-            decoded = condition.applied(decoded, reading.condition, keyed=keyed)
+            decoded = condition.applied(decoded, keyed=keyed)
         if reading.shard is not None:
             decoded = _of_shard(decoded, reading, reading.shard)
         if reading.is_conditional and reading.computed:

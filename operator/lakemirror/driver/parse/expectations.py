@@ -4,6 +4,9 @@ Each event that shows a row is judged on its own, before events are reduced. A v
 depend on batches or on the order of delivery. As with a CHECK constraint of Delta, a row meets a condition
 only if the condition is true; null does not count.
 
+A condition that fails for a row is not met by it if violations are only counted. Otherwise, nobody can tell,
+and the record goes to the quarantine.
+
 A value that an event did not carry (`gaps`) was judged with the event that did carry it. An event that
 carries none of the columns that a condition reads is therefore not judged. If it carries only some of them,
 or if a row without a schema lacks one of them, the condition cannot be decided: the event goes to the
@@ -21,7 +24,8 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.tables import Violation
 from lakemirror.driver.codes import WITH_ROW
-from lakemirror.driver.parse.condition import LACKS, Condition, lacking
+from lakemirror.driver.parse.attempt import Fallible, attempted
+from lakemirror.driver.parse.condition import LACKS, MEETS, Condition, lacking
 
 VIOLATIONS: Final = "violations"
 """The column of an event frame with the names of the expectations that the event's row does not meet.
@@ -41,28 +45,34 @@ class Expected:
     place: str
 
 
-def judged(
-    events: DataFrame, expected: Sequence[Expected], filtered: Condition | None, remedy: str
-) -> DataFrame:
+def judged(events: DataFrame, expected: Sequence[Expected], remedy: str) -> DataFrame:
     """Add the column `VIOLATIONS` to an event frame, and a ``problem`` to records that go to the quarantine.
 
     ``remedy`` says how the source is made to send whole rows.
 
-    Only events that show a row, can be applied, and meet the filter, if there is one, are judged.
+    Only events that show a row, can be applied, and meet the filter (`MEETS`), if there is one, are judged.
     """
-    whole = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE)
+    kept = F.coalesce(F.col(MEETS), F.lit(False)) if MEETS in events.columns else F.lit(True)
+    shown = F.col("op").isin(*WITH_ROW) & F.col("problem").isNull() & kept
+    can_tell = {
+        f"_can{i}": shown & _sent(each.condition)[0] & ~_lacks(each) for i, each in enumerate(expected)
+    }
+    events = events.withColumns({"_shown": shown, **can_tell})
+    whole, event = F.struct(*[F.col(name) for name in events.columns]).alias(_WHOLE), F.col(_WHOLE)
     meets = [
-        F.coalesce(F.expr(each.condition.sql), F.lit(False)).alias(f"_e{i}")
+        attempted(F.coalesce(F.expr(each.condition.sql), F.lit(False)), event[f"_can{i}"]).alias(f"_e{i}")
         for i, each in enumerate(expected)
     ]
-    kept = F.lit(True) if filtered is None else F.coalesce(F.expr(filtered.sql), F.lit(False))
-    marked = events.select(whole, "row.*").select(f"{_WHOLE}.*", *meets, kept.alias("_kept"))
-    shown = F.col("op").isin(*WITH_ROW) & F.col("problem").isNull() & F.col("_kept")
+    marked = events.select(whole, "row.*").select(f"{_WHOLE}.*", *meets)
+    shown = F.col("_shown")
     violated, reasons = [], []
     for i, each in enumerate(expected):
         sent, left_out = _sent(each.condition)
-        bad = shown & sent & ~_lacks(each) & ~F.col(f"_e{i}")
-        violated.append(F.when(bad, F.lit(each.name)))
+        bad = F.col(f"_can{i}") & ~F.coalesce(F.col(f"_e{i}.value"), F.lit(False))
+        fails = F.col(f"_can{i}") & F.col(f"_e{i}").isNull()
+        violated.append(F.when(bad & ~fails if each.on_violation == "fail" else bad, F.lit(each.name)))
+        if each.on_violation != "warn":
+            reasons.append(F.when(fails, F.lit(Fallible(each.condition.sql, each.place).reason)))
         if each.on_violation == "quarantine":
             reasons.append(F.when(bad, _violated(each)))
         if each.on_violation != "warn":
@@ -72,7 +82,7 @@ def judged(
     found = marked.withColumn(VIOLATIONS, F.when(F.size(names) > 0, names))
     problem = F.coalesce("problem", *reasons)
     return found.withColumns({"problem": problem, "key": F.when(problem.isNull(), F.col("key"))}).drop(
-        "_kept", *[f"_e{i}" for i in range(len(expected))]
+        "_shown", *can_tell, *[f"_e{i}" for i in range(len(expected))]
     )
 
 

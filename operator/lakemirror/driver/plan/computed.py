@@ -55,7 +55,7 @@ def computed_of(
 
 def _checked(table: MirroredTable, sql: str, columns: Mapping[str, DataType], place: str) -> Computed:
     try:
-        return table.computed(sql, columns)
+        return replace(table.computed(sql, columns), place=place)
     except WrongCondition as error:
         raise Refused(
             f"{place} {error}. It is computed of one row of the mirror, which has the columns "
