@@ -402,6 +402,51 @@ def test_a_row_that_is_kept_aside_keeps_no_other_from_being_loaded(
     assert [(row["source"], "cheap" in row["reason"]) for row in kept] == [("demo.public.items", True)]
 
 
+def test_no_value_of_a_snapshot_is_cut_and_what_cannot_be_judged_is_left(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A value that the mirror's type would cut is no equal one, and no row is written with it, whatever else
+    has changed in the row; nor is a row for which the filter fails, or of which it reads such a value.
+    """
+    columns = (Column("n", "int32"), decimal("price", 10, 2), Column("v", "int32"), Column("w", "int32"))
+    of, shop = table("rows", *columns), Shop()
+    settings = {"source": "public.rows", "filter": "100 / v > 0 AND w IS NOT NULL"}
+    sent = [shop.create(of, id=id, n=2, price="ew==", v=1, w=1) for id in range(1, 9)]
+    mirroring = Mirroring(tmp_path, {"tables": [settings]}).deliver(
+        [[each for some in sent for each in some]]
+    )
+    mirroring.run(spark)
+    export = [
+        (1, 2.7, "1.23", 1, 1.0),
+        (2, 2.0, "1.2349", 1, 1.0),
+        (3, 2.7, "1.23", 7, 1.0),
+        (4, 2.0, "1.2300", 1, 1.0),
+        (5, 2.0, "1.23", 0, 1.0),
+        (6, 2.0, "1.23", 6, 1.0),
+        (7, 2.0, "1.23", 1, 1.5),
+        (8, 2.0, "1.23", -1, 1.0),
+    ]
+    frame = spark.createDataFrame(export, "id INT, n DOUBLE, price STRING, v INT, w DOUBLE")
+    frame = frame.withColumn("price", frame["price"].cast("decimal(12,4)"))
+    frame.coalesce(1).write.parquet(f"{tmp_path}/snapshots/demo/rows")
+    wanted = SnapshotWanted(f"{tmp_path}/snapshots/{{db}}/{{table}}", "parquet")
+
+    def found() -> dict[str, str]:
+        [checked] = verify(mirroring.pipeline, wanted, spark=spark).tables
+        assert checked.error is None
+        return {each.key: each.what for each in checked.settled.wrong}
+
+    unfit = dict.fromkeys((f'["{id}"]' for id in (1, 2, 3, 5, 7)), "differs")
+    assert found() == {**unfit, '["6"]': "differs", '["8"]': "extra"}
+    [done] = reload(mirroring.pipeline, wanted, at=datetime.now(UTC), spark=spark)
+    assert (done.error, done.staged.changed, done.staged.gone, done.staged.unfit) == (None, 1, 1, 5)
+    rows = at(spark, mirroring.path("demo", "public", "rows")).collect()
+    assert {row["id"]: (row["n"], str(row["price"]), row["v"], row["w"]) for row in rows} == {
+        id: (2, "1.23", 6 if id == 6 else 1, 1) for id in range(1, 8)
+    }
+    assert found() == unfit
+
+
 def test_a_snapshot_from_before_tombstones_that_are_collected_brings_no_row_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -30,7 +30,16 @@ from lakemirror.driver.times import possible
 from lakemirror.driver.verify.canonical import key_text
 from lakemirror.driver.verify.jdbc import Database
 from lakemirror.driver.verify.sides import is_live
-from lakemirror.driver.verify.sources import UNFIT, Compared, Described, SourceTables, SourceUnfit, Wanted
+from lakemirror.driver.verify.sources import (
+    UNFIT_COLUMNS,
+    Compared,
+    Described,
+    SourceTables,
+    SourceUnfit,
+    Wanted,
+    conditional,
+    meeting,
+)
 from lakemirror.driver.verify.table import wanted_of
 
 
@@ -227,7 +236,8 @@ def _compare(
         raise SourceUnfit(_unreadable(table, source.compared.unread[0], "its type"))
     shape = replace(shape, compared=source.compared)
     strict = table.spec.on_unrepresentable != "null"
-    snapshot = _meeting(table, source.rows(Wanted(strict=strict)))
+    condition = conditional(table, source.compared)
+    snapshot = meeting(source.rows(Wanted(strict=strict)), condition).drop(UNFIT_COLUMNS)
     last = None if place.of_key is None else _last(spark, table, shape)
     found = differences(snapshot, _live(table), shape, place, last)
     seen = Observation()
@@ -324,9 +334,3 @@ def _last(spark: SparkSession, table: MirroredTable, shape: Shape) -> DataFrame:
     changes = _changes(table, key_text(shape.compared)).where("key IS NOT NULL")
     last = F.max(F.struct("seq", "at", "topic", "partition")).alias("last")
     return changes.groupBy("key").agg(last).select("key", "last.*")
-
-
-def _meeting(table: MirroredTable, rows: DataFrame) -> DataFrame:
-    """Return the rows that the manifest's filter accepts or cannot judge."""
-    condition = table.settings.filter
-    return rows if condition is None else rows.where(F.expr(condition) | F.col(UNFIT).isNotNull())

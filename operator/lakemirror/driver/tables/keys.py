@@ -105,7 +105,15 @@ def decode(text: Column, kind: StructType) -> Column:
 
 def encode_row(row: Column, kind: StructType) -> Column:
     """STRING: a row of any types as JSON, from which `decode_row` restores the same row."""
-    return F.to_json(F.struct(*_members(row, kind, _exact)))
+    return F.to_json(F.struct(*_members(row, kind, _exact, in_order=False)))
+
+
+def comparable_row(row: Column, kind: StructType) -> Column:
+    """STRING: a row of any types as JSON, which is the same for equal rows.
+
+    Unlike in `encode_row`, the entries of maps are in the order of their keys' texts.
+    """
+    return F.to_json(F.struct(*_members(row, kind, _exact, in_order=True)))
 
 
 def decode_row(text: Column, kind: StructType) -> Column:
@@ -121,9 +129,12 @@ def canonical_row(values: Mapping[str, Column], kinds: Mapping[str, DataType]) -
     """STRING: a row as one JSON object in canonical form.
 
     Members are in the order of their names, and formatted as in keys. Those that are null are left out. The
-    text therefore stays the same if a column is widened, or added without a value.
+    text therefore stays the same if a column is widened, or added without a value. The entries of maps are in
+    the order of their keys' texts.
     """
-    members = [_texts(values[name], kinds[name], _canonical).alias(name) for name in sorted(kinds)]
+    members = [
+        _texts(values[name], kinds[name], _canonical, in_order=True).alias(name) for name in sorted(kinds)
+    ]
     return F.to_json(F.struct(*members))
 
 
@@ -132,7 +143,7 @@ def _in_order(kind: StructType) -> list[StructField]:
 
 
 def _part(value: Column, kind: DataType) -> Column:
-    texts = _texts(value, kind, _canonical)
+    texts = _texts(value, kind, _canonical, in_order=True)
     return F.to_json(texts) if isinstance(kind, (ArrayType, StructType)) else texts
 
 
@@ -157,24 +168,31 @@ def _wire(kind: DataType) -> DataType:
     return StringType()
 
 
-def _texts(value: Column, kind: DataType, leaf: Leaf) -> Column:
+def _texts(value: Column, kind: DataType, leaf: Leaf, *, in_order: bool) -> Column:
+    """Return a value with texts in the place of its parts, and with arrays of entries in that of its maps.
+
+    ``in_order`` says whether these are sorted, because the entries of a map have no order of their own.
+    """
     if isinstance(kind, ArrayType):
-        return F.transform(value, lambda each: _texts(each, kind.elementType, leaf))
+        return F.transform(value, lambda each: _texts(each, kind.elementType, leaf, in_order=in_order))
     if isinstance(kind, MapType):
-        return F.transform(
+        entries = F.transform(
             F.map_entries(value),
             lambda each: F.struct(
-                _texts(each["key"], kind.keyType, leaf).alias("k"),
-                _texts(each["value"], kind.valueType, leaf).alias("v"),
+                _texts(each["key"], kind.keyType, leaf, in_order=in_order).alias("k"),
+                _texts(each["value"], kind.valueType, leaf, in_order=in_order).alias("v"),
             ),
         )
+        return F.array_sort(entries) if in_order else entries
     if isinstance(kind, StructType):
-        return F.when(value.isNotNull(), F.struct(*_members(value, kind, leaf)))
+        return F.when(value.isNotNull(), F.struct(*_members(value, kind, leaf, in_order=in_order)))
     return leaf(value, kind)
 
 
-def _members(value: Column, kind: StructType, leaf: Leaf) -> list[Column]:
-    return [_texts(value.getField(f.name), f.dataType, leaf).alias(f.name) for f in kind.fields]
+def _members(value: Column, kind: StructType, leaf: Leaf, *, in_order: bool) -> list[Column]:
+    return [
+        _texts(value.getField(f.name), f.dataType, leaf, in_order=in_order).alias(f.name) for f in kind.fields
+    ]
 
 
 def _values(wire: Column, kind: DataType) -> Column:

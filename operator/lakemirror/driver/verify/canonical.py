@@ -48,7 +48,7 @@ def canonical(rows: DataFrame, compared: Compared, *kept: str) -> DataFrame:
         value = F.col(quoted(name))
         values.append((value if same is None else same(value)).alias(f"c{index}"))
         members.append(StructField(f"c{index}", kind if same is None else StringType()))
-    text = keys.encode_row(F.struct(*values), StructType(members)) if values else F.lit("")
+    text = keys.comparable_row(F.struct(*values), StructType(members)) if values else F.lit("")
     unfit = [F.col(UNFIT)] if UNFIT in rows.columns else []
     return rows.select(
         key_text(compared).alias("key"),

@@ -18,7 +18,15 @@ from lakemirror.driver.jdbc import Login, connect, rows, why_refused
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.dialects import dialect_of
 from lakemirror.driver.verify.ranges import KeyRange
-from lakemirror.driver.verify.sources import ALL, UNFIT, Compared, Described, SourceUnfit, Wanted, with_known
+from lakemirror.driver.verify.sources import (
+    ALL,
+    Compared,
+    Described,
+    SourceUnfit,
+    Wanted,
+    marked,
+    with_known,
+)
 from lakemirror.driver.verify.values import Rule, SourceType, natural_of, rule_of
 
 By = Literal["log", "time", "else"]
@@ -237,16 +245,12 @@ class DatabaseTable:
             orders = [place] if place is not None else []
         sql = f"SELECT {', '.join([*texts, *orders])} FROM {dialect.relation(self._name)} t"
         read = self._database.frame(sql, predicates)
-        values, unfit = [], []
+        values, unfit = [], {}
         for index, (name, kind) in enumerate(compared.columns.items()):
             rule, text = self._rules[name], F.col(f"c{index}")
-            value = rule.parse(text)
-            values.append(value.cast(kind).alias(name))
-            missing = text.isNotNull() & value.isNull()
-            if rule.lost is not None and not wanted.strict:
-                missing = missing & ~F.coalesce(rule.lost(text), F.lit(False))
-            unfit.append(F.when(missing, F.concat(F.lit(f"{name}="), text)))
-        return read.select(*values, F.nullif(F.concat_ws(", ", *unfit), F.lit("")).alias(UNFIT))
+            values.append(rule.parse(text).cast(kind).alias(name))
+            unfit[name] = rule.unfit(text, strict=wanted.strict), text
+        return marked(read, values, unfit)
 
     def position(self) -> bytes:
         """Return the database's position."""

@@ -27,7 +27,7 @@ from lakemirror.driver.verify.canonical import (
     literal,
 )
 from lakemirror.driver.verify.ranges import WHOLE, Digest, KeyRange
-from lakemirror.driver.verify.sources import UNFIT, SourceTable, Wanted
+from lakemirror.driver.verify.sources import UNFIT, SourceTable, Wanted, conditional, meeting
 from lakemirror.driver.verify.verdict import Reading, Stored
 
 _SAMPLED_A_PART = 50
@@ -52,7 +52,7 @@ class Sides:
         self._spark, self._mirror, self._source, self._wait = spark, mirror, source, wait
         self._images = images
         self.compared = source.compared
-        self._condition = mirror.settings.filter
+        self._condition = conditional(mirror, source.compared)
 
     # -- ranges -----------------------------------------------------------------------------------
 
@@ -169,8 +169,8 @@ class Sides:
         return self._meeting(self._source.rows(Wanted(ranges=ranges)))
 
     def _meeting(self, rows: DataFrame) -> DataFrame:
-        """Return the rows that the manifest's filter accepts."""
-        return rows if self._condition is None else rows.where(F.expr(self._condition))
+        """Return the rows that the manifest's filter accepts or cannot judge."""
+        return meeting(rows, self._condition)
 
     def _stored_rows(self) -> DataFrame:
         return self._mirror.rows()

@@ -10,21 +10,38 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
     DataType,
+    DateType,
+    FractionalType,
     MapType,
+    NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
 )
 
 from lakemirror.api.tables import Target
 from lakemirror.driver.errors import cause_of
-from lakemirror.driver.parse.values.fit import settled
+from lakemirror.driver.parse.values.fit import fit, settled
 from lakemirror.driver.read import rows as wire
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.names import TableName, locate
-from lakemirror.driver.verify.sources import ALL, UNFIT, Compared, Described, SourceUnfit, Wanted, with_known
+from lakemirror.driver.verify.sources import (
+    ALL,
+    Compared,
+    Described,
+    SourceUnfit,
+    Wanted,
+    marked,
+    with_known,
+)
+
+_MOMENTS = (DateType, TimestampType, TimestampNTZType)
 
 
 class Snapshots:
@@ -91,19 +108,15 @@ class SnapshotTable:
     def rows(self, wanted: Wanted = ALL) -> DataFrame:
         """Return all rows, with the mirror's types."""
         rows = self._spark.read.format(self._format).load(self._place)
-        values, unfit = [], []
+        values, unfit = [], {}
         for name, kind in self.compared.columns.items():
             source = self.compared.names[name]
-            value = F.col(quoted(source))
-            fitted = as_type(value, self._stored[source].dataType, kind)
+            value, stored = F.col(quoted(source)), self._stored[source].dataType
+            fitted = as_type(value, stored, kind)
             values.append(fitted.alias(name))
-            if self._stored[source].dataType != kind:
-                lost = value.isNotNull() & fitted.isNull()
-                unfit.append(
-                    F.when(lost, F.concat(F.lit(f"{name}="), _text(value, self._stored[source].dataType)))
-                )
-        text = F.nullif(F.concat_ws(", ", *unfit), F.lit("")) if unfit else F.lit(None).cast("string")
-        return rows.select(*values, text.alias(UNFIT))
+            if stored != kind:
+                unfit[name] = value.isNotNull() & fitted.isNull(), _text(value, stored)
+        return marked(rows, values, unfit)
 
     def position(self) -> None:
         """Return None: a snapshot does not change."""
@@ -128,16 +141,71 @@ def _readable(field: StructField) -> DataType | None:
 
 
 def as_type(value: Column, stored: DataType, kind: DataType) -> Column:
-    """Return a value as the mirror's type, or null if it does not fit."""
-    if isinstance(kind, VariantType):
-        found = F.try_parse_json(value) if isinstance(stored, StringType) else value
-        known = isinstance(stored, (StringType, VariantType))
-        return settled(found, value).value if known else F.lit(None).cast(kind)
+    """Return a value as the mirror's type, or null if it does not fit, and would not come back as it was."""
+    if isinstance(stored, VariantType) and isinstance(kind, VariantType):
+        return settled(value, value).value
     if stored == kind:
         return value
     if isinstance(kind, StringType):
         return _text(value, stored)
-    return value.try_cast(kind)
+    if isinstance(stored, ArrayType) and isinstance(kind, ArrayType):
+        return _array(value, stored, kind)
+    if isinstance(stored, MapType) and isinstance(kind, MapType):
+        return _map(value, stored, kind)
+    if isinstance(stored, StructType) and isinstance(kind, StructType):
+        return _struct(value, stored, kind)
+    if not _returns(stored, kind):
+        return fit(value, stored, kind).value
+    found = value.try_cast(kind)
+    return F.when(found.try_cast(stored) == value, found)
+
+
+def _array(value: Column, stored: ArrayType, kind: ArrayType) -> Column:
+    def fitted(each: Column) -> Column:
+        return as_type(each, stored.elementType, kind.elementType)
+
+    lost = F.exists(value, lambda each: each.isNotNull() & fitted(each).isNull())
+    return F.when(~lost, F.transform(value, fitted))
+
+
+def _map(value: Column, stored: MapType, kind: MapType) -> Column:
+    def fitted(each: Column) -> tuple[Column, Column]:
+        key = as_type(each["key"], stored.keyType, kind.keyType)
+        return key, as_type(each["value"], stored.valueType, kind.valueType)
+
+    def is_lost(each: Column) -> Column:
+        key, found = fitted(each)
+        return key.isNull() | (each["value"].isNotNull() & found.isNull())
+
+    entries = F.map_entries(value)
+    return F.when(
+        ~F.exists(entries, is_lost), F.map_from_entries(F.transform(entries, lambda e: F.struct(*fitted(e))))
+    )
+
+
+def _struct(value: Column, stored: StructType, kind: StructType) -> Column:
+    """STRUCT: the fields by their names. None fits if the names differ."""
+    kinds = {each.name: each.dataType for each in stored.fields}
+    if set(kinds) != set(kind.names):
+        return F.lit(None).cast(kind)
+    found, lost = [], F.lit(False)
+    for each in kind.fields:
+        part = value.getField(each.name)
+        fitted = as_type(part, kinds[each.name], each.dataType)
+        found.append(fitted.alias(each.name))
+        lost = lost | (part.isNotNull() & fitted.isNull())
+    return F.when(value.isNotNull() & ~lost, F.struct(*found))
+
+
+def _returns(stored: DataType, kind: DataType) -> bool:
+    """Return whether a cast there and back shows if a value fits: where `fit` knows nothing better."""
+    return (
+        (isinstance(stored, _MOMENTS) and isinstance(kind, _MOMENTS))
+        or (isinstance(stored, FractionalType) and isinstance(kind, BooleanType))
+        or (isinstance(stored, StringType) and isinstance(kind, BinaryType))
+        or (isinstance(stored, NumericType) and isinstance(kind, TimestampType))
+        or (isinstance(stored, TimestampType) and isinstance(kind, NumericType))
+    )
 
 
 def _text(value: Column, stored: DataType) -> Column:

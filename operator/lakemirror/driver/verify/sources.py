@@ -7,14 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.parse.attempt import attempted
+from lakemirror.driver.parse.condition import Condition, WrongCondition
+from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.verify.ranges import KeyRange
 
 UNFIT = "__lakemirror_unfit"
-"""STRING: values of the source that the mirror's types cannot hold, as text; null if there are none."""
+"""STRING: values of the source that the mirror's types cannot hold, as text; null if there are none.
+
+A value that a type would cut is one of them: it has to come back from the mirror as it was.
+"""
+UNFIT_COLUMNS = "__lakemirror_unfit_columns"
+"""ARRAY<STRING>: the mirror's columns with such values."""
+_MET, _UNREAD = "__lakemirror_met", "__lakemirror_unread"
 
 Same = Callable[[Column], Column]
 """Converts a value of either side to the text (STRING) that is compared."""
@@ -79,7 +89,7 @@ class SourceTable(Protocol):
     compared: Compared
 
     def rows(self, wanted: Wanted = ALL) -> DataFrame:
-        """Return its current rows, with the mirror's compared columns and `UNFIT`."""
+        """Return its current rows, with the mirror's compared columns, `UNFIT` and `UNFIT_COLUMNS`."""
 
     def position(self) -> bytes | None:
         """Return the source's current position as a sequence, or None if there are no positions.
@@ -127,6 +137,51 @@ class SourceTables(Protocol):
 
     def close(self) -> None:
         """Close connections."""
+
+
+def conditional(table: MirroredTable, compared: Compared) -> Condition | None:
+    """Return the manifest's filter for rows of a source. Raises SourceUnfit if it does not fit them."""
+    sql = table.settings.filter
+    if sql is None:
+        return None
+    try:
+        return table.condition(sql, compared.columns)
+    except WrongCondition as error:
+        raise SourceUnfit(f"{table.name}: tables[{table.settings.source}].filter {error}") from None
+
+
+def meeting(rows: DataFrame, condition: Condition | None) -> DataFrame:
+    """Return the rows of a source that the manifest's filter accepts or cannot judge.
+
+    It cannot judge a row of which it reads a value that does not fit, nor one for which it fails. Both are
+    unfit.
+    """
+    if condition is None:
+        return rows
+    read = F.array(*map(F.lit, condition.columns)).cast("array<string>")
+    unread = F.coalesce(F.arrays_overlap(UNFIT_COLUMNS, read), F.lit(False))
+    met = attempted(F.coalesce(F.expr(condition.sql), F.lit(False)), F.lit(True))
+    judged = rows.withColumns({_MET: met, _UNREAD: unread})
+    fails = F.when(F.col(_MET).isNull(), F.lit(f"the filter fails: {condition.sql}"))
+    kept = judged.where(F.col(_UNREAD) | F.col(_MET).isNull() | F.col(f"{_MET}.value"))
+    return kept.withColumn(UNFIT, F.coalesce(UNFIT, fails)).drop(_MET, _UNREAD)
+
+
+def marked(
+    rows: DataFrame, values: Sequence[Column], unfit: Mapping[str, tuple[Column, Column]]
+) -> DataFrame:
+    """Return the ``values`` of rows with `UNFIT` and `UNFIT_COLUMNS`.
+
+    ``unfit`` has, by column, whether its value does not come back from the mirror's type, and it as text.
+    """
+    told = [F.when(lost, F.concat(F.lit(f"{name}="), text)) for name, (lost, text) in unfit.items()]
+    named = [F.when(lost, F.lit(name)) for name, (lost, _) in unfit.items()]
+    nothing, none = F.lit(None).cast("string"), F.array().cast("array<string>")
+    return rows.select(
+        *values,
+        (F.nullif(F.concat_ws(", ", *told), F.lit("")) if told else nothing).alias(UNFIT),
+        (F.array_compact(F.array(*named)) if named else none).alias(UNFIT_COLUMNS),
+    )
 
 
 def with_known(wanted: Compared, known: Mapping[str, str], same: Mapping[str, Same], where: str) -> Compared:

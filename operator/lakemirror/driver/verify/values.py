@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.parse.values import temporal
-from lakemirror.driver.parse.values.decimals import MAX_DIGITS, SPECIAL, plain_text
+from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL, plain_text
 from lakemirror.driver.parse.values.fit import fit
 from lakemirror.driver.verify.sources import Same
 
@@ -56,6 +56,9 @@ Family = Literal[
     "timestamptz",
     "interval",
 ]
+
+_SINGLES: Final = ("real", "float")
+"""The names of types whose values have the precision of FLOAT."""
 
 Parse = Callable[[Column], Column]
 
@@ -86,15 +89,32 @@ class SourceType:
 class Rule:
     """How to convert a source's text to the mirror's value.
 
+    ``parse`` gives null for a value that does not come back from the mirror's type as it was: none is cut.
     ``lost`` says that Spark cannot represent the value, so it is null in the mirror. ``same`` is the text
     that is compared on both sides, if the value itself is not. ``written`` says that the mirror would have
-    written the value in the same form, and not in another form of the same value.
+    written the value in the same form, and not in another form of the same value. ``element`` is the rule of
+    the elements if the text is a JSON array of texts.
     """
 
     parse: Parse
     lost: Parse | None = None
     same: Same | None = None
     written: bool = True
+    element: Rule | None = None
+
+    def unfit(self, text: Column, *, strict: bool) -> Column:
+        """Return whether the mirror's type cannot hold a value (BOOLEAN).
+
+        With ``strict``, it cannot hold one that is lost, either.
+        """
+        found = text.isNotNull() & self.parse(text).isNull()
+        if self.lost is not None and not strict:
+            found = found & ~F.coalesce(self.lost(text), F.lit(False))
+        if self.element is None:
+            return found
+        inner = self.element
+        some = F.exists(_texts(text), lambda each: inner.unfit(each, strict=strict))
+        return found | F.coalesce(some, F.lit(False))
 
 
 def rule_of(source: SourceType, kind: DataType) -> Rule | None:
@@ -119,7 +139,7 @@ def natural_of(source: SourceType) -> DataType | None:
     elif source.family == "decimal":
         kind = _decimal(source)
     elif source.family == "float":
-        kind = FloatType() if source.name in ("real", "float") else DoubleType()
+        kind = FloatType() if source.name in _SINGLES else DoubleType()
     else:
         kind = _NATURAL.get(source.family or "")
     return kind if kind is not None and rule_of(source, kind) is not None else None
@@ -151,9 +171,11 @@ def _cast(kind: DataType) -> Parse:
 
 def _number(source: SourceType, kind: DataType) -> Rule | None:
     if isinstance(kind, BooleanType):
-        return Rule(lambda text: text.try_cast("bigint") != 0)
-    if isinstance(kind, (IntegralType, DecimalType, FloatType, DoubleType)):
-        return Rule(_cast(kind), lambda text: text.isin("NaN", "Infinity", "-Infinity"))
+        return Rule(lambda text: F.when(text.rlike(r"^[01](\.0*)?$"), text.startswith("1")))
+    if isinstance(kind, IntegralType):
+        return Rule(_whole(kind), _is_special)
+    if isinstance(kind, (DecimalType, FloatType, DoubleType)):
+        return Rule(lambda text: fit(text, StringType(), kind).value, _is_special)
     if not isinstance(kind, StringType):
         return None
     if source.family == "integer" or source.variable:
@@ -164,22 +186,56 @@ def _number(source: SourceType, kind: DataType) -> Rule | None:
     return Rule(_plain, same=same, written=False) if source.scale > 0 else None
 
 
+def _whole(kind: DataType) -> Parse:
+    """Return how to read a whole number. Text with other digits after its point would be cut by a cast."""
+    return lambda text: F.when(
+        text.rlike(r"^[-+]?\d+(\.0*)?$"), F.substring_index(text, ".", 1).try_cast(kind)
+    )
+
+
+def _is_special(text: Column) -> Column:
+    return text.isin("NaN", "Infinity", "-Infinity")
+
+
 def _decimal_text(text: Column, scale: int) -> Column:
     """STRING: a decimal with digits after its point as plain text, from base64 of its bytes or text.
 
-    It is null if the value is not a number.
+    It has all its digits, but no zeros at its ends, which say nothing of its value. It is null if the value
+    is not a number.
     """
     is_text = text.contains(".") | text.contains("-")
-    plain = text.try_cast(DecimalType(MAX_DIGITS, min(scale, MAX_DIGITS))).cast("string")
+    plain = F.when(text.rlike(NUMBER), text)
     of_bytes = plain_text(F.try_to_binary(text, F.lit("base64")), F.lit(scale))
-    told = F.coalesce(F.when(is_text, plain).otherwise(of_bytes), text)
-    return F.when(~text.rlike(SPECIAL), told)
+    told = _significant(F.when(is_text, plain).otherwise(of_bytes))
+    return F.when(~text.rlike(SPECIAL), F.coalesce(told, text))
+
+
+def _significant(number: Column) -> Column:
+    """STRING: a plain number without a plus sign, and without zeros at its ends."""
+    whole = F.ltrim(F.ltrim(F.substring_index(number, ".", 1), F.lit("+-")), F.lit("0"))
+    part = F.when(number.contains("."), F.rtrim(F.substring_index(number, ".", -1), F.lit("0"))).otherwise("")
+    digits = F.concat(whole, F.lit("."), part)
+    return F.when(number.startswith("-") & (digits != "."), F.concat(F.lit("-"), digits)).otherwise(digits)
 
 
 def _float(source: SourceType, kind: DataType) -> Rule | None:
-    if isinstance(kind, FloatType):  # the text may have the digits of the double that it equals
-        return Rule(lambda text: text.try_cast("double").cast("float"))
-    return Rule(_cast(kind)) if isinstance(kind, DoubleType) else None
+    if isinstance(kind, DoubleType):
+        return Rule(_cast(kind))
+    if not isinstance(kind, FloatType):
+        return None
+    return Rule(_nearest if source.name in _SINGLES else _single)
+
+
+def _nearest(text: Column) -> Column:
+    """FLOAT: a number whose text has the digits of the float, or of the double that it equals."""
+    return text.try_cast("double").cast("float")
+
+
+def _single(text: Column) -> Column:
+    """FLOAT: a double, if a float has its value or its digits."""
+    double, found = text.try_cast("double"), _nearest(text)
+    comes_back = (found.cast("double") == double) | (found.cast("string").try_cast("double") == double)
+    return F.when(comes_back, found)
 
 
 def _boolean(source: SourceType, kind: DataType) -> Rule | None:
@@ -228,7 +284,7 @@ def _date(source: SourceType, kind: DataType) -> Rule | None:
     if isinstance(kind, TimestampNTZType):
         return Rule(lambda text: day(text).cast("timestamp_ntz"), lost)
     if isinstance(kind, IntegralType):  # days, as the connector sends them if records have no schema
-        return Rule(lambda text: F.unix_date(day(text)).cast(kind), lost)
+        return Rule(lambda text: F.unix_date(day(text)).try_cast(kind), lost)
     return None
 
 
@@ -278,7 +334,7 @@ def _time(source: SourceType, kind: DataType) -> Rule | None:
         return Rule(temporal.clock_of_iso)
     if isinstance(kind, IntegralType):
         unit = 1000 if source.digits <= 3 else 1
-        return Rule(lambda text: F.floor(_micros_of_day(text) / unit).cast(kind))
+        return Rule(lambda text: F.floor(_micros_of_day(text) / unit).try_cast(kind))
     return None
 
 
@@ -310,17 +366,12 @@ def _array(element: SourceType, kind: DataType) -> Rule | None:
     inner = rule_of(element, kind.elementType)
     if inner is None or inner.same is not None:
         return None
-    found, lost = inner, inner.lost
+    found = inner
+    return Rule(lambda text: F.transform(_texts(text), lambda each: found.parse(each)), element=found)
 
-    def texts(text: Column) -> Column:
-        return F.from_json(text, ArrayType(StringType()))
 
-    return Rule(
-        lambda text: F.transform(texts(text), lambda each: found.parse(each)),
-        None
-        if lost is None
-        else (lambda text: F.exists(texts(text), lambda each: F.coalesce(lost(each), F.lit(False)))),
-    )
+def _texts(text: Column) -> Column:
+    return F.from_json(text, ArrayType(StringType()))
 
 
 _RULES: Final[dict[str, Callable[[SourceType, DataType], Rule | None]]] = {

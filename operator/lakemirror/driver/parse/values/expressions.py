@@ -59,11 +59,30 @@ def let(value: Column, body: Callable[[Column], Column]) -> Column:
 def same_value(one: Column, other: Column, kind: DataType) -> Column:
     """Return whether both are the same value of type ``kind``, or both null (BOOLEAN).
 
-    Spark itself compares neither maps nor variants.
+    Spark itself compares neither maps nor variants. The entries of a map have no order.
     """
-    if not _is_comparable(kind):
-        one, other = F.to_json(F.struct(one.alias("v"))), F.to_json(F.struct(other.alias("v")))
-    return one.eqNullSafe(other)
+    return _comparable(one, kind).eqNullSafe(_comparable(other, kind))
+
+
+def _comparable(value: Column, kind: DataType) -> Column:
+    """Return a value in which maps are arrays of their entries, by key, and variants are JSON."""
+    if _is_comparable(kind):
+        return value
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda each: _comparable(each, kind.elementType))
+    if isinstance(kind, MapType):
+        entries = F.transform(
+            F.map_entries(value),
+            lambda each: F.struct(
+                _comparable(each["key"], kind.keyType).alias("key"),
+                _comparable(each["value"], kind.valueType).alias("value"),
+            ),
+        )
+        return F.array_sort(entries)
+    if isinstance(kind, StructType):
+        members = [_comparable(value.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
+        return F.when(value.isNotNull(), F.struct(*members))
+    return F.to_json(value)
 
 
 def _is_comparable(kind: DataType) -> bool:
