@@ -16,7 +16,7 @@ import yaml
 
 from lakemirror.api import crd
 from lakemirror.api.pipeline import KIND, VERSION
-from tests.cluster.kube import Kube, KubectlFailed, Object
+from tests.cluster.kube import Kube, KubectlFailed, Object, eventually
 from tests.controller.builders import document
 from tests.gitops.judges import CUSTOMIZATION
 from tests.gitops.states import STATES
@@ -67,6 +67,12 @@ def copy_of_the_crd() -> Object:
     return {**definition, "metadata": {"name": NAME}, "spec": {**spec, "group": GROUP, "names": names}}
 
 
+def is_established(kube: Kube) -> bool:
+    """Whether the API server serves the copy. ``kubectl wait`` fails while there is no condition at all."""
+    conditions = ((kube.get("crd", NAME) or {}).get("status") or {}).get("conditions") or []
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
 @pytest.fixture(scope="module")
 def states(cluster: Kube) -> Iterator[Kube]:
     """A namespace with a resource for each state, which has its name."""
@@ -74,7 +80,7 @@ def states(cluster: Kube) -> Iterator[Kube]:
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": kube.namespace}})
     kube.apply(copy_of_the_crd())
     try:
-        kube.kubectl("wait", f"crd/{NAME}", "--for=condition=Established", "--timeout=60s")
+        eventually(lambda: is_established(kube), what="the copy of the CRD established")
         kube.apply(*(resource(name) for name in BODIES))
         edited = [n for n, b in BODIES.items() if b["metadata"]["generation"] > 1 and not is_leaving(b)]
         kube.apply(*(resource(name, restartToken="1") for name in edited))
