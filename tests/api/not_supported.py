@@ -166,6 +166,29 @@ NOT_SUPPORTED: list[tuple[dict[str, Any], str, str]] = [
     ({"envelope": {"format": "maxwell"}, "ordering": {"by": "lsn"}}, "spec.ordering.by", "binlog"),
     ({"envelope": CUSTOM, "ordering": {"by": "binlog"}}, "spec.ordering.by", "offset"),
     ({"envelope": CUSTOM, "ordering": {"by": "timestamp"}}, "spec.ordering.by", "fields.timestamp"),
+    *(
+        (
+            {"spark": {"backend": backend, "conf": {name: value}}},
+            f"spec.spark.conf[{name}]",
+            "is followed by the pod of the operator that submits",
+        )
+        for backend in ("kubeflow", "apache")
+        for name, value in (
+            ("spark.files", "/var/run/secrets/kubernetes.io/serviceaccount/token"),
+            ("spark.jars", "local:///opt/a.jar,file:///etc/passwd"),
+            ("spark.archives", "https://example.com/a.zip"),
+            ("spark.submit.pyFiles", "/etc/passwd"),
+            ("spark.kubernetes.driver.podTemplateFile", "/etc/passwd"),
+            ("spark.kubernetes.executor.podTemplateFile", "/etc/passwd"),
+            ("spark.kubernetes.driver.pod.featureSteps", "a.B"),
+            ("spark.kubernetes.file.upload.path", "s3a://mine/x"),
+            ("spark.kubernetes.namespace", "kube-system"),
+            ("spark.kubernetes.context", "other"),
+            ("spark.kubernetes.authenticate.submission.oauthTokenFile", "/t"),
+            ("spark.kerberos.keytab", "/etc/krb5.keytab"),
+            ("spark.master", "k8s://https://elsewhere"),
+        )
+    ),
     ({"restart": {"resetAfter": "1h"}, "spark": {"backend": "kubeflow"}}, "spec.restart.resetAfter", EFFECT),
     (
         {"trigger": {"availableNow": True, "schedule": "@daily"}, "spark": {"backend": "apache"}},

@@ -50,6 +50,7 @@ def test_no_remedy_is_one_that_is_refused_as_well() -> None:
         },
         {"maintenance": {"optimize": {}}},
         {"restart": {"resetAfter": "30m"}, "spark": {"backend": "kubeflow"}},
+        {"spark": {"backend": "kubeflow", "conf": {"spark.jars": "local:///opt/a.jar, local:///opt/b.jar"}}},
         {"spark": {"conf": session_settings()}},
         {"spark": {"conf": dict(OURS)}},
         {"spark": {"conf": {"spark.sql.ansi.enabled": "TRUE", "spark.sql.session.timeZone": " utc"}}},

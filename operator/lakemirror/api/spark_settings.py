@@ -127,3 +127,31 @@ def refused(conf: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             )
         elif value.strip().lower() != ours.lower():
             yield name, f"changes what mirrors contain: leave it out, or give the driver's own value, {ours}"
+
+
+_READ_AT_SUBMISSION: Final = re.compile(
+    r"spark\.(master|submit\..+|kerberos\..+|security\.credentials\..+|jars\.ivy|jars\.ivySettings)"
+    r"|spark\.kubernetes\.(namespace|context|file\.upload\.path|kerberos\.krb5\.path"
+    r"|authenticate\.(submission\..+|caCertFile|clientKeyFile|clientCertFile|oauthTokenFile)"
+    r"|(driver|executor)\.(podTemplateFile|pod\.\w*[fF]eatureSteps))"
+)
+_FILES_TO_SUBMIT: Final = frozenset({"spark.files", "spark.jars", "spark.archives", "spark.submit.pyFiles"})
+
+
+def submitted_by_others(conf: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield settings that the operator which submits a driver would follow in its own pod, with what to do.
+
+    They make it read and upload files of its own, load classes, use its own login, or submit elsewhere than
+    in the pipeline's namespace: see "Submitting Applications to Kubernetes" in Spark's documentation. Files
+    that are in the image (``local://``) are read by the driver alone.
+    """
+    for name, value in conf.items():
+        inside = name in _FILES_TO_SUBMIT and all(
+            each.strip().startswith("local://") for each in value.split(",") if each.strip()
+        )
+        if not inside and (name in _FILES_TO_SUBMIT or _READ_AT_SUBMISSION.fullmatch(name)):
+            yield (
+                name,
+                "is followed by the pod of the operator that submits the driver, with that operator's files "
+                "and rights: leave it out, put files into the image (local://), and use spark.podTemplate",
+            )

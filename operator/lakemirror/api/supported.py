@@ -220,7 +220,8 @@ def _of_operator(spec: PipelineSpec) -> Iterator[Found]:
         yield ("spark", "conf", name), why
     secrets = dict(secret_settings.exposed(spec.spark.conf))
     wrong = dict(spark_settings.refused(spec.spark.conf))
-    for name, why in (wrong | secrets).items():
+    submitted = {} if backend == "native" else dict(spark_settings.submitted_by_others(spec.spark.conf))
+    for name, why in (wrong | submitted | secrets).items():
         yield ("spark", "conf", name), why
 
 
