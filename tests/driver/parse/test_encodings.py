@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.parse import encodings
+from lakemirror.driver.read.registry import IDS, Reference, Registered
 from lakemirror.driver.runtime import retry
 from lakemirror.driver.runtime.replay_requests import ReplayRequest, file_request
 from lakemirror.driver.runtime.replayer import replay
@@ -109,12 +110,14 @@ def test_what_is_wrong_with_a_record_is_said_of_it_alone(
         5: b"\x00\x00\x00\x00\x03" + whole[5:],
         6: b"\x00\x00\x00\x00\x04" + whole[5:],
         8: b"\x00\x00\x00\x00\x00\x00\x00\x00\x02" + whole[5:],
+        9: b"\x00\x00\x00\x00\x05" + whole[5:],
     }
+    registry.odd["/schemas/ids/5"] = 500, {"error_code": 50001}
     records = [record(0), *[record(number, value) for number, value in bad.items()], record(7, v=None)]
     mirroring = Mirroring(tmp_path, {"envelope": registry.envelope}).deliver([records])
     summary = mirroring.run(spark)
     assert rows(spark, mirroring) == [(0, "a"), (7, None)]
-    assert (summary.counts.applied, summary.counts.quarantined) == (2, 7)
+    assert (summary.counts.applied, summary.counts.quarantined) == (2, 8)
     head = (
         "the value names no schema: it does not begin with the byte 0 and a schema's id, as Confluent's wire "
         "format does, and no header has one"
@@ -130,7 +133,30 @@ def test_what_is_wrong_with_a_record_is_said_of_it_alone(
         8: "the value: schema globalId 2 cannot be asked for: it is named as Apicurio's registry has it, and "
         "the address in spec.envelope.schemaRegistry.url is not one of that (/apis/registry/v2 or "
         "/apis/ccompat/v7)",
+        9: "the value: schema 5 cannot be fetched, while the registry answers otherwise: "
+        f"{registry.url}/schemas/ids/5 answers 500 Internal Server Error and no schema: check "
+        "spec.envelope.schemaRegistry.url (for Apicurio it ends in /apis/ccompat/v7 or /apis/registry/v2)",
     }
+
+
+def test_a_batch_asks_for_a_bounded_number_of_unknown_schemas() -> None:
+    """Each record may name another one. None of them keeps others from being asked for."""
+    asked: list[Reference] = []
+
+    def ask(reference: Reference) -> Registered | None:
+        asked.append(reference)
+        return Registered(json.dumps(ENVELOPE)) if reference.name == "1499" else None
+
+    encoding = encodings.AvroEncoding(ask)
+    named = {f"value {IDS}/{number.to_bytes(4, 'big').hex()}" for number in range(1500)}
+    for batch in range(1, 200):
+        encoding.ask_again(at_once=False)
+        encoding.learn(named)
+        assert len(asked) <= batch * encodings._MOST_ASKED
+        assert len(encoding._missing) <= 2 * encodings._MOST_ASKED
+        if encoding.documents.values:
+            break
+    assert encoding.documents.values
 
 
 GUID = "89791762-2336-4186-9674-299b90a802e2"

@@ -16,6 +16,7 @@ JsonConverter.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from lakemirror.driver.read.registry import (
     GLOBAL_IDS,
     GUIDS,
     IDS,
+    NotAnsweredFor,
     NotOfThisRegistry,
     Reference,
     Registered,
@@ -49,6 +51,8 @@ UNKNOWN_SCHEMA: Final = "the schema is not known yet"
 """Prefix of the ``problem`` of a record whose schema has to be fetched from the registry."""
 
 _ASK_AGAIN_SECONDS: Final = 60.0
+_MOST_ASKED: Final = 100
+"""How many unknown schemas are asked for in one batch, because whoever writes records chooses the names."""
 _WHOLE: Final = 2**31 - 1
 _SPACES: Final = {IDS: 0, GUIDS: 0, GLOBAL_IDS: 1 << 61, CONTENT_IDS: 1 << 62}
 _OF_KEYS: Final = 1 << 60
@@ -152,20 +156,29 @@ class AvroEncoding:
         self._schemas: dict[str, dict[int, AvroSchema | str]] = {"value": {}, "key": {}}
         self._missing: dict[Reference, float] = {}
         """Schemas that the registry lacked, and when it was last asked for them, as monotonic seconds."""
+        self._left = _MOST_ASKED
+        """How many schemas may still be asked for in this batch; negative once one was not."""
         self.revision = 0
         self.documents = Documents()
 
     def learn(self, unknown: Collection[str]) -> None:
         """Fetch schemas that records name.
 
-        Raises RegistryUnreachable. A problem with a schema is reported on the records that use it.
+        Raises RegistryUnreachable. A problem with a schema is reported on the records that use it, and so is
+        that too many were named. Which ones are then asked for differs from batch to batch, so that no name
+        keeps others from being asked for.
         """
         documents = {"value": self.documents.values, "key": self.documents.keys}
-        for each in sorted(filter(None, unknown)):
+        named = sorted(filter(None, unknown))
+        random.Random(self.revision).shuffle(named)
+        for each in named:
             name, _, text = each.partition(" ")
             kind, _, raw = text.partition("/")
             reference = Reference(kind, bytes.fromhex(raw))
             if reference not in self._asked:
+                self._left -= 1
+                if self._left < 0:
+                    continue
                 self._asked[reference] = self._schema(reference)
             schema, identity = self._asked[reference], _identity(name, reference)
             if name == "value" and isinstance(schema, AvroSchema) and schema.plain:
@@ -173,11 +186,16 @@ class AvroEncoding:
             self._schemas[name][identity] = schema
             if isinstance(schema, AvroSchema) and not schema.plain:
                 documents[name][identity] = schema.document
-            self.revision += 1
+        self.revision += 1
 
     def ask_again(self, *, at_once: bool) -> None:
         until = time.monotonic() - (0 if at_once else _ASK_AGAIN_SECONDS)
-        for reference in [each for each, asked in self._missing.items() if asked <= until]:
+        if self._left < 0:
+            self.revision += 1
+        self._left = _MOST_ASKED
+        oldest = list(self._missing)[:-_MOST_ASKED]  # or the plan of each batch grows with them
+        again = [each for each, asked in self._missing.items() if asked <= until or each in oldest]
+        for reference in again:
             del self._missing[reference], self._asked[reference]
             for name, schemas in self._schemas.items():
                 schemas.pop(_identity(name, reference), None)
@@ -237,6 +255,9 @@ class AvroEncoding:
             found = self._ask(reference)
         except NotOfThisRegistry as error:
             return f"{reference} cannot be asked for: {error}"
+        except NotAnsweredFor as error:
+            self._missing[reference] = time.monotonic()
+            return f"{reference} cannot be fetched, while the registry answers otherwise: {error}"
         if found is None:
             self._missing[reference] = time.monotonic()
             return f"{reference} is not in the registry: register it there, and replay the record"
@@ -302,6 +323,12 @@ class AvroEncoding:
             )
             found.append(F.when(self._is_read(name) & identity.isNotNull() & ~known, text))
         listed = F.concat_ws(", ", *found)
+        if self._left < 0:
+            why = (
+                f"the schema was not asked for, because the batch names more than {_MOST_ASKED} unknown "
+                "ones: replay the record"
+            )
+            return F.when(listed != "", why)
         return F.when(listed != "", F.concat(F.lit(f"{UNKNOWN_SCHEMA}: "), listed))
 
 

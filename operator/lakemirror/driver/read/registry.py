@@ -12,6 +12,7 @@ Of Apicurio's own API, these requests are used, which are the same in versions 2
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from urllib.parse import quote
 
 import requests
 
+from lakemirror.api.logins import redacted
 from lakemirror.api.source import SchemaRegistry
 from lakemirror.driver.errors import LakemirrorError, NotAnswered
 from lakemirror.driver.read.secrets import Secrets, read_secret
@@ -30,6 +32,10 @@ from lakemirror.driver.read.watch import SourceWatch
 _SECONDS: Final = (5.0, 20.0)
 """Timeouts of a connection and of an answer."""
 _MOST_REFERENCES: Final = 100
+_MOST_BYTES: Final = 4 * 2**20
+"""Of an answer. Schemas have a few kilobytes."""
+_OVERLOADED: Final = (429, 502, 503, 504)
+"""Statuses that say nothing of what was asked for."""
 _PART: Final = "schema registry"
 
 IDS, GUIDS, GLOBAL_IDS, CONTENT_IDS = "ids", "guids", "globalIds", "contentIds"
@@ -45,6 +51,10 @@ _GUID_BYTES: Final = 16
 
 class NotOfThisRegistry(LakemirrorError):
     """The registry's API does not know the kind of name by which a record refers to its schema."""
+
+
+class NotAnsweredFor(LakemirrorError):
+    """The registry answers, but has no usable answer about one name, which a record chose."""
 
 
 class RegistryUnreachable(NotAnswered):
@@ -99,7 +109,9 @@ class RegistryClient:
     def schema(self, reference: Reference) -> Registered | None:
         """Return the schema with this name, or None if there is none.
 
-        Raises RegistryUnreachable and NotOfThisRegistry.
+        Raises RegistryUnreachable, NotOfThisRegistry and NotAnsweredFor. Anybody who may write to a topic
+        chooses names. So the registry counts as unreachable only if it does not answer another question,
+        either.
         """
         kind, name = reference.kind, reference.name
         if kind == IDS and not self._has_confluents:
@@ -115,72 +127,100 @@ class RegistryClient:
                 "spec.envelope.schemaRegistry.url is not one of that (/apis/registry/v2 or /apis/ccompat/v7)"
             )
         with self._watch.asking(lambda error: f"the schema registry {error}", of=_PART):
-            texts: dict[str, str] = {}
-            if kind in (GLOBAL_IDS, CONTENT_IDS):
-                text = self._text(f"{self._own}/ids/{kind}/{name}")
-                if text is None:
-                    return None
-                self._follow_own(f"{self._own}/ids/{kind}/{name}", texts)
-                return Registered(text, referenced=tuple(texts.values()))
-            found = self._get(f"{self._url}/schemas/{kind}/{name}")
-            if found is None:
+            try:
+                return self._found(kind, name)
+            except _WrongAnswer as error:
+                wrong = error
+                self._check_answers(wrong)
+        raise NotAnsweredFor(str(wrong)) from wrong
+
+    def _found(self, kind: str, name: str) -> Registered | None:
+        texts: dict[str, str] = {}
+        if kind in (GLOBAL_IDS, CONTENT_IDS):
+            text = self._text(f"{self._own}/ids/{kind}/{name}")
+            if text is None:
                 return None
-            self._follow(found, texts)
-            return Registered(found["schema"], found.get("schemaType") or "AVRO", tuple(texts.values()))
+            self._follow_own(f"{self._own}/ids/{kind}/{name}", texts)
+            return Registered(text, referenced=tuple(texts.values()))
+        address = f"{self._url}/schemas/{kind}/{name}"
+        found = self._get(address)
+        if found is None:
+            return None
+        self._follow(address, found, texts)
+        return Registered(found["schema"], found.get("schemaType") or "AVRO", tuple(texts.values()))
+
+    def _check_answers(self, wrong: _WrongAnswer) -> None:
+        """Raise RegistryUnreachable unless the registry answers a question that is not about a schema.
+
+        Registries that do not know the question say so in JSON, which is an answer, too.
+        """
+        address = f"{self._url}/schemas/types" if self._has_confluents else f"{self._own}/system/info"
+        try:
+            answer = self._asked(address)
+        except _WrongAnswer:
+            raise RegistryUnreachable(str(wrong)) from wrong
+        unknown = answer.status == requests.codes.not_found and isinstance(answer.json, dict)
+        if not unknown and not (answer.ok and answer.json is not None):
+            raise RegistryUnreachable(str(wrong)) from wrong
 
     # -- Apicurio's own API -----------------------------------------------------------------------
 
     def _follow_own(self, address: str, texts: dict[str, str]) -> None:
         """Add the schemas that the one at an address refers to, the innermost first."""
         answer = self._asked(f"{address}/references")
-        references = _json(answer)
-        if not answer.ok or not isinstance(references, list):
+        if not answer.ok or not isinstance(answer.json, list):
             raise self._no_answer(f"{address}/references", answer)
-        for each in references:
-            if each["name"] in texts:
+        for each in answer.json:
+            name, artifact_name, its_version = _texts(address, each, "name", "artifactId", "version")
+            if name in texts:
                 continue
-            self._check_number(texts)
+            self._check_number(address, texts)
             group, artifact, version = (
-                quote(str(part), safe="")
-                for part in (each.get("groupId") or "default", each["artifactId"], each["version"])
+                quote(part, safe="")
+                for part in (str(each.get("groupId") or "default"), artifact_name, its_version)
             )
             inner = f"{self._own}/groups/{group}/artifacts/{artifact}/versions/{version}"
             text = self._text(f"{inner}/content" if str(self._own).endswith("/v3") else inner)
             if text is None:
-                raise self._missing(each["artifactId"], each["version"])
+                raise self._missing(artifact_name, its_version)
             self._follow_own(inner, texts)
-            texts[each["name"]] = text
+            texts[name] = text
 
     def _text(self, address: str) -> str | None:
         """Return the text at an address, or None if there is none."""
         answer = self._asked(address)
-        if answer.status_code == requests.codes.not_found and _json(answer) is not None:
+        if answer.status == requests.codes.not_found and answer.json is not None:
             return None
-        if not answer.ok or "html" in answer.headers.get("Content-Type", ""):
+        if not answer.ok or "html" in answer.content_type:
             raise self._no_answer(address, answer)
         return answer.content.decode("utf-8", "replace")
 
     # -- Confluent's API --------------------------------------------------------------------------
 
-    def _follow(self, schema: Mapping[str, Any], texts: dict[str, str]) -> None:
-        """Add the schemas that another refers to, the innermost first."""
-        for each in schema.get("references") or ():
-            if each["name"] in texts:
+    def _follow(self, address: str, schema: Mapping[str, Any], texts: dict[str, str]) -> None:
+        """Add the schemas that the one at an address refers to, the innermost first."""
+        references = schema.get("references") or []
+        if not isinstance(references, list):
+            raise _WrongAnswer(f"{address} answers with a schema whose references are no list")
+        for each in references:
+            name, subject, version = _texts(address, each, "name", "subject", "version")
+            if name in texts:
                 continue
-            self._check_number(texts)
-            subject = quote(each["subject"], safe="")
-            found = self._get(f"{self._url}/subjects/{subject}/versions/{each['version']}")
+            self._check_number(address, texts)
+            parts = quote(subject, safe=""), quote(version, safe="")
+            inner = f"{self._url}/subjects/{parts[0]}/versions/{parts[1]}"
+            found = self._get(inner)
             if found is None:
-                raise self._missing(each["subject"], each["version"])
-            self._follow(found, texts)
-            texts[each["name"]] = found["schema"]
+                raise self._missing(subject, version)
+            self._follow(inner, found, texts)
+            texts[name] = found["schema"]
 
     def _get(self, address: str) -> dict[str, Any] | None:
         answer = self._asked(address)
-        found = _json(answer)
-        if answer.status_code == requests.codes.not_found and isinstance(found, dict):
+        found = answer.json
+        if answer.status == requests.codes.not_found and isinstance(found, dict):
             return None
-        if not answer.ok or not isinstance(found, dict) or "schema" not in found:
+        if not answer.ok or not isinstance(found, dict) or not isinstance(found.get("schema"), str):
             raise self._no_answer(address, answer)
         return found
 
@@ -195,41 +235,92 @@ class RegistryClient:
         if "tls.crt" in keys:
             self._session.cert = (str(folder / "tls.crt"), str(folder / "tls.key"))
 
-    def _asked(self, address: str) -> requests.Response:
+    def _asked(self, address: str) -> _Answer:
+        """Ask, and return the answer. Raises RegistryUnreachable and _WrongAnswer.
+
+        Redirections are not followed: the login would go wherever an answer says.
+        """
         try:
-            answer = self._session.get(address, timeout=_SECONDS)
+            with self._session.get(address, timeout=_SECONDS, allow_redirects=False, stream=True) as answer:
+                content = _content(answer)
         except (requests.RequestException, OSError) as error:
             raise RegistryUnreachable(f"{self._url}: {_innermost(error)}") from error
-        if answer.status_code in (requests.codes.unauthorized, requests.codes.forbidden):
+        if content is None:
+            raise _WrongAnswer(f"{address} answers with more than {_MOST_BYTES // 2**20} MiB")
+        status, reason = answer.status_code, answer.reason
+        if status == requests.codes.unauthorized:
             raise RegistryUnreachable(
-                f"{self._url} answers {answer.status_code} {answer.reason}: check the username and password "
-                "in the secret of spec.envelope.schemaRegistry"
+                f"{self._url} answers {status} {reason}: check the username and password in the secret of "
+                "spec.envelope.schemaRegistry"
             )
-        return answer
+        if status in _OVERLOADED:
+            raise RegistryUnreachable(f"{self._url} answers {status} {reason}")
+        if answer.is_redirect:
+            said = redacted(answer.headers.get("Location", ""))
+            raise _WrongAnswer(f"{address} redirects to {said[:200]}, which the driver does not follow")
+        return _Answer(status, reason, answer.headers.get("Content-Type", ""), content)
 
-    def _no_answer(self, address: str, answer: requests.Response) -> RegistryUnreachable:
-        return RegistryUnreachable(
-            f"{address} answers {answer.status_code} {answer.reason} and no schema: check "
+    def _no_answer(self, address: str, answer: _Answer) -> _WrongAnswer:
+        right = " (the secret may lack a right)" if answer.status == requests.codes.forbidden else ""
+        return _WrongAnswer(
+            f"{address} answers {answer.status} {answer.reason} and no schema{right}: check "
             "spec.envelope.schemaRegistry.url (for Apicurio it ends in /apis/ccompat/v7 or /apis/registry/v2)"
         )
 
-    def _check_number(self, texts: Mapping[str, str]) -> None:
+    def _check_number(self, address: str, texts: Mapping[str, str]) -> None:
         if len(texts) >= _MOST_REFERENCES:
-            raise RegistryUnreachable(f"{self._url}: a schema refers to too many others")
+            raise _WrongAnswer(f"{address} answers with a schema that refers to too many others")
 
-    def _missing(self, name: str, version: object) -> RegistryUnreachable:
-        return RegistryUnreachable(
+    def _missing(self, name: str, version: str) -> _WrongAnswer:
+        return _WrongAnswer(
             f"{self._url}: a schema refers to {name}, version {version}, which is not in the registry: "
             "register it again"
         )
 
 
-def _json(answer: requests.Response) -> Any:
-    """Return the JSON document in an answer, or None if it is not JSON."""
-    try:
-        return answer.json()
-    except ValueError:
-        return None
+class _WrongAnswer(Exception):
+    """An answer that is of no use, which may be the fault of what was asked for."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a registry answered."""
+
+    status: int
+    reason: str
+    content_type: str
+    content: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+    @property
+    def json(self) -> Any:
+        """The JSON document in the answer, or None if it is not JSON."""
+        try:
+            return json.loads(self.content)
+        except (ValueError, RecursionError):
+            return None
+
+
+def _content(answer: requests.Response) -> bytes | None:
+    """Return what an answer contains, or None if that is too long."""
+    content = bytearray()
+    for part in answer.iter_content(2**16):
+        content += part
+        if len(content) > _MOST_BYTES:
+            return None
+    return bytes(content)
+
+
+def _texts(address: str, reference: Any, *names: str) -> list[str]:
+    """Return fields of a reference to another schema."""
+    if not isinstance(reference, dict) or not all(
+        isinstance(reference.get(each), str | int) for each in names
+    ):
+        raise _WrongAnswer(f"{address} answers with a reference that lacks one of {', '.join(names)}")
+    return [str(reference[each]) for each in names]
 
 
 def _innermost(error: BaseException) -> str:
