@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from pyspark.sql import SparkSession
@@ -313,7 +314,7 @@ def test_a_checkpoint_that_is_older_than_its_mirrors_catches_up(spark: SparkSess
     java_class(spark, "org.apache.spark.sql.delta.DeltaLog").clearCache()
     summary = mirroring.deliver([shop.create(items, id=3, v=3)]).run(spark)
     assert (summary.batches, summary.held) == (2, {})
-    assert _rows(spark, mirroring, items.name) == [(1, 2), (3, 3)]
+    assert _rows(spark, mirroring, quote(items.name)) == [(1, 2), (3, 3)]
 
 
 # -- the table --------------------------------------------------------------------------------------
