@@ -37,17 +37,18 @@ class Case:
 
 
 UNKEYED = {"primaryKey": ["id"]}
+TYPES = {"columns": {"types": {"id": "bigint", "v": "bigint"}}}
 CASES = (
     Case("rows", EXPECTED),
     Case("soft", {**EXPECTED, "delete": SOFT}),
     Case("versions", {**EXPECTED, "mode": "scd2"}),
     Case("listed", {**EXPECTED, "mode": "append"}),
     Case("filtered", {**EXPECTED, "filter": "v IS NOT NULL"}),
-    Case("unfit", bad={**BAD, "v": "much"}),
+    Case("unfit", TYPES, bad={**BAD, "v": "much"}),
     Case("partial", EXPECTED, partial=True),
     Case("declared", {**EXPECTED, **UNKEYED}, keyed=False),
     Case("declared_versions", {**EXPECTED, **UNKEYED, "mode": "scd2"}, keyed=False),
-    Case("no_such_key", bad={**BAD, "id": "two"}),
+    Case("no_such_key", TYPES, bad={**BAD, "id": "two"}),
     Case("null_key", UNKEYED, bad={**BAD, "id": None}, keyed=False),
     # What says nothing about the former key
     Case("lost_key", bad={"v": -1, "note": "bad"}, shown=(1, 2, 5)),
@@ -180,13 +181,13 @@ def test_nor_does_it_with_maxwell(spark: SparkSession, tmp_path: Path) -> None:
 def test_nor_does_it_with_debezium(spark: SparkSession, tmp_path: Path) -> None:
     """A key of the record is sent as a delete and a create; a declared key changes in an update."""
     own = table("own", Column("v", "int32"), Column("note", "string", True), full=True)
-    columns = (ID, Column("n", "int32"), Column("v", "int32"))
+    columns = (ID, Column("code", "int32"), Column("v", "int32"))
     declared = Table("demo", "public", "declared", columns, ("id",), "demo", True, True)
     shop = Shop()
     first, good = {"id": 1, "v": 1, "note": "a"}, {"id": 2, "v": 3, "note": "b"}
     batches = [shop.create(own, **first), shop.send(own, *own.move(shop.next(), first, BAD))]
     batches.append(shop.update(own, **good))
-    before, moved = {"id": 7, "n": 1, "v": 1}, {"id": 7, "n": 2, "v": -1}
+    before, moved = {"id": 7, "code": 1, "v": 1}, {"id": 7, "code": 2, "v": -1}
     topic, at = Topic(declared.topic, partitions=1), iter(range(3))
 
     def place() -> PostgresPosition:
@@ -200,7 +201,7 @@ def test_nor_does_it_with_debezium(spark: SparkSession, tmp_path: Path) -> None:
     ]
     for batch, record in zip(batches, topic.append(sent), strict=True):
         batch.append(record)
-    tables = [{"source": "own", **EXPECTED}, {"source": "declared", "primaryKey": ["n"], **EXPECTED}]
+    tables = [{"source": "own", **EXPECTED}, {"source": "declared", "primaryKey": ["code"], **EXPECTED}]
     mirroring = Mirroring(tmp_path, {"tables": tables}).deliver(batches)
     counts = mirroring.run(spark).counts
     assert counts.quarantined == 2
