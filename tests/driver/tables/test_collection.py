@@ -42,11 +42,25 @@ class Table:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def require_readable(self) -> None:
+        pass
+
     def has_tombstones(self, before: datetime) -> bool:
         return True
 
     def collect_tombstones(self, before: datetime, below: bytes | None) -> int:
         return 1
+
+
+class Tables(dict[str, Table]):
+    """The tables of a batch, of which each step succeeds."""
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self)
+
+    def attempted(self, name: str, step: Any) -> Any:
+        return step()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +80,7 @@ def test_open_records_keep_tombstones(
     """A record that waits for its schema may be a change of a row that was deleted later."""
     applier: Any = BatchApplier.__new__(BatchApplier)
     applier._session, applier._checkpoint, applier._memory, applier._logs = None, "", MEMORY, LOGS
-    applier._tables = [Table(name) for name in LOGS]
+    applier._tables = Tables({name: Table(name) for name in LOGS})
     applier._spec = SimpleNamespace(tombstones=SimpleNamespace(retention="7d"))
     monkeypatch.setattr(batch.quarantine, "open_counts", lambda *_: open_records)
     monkeypatch.setattr(batch.quarantine, "topics_of_unknown", lambda *_: set(unknown))
