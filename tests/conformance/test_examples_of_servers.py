@@ -18,7 +18,7 @@ from tests.support.kafka_login import GuardedBroker, start_guarded_broker
 from tests.support.mirroring import at
 from tests.support.records import Column, Message, PostgresPosition, Table
 
-pytestmark = [pytest.mark.sources, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.sources, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 ID, TEXT = Column("id", "int32"), Column("text", "string", optional=True)

@@ -50,7 +50,7 @@ TABLES = [
 ROWS = {"envelope": {"format": "custom", "fields": {"op": "op"}, "opMap": {"": "u"}}, "tables": TABLES}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_content_that_comes_again_counts_where_other_content_came_between(
     spark: SparkSession, tmp_path: Path
 ) -> None:

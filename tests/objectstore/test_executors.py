@@ -15,7 +15,7 @@ from tests.support.local_cluster import MASTER, executors_seen, no_jars_left
 from tests.support.object_store import Bucket
 from tests.support.store_mirroring import StoreMirroring
 
-pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.sources, pytest.mark.thorough, pytest.mark.timeout(600)]
 CAPTURE = Capture("pk_change")
 
 

@@ -20,7 +20,7 @@ from tests.support.object_store import Bucket
 from tests.support.s3_proxy import Fault
 from tests.support.store_mirroring import StoreMirroring
 
-pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.sources, pytest.mark.thorough, pytest.mark.timeout(600)]
 CAPTURE = Capture("pk_change")
 HALF = len(CAPTURE.records) // 2
 

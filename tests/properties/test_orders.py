@@ -158,12 +158,16 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Made, int], tuple[Record, Arriv
 }
 
 
+_OFTEN = ("offset", "auto")
+"""What each change is tested with; the others follow in the night."""
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("by", "examples"),
     [
-        *[(by, 2) for by in KINDS],
+        *[pytest.param(by, 2, marks=[] if by in _OFTEN else pytest.mark.thorough) for by in KINDS],
         *[pytest.param(by, 8, marks=pytest.mark.thorough) for by in KINDS],
     ],
 )

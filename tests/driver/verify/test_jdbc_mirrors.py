@@ -18,7 +18,7 @@ from tests.support.databases import Server, start_postgres
 from tests.support.records import Column
 from tests.support.shop import Shop, table
 
-pytestmark = pytest.mark.sources
+pytestmark = [pytest.mark.sources, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")
