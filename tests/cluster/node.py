@@ -55,7 +55,9 @@ class SilentNode:
 def silent_node(kube: Kube) -> Iterator[SilentNode]:
     """A node that pods can be scheduled on; gone at the end."""
     node = SilentNode(kube, f"silent-{kube.namespace}")
-    metadata = {"name": node.name, "labels": {LABEL: node.name}}
+    # The kubelet sets the latter, and drivers ask for it.
+    labels = {LABEL: node.name, "kubernetes.io/os": "linux"}
+    metadata = {"name": node.name, "labels": labels}
     kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
     try:
         room = {"cpu": "4", "memory": "8Gi", "pods": "10"}

@@ -319,6 +319,19 @@ class TestOperators:
             await w.run()
 
     @in_loop
+    async def test_no_lease_is_asked_for_where_a_pipeline_is_gone(self) -> None:
+        """Its namespace may be gone, too, and then no Lease can ever be held there."""
+        async with world(installation="operators/a") as w:
+            await w.run()
+            await w.api.remove(w.api.one("CdcPipeline", "shop"))
+            await w.until(lambda: not w.operator.reconciler.pipelines)
+            await w.operator._shares.renew([])
+            w.operator._queue.add(Key("mirrors", "shop"))  # as an object's late event does
+            await asyncio.sleep(0.2)
+            assert not w.operator._shares._leases
+            assert not w.operator._shares._attempted
+
+    @in_loop
     async def test_a_former_leader_writes_nothing_more_in_the_middle_of_a_pass(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -135,6 +135,8 @@ class Operator:
         if not may_act:
             self._queue.add(key, _WAITING_SECONDS)
             return
+        if key not in self.reconciler.pipelines:  # deleted in the meantime, perhaps with its namespace
+            return
         if not await self._shares.holds(key.namespace):
             self._queue.add(key, _OTHERS_SECONDS)
             return
