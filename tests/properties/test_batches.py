@@ -310,8 +310,10 @@ def test_a_mirror_does_not_depend_on_batches(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_it_does_not_with_other_settings(spark: SparkSession, tmp_path: Path) -> None:
-    check(spark, tmp_path, [case for case in CASES if case.name not in FEW], seeds=(1,), steps=6, more=0)
+@pytest.mark.parametrize("grows", [False, True], ids=["same columns", "columns are added"])
+def test_it_does_not_with_other_settings(grows: bool, spark: SparkSession, tmp_path: Path) -> None:
+    others = [case for case in CASES if case.name not in FEW and case.grows is grows]
+    check(spark, tmp_path, others, seeds=(1,), steps=6, more=0)
 
 
 @pytest.mark.thorough
