@@ -310,7 +310,13 @@ def test_a_mirror_does_not_depend_on_batches(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("grows", [False, True], ids=["same columns", "columns are added"])
+@pytest.mark.parametrize(
+    "grows",
+    [
+        pytest.param(False, id="same columns"),
+        pytest.param(True, id="columns are added", marks=pytest.mark.thorough),
+    ],
+)
 def test_it_does_not_with_other_settings(grows: bool, spark: SparkSession, tmp_path: Path) -> None:
     others = [case for case in CASES if case.name not in FEW and case.grows is grows]
     check(spark, tmp_path, others, seeds=(1,), steps=6, more=0)
