@@ -52,6 +52,7 @@ def test_aliases_may_be_refused() -> None:
     [
         ('{"a": 1, "a": 2}', "a occurs twice"),
         ('{"a": NaN}', "NaN is not a number"),
+        ('{"a": ' + "1" * 5000 + "}", "not valid YAML: Exceeds the limit"),
         ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deep"),
     ],
 )

@@ -1,4 +1,4 @@
-"""YAML and JSON as Kubernetes reads it: text stays text, keys are text, and a duplicate key is an error."""
+"""YAML and JSON as Kubernetes reads them: text stays text, keys are text, and a duplicate key is an error."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def load_documents(text: str, most: int = MOST_NODES, *, aliases: bool = True) -
     if text.startswith("{"):
         try:
             return [load_json(text)]
-        except json.JSONDecodeError:
-            pass  # YAML's flow style begins with a brace, too
+        except ValueError:
+            pass  # YAML's flow style begins with a brace, too; what is wrong is said below
     try:
         return list(_documents(_Loader(text, most, aliases=aliases)))
     except yaml.MarkedYAMLError as e:
@@ -165,8 +165,8 @@ def _documents(loader: _Loader) -> Iterator[Any]:
 def load_json(text: str) -> Any:
     """Return the document of a JSON text.
 
-    Raises JSONDecodeError if the text is not JSON, and ManifestError if a key occurs twice or the text is
-    nested too deep.
+    Raises ValueError if the text is not JSON or has a number that is too long, and ManifestError if a key
+    occurs twice or the text is nested too deep.
     """
     try:
         return json.loads(text, object_pairs_hook=_members, parse_constant=_not_a_number)
@@ -221,7 +221,7 @@ def _parts(path: str) -> list[str] | None:
 def _value(text: str) -> Any:
     try:
         values = list(_documents(_Loader(text)))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         return text
     if not values:
         return None
