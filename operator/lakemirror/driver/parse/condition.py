@@ -1,10 +1,9 @@
 """``tables[].filter``: an SQL condition on the rows of a table, with the columns as the mirror names them.
 
-A row for which the condition is false or null does not belong in the mirror. One for which it fails goes to
-the quarantine. An event that shows such a row
+A row for which the condition is false or null does not belong in the mirror. An event that shows such a row
 acts as a delete at its sequence or, if events are appended, is not a row change at all. A row that stops
 meeting the condition is therefore removed, and an older event does not bring it back. Deletes and truncates
-pass.
+pass. An event for whose row the condition fails goes to the quarantine.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def codec_of_type(target: DataType, writing: Writing = DEBEZIUM) -> Codec:
     if isinstance(target, VariantType):
         return JsonVariant(parsed=True)
     if isinstance(target, BinaryType):
-        return TextBinary(writing)
+        return EncodedText(BinaryType(), BinaryTexts(writing))
     for kind, codec in ((BooleanType, JsonBoolean()), (DateType, JsonDate())):
         if isinstance(target, kind):
             return codec
@@ -93,9 +93,9 @@ def codec_of_type(target: DataType, writing: Writing = DEBEZIUM) -> Codec:
 def codec_of_text(target: DataType, writing: Writing) -> Codec | None:
     """Return the codec of a text with a schema, for a column of decimals or bytes; None for another one."""
     if isinstance(target, BinaryType):
-        return TextBinary(writing)
+        return EncodedText(BinaryType(), BinaryTexts(writing))
     if isinstance(target, DecimalType) and writing.encoding is not None:
-        return TextDecimal(target, writing)
+        return EncodedText(target, DecimalTexts(target, writing))
     return None
 
 
@@ -111,7 +111,7 @@ def _key(target: DataType, writing: Writing) -> Codec:
     if isinstance(target, StringType):
         return codecs.FORMATTED
     if isinstance(target, DecimalType):
-        return TextDecimal(target, replace(writing, decimals="text"))
+        return EncodedText(target, DecimalTexts(target, replace(writing, decimals="text")))
     codec = codec_of_type(target, writing)
     return codec if isinstance(codec.wire, StringType) else JsonKey(target)
 
@@ -230,38 +230,21 @@ class JsonBoolean(Codec):
 
 
 @dataclass(frozen=True)
-class TextBinary(Codec):
-    """Bytes as text."""
+class EncodedText(Codec):
+    """A decimal or bytes as text, which may be written in several ways."""
 
-    writing: Writing
-    wire, natural = StringType(), BinaryType()
-
-    def parts(self, value: Column) -> Parts:
-        return BinaryTexts(self.writing).parts(value)
-
-    def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
-        return value.isin(*placeholder.spellings)
-
-    def doubt(self, value: Column) -> Column | None:
-        return BinaryTexts(self.writing).doubt(value)
-
-
-@dataclass(frozen=True)
-class TextDecimal(Codec):
-    """A decimal as text."""
-
-    natural: DecimalType
-    writing: Writing
+    natural: DataType
+    texts: BinaryTexts | DecimalTexts
     wire = StringType()
 
     def parts(self, value: Column) -> Parts:
-        return DecimalTexts(self.natural, self.writing).parts(value)
+        return self.texts.parts(value)
 
     def gap(self, value: Column, placeholder: Placeholder) -> Column | None:
         return value.isin(*placeholder.spellings)
 
     def doubt(self, value: Column) -> Column | None:
-        return DecimalTexts(self.natural, self.writing).doubt(value)
+        return self.texts.doubt(value)
 
 
 @dataclass(frozen=True)
