@@ -1,0 +1,446 @@
+"""The position of a change, as bytes that compare like the order in which the source made its changes.
+
+`lakemirror.driver.sequence` documents the 26 bytes (epoch, major, minor, tie). Where each database keeps the
+place of a change:
+
+===================  ===================================================================================
+PostgreSQL           (the greater of the last commit's LSN and the LSN, the LSN). Transactions overlap, so
+                     the LSN alone does not give the order of their commits
+MySQL, MariaDB       (number of the binlog file, position in it)
+SQL Server           (LSN of the commit, LSN of the change, number of the event within it)
+Db2, Informix        the same, with decimal numbers
+Oracle               (SCN of the commit, SCN)
+anything else        (the source's time in microseconds, Kafka's offset), or the offset alone
+===================  ===================================================================================
+
+A row of a snapshot has the position at which the snapshot was read. It loses against a change there.
+
+The fields are those of the source block of Debezium's "change event values", one page per connector.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+By = Literal["auto", "lsn", "binlog", "timestamp", "offset", "columns", "given"]
+"""What orders changes: ``ordering.by`` of the manifest, or ``given`` by Lakemirror itself."""
+
+WIDTH: Final = 26
+"""Number of bytes in the sequence of a position."""
+
+NOWHERE: Final = bytes(WIDTH - 2)
+"""All but the epoch of the sequence of a change without a position: it is below all positions."""
+
+OWN: Final = b"\xff"
+"""Ends the sequence of a value that a change carried itself."""
+
+MISSING: Final = b""
+"""The sequence of a value about which nothing is known yet."""
+
+POSITIONED: Final = ("postgresql", "mysql", "mariadb", "sqlserver", "oracle", "db2", "informix")
+"""Connectors whose changes have positions. One without a position is never ordered by its time."""
+
+LAST_MICROS: Final = 253_370_764_799_999_999
+"""The end of the year 9998, in microseconds since 1970."""
+
+_LARGEST_LSN: Final = 10**18 - 1
+_LARGEST_INT: Final = 2**31 - 1
+_LARGEST_OFFSET: Final = 2**63 - 2
+_TIE_OF_SNAPSHOT: Final = bytes(4)
+_PAIR: Final = re.compile(r'^\s*\[\s*(null|"\d{1,18}")\s*,\s*(null|"\d{1,18}")\s*\]\s*$', re.ASCII)
+_LSN: Final = re.compile(r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})$", re.ASCII)
+_SCN: Final = re.compile(r"^\d{1,18}$", re.ASCII)
+_FILE: Final = re.compile(r"\.(\d{1,10})$", re.ASCII)
+_HEXADECIMAL: Final = re.compile(r"^([0-9A-F]{2})+$")
+
+
+class Source(NamedTuple):
+    """What a record says about where its change stood in the source. None where it says nothing."""
+
+    connector: str | None = None
+    name: str | None = None
+    """The connector's own name for the database: its log."""
+    db: str | None = None
+    snapshot: str | None = None
+    ts_us: int | None = None
+    ts_ms: int | None = None
+    sequence: str | None = None
+    lsn: int | None = None
+    file: str | None = None
+    pos: int | None = None
+    row: int | None = None
+    commit_lsn: str | None = None
+    change_lsn: str | None = None
+    event_serial_no: int | None = None
+    scn: str | None = None
+    commit_scn: str | None = None
+    server_id: int | None = None
+    system_identifier: str | None = None
+    timeline: str | None = None
+
+
+class Origin(NamedTuple):
+    """Where a record was read. All three are None if it was in no topic."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+    def in_partition_of(self, other: Origin) -> bool:
+        """Return whether both came through one partition of one topic, so that their offsets compare."""
+        return (
+            self.topic is not None
+            and self.partition is not None
+            and self.topic == other.topic
+            and self.partition == other.partition
+        )
+
+    def follows(self, other: Origin) -> bool:
+        """Return whether this came after ``other`` in the same partition."""
+        return (
+            self.in_partition_of(other)
+            and self.offset is not None
+            and other.offset is not None
+            and self.offset > other.offset
+        )
+
+
+NO_ORIGIN: Final = Origin()
+
+
+class Epoch(NamedTuple):
+    """A declared restart of positions: the first offset of each (topic, partition) that belongs to it."""
+
+    number: int
+    begins: Mapping[tuple[str, int], int]
+
+
+# -- the sequence of a change -----------------------------------------------------------------------------
+
+
+def sequence(
+    source: Source, origin: Origin, *, snapshot: bool, by: By = "auto", epochs: Sequence[Epoch] = ()
+) -> bytes:
+    """Return the sequence of a change for which `misplaced` has no objection.
+
+    Of two changes, the one whose sequence is greater is the newer one, if the two compare
+    (`lakemirror.driver.rules.orders`). Under ``columns``, `lakemirror.driver.rules.ordering_columns` makes
+    the sequence.
+    """
+    if by == "given":
+        return bytes.fromhex(source.sequence or "")
+    if by == "offset" and source.connector == "delta" and _HEXADECIMAL.match(source.sequence or ""):
+        return bytes.fromhex(source.sequence or "")  # a row of a list of changes keeps its place in a copy
+    return epoch_at(origin, epochs).to_bytes(2, "big") + _position(source, origin, snapshot=snapshot, by=by)
+
+
+def epoch_at(origin: Origin, epochs: Sequence[Epoch]) -> int:
+    """Return the highest declared epoch that a record has reached in its partition, 0 if it has none."""
+    reached = [each.number for each in epochs if _is_in(origin, each)]
+    return max(reached, default=0)
+
+
+def _is_in(origin: Origin, epoch: Epoch) -> bool:
+    if origin.topic is None or origin.partition is None or origin.offset is None:
+        return False
+    begin = epoch.begins.get((origin.topic, origin.partition))
+    return begin is not None and origin.offset >= begin
+
+
+def _position(source: Source, origin: Origin, *, snapshot: bool, by: By) -> bytes:
+    """Return the major part, the minor part and the tie."""
+    tie = 0 if snapshot else 1
+    found: bytes | None = None
+    if by in ("auto", "lsn"):
+        found = _of_postgres(source, snapshot=snapshot)
+    if found is None and by in ("auto", "binlog"):
+        found = _of_binlog(source, snapshot=snapshot)
+    if found is None and by in ("auto", "lsn"):
+        found = _of_sql_server(source, snapshot=snapshot)
+    if found is None and by == "auto":
+        found = _of_oracle(source, snapshot=snapshot)
+    if found is None and (by == "timestamp" or (by == "auto" and is_by_time(source))):
+        micros = source_micros(source)
+        found = None if micros is None else _parts(micros, _after(origin.offset, -1), tie)
+    if found is None and (by == "offset" or (by == "auto" and is_by_time(source))):
+        found = _parts(0, _after(origin.offset, -1), tie)
+    return NOWHERE if found is None else found
+
+
+def _of_postgres(source: Source, *, snapshot: bool) -> bytes | None:
+    """(last commit, LSN). A row of an incremental snapshot has no LSN, and the last commit's twice."""
+    committed, last = _pair(source.sequence)
+    if source.lsn is not None:
+        major = source.lsn if committed is None else max(source.lsn, committed)
+        return _parts(major, 0 if snapshot else source.lsn, 0 if snapshot else 1)
+    return None if last is None else _parts(last, 0, 0)
+
+
+def _of_binlog(source: Source, *, snapshot: bool) -> bytes | None:
+    """(file number, position). ``row`` starts again within a position, so it orders nothing."""
+    name = _text(source.file)
+    number = None if name is None else _FILE.search(name)
+    if number is None:
+        return None
+    return _parts(int(number[1]), source.pos or 0, 0 if snapshot else _after(source.event_serial_no))
+
+
+def _of_sql_server(source: Source, *, snapshot: bool) -> bytes | None:
+    """(commit, change, event). An update of a key is two events of one change."""
+    commit, change = _text(source.commit_lsn), _text(source.change_lsn)
+    first = commit if commit is not None else change
+    if first is None:
+        return None
+    minor = bytes(10) if snapshot or change is None else _lsn(change)
+    tie = 0 if snapshot else _after(source.event_serial_no)
+    return _lsn(first) + minor + tie.to_bytes(4, "big")
+
+
+def _of_oracle(source: Source, *, snapshot: bool) -> bytes | None:
+    scn, commit = _text(source.scn), _text(source.commit_scn)
+    if scn is None:
+        return None
+    major = int(scn if commit is None else commit)
+    return _parts(major, 0 if snapshot else int(scn), 0 if snapshot else 1)
+
+
+def _parts(major: int, minor: int, tie: int) -> bytes:
+    return major.to_bytes(10, "big") + minor.to_bytes(10, "big") + tie.to_bytes(4, "big")
+
+
+def _after(number: int | None, missing: int = 0) -> int:
+    """Add one, so that the result is above the zero of a snapshot row."""
+    return (missing if number is None else number) + 1
+
+
+def _pair(text: str | None) -> tuple[int | None, int | None]:
+    """Read PostgreSQL's ``source.sequence``, such as ``["24023128","24023184"]`` or ``[null,"24023184"]``."""
+    if text is None or not _PAIR.match(text):
+        return None, None
+    first, second = (part.strip(' []"') for part in text.strip().split(","))
+    return (None if first == "null" else int(first)), (None if second == "null" else int(second))
+
+
+def _text(value: str | None) -> str | None:
+    """Return a field, or None where connectors write that it is missing: NULL (SQL Server), null, empty."""
+    return None if value is None or value == "" or value.lower() == "null" else value
+
+
+def _lsn(text: str) -> bytes:
+    """Return SQL Server's ``0000002a:00000d40:0002``, or a decimal number of Db2, as ten bytes."""
+    return bytes.fromhex(text.replace(":", "").rjust(20, "0"))
+
+
+# -- what a record says about its place -------------------------------------------------------------------
+
+
+def has_position(source: Source) -> bool:
+    """Return whether a change has a position in its source's log."""
+    texts = (source.file, source.commit_lsn, source.change_lsn, source.scn)
+    return source.lsn is not None or any(_text(each) is not None for each in texts)
+
+
+def is_by_time(source: Source) -> bool:
+    """Return whether only its time, or its offset, orders a change under ``auto``.
+
+    If a connector has positions but one of its changes has none, ordered by its time it would be above all
+    positions and freeze its row.
+    """
+    return not has_position(source) and source.connector not in POSITIONED
+
+
+def source_micros(source: Source, *more: int | None) -> int | None:
+    """Return when the source made a change, in microseconds: the first of its times that can be right.
+
+    ``more`` are further times, in milliseconds. A time before 1970 or after 9998 is a mistake.
+    """
+    millis = [each * 1000 for each in (source.ts_ms, *more) if each is not None]
+    times = [*([] if source.ts_us is None else [source.ts_us]), *millis]
+    return next((each for each in times if _is_time(each)), None)
+
+
+def _is_time(micros: int) -> bool:
+    return 0 <= micros <= LAST_MICROS
+
+
+def is_unanchored(source: Source, *, snapshot: bool, by: By) -> bool:
+    """Return whether a change is PostgreSQL's, and the record does not know the last commit before it.
+
+    Such a change belongs to the first transaction that was streamed. It may have been open while the snapshot
+    was taken: its LSN is then below that of the snapshot, although the snapshot does not show it.
+    """
+    postgres = by in ("auto", "lsn") and source.lsn is not None
+    return postgres and not snapshot and _pair(source.sequence)[0] is None
+
+
+def log_of(source: Source, by: By) -> str | None:
+    """Return the name of the log that a change's position is one of. Each database of SQL Server has its own.
+
+    None if the change has no position, or one that says nothing about what follows: rows of an incremental
+    snapshot are read while changes are streamed.
+    """
+    counts = by in ("auto", "lsn", "binlog") and has_position(source) and source.snapshot != "incremental"
+    if not counts:
+        return None
+    database = source.db if source.connector == "sqlserver" else None
+    return "/".join([source.name or "", *([] if database is None else [database])])
+
+
+def server_of(source: Source) -> str | None:
+    """Return the server that made a change, as far as the record names it."""
+    number = str(source.server_id) if source.server_id else None
+    parts = [each for each in (number, source.system_identifier, source.timeline) if each is not None]
+    return "/".join(parts) or None
+
+
+# -- objections -------------------------------------------------------------------------------------------
+
+
+def misplaced(
+    source: Source,
+    origin: Origin,
+    *,
+    by: By = "auto",
+    called: Mapping[str, str] = MappingProxyType({}),
+    anywhere: bool = False,
+) -> str | None:
+    """Return why a change has no place in the order, naming the field. None if it has one.
+
+    A position that is not a number, is negative or exceeds what any source counts to would be read as another
+    position. Only a change that may be ``anywhere`` may lack the position that ``by`` declares. ``called``
+    maps fields of the source block to their names in records.
+    """
+    for name, value in _invalid(source, origin, by):
+        return f"{_named(name, called)} is not valid: {str(value)[:50]}"
+    return None if anywhere else _lacking(source, by, called)
+
+
+def _invalid(source: Source, origin: Origin, by: By) -> list[tuple[str, object]]:
+    """Return the fields that are there but cannot be part of a position, with their values."""
+    wrong: list[tuple[str, object]] = []
+    if origin.partition is not None and origin.partition < 0:
+        wrong.append(("partition", origin.partition))
+    if origin.offset is not None and not 0 <= origin.offset <= _LARGEST_OFFSET:
+        wrong.append(("offset", origin.offset))
+    if by in ("auto", "lsn", "binlog"):
+        wrong += [(name, value) for name, value, most in _numbers(source) if not _is_between(value, most)]
+        texts = [(name, value, form) for name, value, form in _texts(source) if value is not None]
+        wrong += [(name, value) for name, value, form in texts if not form.search(value)]
+    if by == "timestamp" or (by == "auto" and is_by_time(source)):
+        wrong += _impossible_times(source)
+    return wrong
+
+
+def _numbers(source: Source) -> list[tuple[str, int | None, int]]:
+    """Return the name, the value and the greatest possible value of each number in a position."""
+    return [
+        ("lsn", source.lsn, _LARGEST_LSN),
+        ("pos", source.pos, _LARGEST_LSN),
+        ("row", source.row, _LARGEST_INT - 1),
+        ("event_serial_no", source.event_serial_no, _LARGEST_INT - 1),
+    ]
+
+
+def _texts(source: Source) -> list[tuple[str, str | None, re.Pattern[str]]]:
+    """Return the name, the value and the form of each text in a position."""
+    postgres = source.lsn is not None or source.connector == "postgresql"
+    return [
+        ("sequence", source.sequence if postgres else None, _PAIR),
+        ("commit_lsn", _text(source.commit_lsn), _LSN),
+        ("change_lsn", _text(source.change_lsn), _LSN),
+        ("scn", _text(source.scn), _SCN),
+        ("commit_scn", _text(source.commit_scn), _SCN),
+        ("file", _text(source.file), _FILE),
+    ]
+
+
+def _is_between(value: int | None, most: int) -> bool:
+    return value is None or 0 <= value <= most
+
+
+def _impossible_times(source: Source) -> list[tuple[str, object]]:
+    if source.ts_us is not None:
+        return [] if _is_time(source.ts_us) else [("ts_us", source.ts_us)]
+    ms = source.ts_ms
+    return [] if ms is None or _is_time(ms * 1000) else [("ts_ms", ms)]
+
+
+def _lacking(source: Source, by: By, called: Mapping[str, str]) -> str | None:
+    """Return the reason if the position that ``ordering.by`` declares is missing."""
+    texts = (_text(source.commit_lsn), _text(source.change_lsn))
+    there: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
+        "lsn": ((source.lsn, _pair(source.sequence)[1], *texts), ("lsn", "commit_lsn")),
+        "binlog": ((_text(source.file),), ("file",)),
+        "timestamp": ((source.ts_us, source.ts_ms), ("ts_ms",)),
+    }
+    values, fields = there.get(by, ((True,), ()))
+    if any(each is not None for each in values):
+        return None
+    names = " or ".join(_named(field, called) for field in fields)
+    return f"ordering.by is {by}, but the record has no {names}"
+
+
+def unplaced(source: Source, origin: Origin, by: By) -> str | None:
+    """Return the reason if nothing at all orders a change: no position, no time and no offset."""
+    by_time = by == "auto" and is_by_time(source) and source_micros(source) is None
+    if origin.offset is None and (by_time or by == "offset"):
+        return "nothing says when the change was made: the record has no position, no time and no offset"
+    return None
+
+
+def _named(field: str, called: Mapping[str, str]) -> str:
+    return called.get(field, field if field in ("partition", "offset") else f"source.{field}")
+
+
+# -- parts of a sequence ----------------------------------------------------------------------------------
+
+
+def own(seq: bytes) -> bytes:
+    """Return the sequence of a value that the change at ``seq`` carried itself."""
+    return seq + OWN
+
+
+def moved(seq: bytes, before: bytes) -> bytes:
+    """Return the sequence of a value that the row had under its former key, and the move at ``seq`` brought.
+
+    It is older than a value that the change at ``seq`` carried itself.
+    """
+    return seq + before
+
+
+def change_of(value: bytes, seq: bytes) -> bytes:
+    """Return the sequence of the change that brought a value; ``seq`` is any sequence of the same mirror."""
+    return value[: len(seq)]
+
+
+def is_snapshot(seq: bytes) -> bool:
+    """Return whether a sequence is that of a row of a snapshot."""
+    return seq[22:26] == _TIE_OF_SNAPSHOT
+
+
+def epoch_of(seq: bytes) -> bytes:
+    """Return the epoch of a sequence, as two bytes."""
+    return seq[:2]
+
+
+def major_of(seq: bytes) -> bytes:
+    """Return the epoch and the major part: of a time, all but the offset."""
+    return seq[:12]
+
+
+def minor_of(seq: bytes) -> bytes:
+    """Return the minor part, which is the LSN of an unanchored change."""
+    return seq[12:22]
+
+
+def without_tie(seq: bytes) -> bytes:
+    """Return the epoch and the position itself."""
+    return seq[:22]
+
+
+def anchored_at(seq: bytes, base: bytes) -> bytes:
+    """Return the sequence of an unanchored change that follows the row at ``base``, with its own LSN."""
+    return base[:12] + seq[12:26]

@@ -1,0 +1,237 @@
+"""Positions: what each database says, and that bytes compare like the order of its commits."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakemirror.driver.rules.ordering_columns import can_order, sequence_of_values
+from lakemirror.driver.rules.positions import (
+    Epoch,
+    Origin,
+    Source,
+    anchored_at,
+    is_by_time,
+    is_snapshot,
+    is_unanchored,
+    log_of,
+    misplaced,
+    moved,
+    own,
+    sequence,
+    server_of,
+    source_micros,
+    unplaced,
+)
+
+HERE = Origin("shop.public.t", 0, 7)
+POSTGRES = Source(connector="postgresql", name="shop", sequence='["24023128","24023184"]', lsn=24023184)
+
+
+def parts(source: Source, *, snapshot: bool = False, by: str = "auto") -> tuple[int, ...]:
+    seq = sequence(source, HERE, snapshot=snapshot, by=by)  # type: ignore[arg-type]
+    assert len(seq) == 26
+    return tuple(int.from_bytes(seq[a:b], "big") for a, b in ((0, 2), (2, 12), (12, 22), (22, 26)))
+
+
+@pytest.mark.parametrize(
+    ("source", "snapshot", "expected"),
+    [
+        (POSTGRES, False, (24023184, 24023184, 1)),
+        (POSTGRES._replace(sequence='["30","20"]', lsn=20), False, (30, 20, 1)),  # overlaps an earlier commit
+        (POSTGRES._replace(sequence='[null,"20"]', lsn=20), False, (20, 20, 1)),
+        (POSTGRES, True, (24023184, 0, 0)),
+        (POSTGRES._replace(sequence='["40","50"]', lsn=None, snapshot="incremental"), True, (50, 0, 0)),
+        (Source("mysql", file="mysql-bin.000012", pos=345, row=3), False, (12, 345, 1)),
+        (Source("mariadb", file="mariadb-bin.000012", pos=345), True, (12, 345, 0)),
+        (Source("mysql", file="bin.000001", pos=4, event_serial_no=8), False, (1, 4, 9)),  # Maxwell's xoffset
+        (
+            Source(
+                "sqlserver",
+                commit_lsn="00000025:00000d98:00a2",
+                change_lsn="00000025:00000d98:0003",
+                event_serial_no=2,
+            ),
+            False,
+            (0x25_00000D98_00A2, 0x25_00000D98_0003, 3),
+        ),
+        (
+            Source("sqlserver", commit_lsn="00000025:00000d98:00a2", change_lsn="NULL"),
+            True,
+            (0x25_00000D98_00A2, 0, 0),
+        ),
+        (Source("oracle", scn="70", commit_scn="90"), False, (90, 70, 1)),
+        (Source("oracle", scn="70", commit_scn="null"), True, (70, 0, 0)),
+        (Source("mongodb", ts_ms=1_700_000_000_123), False, (1_700_000_000_123_000, 8, 1)),
+        (Source("mongodb", ts_us=-1, ts_ms=5), False, (5000, 8, 1)),
+        (Source("mongodb"), False, (0, 8, 1)),
+        (Source("mysql", ts_ms=1_700_000_000_123), False, (0, 0, 0)),  # has positions, but not here: nowhere
+    ],
+)
+def test_each_database_has_its_positions(source: Source, snapshot: bool, expected: tuple[int, ...]) -> None:
+    assert parts(source, snapshot=snapshot) == (0, *expected)
+
+
+def test_the_manifest_may_choose_what_orders_changes() -> None:
+    both = POSTGRES._replace(ts_us=99)
+    assert parts(both, by="timestamp") == (0, 99, 8, 1)
+    assert parts(both, by="offset") == (0, 0, 8, 1)
+    assert parts(both, by="lsn") == (0, 24023184, 24023184, 1)
+    assert parts(both, by="binlog") == (0, 0, 0, 0)
+    given = Source(sequence="00" * 26)
+    assert sequence(given, HERE, snapshot=False, by="given") == bytes(26)
+    listed = Source("delta", sequence="0A0B")
+    assert sequence(listed, HERE, snapshot=False, by="offset") == b"\x0a\x0b"
+
+
+def test_a_declared_epoch_is_above_all_positions_before_it() -> None:
+    epochs = [Epoch(1, {("t", 0): 10}), Epoch(2, {("t", 0): 20, ("t", 1): 5})]
+
+    def epoch(partition: int, offset: int) -> int:
+        seq = sequence(POSTGRES, Origin("t", partition, offset), snapshot=False, epochs=epochs)
+        return int.from_bytes(seq[:2], "big")
+
+    assert [epoch(0, 9), epoch(0, 10), epoch(0, 20), epoch(1, 4), epoch(1, 5)] == [0, 1, 2, 0, 2]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.randoms(use_true_random=False))
+@settings(max_examples=200)
+def test_transactions_of_postgres_that_overlap_are_in_the_order_of_their_commits(
+    sizes: list[int], turns: random.Random
+) -> None:
+    written = [tx for tx, size in enumerate(sizes) for _ in range(size)]
+    turns.shuffle(written)
+    lsns = [[10 * n for n, tx in enumerate(written, 1) if tx == mine] for mine in range(len(sizes))]
+    begun, last = 1000 * len(written), None
+    sent = []
+    for tx, changes in enumerate(lsns):
+        for lsn in changes:
+            pair = f'[{"null" if last is None else chr(34) + str(last) + chr(34)},"{lsn}"]'
+            sent.append(sequence(POSTGRES._replace(sequence=pair, lsn=lsn), HERE, snapshot=False))
+        last = begun + tx
+    assert sent == sorted(sent)
+
+
+def test_a_snapshot_row_yields_to_a_change_at_its_position() -> None:
+    read = sequence(POSTGRES, HERE, snapshot=True)
+    change = sequence(POSTGRES, HERE, snapshot=False)
+    assert read < change
+    assert is_snapshot(read)
+    assert not is_snapshot(change)
+
+
+def test_an_unanchored_change_takes_its_place_after_the_row_of_the_snapshot() -> None:
+    opened = POSTGRES._replace(sequence='[null,"70"]', lsn=70)
+    read = sequence(POSTGRES._replace(sequence='[null,"90"]', lsn=90), HERE, snapshot=True)
+    change = sequence(opened, HERE, snapshot=False)
+    assert is_unanchored(opened, snapshot=False, by="auto")
+    assert not is_unanchored(opened, snapshot=False, by="timestamp")
+    assert not is_unanchored(POSTGRES, snapshot=False, by="auto")
+    assert change < read < anchored_at(change, read)
+
+
+@pytest.mark.parametrize(
+    ("source", "origin", "by", "objection"),
+    [
+        (POSTGRES, HERE, "auto", None),
+        (POSTGRES._replace(lsn=-1), HERE, "auto", "source.lsn is not valid: -1"),
+        (POSTGRES._replace(lsn=10**18), HERE, "auto", f"source.lsn is not valid: {10**18}"),
+        (POSTGRES._replace(sequence="[1,2]"), HERE, "auto", "source.sequence is not valid: [1,2]"),
+        (POSTGRES._replace(sequence=""), HERE, "auto", "source.sequence is not valid: "),
+        (Source("mysql", file="bin.x"), HERE, "auto", "source.file is not valid: bin.x"),
+        (Source("oracle", scn="1e3"), HERE, "auto", "source.scn is not valid: 1e3"),
+        (
+            Source("sqlserver", change_lsn="00:00:00"),
+            HERE,
+            "auto",
+            "source.change_lsn is not valid: 00:00:00",
+        ),
+        (Source("mongodb", ts_us=-5), HERE, "auto", "source.ts_us is not valid: -5"),
+        (Source("mysql", ts_us=-5), HERE, "auto", None),
+        (POSTGRES._replace(ts_us=-5), HERE, "timestamp", "source.ts_us is not valid: -5"),
+        (POSTGRES, Origin("t", -1, 0), "offset", "partition is not valid: -1"),
+        (POSTGRES, Origin("t", 0, 2**63 - 1), "offset", f"offset is not valid: {2**63 - 1}"),
+        (POSTGRES, HERE, "binlog", "ordering.by is binlog, but the record has no source.file"),
+        (
+            Source("mysql"),
+            HERE,
+            "lsn",
+            "ordering.by is lsn, but the record has no source.lsn or source.commit_lsn",
+        ),
+        (Source(), HERE, "timestamp", "ordering.by is timestamp, but the record has no source.ts_ms"),
+    ],
+)
+def test_what_cannot_be_a_position_is_named(
+    source: Source, origin: Origin, by: str, objection: str | None
+) -> None:
+    assert misplaced(source, origin, by=by) == objection  # type: ignore[arg-type]
+
+
+def test_a_bootstrap_may_lack_its_position_and_names_are_those_of_the_record() -> None:
+    assert misplaced(Source(), HERE, by="binlog", anywhere=True) is None
+    objection = misplaced(Source(ts_ms=-1), HERE, by="timestamp", called={"ts_ms": "ts"})
+    assert objection == "ts is not valid: -1"
+
+
+def test_something_has_to_order_a_change() -> None:
+    assert unplaced(Source(), Origin(), "auto") is not None
+    assert unplaced(Source(), HERE, "auto") is None
+    assert unplaced(Source(ts_ms=5), Origin(), "auto") is None
+    assert unplaced(Source(ts_ms=5), Origin(), "offset") is not None
+    assert unplaced(Source("mysql"), Origin(), "auto") is None
+
+
+def test_only_sources_without_positions_are_ordered_by_time() -> None:
+    assert is_by_time(Source("mongodb", ts_ms=5))
+    assert not is_by_time(Source("mysql", ts_ms=5))
+    assert not is_by_time(Source("custom", file="bin.000001"))
+    assert source_micros(Source(ts_ms=2**62), 7) == 7000
+    assert source_micros(Source(ts_ms=-1)) is None
+
+
+def test_a_position_is_one_of_its_log() -> None:
+    assert log_of(POSTGRES, "auto") == "shop"
+    assert log_of(POSTGRES, "timestamp") is None
+    assert log_of(POSTGRES._replace(snapshot="incremental"), "auto") is None
+    assert log_of(Source("mongodb", name="m", ts_ms=1), "auto") is None
+    assert log_of(Source("sqlserver", name="s", db="d", commit_lsn="1"), "auto") == "s/d"
+    assert server_of(Source(server_id=0)) is None
+    assert server_of(Source(server_id=7, system_identifier="x")) == "7/x"
+
+
+def test_a_value_that_a_change_carried_is_newer_than_one_that_it_brought_along() -> None:
+    seq, later = bytes([1] * 26), bytes([2] * 26)
+    assert seq < moved(seq, b"") or moved(seq, b"") == seq
+    assert moved(later, own(seq)) < own(later)
+    assert own(seq) < moved(later, own(seq))
+
+
+NUMBERS = st.one_of(
+    st.none(),
+    st.integers(-(10**38) + 2, 10**38 - 1),
+    st.decimals(-(10**20), 10**20, places=9, allow_nan=False),
+)
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=2))
+@settings(max_examples=500)
+def test_values_of_columns_compare_as_numbers(values: list[Decimal | int | None]) -> None:
+    one, other = (sequence_of_values([each], HERE, snapshot=False) for each in values)
+    a, b = (Decimal("-Infinity") if each is None else Decimal(each) for each in values)
+    assert (one < other, one == other) == (a < b, a == b)
+
+
+def test_at_equal_values_a_snapshot_row_comes_first_and_offsets_decide() -> None:
+    def seq(offset: int, snapshot: bool) -> bytes:
+        return sequence_of_values([Decimal(1)], Origin("t", 0, offset), snapshot=snapshot)
+
+    assert seq(9, True) < seq(1, False) < seq(2, False)
+    assert can_order(Decimal("0.000000001"))
+    assert not can_order(Decimal("0.0000000001"))
+    assert can_order(10**38 - 1)
+    assert not can_order(-(10**38) + 1)
+    assert not can_order(Decimal("1" + "0" * 29 + ".5"))
