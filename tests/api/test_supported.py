@@ -8,7 +8,7 @@ import pytest
 
 from lakemirror.api.object_stores import FILE_MANAGER_SETTING, one_spelling, session_settings
 from lakemirror.api.spark_settings import OURS
-from lakemirror.api.supported import not_supported
+from lakemirror.api.supported import not_supported, wrong_sql
 from tests.api.not_supported import JDBC, NOT_SUPPORTED
 from tests.controller.builders import spec
 
@@ -63,12 +63,38 @@ def test_no_remedy_is_one_that_is_refused_as_well() -> None:
         {"checkpoint": "hdfs://n/c", "spark": {"conf": {FILE_MANAGER_SETTING: "x"}}},
         {"restart": {"resetAfter": "1h"}, "spark": {"backend": "apache"}},
         {"checkpoint": "s3a://lake/x"},
+        {"checkpoint": "viewfs://lake/x", "source": {"kafka": None, "files": {"path": "ftp://host/x"}}},
+        {"unlisted": "ignore", "tables": [{"source": "a"}]},
+        {"spark": {"executors": {"max": 0}, "conf": {"spark.lakemirror.writer": "merge"}}},
+        {
+            "defaults": {"mode": "append"},
+            "tombstones": {"retention": "1d"},
+            "tables": [{"source": "a", "mode": "scd1"}],
+        },
         {"checkpoint": "s3a://lake/a", "target": {"path": "s3a://lake/ab/{table}"}},
         {"checkpoint": "/lake/_checkpoints/x", "target": {"path": "/lake/{schema}/{table}"}},
     ],
 )
 def test_what_has_an_effect_is_not_refused(change: dict[str, Any]) -> None:
     assert not_supported(spec(**change)) == []
+
+
+def test_wrong_sql_is_named_by_its_path() -> None:
+    tables = [
+        {
+            "source": "public.a",
+            "filter": "d < now()",
+            "expectations": [{"name": "few", "condition": "n <"}],
+            "columns": {"expressions": {"x": "count(*)", "y": "n + 1"}},
+        }
+    ]
+    found = wrong_sql(spec(tables=tables))
+    assert [path for path, _ in found] == [
+        "spec.tables[public.a].filter",
+        "spec.tables[public.a].expectations[few].condition",
+        "spec.tables[public.a].columns.expressions.x",
+    ]
+    assert found[0][1].startswith("'d < now()' has now, ")
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ class Mirror:
         """A small pipeline of its own source, target and checkpoint, changed by ``spec``."""
         whole = {
             "source": {"kafka": {"bootstrapServers": "kafka:9092", "topics": [self.name]}},
-            "target": {"path": f"/lake/{self.kube.namespace}/{self.name}/{{table}}"},
-            "checkpoint": f"/lake/{self.kube.namespace}/_checkpoints/{self.name}",
+            "target": {"path": f"s3a://lake/{self.kube.namespace}/{self.name}/{{table}}"},
+            "checkpoint": f"s3a://lake/{self.kube.namespace}/_checkpoints/{self.name}",
             "spark": {"executors": {"max": 0}, "driver": {"memory": "512m"}, "podTemplate": SMALL},
         }
         metadata = {"name": self.name, "namespace": self.kube.namespace}

@@ -100,9 +100,9 @@ def test_an_invalid_edit_survives_a_restart_of_the_operator(mirror: Mirror, oper
 @pytest.mark.parametrize(
     ("change", "by_api"),
     [
-        ({"target": {"path": "/elsewhere/{table}"}}, True),
-        ({"source": {"kafka": None, "files": {"path": "/in", "format": "records"}}}, True),
-        ({"checkpoint": "/elsewhere/_checkpoint"}, True),
+        ({"target": {"path": "s3a://elsewhere/{table}"}}, True),
+        ({"source": {"kafka": None, "files": {"path": "s3a://in", "format": "records"}}}, True),
+        ({"checkpoint": "s3a://elsewhere/_checkpoint"}, True),
         ({"tables": [{"source": "public.items", "primaryKey": ["other"]}]}, False),
     ],
     ids=["target", "source", "checkpoint", "key"],

@@ -523,7 +523,7 @@ class TestRestarts:
 class TestRefusals:
     RESETS: tuple[dict[str, Any], ...] = (
         {"target": {"path": "s3a://other/{table}"}},
-        {"source": {"kafka": None, "files": {"path": "/in"}}},
+        {"source": {"kafka": None, "files": {"path": "s3a://in"}}},
         {"checkpoint": "s3a://lake/_checkpoints/other"},
         {"tables": [{"source": "public.orders", "primaryKey": ["id"]}]},
         {"ordering": {"by": "timestamp"}},

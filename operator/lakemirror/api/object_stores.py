@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 CONDITIONAL_LOG_STORE: Final = "io.lakemirror.delta.ConditionalPutLogStore"
 CONDITIONAL_FILE_MANAGER: Final = "io.lakemirror.delta.ConditionalPutFileManager"
@@ -92,6 +93,21 @@ def store_of(uri: str) -> ObjectStore | None:
     """Return the object store of a URI, by its scheme; None for other file systems."""
     scheme = uri.partition(":")[0].lower()
     return next((store for store in STORES if scheme in store.schemes), None)
+
+
+def unknown_scheme(uri: str) -> str | None:
+    """Return why no table can be at a URI: it is not known what makes commits there atomic. None if it is."""
+    scheme = urlsplit(uri).scheme.lower()
+    if not scheme or scheme in RENAMING or store_of(uri) is not None:
+        return None
+    known = [*RENAMING, *(each for store in STORES for each in store.schemes)]
+    why = f"it is not known what makes commits to {scheme}:// atomic. Use one of {', '.join(known)}"
+    return (
+        f"{why}; the address of an S3 server belongs into {ENDPOINT}" if scheme in ("http", "https") else why
+    )
+
+
+ENDPOINT: Final = "spec.spark.conf: spark.hadoop.fs.s3a.endpoint"
 
 
 def one_spelling(path: str) -> str:

@@ -1,7 +1,8 @@
 """Valid fields that would not work, or would have no effect, in combination with others.
 
 They are refused by name before anything runs, and never ignored. `lakemirror validate`, `render`, `run` and
-`replay`, the operator and the driver all ask ``not_supported``.
+`replay`, the operator and the driver all ask ``not_supported``. All but the driver, which has Spark's own
+parser, also ask ``wrong_sql``.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Iterator
 
 from pydantic.alias_generators import to_camel
 
-from lakemirror.api import object_stores, secret_settings, spark_settings
+from lakemirror.api import object_stores, secret_settings, spark_settings, sql
 from lakemirror.api.errors import Loc, path_of
-from lakemirror.api.spec import Maintenance, PipelineSpec, Restart, Verify
+from lakemirror.api.spec import Executors, Maintenance, PipelineSpec, Restart, Tombstones, Verify
 from lakemirror.api.tables import is_pattern
 
 WIDENING = "typeWidening"
@@ -23,8 +24,39 @@ Found = tuple[Loc, str]
 
 def not_supported(spec: PipelineSpec) -> list[tuple[str, str]]:
     """Return all that is refused: pairs of a field's path (``spec.tables[public.a].mode``) and the reason."""
+    return _with_paths(spec, _without_effect(spec))
+
+
+def wrong_sql(spec: PipelineSpec) -> list[tuple[str, str]]:
+    """Return filters, expectations and expressions that are certainly wrong: pairs of a path and the reason.
+
+    Which columns there are, and what only Spark's parser knows, shows when the driver runs.
+    """
+    return _with_paths(spec, _wrong_sql(spec))
+
+
+def _with_paths(spec: PipelineSpec, found: Iterator[Found]) -> list[tuple[str, str]]:
     document = {"spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
-    return [(path_of(("spec", *loc), document), message) for loc, message in _without_effect(spec)]
+    return [(path_of(("spec", *loc), document), message) for loc, message in found]
+
+
+def _wrong_sql(spec: PipelineSpec) -> Iterator[Found]:
+    for at, text, what in _sql(spec):
+        why = sql.mistake(text, what)
+        if why is not None:
+            yield at, f"{text!r} {why}"
+
+
+def _sql(spec: PipelineSpec) -> Iterator[tuple[Loc, str, str]]:
+    """Yield each piece of SQL: where it stands, its text, and what it is."""
+    for index, table in enumerate(spec.tables):
+        at = ("tables", index)
+        if table.filter is not None:
+            yield (*at, "filter"), table.filter, "a condition"
+        for number, each in enumerate(table.expectations or ()):
+            yield (*at, "expectations", number, "condition"), each.condition, "a condition"
+        for name, text in table.expressions.items():
+            yield (*at, "columns", "expressions", name), text, "an expression"
 
 
 def _without_effect(spec: PipelineSpec) -> Iterator[Found]:
@@ -38,6 +70,16 @@ def _without_effect(spec: PipelineSpec) -> Iterator[Found]:
     yield from _of_snapshots(spec)
     yield from _of_database(spec)
     yield from _of_checkpoint(spec)
+    yield from _of_file_systems(spec)
+
+
+def _of_file_systems(spec: PipelineSpec) -> Iterator[Found]:
+    """Yield where the pipeline would write to a file system on which commits may not be atomic."""
+    for at, path in places(spec):
+        written = at[0] not in ("source", "verify") and path is not None
+        why = object_stores.unknown_scheme(path or "") if written else None
+        if why is not None:
+            yield at, f"{path}: {why}"
 
 
 def _of_checkpoint(spec: PipelineSpec) -> Iterator[Found]:
@@ -46,21 +88,27 @@ def _of_checkpoint(spec: PipelineSpec) -> Iterator[Found]:
         f"lies in spec.checkpoint ({spec.checkpoint}), a folder for the state of this pipeline alone, which "
         "deletionPolicy may delete: give one of the two another path"
     )
-    for at, path in _places(spec):
+    for at, path in places(spec)[1:]:
         if path is not None and object_stores.is_inside(path, spec.checkpoint):
             yield at, why
 
 
-def _places(spec: PipelineSpec) -> Iterator[tuple[Loc, str | None]]:
-    """Yield where the manifest says that data is, with the field that says so."""
+def places(spec: PipelineSpec) -> list[tuple[Loc, str | None]]:
+    """Return the fields that say where data is, the checkpoint first, each with its path.
+
+    Where a field is not given, the path is None.
+    """
     files, feed = spec.source.files, spec.source.change_feed
     snapshot = spec.verify.snapshot if spec.verify is not None else None
-    yield ("target", "path"), spec.target.path
-    for index, table in enumerate(spec.tables):
-        yield ("tables", index, "target", "path"), table.target.path if table.target is not None else None
-    yield ("source", "files", "path"), files.path if files is not None else None
-    yield ("source", "changeFeed", "path"), feed.path if feed is not None else None
-    yield ("verify", "snapshot", "path"), snapshot.path if snapshot is not None else None
+    tables = [(index, table.target) for index, table in enumerate(spec.tables) if table.target is not None]
+    return [
+        (("checkpoint",), spec.checkpoint),
+        (("target", "path"), spec.target.path),
+        *((("tables", index, "target", "path"), target.path) for index, target in tables),
+        (("source", "files", "path"), files.path if files is not None else None),
+        (("source", "changeFeed", "path"), feed.path if feed is not None else None),
+        (("verify", "snapshot", "path"), snapshot.path if snapshot is not None else None),
+    ]
 
 
 _LAKE = "is not supported with target.jdbc: it is for Delta tables. Leave it out"
@@ -205,11 +253,16 @@ def _of_rows(spec: PipelineSpec) -> Iterator[Found]:
         yield ("envelope", "format"), f"{why}: use custom or debezium, or files of JSON"
 
 
+_NO_EXECUTORS = "has no effect with executors.max: 0, where the driver does all the work"
+
+
 def _of_operator(spec: PipelineSpec) -> Iterator[Found]:
     backend, executors = spec.spark.backend, spec.spark.executors
     if executors.max == 0 and executors.pod_template is not None:
-        why = "has no effect with executors.max: 0, where the driver does all the work: leave it out"
-        yield ("spark", "executors", "podTemplate"), why
+        yield ("spark", "executors", "podTemplate"), f"{_NO_EXECUTORS}: leave it out"
+    for name in ("cores", "memory"):
+        if executors.max == 0 and getattr(executors, name) != Executors.model_fields[name].default:
+            yield ("spark", "executors", name), f"{_NO_EXECUTORS}: set it in spark.driver"
     if backend != "native" and spec.trigger.schedule is not None:
         why = f"has no effect with spark.backend: {backend}: set spark.backend: native, which has schedules"
         yield ("trigger", "schedule"), why
@@ -245,6 +298,11 @@ _NO_VERSIONS = "which keeps no versions: leave it out"
 def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
     """Yield fields that mean nothing in the mode of their table, such as one that never deletes rows."""
     defaults = spec.defaults
+    if spec.unlisted == "ignore" and not spec.tables:
+        yield (
+            ("unlisted",),
+            "ignore without tables mirrors nothing: list tables, or leave it out",
+        )
     kept = {
         "append": "has no effect with mode append, which keeps every event as a row",
         "scd2": "has no effect with mode scd2, which keeps deleted rows as versions with __is_deleted",
@@ -280,6 +338,8 @@ def _of_tables(spec: PipelineSpec) -> Iterator[Found]:
         if table.merge_shards and files is not None and files.format != "records":
             why = f"is not supported with files of format {files.format}: give each shard its own target"
             yield ("tables", index, "mergeShards"), why
+    if {*modes, defaults.mode} == {"append"} and spec.tombstones != Tombstones():
+        yield ("tombstones",), f"has no effect: {kept['append'].partition(' with ')[2]}: leave it out"
     tables = zip(modes, spec.tables, strict=True)
     follows = any(mode == "scd1" and table.delete is None for mode, table in tables)
     if defaults.mode in kept and defaults.delete.type == "soft" and not follows:

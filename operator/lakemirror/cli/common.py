@@ -15,7 +15,7 @@ import click
 from lakemirror.api import CdcPipeline, ManifestError, load_documents, with_overrides
 from lakemirror.api.errors import line
 from lakemirror.api.pipeline import read_text
-from lakemirror.api.supported import not_supported
+from lakemirror.api.supported import not_supported, wrong_sql
 from lakemirror.controller.values import Settings
 
 FAILED, WRONG = 1, 2
@@ -86,7 +86,7 @@ def supported(document: Any) -> CdcPipeline:
     Raises ManifestError if it is invalid, or asks for something that is not supported.
     """
     pipeline = CdcPipeline.from_dict(document)
-    refused = not_supported(pipeline.spec)
+    refused = [*not_supported(pipeline.spec), *wrong_sql(pipeline.spec)]
     if refused:
         raise ManifestError(refused)
     return pipeline

@@ -8,11 +8,10 @@ import click
 import yaml
 
 from lakemirror.cli.common import WRONG, driver_image_option, manifest_option, read_pipeline, set_option
-from lakemirror.controller import build
+from lakemirror.controller import build, places
 from lakemirror.controller.build import Application
-from lakemirror.controller.decide import decide
+from lakemirror.controller.decide import wrong_in_itself
 from lakemirror.controller.fields import revision
-from lakemirror.controller.values import Observed, Resource, Settings
 
 
 @click.command()
@@ -32,17 +31,19 @@ def render(
     given = (*settings, *([f"spark.backend={backend}"] if backend else []))
     pipeline = read_pipeline(file, given)
     where = namespace or pipeline.metadata.namespace or "default"
-    nothing = Observed(Resource(where, pipeline.name, uid="", generation=1))
-    decision = decide(pipeline.spec, nothing, Settings(driver_image))
-    if decision.refusal is not None:
-        click.echo(f"{file}: {decision.refusal.message}", err=True)
+    refusal = wrong_in_itself(pipeline.spec)
+    if refusal is not None:
+        click.echo(f"{file}: {refusal.message}", err=True)
         sys.exit(WRONG)
+    for wrong in places.wrong(pipeline.spec):
+        click.echo(f"{file}: the operator would refuse {wrong}", err=True)
+    image = pipeline.spec.spark.image or driver_image
     app = Application(
         where,
         pipeline.name,
         pipeline.spec,
-        revision(pipeline.spec, decision.image),
-        decision.image,
+        revision(pipeline.spec, image),
+        image,
         held=pipeline.spec.suspend,
     )
     for document in (*build.foundations(app), build.workload(app)):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from lakemirror.api import ManifestError, PipelineSpec
 from lakemirror.api.errors import line
-from lakemirror.api.supported import not_supported
-from lakemirror.controller import fields, podtemplate
+from lakemirror.api.supported import not_supported, wrong_sql
+from lakemirror.controller import fields, places, podtemplate
 from lakemirror.controller.claims import claims
 from lakemirror.controller.values import DeletionPolicy, Observed, Rival, Settings, Stated
 
@@ -75,12 +75,42 @@ def _to_delete(spec: PipelineSpec | ManifestError, observed: Observed) -> Pipeli
 def _refusal(spec: PipelineSpec | ManifestError, observed: Observed) -> Verdict | None:
     if isinstance(spec, ManifestError):
         return Verdict("InvalidSpec", str(spec).replace("\n", "; "))
+    before = observed.accepted.spec if observed.accepted is not None else None
+    return wrong_in_itself(spec, before) or _cannot_follow(spec, observed) or _on_no_volume(spec, before)
+
+
+def wrong_in_itself(spec: PipelineSpec, before: PipelineSpec | None = None) -> Verdict | None:
+    """Return what is wrong with a spec, wherever it runs.
+
+    SQL that ran ``before`` is not refused: the driver holds the table for it, and the others continue.
+    """
     unsupported = not_supported(spec)
     if unsupported:
-        return Verdict("NotSupported", "; ".join(line(path, message) for path, message in unsupported))
+        return Verdict("NotSupported", _joined(line(path, message) for path, message in unsupported))
+    known = wrong_sql(before) if before is not None else []
     template = podtemplate.wrong_in(spec.spark)
-    if template is not None:
-        return Verdict("InvalidSpec", f"spec.spark.{template}")
+    return _invalid(line(*found) for found in wrong_sql(spec) if found not in known) or _invalid(
+        [f"spec.spark.{template}"] if template is not None else []
+    )
+
+
+def _on_no_volume(spec: PipelineSpec, before: PipelineSpec | None) -> Verdict | None:
+    """Return which paths are on the disk of a pod. One that was there ``before`` is left alone."""
+    known = places.wrong(before) if before is not None else []
+    return _invalid(wrong for wrong in places.wrong(spec) if wrong not in known)
+
+
+def _invalid(messages: Iterable[str]) -> Verdict | None:
+    joined = _joined(messages)
+    return Verdict("InvalidSpec", joined) if joined else None
+
+
+def _joined(messages: Iterable[str]) -> str:
+    return "; ".join(messages)
+
+
+def _cannot_follow(spec: PipelineSpec, observed: Observed) -> Verdict | None:
+    """Return what the checkpoint or a mirror cannot follow."""
     before = observed.accepted
     if before is None or not begun(observed) or fields.accepts(before.spec, spec):
         return None

@@ -103,7 +103,7 @@ def _root(uri: str) -> str:
 
 def _require_known(spark: SparkSession, place: str) -> None:
     """Check that the scheme is known, its jars are present, and Delta uses the right log store."""
-    scheme, store = urlsplit(place).scheme.lower(), store_of(place)
+    store = store_of(place)
     settings = spark.sparkContext._conf
     if settings.contains(object_stores.ONE_LOG_STORE_SETTING):
         raise CommitsNotAtomic(
@@ -111,15 +111,9 @@ def _require_known(spark: SparkSession, place: str) -> None:
             "unset it"
         )
     if store is None:
-        if scheme not in object_stores.RENAMING:
-            known = [
-                *object_stores.RENAMING,
-                *(each for kind in object_stores.STORES for each in kind.schemes),
-            ]
-            raise CommitsNotAtomic(
-                f"{place}: it is not known what makes commits to {scheme}:// atomic. Use one of "
-                f"{', '.join(known)}"
-            )
+        unknown = object_stores.unknown_scheme(place)
+        if unknown is not None:
+            raise CommitsNotAtomic(f"{place}: {unknown}")
         _require_log_store(spark, place, default=True)
         log_store.install(spark)  # a session that the caller made may name the class, and lack it
         return
