@@ -14,6 +14,8 @@ from lakemirror.api.supported import not_supported
 from lakemirror.driver.runtime.metrics import Metrics
 from tests.controller.builders import spec
 
+pytestmark = pytest.mark.guarantee("Addresses of IPv6 work wherever there is an address")
+
 KAFKA: dict[str, Any] = {"topics": ["a"], "topicPattern": None}
 JDBC = "jdbc:postgresql://[fd00::1]:5432/shop"
 

@@ -16,6 +16,8 @@ from lakemirror.api.effects import EFFECTS, Effect
 from tests.api.manifests import FULL, SMALL
 from tests.cluster.test_rules import AGAIN, REFUSED
 
+pytestmark = pytest.mark.guarantee("The CRD matches the models, and describes every field")
+
 FILE = Path(__file__).parents[2] / "crds" / f"{crd.NAME}.yaml"
 VERSION = yaml.safe_load(crd.to_yaml())["spec"]["versions"][0]
 SCHEMA = VERSION["schema"]["openAPIV3Schema"]

@@ -23,6 +23,10 @@ from lakemirror.driver.record import audit
 from lakemirror.driver.runtime.display import counts_text
 from lakemirror.driver.runtime.metrics import ReportCollector
 
+pytestmark = pytest.mark.guarantee(
+    "A counter is defined once; an older operator reads the report of a newer driver"
+)
+
 
 def test_records_are_the_sum_of_the_outcomes() -> None:
     assert OUTCOMES == (

@@ -10,6 +10,11 @@ from lakemirror.api.secret_settings import REDACTION, exposed, redaction
 from lakemirror.controller.sparkconf import submitted
 from tests.controller.builders import spec
 
+pytestmark = pytest.mark.guarantee(
+    "No object, log line or report has a password or key from a Secret; a manifest that contains one is "
+    "refused"
+)
+
 SECRETS = [
     "spark.authenticate.secret",
     "spark.connect.authenticate.token",

@@ -12,7 +12,15 @@ from lakemirror.api.supported import not_supported, wrong_sql
 from tests.api.not_supported import JDBC, NOT_SUPPORTED
 from tests.controller.builders import spec
 
+pytestmark = pytest.mark.guarantee(
+    "Anything unsupported is refused before it runs; every field has an effect"
+)
 
+
+@pytest.mark.guarantee(
+    "The driver uses no setting, session or store with which two drivers could commit the same version"
+)
+@pytest.mark.guarantee("No setting of Spark, from the manifest or the image, changes what a mirror contains")
 @pytest.mark.parametrize(("change", "path", "word"), NOT_SUPPORTED)
 def test_it_is_refused_with_its_path(change: dict[str, Any], path: str, word: str) -> None:
     [(found, message)] = not_supported(spec(**change))

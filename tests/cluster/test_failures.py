@@ -12,7 +12,11 @@ from tests.cluster.kube import Kube, KubectlFailed, Object, eventually, never
 from tests.cluster.mirror import SMALL, Mirror, merged
 from tests.controller.kstatus import kstatus, waits_for_ready
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(600),
+    pytest.mark.guarantee("Every failure is named; a refused edit touches nothing and blocks nothing"),
+]
 
 
 def pod(**spec: Any) -> Object:

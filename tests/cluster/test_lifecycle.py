@@ -14,7 +14,10 @@ from tests.cluster.mirror import SMALL, Mirror, merged
 from tests.cluster.node import silent_node
 from tests.cluster.operator import Operator
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.guarantee("Pipelines run on a real cluster"),
+]
 
 QUIET = 10
 """Seconds in which nothing may happen."""

@@ -11,7 +11,14 @@ from tests.cluster.kube import Kube, eventually, never
 from tests.cluster.mirror import Mirror
 from tests.cluster.operator import Operator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.guarantee(
+        "A new default image is rolled out only as far as it works, and the rollout survives a restart of "
+        "the operator"
+    ),
+]
 
 CHART = Path(__file__).parents[2] / "charts/lakemirror"
 MISSING = "lakemirror-driver:there-is-no-such-image"

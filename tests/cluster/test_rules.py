@@ -11,7 +11,10 @@ import pytest
 from tests.cluster.kube import Kube, KubectlFailed
 from tests.cluster.mirror import Mirror
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.guarantee("The API server accepts every rule of the CRD, and each rule does what it says"),
+]
 ROOT = Path(__file__).parents[2]
 
 Spec = dict[str, Any]

@@ -19,7 +19,11 @@ from tests.support.kafka_broker import Broker, start_broker
 from tests.support.mirroring import Mirroring
 from tests.support.records import Record
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(1200),
+    pytest.mark.guarantee("Pipelines run on a real cluster"),
+]
 
 CAUGHT_UP_WITHIN = 420
 
@@ -170,6 +174,7 @@ def test_an_executor_killed_in_mid_batch_ends_equal(shop: Shop, spark: SparkSess
     shop.check(spark)
 
 
+@pytest.mark.guarantee("A container that is restarted in place finds no executors of the previous one")
 def test_a_container_restarted_in_place_has_new_executors(shop: Shop, spark: SparkSession) -> None:
     records = shop.capture.records
     shop.send(records[: len(records) // 2])

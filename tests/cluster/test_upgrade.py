@@ -22,7 +22,14 @@ from tests.cluster.kube import Kube, Object, eventually, never
 from tests.cluster.mirror import Mirror
 from tests.cluster.operator import CRD, OPERATORS, RELEASE, Operator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.guarantee(
+        "An upgrade of the chart, or going back, restarts no driver, and the other operator goes on where "
+        "the first one stopped"
+    ),
+]
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/lakemirror"

@@ -23,6 +23,11 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record, read
 from tests.support.registry import Registry, serving
 
+pytestmark = pytest.mark.guarantee(
+    "Avro is read with the schema that each record was written with, wherever the record names it; the "
+    "driver waits for an unavailable registry"
+)
+
 ALWAYS = ("schema_change",)
 
 

@@ -18,7 +18,12 @@ from tests.support.kafka_broker import Broker
 from tests.support.mirroring import at
 from tests.support.records import Column, Message, PostgresPosition, Row, Table
 
-pytestmark = pytest.mark.sources
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.guarantee(
+        "Loading a table from its database while it changes loses and duplicates no change"
+    ),
+]
 ROOT = Path(__file__).parents[2]
 ID, TEXT = Column("id", "int32"), Column("text", "string")
 CUSTOMERS, ORDERS = (

@@ -38,6 +38,10 @@ def report(spark: SparkSession, mirroring: Mirroring, captures: Sequence[Capture
     return "\n".join(filter(None, (wrong(c.differences(spark, mirroring, by_others=True)) for c in captures)))
 
 
+@pytest.mark.guarantee("A mirror equals its source after any delivery")
+@pytest.mark.guarantee(
+    "Programs that lack a Delta feature never encounter it where `target.compatibility` names them"
+)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "delivery",
@@ -76,6 +80,11 @@ def test_records_without_schemas_end_in_the_rows_too_when_types_are_declared(
     assert not report(spark, mirroring, captures)
 
 
+@pytest.mark.guarantee(
+    "What a record lacks says nothing about other rows: only the log of a database ends a column; a column "
+    "that is added again begins a new life, in any order of delivery; a constant default goes to all rows, a "
+    "placeholder of a moment or a UUID to none"
+)
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
@@ -102,6 +111,7 @@ def test_columns_that_were_dropped_and_added_again_are_as_in_their_source(
     assert summary.counts.quarantined == 0
 
 
+@pytest.mark.guarantee("Types are exact")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("unrepresentable", ["text", pytest.param("null", marks=pytest.mark.thorough)])
@@ -136,6 +146,7 @@ def _id(row: Row) -> int:
     return int(row["id"])
 
 
+@pytest.mark.guarantee("A mirror equals its source after any delivery")
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("delivery", [*DELIVERIES, *HARD])

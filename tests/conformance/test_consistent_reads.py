@@ -16,6 +16,11 @@ from tests.support.delivery import parts
 from tests.support.mirroring import Mirroring, at, rows
 from tests.support.records import Record, payload
 
+pytestmark = pytest.mark.guarantee(
+    "Whatever is reported as complete is complete; the versions named for a position show the source at that "
+    "position"
+)
+
 CAPTURE = Capture("inventory")
 
 

@@ -41,6 +41,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return mirroring
 
 
+@pytest.mark.guarantee("A second run, or a replay of a committed batch, creates no new version")
 def test_a_second_run_makes_no_new_version(spark: SparkSession, undisturbed: Mirroring) -> None:
     before = undisturbed.versions()
     summary = undisturbed.run(spark)
@@ -49,6 +50,7 @@ def test_a_second_run_makes_no_new_version(spark: SparkSession, undisturbed: Mir
     assert not wrong(CAPTURE.differences(spark, undisturbed))
 
 
+@pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("batch", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_after_crashes_the_tables_and_totals_are_as_without_them(
@@ -73,6 +75,7 @@ def test_after_crashes_the_tables_and_totals_are_as_without_them(
         assert mirroring.versions() == crashed, "a replayed batch makes no new version"
 
 
+@pytest.mark.guarantee("No batch waits for the audit table, and no row of it is lost or duplicated")
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_crashes_of_what_writes_the_audit_behind_the_batches_lose_and_double_no_row(
@@ -119,6 +122,7 @@ def cut_off(folder: Path) -> None:
     (log / "..00000000000000000000.json.80f810ad-514c-497f-9ba5-fd7282e43c9a.tmp.crc").write_bytes(b"crc")
 
 
+@pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
 @pytest.mark.parametrize("target", ["path", "table"])
 def test_a_table_whose_first_commit_was_cut_off_is_made_anew(
     target: str, spark: SparkSession, tmp_path: Path
@@ -144,6 +148,7 @@ def test_a_table_whose_first_commit_was_cut_off_is_made_anew(
     assert at(spark, str(mirroring.checkpoint / "audit")).where("source IS NULL").count() == 2
 
 
+@pytest.mark.guarantee("Only one driver runs")
 @pytest.mark.timeout(300)
 def test_two_runs_on_one_checkpoint_cannot_both_write(spark: SparkSession, tmp_path: Path) -> None:
     mirroring = Mirroring(tmp_path, {"trigger": {"interval": "1s"}}).deliver(parts(CAPTURE.records, 2))
@@ -164,6 +169,7 @@ def test_two_runs_on_one_checkpoint_cannot_both_write(spark: SparkSession, tmp_p
     assert not wrong(CAPTURE.differences(spark, mirroring))
 
 
+@pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "times", [pytest.param(1, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.soak)]
@@ -179,6 +185,7 @@ def test_kills_at_any_moment_lose_and_double_nothing(
     assert events == {table: total["records"] for table, total in audited(spark, undisturbed, COUNTS).items()}
 
 
+@pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", range(5))

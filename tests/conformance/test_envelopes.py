@@ -20,6 +20,10 @@ from tests.support.delivery import cut, doubled, parts, shuffled
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record
 
+pytestmark = pytest.mark.guarantee(
+    "Records of each envelope are read as its format specifies; what they lack is named"
+)
+
 MARIADB = "mariadb_inventory"
 KEYS = {"customers": "id", "products": "id", "orders": "order_number", "addresses": "id"}
 SHUFFLED = "shuffled"

@@ -55,6 +55,10 @@ class Files(Mirroring):
         return sorted(map(tuple, at(spark, f"{self.lake}/{table}").collect()))
 
 
+@pytest.mark.guarantee(
+    "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
+    "read, and none is lost"
+)
 def test_csv_of_dms_is_mirrored_once(spark: SparkSession, tmp_path: Path) -> None:
     """A full load without op, then changes; the checkpoint is deleted, and files are copied."""
     columns = ["Op", "EMP_ID", "LAST", "FIRST", "HIRED", "OFFICE"]
@@ -106,6 +110,10 @@ def test_csv_of_dms_is_mirrored_once(spark: SparkSession, tmp_path: Path) -> Non
     assert "LOAD00000002.csv is skipped: hr/employees/LOAD00000001.csv has the same content" in said
 
 
+@pytest.mark.guarantee(
+    "No clock decides: not whether a target may move, which rows of files are newer, how far the source is "
+    "applied, or when the next comparison is due"
+)
 def test_a_clock_that_was_ahead_makes_no_file_old(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +138,10 @@ def test_a_clock_that_was_ahead_makes_no_file_old(
     assert files.rows(spark, "default/t") == [(1, "d"), (2, "c"), (3, "c")]
 
 
+@pytest.mark.guarantee(
+    "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
+    "read, and none is lost"
+)
 @pytest.mark.long
 def test_nothing_is_appended_twice(spark: SparkSession, tmp_path: Path) -> None:
     """Rows without key, time and position, equal ones too, in two tables; crashes, and no checkpoint."""
@@ -154,6 +166,10 @@ def test_nothing_is_appended_twice(spark: SparkSession, tmp_path: Path) -> None:
     assert files.rows(spark, "default/two") == [(1,), (1,)]
 
 
+@pytest.mark.guarantee(
+    "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
+    "read, and none is lost"
+)
 @pytest.mark.long
 def test_a_batch_that_was_not_written_leaves_no_mark(spark: SparkSession, tmp_path: Path) -> None:
     """A table that is held: its file is noted, never committed, and a later batch of the table does not
@@ -206,6 +222,10 @@ def test_rows_that_were_held_are_known_once_they_are_applied(spark: SparkSession
     assert files.rows(spark, "default/t") == [(1,), (2,)]
 
 
+@pytest.mark.guarantee(
+    "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
+    "read, and none is lost"
+)
 @pytest.mark.parametrize("times", [1, pytest.param(99, marks=pytest.mark.thorough)])
 def test_a_list_of_files_that_cannot_be_read_does_not_count_as_empty(
     times: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -259,6 +279,10 @@ def without_reading_mirrors(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(Mirror, "refresh", fails)
 
 
+@pytest.mark.guarantee(
+    "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
+    "read, and none is lost"
+)
 @pytest.mark.parametrize(
     "why",
     [

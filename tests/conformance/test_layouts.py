@@ -14,6 +14,10 @@ from tests.support import layouts
 from tests.support.mirroring import Mirroring, audited
 from tests.support.versions import mirrored
 
+pytestmark = pytest.mark.guarantee(
+    "The driver continues from a checkpoint of an earlier version, and leaves one of a newer version alone"
+)
+
 COUNTS = ("records", "inserted", "updated", "deleted", "stale", "duplicates", "refused")
 ARCHIVES = sorted(layouts.FOLDER.glob("*.tar.xz"))
 

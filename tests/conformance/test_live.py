@@ -15,7 +15,14 @@ import pytest
 from tests.support import bank
 from tests.support.live import Live, came_of, live, wrong
 
-pytestmark = [pytest.mark.sources, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.timeout(1500),
+    pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it"),
+    pytest.mark.guarantee(
+        "A mirror equals a live database under load, while driver and connector are killed"
+    ),
+]
 
 
 def test_a_mirror_equals_a_database_that_changes_all_the_time(tmp_path: Path) -> None:

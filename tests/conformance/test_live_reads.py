@@ -15,7 +15,15 @@ from lakemirror.driver.runtime.read_at import read_at
 from tests.support import bank
 from tests.support.live import Live, live
 
-pytestmark = [pytest.mark.sources, pytest.mark.thorough, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.thorough,
+    pytest.mark.timeout(1500),
+    pytest.mark.guarantee(
+        "Whatever is reported as complete is complete; the versions named for a position show the source at "
+        "that position"
+    ),
+]
 
 COLUMNS = {
     "accounts": ("id", "branch", "balance", "document"),

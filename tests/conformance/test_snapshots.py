@@ -13,6 +13,8 @@ from tests.support.delivery import Batches, parts
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record, payload, read
 
+pytestmark = pytest.mark.guarantee("A mirror equals its source after any delivery")
+
 ROOT = Path(__file__).parents[2]
 Delivery = Callable[[Sequence[Record], Sequence[Record]], Batches]
 

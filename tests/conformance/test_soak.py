@@ -43,7 +43,13 @@ from tests.support.soak import (
 
 CONF = {"spark.driver.memory": HEAP, "spark.driver.extraJavaOptions": WHOLE_HEAP}
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(MINUTES * 60 + 1800)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(MINUTES * 60 + 1800),
+    pytest.mark.guarantee(
+        "A mirror still equals a live database after hours of load and kills, with the same memory"
+    ),
+]
 
 
 class Process(Trouble):

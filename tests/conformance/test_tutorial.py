@@ -17,7 +17,12 @@ from tests.support.connect import start_connect
 from tests.support.databases import PASSWORD, start_postgres
 from tests.support.kafka_broker import Broker
 
-pytestmark = [pytest.mark.sources, pytest.mark.thorough, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.thorough,
+    pytest.mark.timeout(900),
+    pytest.mark.guarantee("The commands of the tutorial do what it says"),
+]
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
 BLOCK = re.compile(r"(<!-- test: has its own -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

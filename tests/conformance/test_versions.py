@@ -20,6 +20,10 @@ from tests.support.mirroring import Mirroring, audited
 from tests.support.records import Record
 from tests.support.versions import Version, mirrored
 
+pytestmark = pytest.mark.guarantee(
+    "A mirror of versions has the history of the source, in any order of delivery"
+)
+
 SCD2 = {"defaults": {"mode": "scd2"}}
 CAPTURE = Capture("pk_change")
 ROOT = Path(__file__).parents[2]

@@ -48,6 +48,7 @@ def templates(of: Application) -> Iterator[dict[str, Any]]:
     yield yaml.safe_load(config["data"][f"{of.revision}-executor.yaml"])
 
 
+@pytest.mark.guarantee("Pods comply with the restricted Pod Security Standard; names fit")
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_every_pod_keeps_to_the_restricted_standard(kind: str) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/, and a read-only root besides."""
@@ -68,6 +69,7 @@ def test_every_pod_keeps_to_the_restricted_standard(kind: str) -> None:
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 
+@pytest.mark.guarantee("Pods comply with the restricted Pod Security Standard; names fit")
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_names_fit_with_the_longest_pipeline(kind: str) -> None:
     long = app("p" * 40, **WORKLOADS[kind])
@@ -357,6 +359,10 @@ def test_the_hash_tells_any_change() -> None:
     assert hashes(app())[-1] != hashes(app(suspend=True, onBadRecord="fail"))[-1]
 
 
+@pytest.mark.guarantee(
+    "What the spec does not name is not applied; what others add to the account stays; the driver knows the "
+    "grace period of its pod"
+)
 @pytest.mark.parametrize(
     ("template", "period", "grace"),
     [
@@ -388,6 +394,10 @@ def test_an_override_of_the_grace_period_in_the_environment_does_not_count() -> 
     assert {"name": "LAKEMIRROR_GRACE_SECONDS", "value": "90"} in container["env"]
 
 
+@pytest.mark.guarantee(
+    "What the spec does not name is not applied; what others add to the account stays; the driver knows the "
+    "grace period of its pod"
+)
 @pytest.mark.parametrize("backend", ["native", "kubeflow", "apache"])
 def test_nothing_is_empty_that_the_spec_does_not_name(backend: str) -> None:
     """An empty list or map would be applied by force against whoever fills it."""
@@ -405,6 +415,10 @@ def test_nothing_is_empty_that_the_spec_does_not_name(backend: str) -> None:
         assert empty(made, made["kind"]) == []
 
 
+@pytest.mark.guarantee(
+    "What the spec does not name is not applied; what others add to the account stays; the driver knows the "
+    "grace period of its pod"
+)
 def test_logins_that_others_add_to_the_account_are_no_reason_to_apply_it() -> None:
     for secrets, added in (([], "builder"), (["pull"], "builder")):
         spark = {"imagePullSecrets": secrets} if secrets else {}

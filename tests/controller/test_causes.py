@@ -7,6 +7,10 @@ import pytest
 from lakemirror.controller.causes import exit_code, innermost, why
 from lakemirror.controller.values import Ending
 
+pytestmark = pytest.mark.guarantee(
+    "Every failure is named; a refused edit touches nothing and blocks nothing"
+)
+
 DEAD_BROKER = """\
 pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query [id = 4c2a, runId = 8d1f] \
 terminated with exception: Failed to create new KafkaAdminClient SQLSTATE: XXKST

@@ -134,6 +134,7 @@ class TestRefusedEdits:
         assert (condition.observed_generation, reason(plan, "Stalled")) == (2, "InvalidSpec")
 
 
+@pytest.mark.guarantee("Every failure is named; a refused edit touches nothing and blocks nothing")
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
@@ -227,6 +228,7 @@ async def test_a_wrongly_typed_template_is_refused_before_anything_is_made() -> 
         await w.until(lambda: w.api.one("StatefulSet", "shop-driver"))
 
 
+@pytest.mark.guarantee("Every failure is named; a refused edit touches nothing and blocks nothing")
 @in_loop
 async def test_a_refused_edit_touches_nothing_and_blocks_nothing() -> None:
     async with world() as w:
@@ -401,6 +403,7 @@ async def test_what_is_gone_is_not_brought_back_by_an_old_list() -> None:
         assert not w.api.all("StatefulSet")
 
 
+@pytest.mark.guarantee("Every failure is named; a refused edit touches nothing and blocks nothing")
 @in_loop
 async def test_objects_that_went_with_their_pipeline_are_not_made_again(
     monkeypatch: pytest.MonkeyPatch,
@@ -418,6 +421,7 @@ async def test_objects_that_went_with_their_pipeline_are_not_made_again(
         assert not [e for e in w.api.all("Event") if e["type"] == "Warning"]
 
 
+@pytest.mark.guarantee("A deletion that others hold up says who, after a minute")
 @in_loop
 async def test_what_fails_for_long_is_told_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "_TOLD_AFTER", timedelta(seconds=0.1))

@@ -13,6 +13,8 @@ from lakemirror.controller.fields import accepts, incompatible
 from tests.api.manifests import FULL
 from tests.controller.builders import document, merged, spec
 
+pytestmark = pytest.mark.guarantee("Every field has its declared effect and no other")
+
 IMAGE = "driver:1"
 
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,11 @@ from lakemirror.controller.reconciler import Reconciler
 from lakemirror.controller.values import Object
 from tests.controller.builders import NOW, SETTINGS, document, merged
 from tests.controller.fake_api import FakeApi
+
+pytestmark = pytest.mark.guarantee(
+    "No edit is lost, and no status is about another edit, whatever comes between edits, writes, events and "
+    "lists"
+)
 
 KEY = Key("mirrors", "shop")
 EDITS: dict[str, dict[str, Any]] = {

@@ -19,6 +19,10 @@ from lakemirror.controller import kube as kube_module
 from lakemirror.controller.kube import ApiError, Cause, Kube, Unreachable
 from tests.controller.test_loop import in_loop
 
+pytestmark = pytest.mark.guarantee(
+    "Answers of the API server are preserved: their messages, their causes, the end of a watch"
+)
+
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "ns"}}
 PIPELINE = {

@@ -189,6 +189,7 @@ async def _kopf(api: FakeApi, operator: Operator) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.guarantee("Nothing is written twice; nothing is decided without the API server or the Lease")
 @in_loop
 async def test_a_pipeline_becomes_ready_and_then_nothing_is_written() -> None:
     async with world() as w:
@@ -310,6 +311,7 @@ async def test_the_objects_of_a_former_pipeline_are_waited_for() -> None:
         )
 
 
+@pytest.mark.guarantee("One poisoned pipeline does not stop another, whatever its spec holds")
 @in_loop
 async def test_one_poisoned_pipeline_stops_no_other() -> None:
     async with world() as w:
@@ -396,6 +398,10 @@ async def test_a_new_operator_leaves_its_place_to_a_pipeline_with_a_mistake(
         assert (w.stalled("first"), w.ready("second")) == ("InvalidSpec", ("False", "Conflict"))
 
 
+@pytest.mark.guarantee(
+    "What a pipeline has, no other one gets, however old it is; nesting is a conflict, and a bucket or table "
+    "is that of its endpoint or metastore; a conflict names nobody of another namespace"
+)
 @in_loop
 async def test_what_another_has_is_refused_to_an_older_one_too() -> None:
     """Age decides only between two that have nothing yet: a suspended old one stops no running one."""
@@ -415,6 +421,10 @@ async def test_what_another_has_is_refused_to_an_older_one_too() -> None:
         assert w.stalled("young") is None
 
 
+@pytest.mark.guarantee(
+    "What a pipeline has, no other one gets, however old it is; nesting is a conflict, and a bucket or table "
+    "is that of its endpoint or metastore; a conflict names nobody of another namespace"
+)
 @in_loop
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_the_older_one_that_goes_takes_nothing_of_another_along(restarted: bool) -> None:
@@ -443,6 +453,10 @@ async def _sees_cleanup_of(w: World, checkpoint: str) -> None:
     assert checkpoint in w.api.one("ConfigMap", "old-config")["data"][key]
 
 
+@pytest.mark.guarantee(
+    "What a pipeline has, no other one gets, however old it is; nesting is a conflict, and a bucket or table "
+    "is that of its endpoint or metastore; a conflict names nobody of another namespace"
+)
 @in_loop
 async def test_after_a_restart_each_keeps_what_it_has_whatever_the_others_ask() -> None:
     """While no operator runs, the old one is edited to what the young one has."""
@@ -505,6 +519,7 @@ async def test_two_found_at_once_never_both_run() -> None:
         assert [o["metadata"]["name"] for o in api.all("StatefulSet")] == ["b-driver"]
 
 
+@pytest.mark.guarantee("Nothing is written twice; nothing is decided without the API server or the Lease")
 @in_loop
 async def test_while_the_api_server_is_away_nothing_is_decided() -> None:
     async with world() as w:
@@ -653,6 +668,7 @@ async def test_a_mount_that_fails_is_told_in_the_kubelet_s_words() -> None:
         await w.until(lambda: w.ready() == ("True", "Progressing"))
 
 
+@pytest.mark.guarantee("Nothing is written twice; nothing is decided without the API server or the Lease")
 @in_loop
 async def test_without_the_lease_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
@@ -697,6 +713,10 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
     return made
 
 
+@pytest.mark.guarantee(
+    "An unchanged pipeline costs the operator next to nothing; in a full cluster, checks of thousands of "
+    "waiting drivers do not flood the API server"
+)
 @in_loop
 async def test_a_driver_that_says_the_same_again_costs_no_plan(plans: list[datetime]) -> None:
     now = [datetime.now(UTC)]
@@ -751,6 +771,10 @@ async def test_what_counts_is_planned_for_though_the_driver_says_the_same(plans:
         await w.until(lambda: w.ready() == ("False", "DriverFailed"))
 
 
+@pytest.mark.guarantee(
+    "An unchanged pipeline costs the operator next to nothing; in a full cluster, checks of thousands of "
+    "waiting drivers do not flood the API server"
+)
 @in_loop
 async def test_a_report_with_figures_alone_costs_one_pass(plans: list[datetime]) -> None:
     async with world() as w:
@@ -764,6 +788,10 @@ async def test_a_report_with_figures_alone_costs_one_pass(plans: list[datetime])
             assert len(set(plans)) == 1
 
 
+@pytest.mark.guarantee(
+    "An unchanged pipeline costs the operator next to nothing; in a full cluster, checks of thousands of "
+    "waiting drivers do not flood the API server"
+)
 @in_loop
 async def test_a_driver_that_does_not_start_is_looked_after_less_and_less(plans: list[datetime]) -> None:
     now = [datetime.now(UTC)]
@@ -806,6 +834,10 @@ async def take_over(w: World, name: str) -> None:
     await w.report(name, runId=f"run-{datetime.now(UTC).isoformat()}")
 
 
+@pytest.mark.guarantee(
+    "A new default image is rolled out only as far as it works, and the rollout survives a restart of the "
+    "operator"
+)
 @in_loop
 async def test_a_new_default_image_is_rolled_out_one_by_one() -> None:
     api = FakeApi()
@@ -827,6 +859,10 @@ async def test_a_new_default_image_is_rolled_out_one_by_one() -> None:
         assert w.operator.reconciler.images.counts()["updated"] == 3
 
 
+@pytest.mark.guarantee(
+    "A new default image is rolled out only as far as it works, and the rollout survives a restart of the "
+    "operator"
+)
 @in_loop
 async def test_a_rollout_stops_at_what_is_not_ready_also_for_another_operator() -> None:
     api = FakeApi()
@@ -854,6 +890,10 @@ def condition(w: World, name: str, type: str) -> dict[str, Any]:
     return next((c for c in w.status(name).get("conditions", ()) if c["type"] == type), {})
 
 
+@pytest.mark.guarantee(
+    "A new default image is rolled out only as far as it works, and the rollout survives a restart of the "
+    "operator"
+)
 @in_loop
 async def test_another_image_takes_back_the_one_that_failed_at_once() -> None:
     api = FakeApi()

@@ -77,6 +77,9 @@ def finalizers(api: FakeApi, namespace: str) -> Any:
     return api.objects[API_VERSION, KIND, namespace, "shop"]["metadata"]["finalizers"]
 
 
+@pytest.mark.guarantee(
+    "A namespace that refuses the operator, or is deleted, stops no other; nothing is stuck in it"
+)
 class TestNamespaces:
     @in_loop
     async def test_one_that_refuses_stops_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +131,7 @@ class TestNamespaces:
             assert finalizers(api, "b") == [names.FINALIZER]
 
 
+@pytest.mark.guarantee("The finalizer goes, whoever set it; those of others stay")
 class TestFinalizers:
     @in_loop
     async def test_one_that_somebody_else_set_is_removed(self) -> None:
@@ -175,6 +179,9 @@ class TestFinalizers:
             )
 
 
+@pytest.mark.guarantee(
+    "Memory depends on the pipelines that exist, not on how many edits or pipelines there have been"
+)
 class TestMemory:
     @in_loop
     async def test_foreign_config_maps_with_our_labels_are_not_kept(self) -> None:
@@ -282,6 +289,9 @@ def sizes(w: World) -> dict[str, int]:
     }
 
 
+@pytest.mark.guarantee(
+    "Only one operator acts in a namespace; a former leader writes nothing more, even in the middle of a pass"
+)
 class TestOperators:
     @in_loop
     async def test_of_two_for_the_whole_cluster_one_acts_in_a_namespace(self) -> None:

@@ -79,6 +79,9 @@ def lease(api: FakeApi, identity: str, clock: Clock) -> Lease:
     return Lease(api, "ns", "operator", identity, clock)
 
 
+@pytest.mark.guarantee(
+    "Only one operator acts in a namespace; a former leader writes nothing more, even in the middle of a pass"
+)
 class TestLease:
     @in_loop
     async def test_one_of_two_has_it(self) -> None:
@@ -171,6 +174,10 @@ class TestVitals:
         assert "ns/shop" in (vitals.trouble() or "")
 
 
+@pytest.mark.guarantee(
+    "What a pipeline has, no other one gets, however old it is; nesting is a conflict, and a bucket or table "
+    "is that of its endpoint or metastore; a conflict names nobody of another namespace"
+)
 class TestClaims:
     def shared(
         self, a: dict[str, Any], b: dict[str, Any], namespaces: tuple[str, str] = ("x", "y")
@@ -383,6 +390,10 @@ class TestCache:
         assert cache.of(Key("mirrors", "c")) == {}
         watching.cancel()
 
+    @pytest.mark.guarantee(
+        "An unchanged pipeline costs the operator next to nothing; in a full cluster, checks of thousands of "
+        "waiting drivers do not flood the API server"
+    )
     @in_loop
     async def test_a_watch_that_was_silent_leaves_nobody_waiting(
         self, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,8 @@ from tests.controller.builders import (
     stateful_set,
 )
 
+pytestmark = pytest.mark.guarantee("Every state has a plan; a plan that was carried out changes nothing")
+
 STREAM = spec()
 ONCE = spec(trigger={"availableNow": True})
 CRON = spec(trigger={"availableNow": True, "schedule": "0 * * * *"})
@@ -168,6 +170,7 @@ class TestRunning:
         moved = report(batchId=8, committedAt=iso(NOW), **lagging)
         assert ready(planned(STREAM, replace(seen, report=moved))) == ("True", "Progressing")
 
+    @pytest.mark.guarantee("A file that cannot be read keeps the pipeline behind, and is named")
     def test_files_that_wait_are_named(self) -> None:
         waiting: dict[str, Any] = {"caughtUp": False, "waiting": ["b.jsonl.gz: it is cut off"]}
         new = report(batches=0, committedAt=iso(ago(hours=9)), lagRecords=None, **waiting)
@@ -182,6 +185,7 @@ class TestRunning:
         stuck = report(progressed=ago(minutes=11), caughtUp=False, lagRecords=None)
         assert ready(planned(STREAM, running(STREAM, report=stuck))) == ("False", "NoProgress")
 
+    @pytest.mark.guarantee("Ready means that the source was reached")
     @pytest.mark.parametrize(
         ("source", "expected", "again"),
         [
@@ -211,6 +215,7 @@ class TestRunning:
         assert condition is not None
         assert ("refused" in condition.message) == (expected[0] == "False" and "error" in source)
 
+    @pytest.mark.guarantee("Ready means that the source was reached")
     def test_a_source_that_is_not_reached_within_the_grace_is_named(self) -> None:
         source = {"lostSince": iso(ago(seconds=30)), "error": "kafka:9092: connection refused"}
         for phase in ("Starting", "Running"):
@@ -607,6 +612,7 @@ class TestRefusals:
         plan = planned(spec(**change), running(STREAM))
         assert (replicas(plan), reason(plan, "Stalled")) == (0, "ResetNeeded")
 
+    @pytest.mark.guarantee("`suspend` stops the driver even if no spec can be read")
     def test_suspending_works_also_beside_a_mistake(self) -> None:
         plan = planned(WRONG, running(STREAM, resource={"stated": Stated(suspend=True)}))
         assert (replicas(plan), reason(plan, "Stalled")) == (0, "InvalidSpec")
@@ -617,6 +623,7 @@ class TestRefusals:
         of = spec(trigger={"availableNow": True, "schedule": "@daily"}, spark={"backend": "apache"})
         assert ready(planned(of, observed())) == ("False", "NotSupported")
 
+    @pytest.mark.guarantee("Anything unsupported is refused before it runs; every field has an effect")
     @pytest.mark.parametrize(("change", "path"), [(each, path) for each, path, _ in NOT_SUPPORTED])
     def test_what_is_not_supported_stalls_before_there_is_a_pod(
         self, change: dict[str, Any], path: str
@@ -635,6 +642,7 @@ class TestRefusals:
 class TestSpecsThatCannotBeRead:
     """The newest spec is wrong, and the accepted one is of a version that this operator does not know."""
 
+    @pytest.mark.guarantee("`suspend` stops the driver even if no spec can be read")
     @pytest.mark.parametrize(
         ("seen", "stops"),
         [
@@ -858,6 +866,10 @@ class TestObstaclesAndRivals:
         assert condition is not None
         assert "give one of them another, with a new spec.spark.resetToken, or" in condition.message
 
+    @pytest.mark.guarantee(
+        "What a pipeline has, no other one gets, however old it is; nesting is a conflict, and a bucket or "
+        "table is that of its endpoint or metastore; a conflict names nobody of another namespace"
+    )
     @pytest.mark.parametrize("has", [True, False])
     def test_who_guesses_a_place_of_another_namespace_learns_no_name(self, has: bool) -> None:
         theirs = (Rival("finance/salaries", Claim("checkpoint", STREAM.checkpoint), has=has),)

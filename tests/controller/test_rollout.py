@@ -32,6 +32,11 @@ from tests.controller.builders import (
     spec,
 )
 
+pytestmark = pytest.mark.guarantee(
+    "A new default image is rolled out only as far as it works, and the rollout survives a restart of the "
+    "operator"
+)
+
 PACE = Pace(1, timedelta(minutes=5))
 OLD, NEW, NEWER = "driver:1", "driver:2", "driver:3"
 A, B, C, D = (("mirrors", name) for name in "abcd")
@@ -341,6 +346,10 @@ def test_the_image_of_a_pipeline_of_an_older_operator_is_that_of_its_pod() -> No
 
 
 class TestManyPipelines:
+    @pytest.mark.guarantee(
+        "An unchanged pipeline costs the operator next to nothing; in a full cluster, checks of thousands of "
+        "waiting drivers do not flood the API server"
+    )
     def test_those_without_a_part_in_it_do_not_have_it_computed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

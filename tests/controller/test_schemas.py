@@ -26,7 +26,10 @@ from tests.controller.builders import revision, spec
 
 FOLDER = os.environ.get("LAKEMIRROR_SPARK_CRDS")
 
-pytestmark = pytest.mark.skipif(not FOLDER, reason="LAKEMIRROR_SPARK_CRDS names no folder with the CRDs")
+pytestmark = [
+    pytest.mark.skipif(not FOLDER, reason="LAKEMIRROR_SPARK_CRDS names no folder with the CRDs"),
+    pytest.mark.guarantee("SparkApplications fit the published CRDs"),
+]
 
 
 def schema(backend: str, version: str) -> dict[str, Any]:

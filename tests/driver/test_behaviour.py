@@ -115,6 +115,7 @@ def test_tables_without_a_key_are_appended_to_and_targets_are_not_shared(
     assert mirroring.versions() == versions, "nothing of it is touched, nor its tombstones"
 
 
+@pytest.mark.guarantee("Drift is detected and applied by policy")
 def test_settings_of_single_tables(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop()
     secret = Column("secret", "string", optional=True)
@@ -175,6 +176,9 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     return Collecting.collected
 
 
+@pytest.mark.guarantee(
+    "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
+)
 def test_a_quiet_partition_does_not_keep_the_tombstones_of_others(
     spark: SparkSession, tmp_path: Path, collected: list[tuple[bool, int]]
 ) -> None:
@@ -189,6 +193,9 @@ def test_a_quiet_partition_does_not_keep_the_tombstones_of_others(
     assert collected == [(False, 0), (False, 0), (False, 1), (True, 0)]
 
 
+@pytest.mark.guarantee(
+    "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
+)
 @pytest.mark.long
 def test_a_source_with_lower_positions_does_not_keep_the_tombstones_of_others(
     spark: SparkSession, tmp_path: Path, collected: list[tuple[bool, int]]
@@ -207,6 +214,9 @@ def test_a_source_with_lower_positions_does_not_keep_the_tombstones_of_others(
     assert collected[3:] == [(True, 1)], "its own is not passed yet, but nothing else is there"
 
 
+@pytest.mark.guarantee(
+    "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
+)
 def test_without_positions_an_idle_driver_collects_tombstones(
     spark: SparkSession, tmp_path: Path, collected: list[tuple[bool, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +292,9 @@ def shifted(database: str) -> tuple[History, list[Record]]:
     return history, restarted(maxwell.sent(history.lines, database, 1), back=3, every=5)
 
 
+@pytest.mark.guarantee(
+    "Of two changes of a row at one position, the later one of a partition counts, deletes included"
+)
 @pytest.mark.long
 def test_a_row_is_deleted_and_made_at_one_position_in_any_batches(
     spark: SparkSession, tmp_path: Path
@@ -303,6 +316,9 @@ def test_a_row_is_deleted_and_made_at_one_position_in_any_batches(
         assert found == {id: row["v"] for id, row in history.rows.items()}, database
 
 
+@pytest.mark.guarantee(
+    "Of two changes of a row at one position, the later one of a partition counts, deletes included"
+)
 @pytest.mark.long
 def test_an_earlier_change_of_the_position_of_a_delete_brings_no_row_back(
     spark: SparkSession, tmp_path: Path

@@ -19,6 +19,10 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, decimal, table
 
+pytestmark = pytest.mark.guarantee(
+    "Programs that lack a Delta feature never encounter it where `target.compatibility` names them"
+)
+
 
 @pytest.mark.parametrize(
     ("asked", "avoided"),

@@ -20,6 +20,11 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import UNAVAILABLE, Column
 from tests.support.shop import Shop, table
 
+pytestmark = pytest.mark.guarantee(
+    "A row that fails an expectation is counted, quarantined, or holds its table, until the source corrects "
+    "it"
+)
+
 V, NOTE = Column("v", "int32", optional=True), Column("note", "string", optional=True)
 
 

@@ -18,6 +18,10 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import UNAVAILABLE, Column
 from tests.support.shop import Shop, table
 
+pytestmark = pytest.mark.guarantee(
+    "A filtered mirror has the rows that meet the condition, after any delivery"
+)
+
 STATUS, NOTE = Column("status", "string", optional=True), Column("note", "string", optional=True)
 COLUMNS = {"id": IntegerType(), "a b": StringType(), "d": DateType(), "tags": ArrayType(StringType())}
 

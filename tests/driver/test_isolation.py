@@ -51,6 +51,10 @@ def failing(step: Callable[..., Any], times: int, of: str = "bad") -> Callable[.
     return attempt
 
 
+@pytest.mark.guarantee(
+    "A fault in one record stops that record alone, and a fault in one table stops that table alone "
+    "(isolation)"
+)
 @pytest.mark.parametrize("step", ["decide", "prepare", "write"])
 def test_a_table_that_fails_once_is_written_in_the_same_run(
     step: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +98,10 @@ def test_a_table_that_failed_for_a_while_is_whole_when_the_run_ends(
     assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
 
 
+@pytest.mark.guarantee(
+    "A fault in one record stops that record alone, and a fault in one table stops that table alone "
+    "(isolation)"
+)
 def test_a_table_that_fails_twice_is_held_and_applied_later(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +118,10 @@ def test_a_table_that_fails_twice_is_held_and_applied_later(
     assert values(spark, mirroring, "bad") == [(1, 1)]
 
 
+@pytest.mark.guarantee(
+    "A fault in one record stops that record alone, and a fault in one table stops that table alone "
+    "(isolation)"
+)
 def test_a_record_that_makes_spark_throw_is_quarantined_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +144,7 @@ def test_a_record_that_makes_spark_throw_is_quarantined_alone(
     assert "a codec's mistake" in row["reason"]
 
 
+@pytest.mark.guarantee("Each record that was read has exactly one outcome (conservation)")
 def test_a_batch_whose_records_are_not_accounted_for_is_not_done(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +160,7 @@ def test_a_batch_whose_records_are_not_accounted_for_is_not_done(
     assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
 
 
+@pytest.mark.guarantee("No two tables share a target")
 @pytest.mark.long
 def test_a_target_that_another_pipeline_makes_at_the_same_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +179,7 @@ def test_a_target_that_another_pipeline_makes_at_the_same_time(
     assert (values(spark, mirroring, "bad"), values(spark, mirroring, "good")) == ([], [(1, 1)])
 
 
+@pytest.mark.guarantee("No two tables share a target")
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -179,6 +194,7 @@ def test_spellings_of_one_target(one: str, other: str) -> None:
     assert canonical(one) != canonical(one + "x")
 
 
+@pytest.mark.guarantee("No two tables share a target")
 @pytest.mark.parametrize(
     ("first", "then"),
     [

@@ -16,6 +16,10 @@ from tests.support.mirroring import Mirroring
 from tests.support.records import Column, PostgresPosition, Record, Row, Table, Topic
 from tests.support.shop import ID, Shop, table
 
+pytestmark = pytest.mark.guarantee(
+    "A row leaves its former key even if the record that says so goes to the quarantine"
+)
+
 BAD = {"id": 2, "v": -1, "note": "bad"}
 SOFT = {"type": "soft", "column": "gone"}
 EXPECTED = {"expectations": [{"name": "spend", "condition": "v >= 0", "onViolation": "quarantine"}]}

@@ -11,6 +11,11 @@ from pyspark.sql import functions as F
 from lakemirror.driver.codes import RELOAD_TOPIC
 from lakemirror.driver.orders import Fact, Floor, Kind, Orders, Rules, Why, kind_of, unordered
 
+pytestmark = pytest.mark.guarantee(
+    "Sequences compare only inside one order: between two, a change waits, a truncate removes nothing, and a "
+    "reload gives each row a place in its own"
+)
+
 Place = tuple[bytes, datetime | None, str | None, int | None, int | None]
 RULES = Rules(
     {"a": "old", "a2": "old", "b": "new", "mixed": None}, {("t", 2): 1}, 5_000_000, frozenset({"timed"})

@@ -12,6 +12,8 @@ import yaml
 from lakemirror.api import crd, load_documents
 from tests.api.manifests import FULL, SMALL
 
+pytestmark = pytest.mark.guarantee("Fields that the API server fills in are not drift")
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(ROOT.glob("examples/*/pipeline.yaml"))
 MANIFESTS: dict[str, dict[str, Any]] = {

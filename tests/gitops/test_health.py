@@ -14,6 +14,11 @@ from tests.gitops import write
 from tests.gitops.judges import ARGO, CUSTOMIZATION, FLUX, SCRIPT, argo, flux
 from tests.gitops.states import STATES, State, new
 
+pytestmark = pytest.mark.guarantee(
+    "Argo CD, Flux, kstatus and `kubectl wait` judge every state correctly; no verdict of the operator is "
+    "missing from these states"
+)
+
 EXPECTED_OF_FLUX = {
     "Healthy": "Current",
     "Suspended": "Current",

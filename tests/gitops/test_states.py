@@ -15,6 +15,11 @@ from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Health
 from tests.gitops.states import STATES
 
+pytestmark = pytest.mark.guarantee(
+    "Argo CD, Flux, kstatus and `kubectl wait` judge every state correctly; no verdict of the operator is "
+    "missing from these states"
+)
+
 Site = tuple[str, int]
 """A module and the line on which it makes a verdict."""
 

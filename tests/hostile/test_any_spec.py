@@ -27,6 +27,8 @@ from lakemirror.controller.values import Observed, Resource
 from tests.controller.builders import NOW, SETTINGS, document, merged
 from tests.controller.test_interleavings import Scene
 
+pytestmark = pytest.mark.guarantee("One poisoned pipeline does not stop another, whatever its spec holds")
+
 Schema = dict[str, Any]
 TEXTS = st.one_of(
     st.text(max_size=12),

@@ -91,6 +91,13 @@ def _added(rows: Iterable[Any]) -> dict[str, Counter[str]]:
     return counts
 
 
+@pytest.mark.guarantee("Each record that was read has exactly one outcome (conservation)")
+@pytest.mark.guarantee(
+    "A fault in one record stops that record alone, and a fault in one table stops that table alone "
+    "(isolation)"
+)
+@pytest.mark.guarantee("A record changes no row only if it is one of Debezium's own, not if it resembles one")
+@pytest.mark.guarantee("No record makes a batch fail")
 @pytest.mark.parametrize("number", range(len(RECORDS)), ids=[case.name for case in RECORDS])
 def test_a_record(number: int, outcome: Outcome) -> None:
     case: RecordCase = RECORDS[number]
@@ -104,12 +111,18 @@ def test_a_record(number: int, outcome: Outcome) -> None:
         assert case.reason in outcome.reasons.get(offset, "")
 
 
+@pytest.mark.guarantee(
+    "A fault in one record stops that record alone, and a fault in one table stops that table alone "
+    "(isolation)"
+)
 def test_the_good_rows_beside_hostile_records_are_there(outcome: Outcome) -> None:
     assert {id: outcome.rows[id]["v"] for id in GOOD} == {id: id for id in GOOD}
     named = {number for number, case in enumerate(RECORDS) if case.outcome == "applied"}
     assert outcome.rows.keys() == named | set(GOOD)
 
 
+@pytest.mark.guarantee("Each record that was read has exactly one outcome (conservation)")
+@pytest.mark.guarantee("No two tables share a target")
 @pytest.mark.parametrize("number", range(len(TABLES)), ids=[case.name for case in TABLES])
 def test_a_table(number: int, spark: SparkSession, outcome: Outcome) -> None:
     case: TableCase = TABLES[number]

@@ -19,6 +19,12 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record, Row, Table, dumps
 from tests.support.shop import Shop, Special, table
 
+pytestmark = pytest.mark.guarantee(
+    "What a record lacks says nothing about other rows: only the log of a database ends a column; a column "
+    "that is added again begins a new life, in any order of delivery; a constant default goes to all rows, a "
+    "placeholder of a moment or a UUID to none"
+)
+
 C, NOTE = Column("c", "int32", optional=True), Column("note", "string", optional=True)
 ZERO = Column("c", "int32", default=0)
 SEVEN = Column("c", "int32", default=7)

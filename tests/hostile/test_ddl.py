@@ -270,6 +270,12 @@ def _has_bad(mirroring: Mirroring) -> bool:
     return (mirroring.checkpoint / "quarantine" / "_delta_log").exists()
 
 
+@pytest.mark.guarantee(
+    "What a record lacks says nothing about other rows: only the log of a database ends a column; a column "
+    "that is added again begins a new life, in any order of delivery; a constant default goes to all rows, a "
+    "placeholder of a moment or a UUID to none"
+)
+@pytest.mark.guarantee("A change of the key is never ignored")
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_histories_of_columns_end_in_the_rows_of_their_source(spark: SparkSession, tmp_path: Path) -> None:
@@ -281,6 +287,11 @@ def test_histories_of_columns_end_in_the_rows_of_their_source(spark: SparkSessio
     assert sum(source.representable and len(source.key) == 1 for source in sources) > HISTORIES // 4
 
 
+@pytest.mark.guarantee(
+    "What a record lacks says nothing about other rows: only the log of a database ends a column; a column "
+    "that is added again begins a new life, in any order of delivery; a constant default goes to all rows, a "
+    "placeholder of a moment or a UUID to none"
+)
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_one_history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:

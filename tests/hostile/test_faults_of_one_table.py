@@ -19,6 +19,17 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table, with_payload
 
+pytestmark = [
+    pytest.mark.guarantee(
+        "A target that cannot be opened holds its table, tombstones that cannot be read stay, and a "
+        "checkpoint that cannot be marked as released is given back; nothing else is affected"
+    ),
+    pytest.mark.guarantee(
+        "No clock decides: not whether a target may move, which rows of files are newer, how far the source "
+        "is applied, or when the next comparison is due"
+    ),
+]
+
 V = Column("v", "int32", optional=True)
 FINER = {"ts_us": 1000, "ts_ns": 1_000_000}
 

@@ -50,6 +50,10 @@ TABLES = [
 ROWS = {"envelope": {"format": "custom", "fields": {"op": "op"}, "opMap": {"": "u"}}, "tables": TABLES}
 
 
+@pytest.mark.guarantee(
+    "Known content that comes again is applied unless its rows say when they are from or nothing came "
+    "between; an edited file keeps its place"
+)
 @pytest.mark.thorough
 def test_content_that_comes_again_counts_where_other_content_came_between(
     spark: SparkSession, tmp_path: Path
@@ -97,6 +101,10 @@ def test_content_that_comes_again_counts_where_other_content_came_between(
     assert folder.rows(spark, "states") == [(1, "b"), (2, "a"), (3, "more")]
 
 
+@pytest.mark.guarantee(
+    "Known content that comes again is applied unless its rows say when they are from or nothing came "
+    "between; an edited file keeps its place"
+)
 def test_rows_with_a_time_of_their_own_say_nothing_new(spark: SparkSession, tmp_path: Path) -> None:
     settings = {**ROWS, "envelope": {"format": "custom", "fields": {"timestamp": "at"}}, "tables": TABLES[2:]}
     folder = Folder(tmp_path, **settings)
@@ -112,6 +120,10 @@ def test_rows_with_a_time_of_their_own_say_nothing_new(spark: SparkSession, tmp_
     assert len(folder.rows(spark, "list")) == 2
 
 
+@pytest.mark.guarantee(
+    "Known content that comes again is applied unless its rows say when they are from or nothing came "
+    "between; an edited file keeps its place"
+)
 def test_what_the_checkpoint_knows_of_a_content_outlives_compaction(tmp_path: Path) -> None:
     """The last file with the content counts, and what came after it."""
     storage = LocalStorage(tmp_path)
@@ -140,6 +152,7 @@ def test_what_the_checkpoint_knows_of_a_content_outlives_compaction(tmp_path: Pa
     assert not loaded.has_others_after(wednesday)
 
 
+@pytest.mark.guarantee("A version begins at the time of its record, of Kafka or of its file, or is refused")
 @pytest.mark.parametrize(
     ("envelope", "by", "dated"),
     [
@@ -165,6 +178,7 @@ def test_which_rows_say_when_they_are_from(envelope: dict[str, Any], by: str, da
     assert rows_are_dated(CdcPipeline.from_dict({**head, "spec": spec}).spec) is dated
 
 
+@pytest.mark.guarantee("A line that is no record stays one when it is replayed")
 def test_a_line_that_is_no_record_is_none_when_it_is_replayed(spark: SparkSession, tmp_path: Path) -> None:
     """Also one that an earlier version kept without saying so. A version without any time is refused, too."""
     bad = '{"id": 9}\n{"id": 8}\n'  # one field instead of two, though a record on its own

@@ -28,6 +28,10 @@ from lakemirror.controller import build
 from lakemirror.controller.build import Application
 from tests.controller import builders
 
+pytestmark = pytest.mark.guarantee(
+    "Anything unsupported is refused before it runs; every field has an effect"
+)
+
 Spec = dict[str, Any]
 
 # -- any manifest is valid or refused with a path -----------------------------------------------------------

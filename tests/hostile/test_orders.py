@@ -19,6 +19,11 @@ from tests.support.mirroring import Mirroring, at, audited
 from tests.support.records import Column, Message, PostgresPosition, Record, Table, Topic
 from tests.support.shop import table
 
+pytestmark = pytest.mark.guarantee(
+    "Sequences compare only inside one order: between two, a change waits, a truncate removes nothing, and a "
+    "reload gives each row a place in its own"
+)
+
 SETTINGS: dict[str, Any] = {
     "envelope": {"format": "custom", "fields": {"op": "op", "after": "new", "key": "key", "table": "t"}}
 }

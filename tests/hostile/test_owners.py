@@ -25,6 +25,11 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, table
 
+pytestmark = pytest.mark.guarantee(
+    "A mirror belongs to one checkpoint. Another one takes it over only if its driver has stopped or shows "
+    "no life for a lease, or the checkpoint is gone, and says so; cleanup and maintenance leave it alone"
+)
+
 ORDERS = table("orders", Column("v", "int32"))
 TABLE = "demo.public.orders"
 

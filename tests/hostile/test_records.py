@@ -21,6 +21,8 @@ from tests.support.delivery import parts
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record
 
+pytestmark = pytest.mark.guarantee("Each record that was read has exactly one outcome (conservation)")
+
 CLEAN, HOSTILE = Capture("inventory", as_db="clean"), Capture("inventory", as_db="hostile")
 LIMITS = (2**63 - 1, 2**63, -(2**63), -1, 10**30, 1e308)
 ODD: tuple[Any, ...] = (None, True, "", "x", "\0", "ä" * 300, [], {}, [1], {"a": {"b": [None]}}, 1.5, *LIMITS)

@@ -77,6 +77,9 @@ def counts(spark: SparkSession, mirroring: Mirroring) -> dict[str, int]:
     return quarantine.open_counts(spark, str(mirroring.checkpoint)).get(SOURCE, {})
 
 
+@pytest.mark.guarantee(
+    "No open record of the quarantine is forgotten; a record that nobody will mend can be discarded"
+)
 @pytest.mark.long
 def test_a_replay_that_is_killed_anywhere_is_done_again(spark: SparkSession, narrow: Mirroring) -> None:
     wide = Mirroring(narrow.folder, settings("int"))
@@ -102,6 +105,9 @@ def test_a_replay_that_is_killed_anywhere_is_done_again(spark: SparkSession, nar
     assert wide.versions() == versions
 
 
+@pytest.mark.guarantee(
+    "No open record of the quarantine is forgotten; a record that nobody will mend can be discarded"
+)
 @pytest.mark.long
 def test_what_nobody_will_mend_is_discarded_and_its_tombstones_go(
     spark: SparkSession, narrow: Mirroring
@@ -151,6 +157,10 @@ def test_a_request_that_fails_or_is_damaged_blocks_no_other(spark: SparkSession,
     assert bad["places"] == ["demo.public.other/0/0"]
 
 
+@pytest.mark.guarantee(
+    "A fault in one record stops that record alone, and a fault in one table stops that table alone "
+    "(isolation)"
+)
 def test_held_records_come_back_by_themselves(spark: SparkSession, narrow: Mirroring) -> None:
     mark(spark, narrow, scope="table", reason="the table was refused")
     suspended = Mirroring(narrow.folder, settings("int", suspend=True))

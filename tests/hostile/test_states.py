@@ -34,6 +34,11 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
+pytestmark = pytest.mark.guarantee(
+    "Nothing that is kept on disk is taken for something else if it is missing, older, newer or another "
+    "pipeline's"
+)
+
 ROOT = Path(__file__).parents[2]
 V = Column("v", "int32")
 LATE, LOST, NEW = table("late", V), table("lost", V), table("new", V)

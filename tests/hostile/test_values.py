@@ -378,6 +378,15 @@ def shown(value: Any) -> str:
     return value.hex() if isinstance(value, (bytes, bytearray)) else str(value)
 
 
+@pytest.mark.guarantee(
+    "A value that a type cannot hold exactly is kept as text, refused by name or, below the microsecond and "
+    "outside of keys, rounded and reported; it is never a key and never null"
+)
+@pytest.mark.guarantee(
+    "A map has all of its entries, with the keys and values that were sent, or its record waits"
+)
+@pytest.mark.guarantee("A member that JSON has twice hides no column of its record")
+@pytest.mark.guarantee("A value whose type the first batch does not show is kept")
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 def test_a_value(number: int, outcome: Outcome) -> None:
     case, found = CASES[number], outcome.reasons.get(f"t{number}", [])
@@ -417,6 +426,10 @@ def of_debezium(number: int, **row: Any) -> Record:
     return {**place, "key": json.dumps({"id": number}), "value": json.dumps(value), "headers": []}
 
 
+@pytest.mark.guarantee(
+    "A text is base64, hexadecimal or a number only where the manifest or the kind of source says so, or "
+    "nothing else fits; otherwise its record waits, and the reason names the setting"
+)
 def test_what_waits_for_its_encoding_is_applied_once_the_manifest_tells_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -461,6 +474,10 @@ MOMENTS = table(
 KEYS = table("keys", Special("at", "int64", name_of_type="io.debezium.time.MicroTimestamp"), key=("at",))
 
 
+@pytest.mark.guarantee(
+    "A value that a type cannot hold exactly is kept as text, refused by name or, below the microsecond and "
+    "outside of keys, rounded and reported; it is never a key and never null"
+)
 def test_values_that_debezium_sends_in_another_form(spark: SparkSession, tmp_path: Path) -> None:
     """Numbers in the header of a key change, another placeholder, seven digits, and keys without a value."""
     shop = Shop()

@@ -13,6 +13,8 @@ import yaml
 
 from monitoring import metrics
 
+pytestmark = pytest.mark.guarantee("An alert fires when it should, and links to a page that says what to do")
+
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "charts" / "lakemirror" / "files" / "alerts.yaml"
 CASES = Path(__file__).parent / "alerts.yaml"

@@ -33,7 +33,10 @@ VARIABLES = {
     "$__rate_interval": "4s",
 }
 
-pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus")
+pytestmark = [
+    pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus"),
+    pytest.mark.guarantee("Alerts and dashboards query only series that exist"),
+]
 
 
 def free_port() -> int:

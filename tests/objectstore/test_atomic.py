@@ -17,7 +17,12 @@ from tests.support.object_store import Bucket
 from tests.support.s3_proxy import Fault, puts
 from tests.support.store_mirroring import StoreMirroring
 
-pytestmark = pytest.mark.sources
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.guarantee(
+        "The driver uses no setting, session or store with which two drivers could commit the same version"
+    ),
+]
 
 
 @contextmanager

@@ -47,6 +47,10 @@ def log_store(s3: SparkSession) -> tuple[Any, Any]:
     return settings, made.newInstance(arguments)
 
 
+@pytest.mark.guarantee(
+    "A batch costs what it brings, however many came before: logs have a limit unless a property of the "
+    "table sets one, listings begin at the last checkpoint, and our own tables are compacted unasked"
+)
 def test_a_listing_asks_only_for_the_files_from_a_name_on(s3: SparkSession, bucket: Bucket) -> None:
     """However many older ones there are, and without what lies in folders below and beside the log."""
     log = bucket.files / "t/_delta_log"
@@ -119,6 +123,10 @@ def test_a_version_is_written_once(write: Write, bucket: Bucket) -> None:
     assert (bucket.files / "t/_delta_log/_last_checkpoint").read_text() == "newer\n"
 
 
+@pytest.mark.guarantee(
+    "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
+    "that sleeps while another takes over makes no further commits"
+)
 def test_of_eight_writers_at_once_one_succeeds(write: Write, bucket: Bucket) -> None:
     versions = [f"t/_delta_log/{number:020}.json" for number in range(10)]
     barrier = Barrier(8)
@@ -147,6 +155,10 @@ def test_a_version_that_is_put_in_parts_is_written_once(write: Write, bucket: Bu
     assert (bucket.files / FIRST).read_text() == f"{ours}\n"
 
 
+@pytest.mark.guarantee(
+    "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
+    "that sleeps while another takes over makes no further commits"
+)
 def test_of_two_writers_that_put_parts_at_once_one_succeeds(
     write: Write, bucket: Bucket, part_size: int
 ) -> None:
@@ -164,6 +176,10 @@ def test_of_two_writers_that_put_parts_at_once_one_succeeds(
     assert (bucket.files / FIRST).read_text() == winner * (2 * part_size) + "\n"
 
 
+@pytest.mark.guarantee(
+    "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
+    "that sleeps while another takes over makes no further commits"
+)
 def test_a_commit_whose_answer_is_lost_is_known_as_ours(write: Write, bucket: Bucket) -> None:
     """The client puts again and is refused because of itself."""
     with bucket.proxy.fault(Fault("lost", commits)) as fault:
@@ -173,12 +189,20 @@ def test_a_commit_whose_answer_is_lost_is_known_as_ours(write: Write, bucket: Bu
     assert (bucket.files / FIRST).read_text() == "ours\n"
 
 
+@pytest.mark.guarantee(
+    "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
+    "that sleeps while another takes over makes no further commits"
+)
 def test_a_commit_of_which_no_answer_ever_comes_is_looked_up(write: Write, bucket: Bucket) -> None:
     with bucket.proxy.fault(Fault("lost", commits, times=1)), bucket.proxy.fault(Fault(503, commits, 99)):
         write("ours")
     assert (bucket.files / FIRST).read_text() == "ours\n"
 
 
+@pytest.mark.guarantee(
+    "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
+    "that sleeps while another takes over makes no further commits"
+)
 def test_another_writers_commit_is_not_taken_for_ours(write: Write, bucket: Bucket) -> None:
     write("theirs")
     with bucket.proxy.fault(Fault(503, commits, 99)):

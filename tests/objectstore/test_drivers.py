@@ -33,6 +33,7 @@ def require_right(spark: SparkSession, mirroring: StoreMirroring) -> None:
     assert batches == set(range(len(list(mirroring.input.iterdir()))))
 
 
+@pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
 @pytest.mark.thorough
 def test_kills_at_random_moments_lose_and_double_nothing(
     s3: SparkSession, bucket: Bucket, tmp_path: Path
@@ -45,6 +46,10 @@ def test_kills_at_random_moments_lose_and_double_nothing(
     require_right(s3, mirroring)
 
 
+@pytest.mark.guarantee(
+    "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
+    "that sleeps while another takes over makes no further commits"
+)
 @pytest.mark.thorough
 def test_of_two_drivers_at_once_one_applies(s3: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     mirroring = StoreMirroring(tmp_path, bucket, {"trigger": {"interval": "1s"}})
@@ -71,6 +76,10 @@ def of_the_audit(method: str, path: str) -> bool:
     return commits(method, path) and "/audit/" in path
 
 
+@pytest.mark.guarantee(
+    "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
+    "that sleeps while another takes over makes no further commits"
+)
 @pytest.mark.parametrize(
     "moment",
     [

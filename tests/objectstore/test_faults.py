@@ -17,7 +17,14 @@ from tests.support.object_store import Bucket
 from tests.support.s3_proxy import Fault, commits, every, puts
 from tests.support.store_mirroring import StoreMirroring
 
-pytestmark = [pytest.mark.sources, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.timeout(600),
+    pytest.mark.guarantee(
+        "On an object store, one of several writers of a version succeeds, whatever the store answers; a "
+        "driver that sleeps while another takes over makes no further commits"
+    ),
+]
 CAPTURE = Capture("pk_change")
 
 

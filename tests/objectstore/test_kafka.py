@@ -51,6 +51,7 @@ def test_a_capture_from_kafka_in_two_runs(
     assert (again.batches, again.lag.records, mirroring.versions()) == (0, 0, versions)
 
 
+@pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
 @pytest.mark.thorough
 def test_kills_at_random_moments_lose_and_double_nothing(
     s3: SparkSession, kafka: Broker, bucket: Bucket, prefix: str, tmp_path: Path
@@ -72,6 +73,10 @@ def of_commits(method: str, path: str) -> bool:
     return method == "PUT" and "/spark/commits/" in path
 
 
+@pytest.mark.guarantee(
+    "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
+    "that sleeps while another takes over makes no further commits"
+)
 @pytest.mark.parametrize(
     "moment",
     [

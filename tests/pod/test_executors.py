@@ -11,6 +11,10 @@ import pytest
 from lakemirror.pod import executors
 from lakemirror.pod.api import Api
 
+pytestmark = pytest.mark.guarantee(
+    "A container that is restarted in place finds no executors of the previous one"
+)
+
 
 class Cluster(Api):
     """Answers with executors that go away a while after they are deleted."""

@@ -29,6 +29,11 @@ from tests.pod.test_main import ENVIRONMENT
 from tests.support.kafka_broker import free_port
 from tests.support.registry import serving
 
+pytestmark = pytest.mark.guarantee(
+    "No object, log line or report has a password or key from a Secret; a manifest that contains one is "
+    "refused"
+)
+
 SECRETS: dict[str, dict[str, str]] = {
     "kafka-auth": {"username": "k-user", "password": "k-Kn0ck\n", "tls.crt": "k-crt", "tls.key": "k-Private"},
     "registry-auth": {"username": "r-user", "password": "r-Kn0ck\n"},

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.guarantee(
+    "Builds and releases match the documents, and use scripts that also run by hand"
+)
+
 ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

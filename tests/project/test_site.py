@@ -60,6 +60,9 @@ def test_links_of_the_repository_become_those_of_the_site(page: str, link: str, 
     assert translated(f"see [this]({link}).", page, SOURCE) == f"see [this]({expected})."
 
 
+@pytest.mark.guarantee(
+    "The reference leaves out no field, reason, exit code, environment variable or value of the chart"
+)
 def test_the_reference_has_its_pages_and_each_field() -> None:
     made = pages()
     assert made.keys() == GENERATED
@@ -100,10 +103,15 @@ def words(nodes: list[ast.expr]) -> Iterator[str]:
                 yield value
 
 
+@pytest.mark.guarantee("Each condition and each of its reasons has a page that says what to do")
 def test_each_condition_has_a_page() -> None:
     assert {path.stem for path in CONDITIONS.glob("*.md")} == set(get_args(ConditionType))
 
 
+@pytest.mark.guarantee("Each condition and each of its reasons has a page that says what to do")
+@pytest.mark.guarantee(
+    "The reference leaves out no field, reason, exit code, environment variable or value of the chart"
+)
 def test_each_reason_of_the_code_is_in_the_reference() -> None:
     found = set(reasons())
     assert len(found) > 35
@@ -115,6 +123,9 @@ def test_each_reason_that_a_page_tells_is_one_that_occurs() -> None:
     assert set(meanings()) == {reason for _, reason in statuses()}
 
 
+@pytest.mark.guarantee(
+    "The reference leaves out no field, reason, exit code, environment variable or value of the chart"
+)
 def test_each_value_of_the_chart_is_told() -> None:
     told = {path: said for path, _, said in values()}
     page = pages()["reference/chart.md"]
@@ -137,6 +148,9 @@ def leaves(found: dict[str, Any], prefix: str = "") -> Iterator[str]:
 VARIABLE = re.compile(r"[\"'](LAKEMIRROR_[A-Z_]+)[\"']")
 
 
+@pytest.mark.guarantee(
+    "The reference leaves out no field, reason, exit code, environment variable or value of the chart"
+)
 def test_each_environment_variable_is_told() -> None:
     assert variables().keys() == ENVIRONMENT.keys()
     named = {name for path in OPERATOR.rglob("*.py") for name in VARIABLE.findall(path.read_text())}
@@ -160,6 +174,9 @@ ENDS = {"FAILED": 1, "fail": 1, "call": 1, "driver_module": 1, "WRONG": 2, "read
 """The names by which the code of a command ends it, and the exit codes."""
 
 
+@pytest.mark.guarantee(
+    "The reference leaves out no field, reason, exit code, environment variable or value of the chart"
+)
 @pytest.mark.parametrize("name", main.commands)
 def test_each_exit_code_is_told(name: str) -> None:
     told = EXIT_CODES[name]

@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.guarantee(
+    "Builds and releases match the documents, and use scripts that also run by hand"
+)
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 SCRIPTS = sorted(path for path in (ROOT / "scripts").iterdir() if path.is_file())

@@ -27,6 +27,11 @@ from tests.support.mirroring import Mirroring
 from tests.support.records import UNAVAILABLE, Column, Message, PostgresPosition, Record, Row, Topic
 from tests.support.records import Table as SourceTable
 
+pytestmark = pytest.mark.guarantee(
+    "However records fall into batches, a mirror and its counters end the same, whatever the settings of its "
+    "table"
+)
+
 BEGAN = 1_790_000_000_000_000
 SECOND = 1_000_000
 

@@ -8,12 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemirror.driver.consistent.complete import Top, Watch
 from lakemirror.driver.consistent.cuts import Commit, Span, at, spans
 from lakemirror.driver.consistent.reach import BEGIN, END, Part, reach
+
+pytestmark = pytest.mark.guarantee(
+    "Whatever is reported as complete is complete; the versions named for a position show the source at that "
+    "position"
+)
 
 TABLES, KEYS, PARTITIONS = 3, 3, 2
 SETTLE = 5.0

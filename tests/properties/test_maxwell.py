@@ -17,6 +17,10 @@ from tests.support.maxwell import History
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record
 
+pytestmark = pytest.mark.guarantee(
+    "Records of each envelope are read as its format specifies; what they lack is named"
+)
+
 IDS, VALUES = st.integers(1, 6), st.sampled_from(["a", "b", "größer", "", None])
 STEPS = st.lists(
     st.one_of(
@@ -66,6 +70,9 @@ MOVED = [
 """Keys that are left and taken in one statement, and again."""
 
 
+@pytest.mark.guarantee(
+    "Of two changes of a row at one position, the later one of a partition counts, deletes included"
+)
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @example([(MOVED, 1, 1), (MOVED, 2, 3), (MOVED[:8], 3, 2)])

@@ -104,6 +104,7 @@ DELIVERIES = (
 )
 
 
+@pytest.mark.guarantee("A mirror equals its source after any delivery")
 @pytest.mark.parametrize("delivery", [pytest.param(d, id=d.name, marks=d.marks) for d in DELIVERIES])
 def test_histories_end_in_the_rows_of_their_source(
     delivery: Delivery, spark: SparkSession, tmp_path: Path
@@ -114,6 +115,7 @@ def test_histories_end_in_the_rows_of_their_source(
     _check(spark, Mirroring(tmp_path).deliver(delivery.batches(IN_ORDER)), delivery, HISTORIES)
 
 
+@pytest.mark.guarantee("A mirror equals its source after any delivery")
 def test_a_few_histories(spark: SparkSession, tmp_path: Path) -> None:
     """What the longer tests do with hundreds, so that each run of the tests has seen it."""
     delivery = Delivery(
@@ -135,6 +137,7 @@ def _check(
         _never_backwards(history, spark, path, exactly=delivery.ordered, left_out=left_out)
 
 
+@pytest.mark.guarantee("A row never goes backwards")
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_every_commit_of_an_ordered_delivery_is_a_past_state_of_the_source(

@@ -17,6 +17,8 @@ from tests.support.histories import History, Shape, gaps, key_of, many, play
 from tests.support.records import UNAVAILABLE, Record, payload
 from tests.support.reference import Mirror, position
 
+pytestmark = pytest.mark.guarantee("A mirror equals its source after any delivery")
+
 KEY, ROW = "STRUCT<h: INT, id: INT>", "STRUCT<h: INT, id: INT, v: INT, note: STRING, big: STRING>"
 EVENT = (
     f"key {KEY}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "

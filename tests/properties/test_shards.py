@@ -24,6 +24,8 @@ from tests.support.shop import Shop, table
 from tests.support.versions import History as Model
 from tests.support.versions import mirrored
 
+pytestmark = pytest.mark.guarantee("Events of a shard affect only its own rows, in any delivery")
+
 SOURCE = r"/demo_\d(\.public)?\.items/"
 
 

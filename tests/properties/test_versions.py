@@ -19,6 +19,10 @@ from tests.support.records import Record
 from tests.support.versions import History as Model
 from tests.support.versions import mirrored, of_tracked
 
+pytestmark = pytest.mark.guarantee(
+    "A mirror of versions has the history of the source, in any order of delivery"
+)
+
 
 def _histories() -> list[History]:
     """About 50 histories in four tables."""

@@ -20,6 +20,9 @@ SCHEMES = ["light", pytest.param("dark", marks=pytest.mark.thorough)]
 pytestmark = [
     pytest.mark.sources,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium"),
+    pytest.mark.guarantee(
+        "A report shows what the audit contains, makes no network requests, and runs no code hidden in a name"
+    ),
 ]
 
 

@@ -20,6 +20,10 @@ from lakemirror.report.records import Open
 from tests.report import histories
 from tests.report.histories import HOSTILE, NOON, drift, table, whole
 
+pytestmark = pytest.mark.guarantee(
+    "A report shows what the audit contains, makes no network requests, and runs no code hidden in a name"
+)
+
 
 def made(folder: Path, *options: str) -> Result:
     """What `lakemirror report` does with the checkpoint in ``folder``."""

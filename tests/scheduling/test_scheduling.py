@@ -17,6 +17,8 @@ from tests.controller.builders import observed, planned, revision, spec
 from tests.controller.test_build import app, templates
 from tests.support.crds import kind_of, wrong_in
 
+pytestmark = pytest.mark.guarantee("In each back end, the pods carry what schedulers and queues look at")
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples/scheduling"
 SCHEMAS = json.loads((ROOT / "tests/fixtures/queues/schemas.json").read_text())

@@ -15,6 +15,10 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.runtime.runner import run
 from tests.support.mirroring import Mirroring
 
+pytestmark = pytest.mark.guarantee(
+    "The driver continues from a checkpoint of an earlier version, and leaves one of a newer version alone"
+)
+
 
 def test_a_checkpoint_that_tells_no_layout_is_given_one_and_keeps_it(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)

@@ -21,6 +21,8 @@ from lakemirror.driver.checkpoint.owner import LEASE_SECONDS, Owner
 from lakemirror.driver.checkpoint.storage import Entry, LocalStorage
 from lakemirror.driver.errors import CheckpointInUse
 
+pytestmark = pytest.mark.guarantee("Only one driver runs")
+
 
 class RemoteStorage:
     """A local folder seen as a store without locks, as S3 is."""
@@ -121,6 +123,10 @@ def test_incarnations_grow_and_old_records_go(tmp_path: Path) -> None:
     assert newest(tmp_path)["releasedAt"] is not None
 
 
+@pytest.mark.guarantee(
+    "A target that cannot be opened holds its table, tombstones that cannot be read stay, and a checkpoint "
+    "that cannot be marked as released is given back; nothing else is affected"
+)
 @pytest.mark.parametrize("fails", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("away")])
 def test_a_release_that_fails_gives_the_lock_back(
     fails: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

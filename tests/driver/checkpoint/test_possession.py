@@ -16,6 +16,11 @@ from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.errors import LakemirrorError
 from tests.driver.checkpoint.test_owner import RemoteStorage
 
+pytestmark = pytest.mark.guarantee(
+    "A mirror belongs to one checkpoint. Another one takes it over only if its driver has stopped or shows "
+    "no life for a lease, or the checkpoint is gone, and says so; cleanup and maintenance leave it alone"
+)
+
 OURS = Possessor("a", "s3a://lake/a")
 OTHER = Possessor("b", "s3a://lake/b")
 

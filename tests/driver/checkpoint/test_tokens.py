@@ -24,6 +24,8 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
+pytestmark = pytest.mark.guarantee("A parked table can be read again; a reset starts over")
+
 V = Column("v", "int32")
 ITEMS, PARKED = table("items", V), table("parked", V)
 

@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemirror.driver.parse.isolate import AT_MOST, as_bad, bisect, is_poison, poisoned, without
 from lakemirror.driver.read.base import RAW
 
+pytestmark = pytest.mark.guarantee("No record makes a batch fail")
+
 WHOLE = ValueError("somewhere")
 
 

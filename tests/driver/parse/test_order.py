@@ -24,6 +24,10 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column
 from tests.support.shop import Shop, decimal, table, timestamp
 
+pytestmark = pytest.mark.guarantee(
+    "A mirror equals its source after any delivery, also when columns of the rows define the order"
+)
+
 SPEC: dict[str, Any] = {
     "source": {"files": {"path": "in"}},
     "target": {"path": "lake/{table}"},

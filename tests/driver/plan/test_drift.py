@@ -23,6 +23,8 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record, Table
 from tests.support.shop import Shop, decimal, table
 
+pytestmark = pytest.mark.guarantee("Drift is detected and applied by policy")
+
 SINCE = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -435,6 +437,7 @@ def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path
 # Keys
 
 
+@pytest.mark.guarantee("A change of the key is never ignored")
 @pytest.mark.long
 def test_a_key_of_another_type_is_told_what_takes_it(spark: SparkSession, tmp_path: Path) -> None:
     """Under another name, as other columns get it, it would be another key."""
@@ -455,6 +458,7 @@ def test_a_key_of_another_type_is_told_what_takes_it(spark: SparkSession, tmp_pa
     assert sorted((row["id"], row["size"]) for row in rows) == [("1", 1), ("b", 2)]
 
 
+@pytest.mark.guarantee("A change of the key is never ignored")
 @pytest.mark.long
 def test_another_key_is_told_and_never_ignored(spark: SparkSession, tmp_path: Path) -> None:
     shop, region = Shop(), Column("region", "string")

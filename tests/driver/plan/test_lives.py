@@ -29,6 +29,12 @@ from lakemirror.driver.plan.lives import (
 )
 from lakemirror.driver.sequence import in_epoch
 
+pytestmark = pytest.mark.guarantee(
+    "What a record lacks says nothing about other rows: only the log of a database ends a column; a column "
+    "that is added again begins a new life, in any order of delivery; a constant default goes to all rows, a "
+    "placeholder of a moment or a UUID to none"
+)
+
 LOG = Log("demo", frozenset({"demo.public.t"}))
 OTHER = Log("other", frozenset({"other.public.t"}))
 

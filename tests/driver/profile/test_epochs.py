@@ -26,6 +26,11 @@ from tests.support.kafka_broker import Broker
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import BinlogPosition, Column, Message, PostgresPosition, Record, Row, Table
 
+pytestmark = pytest.mark.guarantee(
+    "Records from a restored or different server are never dropped: they are applied, wait, or stop the "
+    "pipeline"
+)
+
 ID, V = Column("id", "int32"), Column("v", "int32")
 BEGAN = 1_700_000_000
 OLD, NEW = 1_000_000, 5_000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from lakemirror.driver.profile.positions import (
     At,
     Former,
@@ -51,16 +53,25 @@ def test_nothing_is_known() -> None:
     assert below() == ""
 
 
+@pytest.mark.guarantee(
+    "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
+)
 def test_the_least_of_those_that_are_not_quiet() -> None:
     assert below(place("30", 0), place("20", 6.9)) == "20"
     assert below(place("30", 0), place("20", 7.1), place("25", 3)) == "25"
 
 
+@pytest.mark.guarantee(
+    "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
+)
 def test_none_is_quiet_for_having_been_read_late() -> None:
     """A driver that was away for a month: what it has read is old, what it has not may be older still."""
     assert below(place("30", 30), place("20", 33)) == "20"
 
 
+@pytest.mark.guarantee(
+    "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
+)
 def test_a_clock_that_runs_ahead_makes_nobody_quiet_early() -> None:
     assert below(place("30", -5), place("20", 6)) == "20"
 
@@ -72,6 +83,9 @@ def test_what_is_undecided_or_without_a_time_is_waited_for() -> None:
     assert below(place("30", None)) == "30"
 
 
+@pytest.mark.guarantee(
+    "A record whose table is unknown keeps the tombstones of the tables that it may belong to"
+)
 def test_only_the_logs_of_a_table_matter_to_it() -> None:
     """Positions of other logs may be lower for good, and other sources have other clocks."""
     memory = {

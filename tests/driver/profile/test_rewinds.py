@@ -38,6 +38,11 @@ from lakemirror.driver.profile.positions import (
     to_json,
 )
 
+pytestmark = pytest.mark.guarantee(
+    "Records from a restored or different server are never dropped: they are applied, wait, or stop the "
+    "pipeline"
+)
+
 STREAM = Stream("t", 0, "shop")
 
 

@@ -69,6 +69,10 @@ class Chain:
         return sorted(tuple(row) for row in at(self.spark, path or self.mirror).collect())
 
 
+@pytest.mark.guarantee(
+    "A mirror equals the table whose change feed it follows, including its types, and may have its history; "
+    "missing changes are reported"
+)
 def test_the_table_and_then_its_changes(spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     first = chain.run()
@@ -113,6 +117,10 @@ def test_the_manifest_says_where_to_start(start: str, spark: SparkSession, tmp_p
     assert chain.rows() == [(2, "b")]
 
 
+@pytest.mark.guarantee(
+    "A mirror equals the table whose change feed it follows, including its types, and may have its history; "
+    "missing changes are reported"
+)
 def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
     columns = (
         "id INT, y TINYINT, s SMALLINT, l BIGINT, f FLOAT, d DOUBLE, b BOOLEAN, x BINARY, n DECIMAL(38,9), "
@@ -216,6 +224,7 @@ def test_a_table_that_was_made_again_is_told(spark: SparkSession, tmp_path: Path
         chain.run()
 
 
+@pytest.mark.guarantee("A change feed whose source went back stops the pipeline")
 def test_a_table_that_goes_back_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """Its folder is restored from a copy: versions that were read have other numbers of changes now."""
     copy, forget = tmp_path / "copy", delta_log(spark).clearCache
@@ -240,6 +249,7 @@ def test_a_table_that_goes_back_is_told(spark: SparkSession, tmp_path: Path) -> 
     assert {(1, "a"), (3, "c"), (4, "d")} <= set(chain.rows())
 
 
+@pytest.mark.guarantee("A batch that all tables have needs its input no more")
 def test_what_all_tables_have_is_done_though_its_changes_are_gone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -357,6 +367,10 @@ def vacuum(chain: Chain) -> None:
         chain.spark.conf.unset(check)
 
 
+@pytest.mark.guarantee(
+    "A mirror equals the table whose change feed it follows, including its types, and may have its history; "
+    "missing changes are reported"
+)
 @pytest.mark.parametrize(
     "properties",
     [
@@ -449,6 +463,10 @@ def test_a_key_column_that_is_not_there(spark: SparkSession, tmp_path: Path) -> 
         chain.run()
 
 
+@pytest.mark.guarantee(
+    "A mirror equals the table whose change feed it follows, including its types, and may have its history; "
+    "missing changes are reported"
+)
 @pytest.mark.long
 def test_a_mirror_is_mirrored_with_its_history(spark: SparkSession, tmp_path: Path) -> None:
     """Its key is known, and its metadata columns stay where they are. Its feed may be switched on later."""
@@ -632,6 +650,9 @@ def test_net_changes_need_a_key(spark: SparkSession, tmp_path: Path) -> None:
         chain.run(netChanges=True, startingVersion=0)
 
 
+@pytest.mark.guarantee(
+    "A copy of an event list has its events; an overwrite with other types is reported with the remedy"
+)
 @pytest.mark.long
 def test_a_list_of_events_is_read_as_these_events(spark: SparkSession, tmp_path: Path) -> None:
     """Each with its op, in the order of the source, however many are in one version. Truncates, too.
@@ -667,6 +688,9 @@ def test_a_list_of_events_is_read_as_these_events(spark: SparkSession, tmp_path:
         copy.run(netChanges=True)
 
 
+@pytest.mark.guarantee(
+    "A copy of an event list has its events; an overwrite with other types is reported with the remedy"
+)
 def test_an_overwrite_with_other_types_is_told(spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     chain.run()

@@ -256,6 +256,7 @@ def test_braces_stand_for_alternatives(path: str, expected: list[str]) -> None:
     assert sorted(alternatives(path)) == sorted(expected)
 
 
+@pytest.mark.guarantee("The same batch has the same input")
 @pytest.mark.parametrize("crash", ["in apply", "before the commit"])
 def test_a_batch_that_was_begun_comes_again(setup: Setup, crash: str) -> None:
     for i in range(4):
@@ -279,6 +280,7 @@ def test_a_batch_that_was_begun_comes_again(setup: Setup, crash: str) -> None:
     assert list(feed.pending()) == []
 
 
+@pytest.mark.guarantee("The same batch has the same input")
 @pytest.mark.parametrize("harm", ["changed", "gone"])
 def test_a_batch_that_comes_again_must_have_the_same_input(setup: Setup, harm: str) -> None:
     write(setup.input / "a.jsonl", record(0))
@@ -295,6 +297,7 @@ def test_a_batch_that_comes_again_must_have_the_same_input(setup: Setup, harm: s
             setup.once()
 
 
+@pytest.mark.guarantee("A batch that all tables have needs its input no more")
 @pytest.mark.parametrize("harm", ["changed", "gone", "grown"])
 def test_a_batch_that_all_tables_have_needs_its_input_no_more(setup: Setup, harm: str) -> None:
     """The driver died before it marked the batch as done, and the folder was cleaned."""
@@ -397,6 +400,7 @@ def test_a_file_that_is_being_copied_is_waited_for(
     assert feed.lag().caught_up
 
 
+@pytest.mark.guarantee("A file that cannot be read keeps the pipeline behind, and is named")
 def test_a_broken_file_does_not_keep_a_running_feed_from_others(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

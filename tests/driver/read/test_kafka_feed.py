@@ -25,7 +25,10 @@ from lakemirror.driver.read.login import client_options
 from tests.support.beside import beside
 from tests.support.kafka_broker import COMPACTED, Broker
 
-pytestmark = pytest.mark.sources
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.guarantee("The same batch has the same input"),
+]
 
 
 @dataclass

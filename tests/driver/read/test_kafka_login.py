@@ -36,6 +36,11 @@ from tests.support.counting import Counter, make
 from tests.support.kafka_login import EXPIRED, PLAIN_PASSWORD, PLAIN_USER, GuardedBroker, start_guarded_broker
 from tests.support.tokens import AUDIENCE, SCOPE
 
+pytestmark = pytest.mark.guarantee(
+    "The driver waits for brokers and token endpoints that refuse it; it does not mistake a topic that it "
+    "may not see for a deleted one; it discloses no password, client secret or token"
+)
+
 USER, PASSWORD = "mirror", "Kn0ck-kn0ck"
 ODD = '"q\'uo\\te" $1 ${env:HOME} \\u0041 \u00e4\u20ac\U0001f511 ;=,#//*\t\x85 '
 """A password with what means something in sasl.jaas.config, in regular expressions or in templates."""

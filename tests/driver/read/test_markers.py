@@ -15,6 +15,11 @@ from lakemirror.driver.read.files.ledger import InputFile, Ledger
 from lakemirror.driver.read.markers import Mark, Markers, pending_of
 from lakemirror.driver.read.offset_log import SPARK_FOLDER, OffsetLog
 
+pytestmark = pytest.mark.guarantee(
+    "Nothing that is kept on disk is taken for something else if it is missing, older, newer or another "
+    "pipeline's"
+)
+
 OLD = Mark()
 """What an earlier version wrote."""
 

@@ -20,6 +20,8 @@ from lakemirror.driver.runtime.runner import run
 from tests.support.beside import beside
 from tests.support.counting import Counter, make, record
 
+pytestmark = pytest.mark.guarantee("Ready means that the source was reached")
+
 
 def asked(of: SourceWatch, error: Exception | None = None) -> None:
     try:

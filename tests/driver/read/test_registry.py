@@ -24,6 +24,11 @@ from lakemirror.driver.read.registry import (
 from lakemirror.driver.read.watch import SourceWatch
 from tests.support.registry import Registry, serving
 
+pytestmark = pytest.mark.guarantee(
+    "Avro is read with the schema that each record was written with, wherever the record names it; the "
+    "driver waits for an unavailable registry"
+)
+
 ONE, SEVEN = (Reference(IDS, number.to_bytes(4, "big")) for number in (1, 7))
 
 

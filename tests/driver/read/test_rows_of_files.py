@@ -191,6 +191,10 @@ def test_offsets_follow_names_or_times_and_go_on_without_the_checkpoint(
     assert all(file.again for batch in reread.batches for file in batch.files)
 
 
+@pytest.mark.guarantee(
+    "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
+    "read, and none is lost"
+)
 def test_a_file_that_grew_keeps_the_offsets_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
     taken = Taken(spark, tmp_path, format="json")
     path = tmp_path / "in" / "a.json"
@@ -227,6 +231,10 @@ TYPES = (
 )
 
 
+@pytest.mark.guarantee(
+    "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
+    "read, and none is lost"
+)
 @pytest.mark.parametrize("form", ["parquet", "avro"])
 def test_typed_files_that_cannot_be_read_wait_and_others_go_on(
     form: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -310,6 +318,7 @@ def write_times(form: str, path: Path) -> None:
         fastavro.writer(file, schema, [{**row, "either": "x"}, {"id": 2}])
 
 
+@pytest.mark.guarantee("A time of day in a Parquet file, in any unit, is text with all its digits")
 @pytest.mark.parametrize("form", ["parquet", "avro"])
 def test_times_of_day_are_those_that_a_database_would_send(
     form: str, spark: SparkSession, tmp_path: Path

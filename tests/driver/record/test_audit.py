@@ -39,6 +39,7 @@ PATIENCE_SECONDS = 120
 EVERY = Counts(**{name: n for n, name in enumerate(COUNTERS, 1)})
 
 
+@pytest.mark.guarantee("A new run reports what the previous one did")
 def test_a_new_run_reports_what_the_one_before_did(spark: SparkSession, tmp_path: Path) -> None:
     written = TableResult(
         "s.a", "/lake/a", 3, EVERY, tombstones_retained=5, last_event_time=NOON, drift=(ADDED,)
@@ -180,6 +181,7 @@ def test_positions_are_those_of_the_newest_batch_though_it_is_pending(
     assert audit.history(spark, str(tmp_path)).positions() == now
 
 
+@pytest.mark.guarantee("No batch waits for the audit table, and no row of it is lost or duplicated")
 @pytest.mark.parametrize("kind", ["local", "hadoop"])
 def test_a_batch_is_kept_once_on_any_file_system(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path) if kind == "local" else HadoopStorage(f"file://{tmp_path}", spark)
@@ -194,6 +196,7 @@ def test_a_batch_is_kept_once_on_any_file_system(kind: str, spark: SparkSession,
     assert pending.count(storage) == 2
 
 
+@pytest.mark.guarantee("No batch waits for the audit table, and no row of it is lost or duplicated")
 def test_what_a_crash_left_is_completed_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
     keep(spark, tmp_path, 9, 10)
     keep(spark, tmp_path, 0, query="replay-1")
@@ -203,6 +206,7 @@ def test_what_a_crash_left_is_completed_at_the_start(spark: SparkSession, tmp_pa
         assert written(spark, tmp_path) == [("q", 9, 1), ("q", 10, 1), ("replay-1", 0, 1)]
 
 
+@pytest.mark.guarantee("No batch waits for the audit table, and no row of it is lost or duplicated")
 @pytest.mark.parametrize("point", ["after-audit-commit", "after-audit-history"])
 def test_a_crash_between_commit_and_deletion_doubles_nothing(
     point: faults.AuditPoint, spark: SparkSession, tmp_path: Path
@@ -294,6 +298,7 @@ def test_a_failure_is_told_once_and_tried_again(
     assert files(tmp_path) == ["q-2.json"]
 
 
+@pytest.mark.guarantee("No batch waits for the audit table, and no row of it is lost or duplicated")
 def test_a_batch_does_not_wait_for_the_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

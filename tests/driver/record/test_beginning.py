@@ -5,11 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from lakemirror.driver.checkpoint import identity
 from lakemirror.driver.checkpoint.identity import Identity
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.record.beginning import latest, since
 from lakemirror.driver.record.history import AuditHistory
+
+pytestmark = pytest.mark.guarantee(
+    "No clock decides: not whether a target may move, which rows of files are newer, how far the source is "
+    "applied, or when the next comparison is due"
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)

@@ -25,6 +25,10 @@ from lakemirror.driver.record.lost import note_lost_files
 from lakemirror.driver.record.write_behind import WriteBehind
 from lakemirror.driver.results import BatchResult, Drift, TableResult, Violated
 
+pytestmark = pytest.mark.guarantee(
+    "What later batches need of earlier ones is in one small file; old rows and files of the audit may go"
+)
+
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MEMORY: Memory = {Stream("t", 0, "shop"): Place(At("01", 5), At("01", 5), 7, ("a",), snapshots=("01",))}
 DRIFT = Drift("note", "added", None, "string", "added", NOON, NOON + timedelta(hours=1), rows=2)

@@ -22,6 +22,8 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table, timestamp, with_payload
 
+pytestmark = pytest.mark.guarantee("Nothing is lost")
+
 ITEMS = table("items", Column("v", "int32"), timestamp("until"))
 INFINITY = 9223372036825200000
 NARROW = {"tables": [{"source": "public.items", "columns": {"types": {"v": "smallint"}}}]}

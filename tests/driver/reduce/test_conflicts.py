@@ -18,6 +18,8 @@ from tests.support.mirroring import Mirroring, at
 from tests.support.records import Column, Record, payload
 from tests.support.shop import Shop, table
 
+pytestmark = pytest.mark.guarantee("A source never conflicts with itself, in any order of delivery")
+
 FAIL = {"tables": [{"source": "items", "onConflict": "fail"}]}
 ITEMS, OTHERS = table("items", Column("v", "int32")), table("others", Column("v", "int32"))
 

@@ -9,6 +9,10 @@ from pyspark.sql import functions as F
 from lakemirror.driver.reduce.gate import gate
 from lakemirror.driver.tables.tombstones import encoded_key
 
+pytestmark = pytest.mark.guarantee(
+    "Of two changes of a row at one position, the later one of a partition counts, deletes included"
+)
+
 AT, BELOW, ABOVE = b"\x00" * 25 + b"\x05", b"\x00" * 25 + b"\x04", b"\x00" * 25 + b"\x06"
 OWN, MOVED = AT + b"\xff", AT + BELOW
 STATE = (

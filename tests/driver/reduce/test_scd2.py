@@ -18,6 +18,10 @@ from lakemirror.driver.reduce import scd2
 from lakemirror.driver.reduce.scd2 import Scd2, Truncate
 from lakemirror.driver.sequence import WIDTH
 
+pytestmark = pytest.mark.guarantee(
+    "A mirror of versions has the history of the source, in any order of delivery"
+)
+
 COLUMNS: dict[str, DataType] = {"id": IntegerType(), "v": StringType(), "big": StringType()}
 KEY, ROW = "STRUCT<id: INT>", "STRUCT<id: INT, v: STRING, big: STRING>"
 STATE = (

@@ -25,7 +25,12 @@ from tests.driver.verify.test_databases import SETTLED, Mirrored, fill, findings
 from tests.support.databases import PASSWORD, Server, start_mariadb, start_mysql, start_postgres, transaction
 from tests.support.mirroring import Mirroring
 
-pytestmark = pytest.mark.sources
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.guarantee(
+        "Loading a table from its database while it changes loses and duplicates no change"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,10 @@ def snapshot(spark: SparkSession, folder: Path, name: str, rows: Mapping[int, in
     frame.coalesce(1).write.mode("overwrite").parquet(f"{folder}/demo/{name}")
 
 
+@pytest.mark.guarantee(
+    "A snapshot and a stream whose first part is lost end in the source's rows, in any order; an interrupted "
+    "reload is done again"
+)
 @pytest.mark.long
 def test_a_reload_and_a_stream_of_which_much_is_lost_end_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path
@@ -227,6 +231,10 @@ class Items:
         return {row["id"]: tuple(map(str, row[1:])) for row in rows.collect()}
 
 
+@pytest.mark.guarantee(
+    "A snapshot and a stream whose first part is lost end in the source's rows, in any order; an interrupted "
+    "reload is done again"
+)
 @pytest.mark.long
 def test_settings_are_kept_to_and_a_reload_that_was_cut_off_is_done_by_the_driver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -402,6 +410,10 @@ def test_a_row_that_is_kept_aside_keeps_no_other_from_being_loaded(
     assert [(row["source"], "cheap" in row["reason"]) for row in kept] == [("demo.public.items", True)]
 
 
+@pytest.mark.guarantee(
+    "A comparison, a reload, a load and a repair cut no value: one that does not come back from the mirror's "
+    "type differs, and is not written; maps are equal in any order of their entries"
+)
 def test_no_value_of_a_snapshot_is_cut_and_what_cannot_be_judged_is_left(
     spark: SparkSession, tmp_path: Path
 ) -> None:

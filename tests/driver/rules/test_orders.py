@@ -18,6 +18,11 @@ from lakemirror.driver.rules.orders import (
 )
 from lakemirror.driver.rules.positions import Origin, Source, sequence
 
+pytestmark = pytest.mark.guarantee(
+    "The rules of a mirror need no Spark, and do not depend on the order in which changes, blocks or batches "
+    "arrive"
+)
+
 
 def position(lsn: int, at: int = 0, topic: str = "a", partition: int = 0, epoch: int = 0) -> Place:
     source = Source("postgresql", lsn=lsn)

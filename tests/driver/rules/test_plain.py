@@ -6,7 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import lakemirror.driver.rules as rules
+
+pytestmark = pytest.mark.guarantee(
+    "The rules of a mirror need no Spark, and do not depend on the order in which changes, blocks or batches "
+    "arrive"
+)
 
 PLAIN = """
 import importlib, pkgutil, sys

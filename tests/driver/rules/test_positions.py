@@ -28,6 +28,11 @@ from lakemirror.driver.rules.positions import (
     unplaced,
 )
 
+pytestmark = pytest.mark.guarantee(
+    "The rules of a mirror need no Spark, and do not depend on the order in which changes, blocks or batches "
+    "arrive"
+)
+
 HERE = Origin("shop.public.t", 0, 7)
 POSTGRES = Source(connector="postgresql", name="shop", sequence='["24023128","24023184"]', lsn=24023184)
 

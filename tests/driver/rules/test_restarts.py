@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import reduce
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,11 @@ from lakemirror.driver.rules.restarts import (
     stretches,
     summary,
     trusted,
+)
+
+pytestmark = pytest.mark.guarantee(
+    "The rules of a mirror need no Spark, and do not depend on the order in which changes, blocks or batches "
+    "arrive"
 )
 
 STREAM = Stream("t", 0, "shop")

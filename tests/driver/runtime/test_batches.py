@@ -84,6 +84,9 @@ def test_a_checkpoint_of_another_driver_ends_the_run_while_tombstones_are_collec
         batches.collect_tombstones(had_all_at=None)
 
 
+@pytest.mark.guarantee(
+    "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
+)
 def test_an_idle_driver_collects_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before a first batch, not more often, and only if it is known what it has read of the source."""
     applier = Failing(OSError("no such file"))

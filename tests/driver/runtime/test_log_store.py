@@ -18,6 +18,11 @@ from lakemirror.api.object_stores import (
 from lakemirror.driver.java import java_class
 from lakemirror.driver.runtime import log_store
 
+pytestmark = pytest.mark.guarantee(
+    "A batch costs what it brings, however many came before: logs have a limit unless a property of the "
+    "table sets one, listings begin at the last checkpoint, and our own tables are compacted unasked"
+)
+
 
 def test_they_compile_without_the_jars_of_any_store(spark: SparkSession) -> None:
     assert set(log_store._compiled(spark)) >= {

@@ -49,6 +49,10 @@ def rows(spark: SparkSession, mirroring: Mirroring) -> list[tuple[int, int]]:
     )
 
 
+@pytest.mark.guarantee(
+    "A file beside the checkpoint, and otherwise the tables' own history, determines when housekeeping is "
+    "due; housekeeping harms no replay and no tombstone, and stops nothing"
+)
 @pytest.mark.long
 def test_a_run_once_does_at_its_end_what_is_due_and_a_replay_is_still_known(
     spark: SparkSession, tmp_path: Path
@@ -86,6 +90,10 @@ def test_a_run_once_does_at_its_end_what_is_due_and_a_replay_is_still_known(
     assert rows(spark, mirroring) == [(1, 10), (2, 2)]
 
 
+@pytest.mark.guarantee(
+    "A file beside the checkpoint, and otherwise the tables' own history, determines when housekeeping is "
+    "due; housekeeping harms no replay and no tombstone, and stops nothing"
+)
 @pytest.mark.thorough
 def test_batches_go_on_over_it(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a driver knows of a mirror's files is read anew where OPTIMIZE has replaced them."""
@@ -113,6 +121,10 @@ def test_batches_go_on_over_it(spark: SparkSession, tmp_path: Path, monkeypatch:
     assert not summary.warnings
 
 
+@pytest.mark.guarantee(
+    "A file beside the checkpoint, and otherwise the tables' own history, determines when housekeeping is "
+    "due; housekeeping harms no replay and no tombstone, and stops nothing"
+)
 def test_what_fails_is_a_warning(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +162,10 @@ def small_files(spark: SparkSession, tmp_path: Path) -> Callable[[], str]:
     return write
 
 
+@pytest.mark.guarantee(
+    "A file beside the checkpoint, and otherwise the tables' own history, determines when housekeeping is "
+    "due; housekeeping harms no replay and no tombstone, and stops nothing"
+)
 def test_the_table_itself_remembers_when_it_was_done(
     spark: SparkSession, small_files: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +186,10 @@ def test_the_table_itself_remembers_when_it_was_done(
     assert housekeeping.last_done(session, path, dict.fromkeys(Task, 0.0)) == {}, "no further than needed"
 
 
+@pytest.mark.guarantee(
+    "A file beside the checkpoint, and otherwise the tables' own history, determines when housekeeping is "
+    "due; housekeeping harms no replay and no tombstone, and stops nothing"
+)
 def test_vacuum_leaves_side_tables_and_what_is_kept(
     spark: SparkSession, small_files: Callable[[], str]
 ) -> None:
@@ -218,6 +238,10 @@ def log_properties(spark: SparkSession, path: str) -> dict[str, str]:
 WEEK, DAY = "interval 604800 seconds", "interval 86400 seconds"
 
 
+@pytest.mark.guarantee(
+    "A batch costs what it brings, however many came before: logs have a limit unless a property of the "
+    "table sets one, listings begin at the last checkpoint, and our own tables are compacted unasked"
+)
 def test_own_tables_are_compacted_and_logs_limited_unasked(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +273,10 @@ def test_own_tables_are_compacted_and_logs_limited_unasked(
     assert rows(spark, mirroring) == [(3, 3)]
 
 
+@pytest.mark.guarantee(
+    "A batch costs what it brings, however many came before: logs have a limit unless a property of the "
+    "table sets one, listings begin at the last checkpoint, and our own tables are compacted unasked"
+)
 def test_a_log_is_cleaned_as_delta_does(spark: SparkSession, tmp_path: Path) -> None:
     """What precedes the last checkpoint and is older than its retention goes, by whole hours."""
     path, session = tmp_path / "t", housekeeping.session_for(spark)

@@ -181,6 +181,7 @@ def test_a_change_dated_in_the_future_says_nothing_about_the_lag() -> None:
     }
 
 
+@pytest.mark.guarantee("A file that cannot be read keeps the pipeline behind, and is named")
 def test_files_that_wait_are_named_and_nothing_is_caught_up() -> None:
     progress = Progress("shop")
     files = tuple(f"{number}.jsonl.gz: it is not a complete gzip stream" for number in range(12))

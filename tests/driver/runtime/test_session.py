@@ -16,6 +16,10 @@ from lakemirror.api.object_stores import STORES, ObjectStore
 from lakemirror.driver.runtime import jars, session
 from lakemirror.driver.runtime.session import JavaMissing, check_java
 
+pytestmark = pytest.mark.guarantee(
+    "No setting of Spark, from the manifest or the image, changes what a mirror contains"
+)
+
 
 def program(path: Path, script: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)

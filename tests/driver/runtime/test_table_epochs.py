@@ -31,6 +31,11 @@ from lakemirror.driver.verify.sources import Compared, Described
 from tests.support.mirroring import Mirroring
 from tests.support.records import Column, Message, PostgresPosition, Record, Table
 
+pytestmark = pytest.mark.guarantee(
+    "After a failover, a row that a repair, a reload or a load wrote shows each later change, and no "
+    "position is taken for one of another epoch, whichever partitions are in the new one"
+)
+
 COLUMNS = (Column("id", "int32"), Column("v", "int32"))
 OLD, NEW, NOW, LATER = 1_000_000, 5_000, 8_000, 9_000
 """Positions: of the former server, of the new one, and those of a repair and of what is changed after it."""

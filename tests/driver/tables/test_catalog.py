@@ -54,6 +54,7 @@ def comment_of(spark: SparkSession, name: str) -> str:
     return str(about["data_type"]) if about is not None else ""
 
 
+@pytest.mark.guarantee("A catalog has the schemas, comments and views of mirrors that its users expect")
 @pytest.mark.long
 def test_schema_and_comments_are_there_for_who_browses(spark: SparkSession, tmp_path: Path) -> None:
     shop, before, after = Shop(), table("items", Column("v", "int32")), table("items", *COLUMNS)
@@ -76,6 +77,7 @@ def test_schema_and_comments_are_there_for_who_browses(spark: SparkSession, tmp_
         spark.sql("DROP SCHEMA IF EXISTS browsed_public CASCADE")
 
 
+@pytest.mark.guarantee("A catalog has the schemas, comments and views of mirrors that its users expect")
 def test_the_example_runs_as_it_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,10 @@ def test_the_example_runs_as_it_is(
         spark.sql("DROP SCHEMA IF EXISTS mirrors_of_shop CASCADE")
 
 
+@pytest.mark.guarantee(
+    "Mirrors in Spark's own catalog are found again by the next process; where they would be lost with a "
+    "pod, they are refused"
+)
 @pytest.mark.parametrize(
     ("settings", "master", "refused"),
     [
@@ -124,6 +130,10 @@ def forget(spark: SparkSession, schema: str, aside: Path) -> None:
     shutil.copytree(aside, place)
 
 
+@pytest.mark.guarantee(
+    "Mirrors in Spark's own catalog are found again by the next process; where they would be lost with a "
+    "pod, they are refused"
+)
 @pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 def test_a_catalog_in_memory_has_the_mirrors_again_in_the_next_process(
     mode: str, spark: SparkSession, tmp_path: Path
@@ -195,6 +205,7 @@ def _answers(port: int) -> bool:
         return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.guarantee("A catalog has the schemas, comments and views of mirrors that its users expect")
 @pytest.mark.sources
 @pytest.mark.timeout(600)
 def test_a_hive_metastore_has_the_mirrors(metastore: str, tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ from lakemirror.driver import batch
 from lakemirror.driver.batch import BatchApplier
 from lakemirror.driver.profile.positions import At, Memory, Place, Stream, may_be_of
 
+pytestmark = pytest.mark.guarantee(
+    "A record whose table is unknown keeps the tombstones of the tables that it may belong to"
+)
+
 MEMORY: Memory = {
     Stream("shop.a", 0, "shop"): Place(At("10", 5)),
     Stream("shop.b", 0, "shop"): Place(At("10", 5)),

@@ -10,6 +10,10 @@ import pytest
 
 from lakemirror.driver.tables.jdbc_marks import EVERY, KEPT, Mark, Marks
 
+pytestmark = pytest.mark.guarantee(
+    "A mirror in a database keeps the same guarantees as one in Delta, with one transaction per batch"
+)
+
 
 class Session:
     """What the database of a mirror is asked through."""

@@ -69,6 +69,10 @@ def _digest(rows: Rows, range_: KeyRange) -> Digest:
 ROWS = st.dictionaries(st.integers(0, 300), st.integers(0, 3))
 
 
+@pytest.mark.guarantee(
+    "A comparison finds the keys that differ and no others; a change that has not arrived yet is not a "
+    "difference"
+)
 @settings(max_examples=150, deadline=None)
 @given(source=ROWS, mirror=ROWS, parts=st.integers(1, 5), small=st.integers(0, 20))
 def test_exactly_the_keys_that_differ_are_found(source: Rows, mirror: Rows, parts: int, small: int) -> None:
@@ -109,6 +113,10 @@ def test_a_range_that_cannot_be_cut_is_compared_whole() -> None:
 # -- verdicts -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee(
+    "A comparison finds the keys that differ and no others; a change that has not arrived yet is not a "
+    "difference"
+)
 @pytest.mark.parametrize(
     ("before", "source", "after", "passed", "verdict"),
     [
@@ -175,6 +183,10 @@ class World:
 CHANGES = st.lists(st.tuples(st.sampled_from("abcd"), st.none() | st.integers(0, 2)), min_size=1, max_size=60)
 
 
+@pytest.mark.guarantee(
+    "A comparison finds the keys that differ and no others; a change that has not arrived yet is not a "
+    "difference"
+)
 @settings(max_examples=200, deadline=None)
 @given(changes=CHANGES, lag=st.integers(0, 10), start=st.integers(0, 30))
 def test_while_both_sides_change_nothing_is_called_wrong(
@@ -207,6 +219,7 @@ def test_a_change_that_was_lost_is_found_once_all_has_come(
     assert all((kind == "extra") == (key not in source) for key, kind in kinds.items())
 
 
+@pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it")
 def test_a_wrong_row_is_written_in_the_epoch_of_its_last_change_at_least() -> None:
     """Else it would be stale; and in a higher one than its partition's, it would never change again."""
     settled = settle(Slow([1]), "a", over=lambda: False, rounds=3)
@@ -239,6 +252,10 @@ def test_a_row_is_not_wrong_that_the_source_shows_later_than_its_log() -> None:
     assert [each.key for each in settle(Slow([1]), "a", over=lambda: False, rounds=3).wrong] == ["a"]
 
 
+@pytest.mark.guarantee(
+    "A comparison finds the keys that differ and no others; a change that has not arrived yet is not a "
+    "difference"
+)
 def test_where_the_position_is_not_passed_in_time_nothing_is_wrong_yet() -> None:
     world = World([("a", 1)], 0, {0})
     world.tick()
@@ -293,6 +310,7 @@ class Log:
         return True
 
 
+@pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it")
 @pytest.mark.parametrize(
     ("unfinished", "open_", "asked"),
     [(None, [], [b"after"]), (7, [], [b"later"]), (7, [True, True], [b"later"])],

@@ -235,6 +235,7 @@ class Mirrored:
         return {row["id"]: row["v"] for row in at(self.spark, path).collect()}
 
 
+@pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it")
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "mysql"])
 def test_wrong_rows_are_repaired_and_neither_newer_nor_older_changes_are_lost(
     kind: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
@@ -276,6 +277,7 @@ def test_wrong_rows_are_repaired_and_neither_newer_nor_older_changes_are_lost(
     assert findings(shop.verify(patience=SETTLED)) == {}
 
 
+@pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it")
 def test_a_transaction_that_is_open_has_not_ended_though_it_is_the_newest(
     spark: SparkSession, postgres: Server
 ) -> None:
@@ -315,6 +317,7 @@ def test_a_transaction_that_is_open_has_not_ended_though_it_is_the_newest(
         database.close()
 
 
+@pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it")
 def test_in_the_order_of_time_a_repair_lies_below_what_is_open(
     spark: SparkSession, mariadb: Server, tmp_path: Path
 ) -> None:
@@ -343,6 +346,10 @@ def test_in_the_order_of_time_a_repair_lies_below_what_is_open(
     assert findings(shop.verify(patience=SETTLED)) == {}
 
 
+@pytest.mark.guarantee(
+    "A comparison finds the keys that differ and no others; a change that has not arrived yet is not a "
+    "difference"
+)
 @pytest.mark.thorough
 def test_while_both_sides_change_only_what_is_wrong_is_found_and_the_driver_repairs_it(
     spark: SparkSession, postgres: Server, tmp_path: Path

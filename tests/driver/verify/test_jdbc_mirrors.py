@@ -18,7 +18,13 @@ from tests.support.databases import Server, start_postgres
 from tests.support.records import Column
 from tests.support.shop import Shop, table
 
-pytestmark = [pytest.mark.sources, pytest.mark.thorough]
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.thorough,
+    pytest.mark.guarantee(
+        "A mirror in a database keeps the same guarantees as one in Delta, with one transaction per batch"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

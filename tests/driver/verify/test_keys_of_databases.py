@@ -14,7 +14,13 @@ from tests.driver.verify.test_databases import SETTLED, findings
 from tests.support.databases import PASSWORD, Server, start_mariadb, start_postgres
 from tests.support.mirroring import Mirroring, at
 
-pytestmark = pytest.mark.sources
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.guarantee(
+        "A comparison finds the keys that differ and no others; a change that has not arrived yet is not a "
+        "difference"
+    ),
+]
 
 Keys = Mapping[str, tuple[str, Sequence[str]]]
 

@@ -29,6 +29,11 @@ from lakemirror.driver.verify.table import Checked
 from lakemirror.driver.verify.verdict import Difference, Settled
 from tests.api.manifests import SMALL, changed
 
+pytestmark = pytest.mark.guarantee(
+    "No clock decides: not whether a target may move, which rows of files are newer, how far the source is "
+    "applied, or when the next comparison is due"
+)
+
 ROOT = Path(__file__).parents[3]
 
 

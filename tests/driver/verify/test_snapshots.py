@@ -19,6 +19,11 @@ from tests.support.mirroring import Mirroring
 from tests.support.records import Column
 from tests.support.shop import Shop, decimal, table, timestamp
 
+pytestmark = pytest.mark.guarantee(
+    "A comparison finds the keys that differ and no others; a change that has not arrived yet is not a "
+    "difference"
+)
+
 ITEMS = table("items", Column("name", "string"), decimal("price", 10, 2), timestamp("at"))
 SOFT = table("soft", Column("v", "int32"))
 HISTORY = table("history", Column("v", "int32"))

@@ -6,11 +6,14 @@ import random
 import re
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.delivery import doubled, parts, shuffled
 from tests.support.histories import Shape, key_of, many, play
 from tests.support.mirroring import Mirroring
+
+pytestmark = pytest.mark.guarantee("The newest events of a list are the rows of the source")
 
 [QUERY] = re.findall(r"```sql\n(.+?)```", Path("docs/append.md").read_text(encoding="utf-8"), re.DOTALL)
 

@@ -68,6 +68,10 @@ def test_an_expression_reads_columns_of_a_row(spark: SparkSession, sql: str, val
     assert row[0] == value
 
 
+@pytest.mark.guarantee(
+    "A filter, an expectation or a computed column that fails for rows concerns the records of these rows, "
+    "however many there are, in one pass; with `onViolation: warn` they are applied"
+)
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
@@ -90,6 +94,7 @@ def test_what_is_no_expression_of_a_row_says_why(spark: SparkSession, sql: str, 
         checked(spark, sql, KINDS)
 
 
+@pytest.mark.guarantee("Columns that the manifest adds are correct, whatever a row was made of")
 @pytest.mark.long
 @pytest.mark.parametrize("writer", ["", pytest.param("merge", marks=pytest.mark.thorough)])
 def test_it_is_right_whatever_a_row_was_made_of(writer: str, spark: SparkSession, tmp_path: Path) -> None:
@@ -149,6 +154,7 @@ def test_it_is_right_whatever_a_row_was_made_of(writer: str, spark: SparkSession
     assert "DIVIDE_BY_ZERO" in str(aside.where("topic LIKE '%parts'").select("reason").first())
 
 
+@pytest.mark.guarantee("Columns that the manifest adds are correct, whatever a row was made of")
 @pytest.mark.long
 def test_it_follows_the_columns_that_it_reads(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -46,7 +46,12 @@ from tests.support.shop import Shop, table
 
 ROOT = Path(__file__).parents[3]
 V = Column("v", "int32")
-pytestmark = pytest.mark.sources
+pytestmark = [
+    pytest.mark.sources,
+    pytest.mark.guarantee(
+        "A mirror in a database keeps the same guarantees as one in Delta, with one transaction per batch"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -550,6 +555,10 @@ def test_a_mirror_belongs_to_one_checkpoint(spark: SparkSession, postgres: Serve
     assert delete_data(two.pipeline, spark, {"mirrors": two.secret})[0] == "owned.items"
 
 
+@pytest.mark.guarantee(
+    "Nothing that is kept on disk is taken for something else if it is missing, older, newer or another "
+    "pipeline's"
+)
 @pytest.mark.timeout(600)
 def test_a_database_that_was_restored_from_its_backup_is_seen(
     spark: SparkSession, postgres: Server, tmp_path: Path

@@ -14,6 +14,8 @@ from tests.support.mirroring import Mirroring
 from tests.support.records import UNAVAILABLE, Column
 from tests.support.shop import Shop, decimal, table
 
+pytestmark = pytest.mark.guarantee("Columns that the manifest adds are correct, whatever a row was made of")
+
 PRICE, NOTE = decimal("p.`ü`", 9, 2), Column("note", "string", optional=True)
 COLUMNS = {
     "metadata": {

@@ -25,6 +25,8 @@ from lakemirror.driver.write.direct import DirectWriter
 from lakemirror.driver.write.merge import MergeWriter
 from lakemirror.driver.write.writer import Transaction, Writer, Written
 
+pytestmark = pytest.mark.guarantee("The number of small files and dead rows stays low")
+
 COLUMNS: dict[str, DataType] = {
     "id": LongType(),
     "a b": StringType(),

@@ -16,6 +16,10 @@ from lakemirror.driver.parse.envelopes import chooser
 from lakemirror.driver.parse.envelopes.base import EVENT_COLUMNS, Classifier
 from lakemirror.driver.read.base import RAW
 
+pytestmark = pytest.mark.guarantee(
+    "Records of each envelope are read as its format specifies; what they lack is named"
+)
+
 Event = Mapping[str, Any]
 Case = tuple[str, str | None, str | None, Event]
 """A name, the key, the value, and what the event has at least; a ``reason`` is a part of it."""
@@ -399,6 +403,7 @@ WHOLE: list[Case] = [
 ]
 
 
+@pytest.mark.guarantee("A record changes no row only if it is one of Debezium's own, not if it resembles one")
 def test_records_of_debezium_that_change_no_row_are_known_by_what_they_are(spark: SparkSession) -> None:
     check(spark, classifier(Envelope(format="debezium")), WHOLE)
     known = {7: f'{{"type":"struct","fields":[],"name":"{OF_DEBEZIUM}.Heartbeat"}}', 8: SCHEMA}
@@ -614,6 +619,7 @@ def test_custom_records_without_op_are_upserts(spark: SparkSession) -> None:
     check(spark, whole, [("key of two", None, '{"k":{"a":1,"b":"x"}}', {"key_text": '{"a":1,"b":"x"}'})])
 
 
+@pytest.mark.guarantee("A number is the same moment in a column as in the order of changes")
 def test_a_time_of_custom_records_is_what_its_schema_says(spark: SparkSession) -> None:
     """A day is no number of seconds; also when the schema is known, and only its id is told."""
     times = {

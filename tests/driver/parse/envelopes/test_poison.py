@@ -16,6 +16,8 @@ from lakemirror.driver.read.base import RAW
 from tests.support.records import Column, dumps
 from tests.support.shop import Shop, table
 
+pytestmark = pytest.mark.guarantee("No record makes a batch fail")
+
 ITEMS = table("items", Column("v", "int32"))
 [GOOD] = Shop(lsn=1_000_000).create(ITEMS, id=1, v=1)
 MAX, MIN = 2**63 - 1, -(2**63)

@@ -10,6 +10,8 @@ import pytest
 from lakemirror.driver.parse.values.avro import parse
 from lakemirror.driver.parse.values.connect import PADDED, SchemaError, parse_key
 
+pytestmark = pytest.mark.guarantee("Types are exact")
+
 
 def record(*fields: dict[str, Any], **more: Any) -> str:
     return json.dumps({"type": "record", "name": "Key", "namespace": "shop", "fields": list(fields), **more})

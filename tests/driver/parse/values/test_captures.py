@@ -13,6 +13,8 @@ from lakemirror.driver.parse.values import RowDecoder, infer, parse_envelope, re
 from tests.driver.parse.values import images
 from tests.support import records, truth
 
+pytestmark = pytest.mark.guarantee("Types are exact")
+
 TYPES = images.CAPTURES / "types"
 TABLES = ["public.types_full", "public.types_default"]
 KEY = ("id",)

@@ -10,6 +10,8 @@ import pytest
 from lakemirror.driver.parse.values import Field, parse_envelope, parse_key
 from lakemirror.driver.parse.values.connect import SchemaError
 
+pytestmark = pytest.mark.guarantee("Types are exact")
+
 ROW = [
     {"type": "int32", "optional": False, "field": "id"},
     {"type": "string", "optional": False, "default": "n/a", "field": "note"},

@@ -420,6 +420,10 @@ def test_edges(
     assert found == [expected for _, expected in values]
 
 
+@pytest.mark.guarantee(
+    "A value that a type cannot hold exactly is kept as text, refused by name or, below the microsecond and "
+    "outside of keys, rounded and reported; it is never a key and never null"
+)
 def test_an_array_with_one_unrepresentable_element(spark: SparkSession) -> None:
     dates = field("array", items=field("int32", TIME + "Date"))
     found = outcomes(spark, dates, [[0, 2146033979, None], [0]])
@@ -535,6 +539,10 @@ def test_defaults(spark: SparkSession) -> None:
     assert (row["t"], row["n"], str(row["d"]), row["none"]) == ("n/a", Decimal("1234.56"), "1970-01-02", None)
 
 
+@pytest.mark.guarantee(
+    "A value that a type cannot hold exactly is kept as text, refused by name or, below the microsecond and "
+    "outside of keys, rounded and reported; it is never a key and never null"
+)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_decimals_of_any_size_are_exact(spark: SparkSession, data: st.DataObject) -> None:

@@ -339,6 +339,10 @@ WRITTEN: list[tuple[str, DataType, Writing, list[tuple[Any, dict[str, Any]]]]] =
 ]
 
 
+@pytest.mark.guarantee(
+    "A text is base64, hexadecimal or a number only where the manifest or the kind of source says so, or "
+    "nothing else fits; otherwise its record waits, and the reason names the setting"
+)
 @pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case[0])
 def test_texts_that_may_be_encoded_in_several_ways(
     spark: SparkSession, case: tuple[str, DataType, Writing, list[tuple[Any, dict[str, Any]]]]
@@ -405,6 +409,10 @@ def test_values_with_a_schema(
     assert found == [expected for _, expected in values]
 
 
+@pytest.mark.guarantee(
+    "A value that a type cannot hold exactly is kept as text, refused by name or, below the microsecond and "
+    "outside of keys, rounded and reported; it is never a key and never null"
+)
 def test_numbers_with_more_digits_than_a_double_are_not_rounded(spark: SparkSession) -> None:
     decoder = RowDecoder([schemaless("c")], {"c": DecimalType(20, 2)})
     texts = [f'{{"c": {number}}}' for number in ("12345678901234567.891", "12345678901234567.89", "1e3")]
@@ -415,6 +423,7 @@ def test_numbers_with_more_digits_than_a_double_are_not_rounded(spark: SparkSess
     assert [tuple(row) for row in found] == [(None, True), (kept[0], False), (kept[1], False)]
 
 
+@pytest.mark.guarantee("A member that JSON has twice hides no column of its record")
 def test_a_member_that_is_there_twice_hides_nothing(spark: SparkSession) -> None:
     """At any depth. Of the values of one member, the last one counts."""
     rows = [
@@ -474,6 +483,7 @@ def test_types_are_inferred_by_table_in_the_sources_order(spark: SparkSession) -
     }
 
 
+@pytest.mark.guarantee("A number is the same moment in a column as in the order of changes")
 def test_the_tables_type_wins_then_the_manifests_then_the_inferred() -> None:
     inferred = {"a": LongType(), "b": LongType(), "c": LongType(), "unknown": None, "known": None}
     existing = {"a": IntegerType(), "known": DateType()}
@@ -487,6 +497,9 @@ POINT = StructType(
 )
 
 
+@pytest.mark.guarantee(
+    "A map has all of its entries, with the keys and values that were sent, or its record waits"
+)
 @pytest.mark.parametrize(
     ("kind", "value", "fits"),
     [
