@@ -9,5 +9,11 @@ positions           where a change stood in its source, as bytes that compare
 ordering_columns    the same where columns of the row order its changes
 orders              which two positions compare at all
 restarts            whether the positions of a source have started again
+values              change events, rows, tombstones and outcomes, as the rules below take and return them
+conditions          what a filter and an expectation make of an event
+merge               what becomes of a row, and of each event: deletes, truncates, TOAST, late events
+moves               changes of keys: values that a row had under its former key
+conflicts           creates of rows that are there already
+table               all of this for the events of a batch and a whole mirror
 ==================  ======================================================================================
 """

@@ -1,0 +1,155 @@
+"""Changes of keys: values that the row under its new key is missing come from the row under its former key.
+
+Debezium sends a change of a key as a delete (with the new key) and a create (with the old key), both at one
+position. The create need not carry all columns (PostgreSQL's TOAST): only the former row has those values.
+
+An *image* is the row under its former key just before the move. Late events of the former key still improve
+it, and what it gains is passed on to the new key, through any number of further moves. What is passed on only
+fills columns; it never creates a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.rules.merge import Table, anchored, said_by
+from lakemirror.driver.rules.positions import MISSING, WIDTH, epoch_of, is_snapshot, minor_of, moved, own
+from lakemirror.driver.rules.values import Event, Key, Row, Said, Tombstone
+
+HOPS: Final = 64
+"""Maximum number of moves that one value is passed through in a batch."""
+
+
+class Move(NamedTuple):
+    """The row with ``key`` got ``new_key`` at ``seq``."""
+
+    key: Key
+    seq: bytes
+    new_key: Key
+    unanchored: bool = False
+
+    def follows(self, value: bytes) -> bool:
+        """Return whether the move comes after a value with this sequence.
+
+        A move in a transaction that was open during the snapshot comes after the row that the snapshot read,
+        and has only its LSN to compare with other changes.
+        """
+        if not self.unanchored or len(value) < WIDTH or epoch_of(value) != epoch_of(self.seq):
+            return value < self.seq
+        return is_snapshot(value) or minor_of(value) < minor_of(self.seq)
+
+
+@dataclass(frozen=True)
+class Image:
+    """The tracked columns of a row just before its move. ``is_new`` says that none of the move is stored."""
+
+    move: Move
+    said: Mapping[str, Said] = field(default_factory=dict)
+    is_new: bool = True
+
+
+def images(
+    events: Mapping[Key, Sequence[Event]],
+    stored: Sequence[Image],
+    rows: Mapping[Key, Row],
+    tombstones: Mapping[Key, Tombstone],
+    table: Table,
+) -> dict[tuple[Key, bytes], Image]:
+    """Return the image of every known move, by the former key and the position of the move.
+
+    ``events`` are those of a batch by key, ``stored`` the images that are stored, ``rows`` and ``tombstones``
+    what the mirror has.
+    """
+    told = [*moves(each for mine in events.values() for each in mine), *(each.move for each in stored)]
+    known = {(move.key, move.seq): move for move in told}
+    facts = {
+        key: _facts(events.get(key, ()), rows.get(key), tombstones.get(key), table)
+        for key in {each.key for each in told}
+    }
+    found = {at: _image(move, facts[move.key], stored, table) for at, move in known.items()}
+    for _ in range(HOPS):
+        passed = inherited(found.values())
+        more = {at: _improved(image, passed.get(image.move.key, {})) for at, image in found.items()}
+        if more == found:
+            break
+        found = more
+    return found
+
+
+def moves(events: Iterable[Event]) -> list[Move]:
+    """Return the moves that events tell of, from whichever half."""
+    found = []
+    for event in events:
+        if event.op == Op.DELETE and event.new_key is not None:
+            found.append(Move(event.key, event.seq, event.new_key, event.unanchored))
+        elif event.op != Op.DELETE and event.old_key is not None:
+            found.append(Move(event.old_key, event.seq, event.key, event.unanchored))
+    return list(dict.fromkeys(found))
+
+
+def inherited(found: Iterable[Image]) -> dict[Key, dict[str, list[Said]]]:
+    """Return what images pass on to new keys: for each column, a value for each move.
+
+    A value that a move brought is newer than what the row had under that key before, and older than what the
+    event of the move carried itself.
+    """
+    passed: dict[Key, dict[str, list[Said]]] = {}
+    for image in found:
+        mine = passed.setdefault(image.move.new_key, {})
+        for name, said in image.said.items():
+            if said.seq != MISSING:
+                mine.setdefault(name, []).append(Said(said.value, moved(image.move.seq, said.seq)))
+    return passed
+
+
+def improved(found: Iterable[Image], stored: Sequence[Image]) -> list[Image]:
+    """Return the images to store: new ones, and those with a newer value than all stored ones."""
+    known: dict[tuple[Key, bytes], dict[str, bytes]] = {}
+    for image in stored:
+        mine = known.setdefault((image.move.key, image.move.seq), {})
+        mine.update({name: max(said.seq, mine.get(name, MISSING)) for name, said in image.said.items()})
+    return [each for each in found if each.is_new or _is_improved(each, known)]
+
+
+def _is_improved(image: Image, known: Mapping[tuple[Key, bytes], Mapping[str, bytes]]) -> bool:
+    before = known.get((image.move.key, image.move.seq), {})
+    return any(said.seq > before.get(name, MISSING) for name, said in image.said.items())
+
+
+def _facts(
+    events: Sequence[Event], row: Row | None, gone: Tombstone | None, table: Table
+) -> list[tuple[str, Said]]:
+    """Return all that is said about the columns of a key, whenever it was."""
+    facts = [
+        (name, said)
+        for event in anchored(events, row)
+        for name in table.tracked
+        if (said := said_by(event, name)) is not None
+    ]
+    if row is not None and row.is_live:
+        facts += [(name, Said(row.values.get(name), row.seq_of(name))) for name in table.tracked]
+    ends = [each.seq for each in (gone, table.floor) if each is not None]
+    return facts + [(name, Said(None, own(end))) for end in ends for name in table.tracked]
+
+
+def _image(move: Move, facts: Iterable[tuple[str, Said]], stored: Iterable[Image], table: Table) -> Image:
+    """Return the newest of what is said about each column from before the move."""
+    mine = [each for each in stored if (each.move.key, each.move.seq) == (move.key, move.seq)]
+    said = {name: Said() for name in table.tracked}
+    for name, each in [*facts, *(fact for image in mine for fact in image.said.items())]:
+        if name in said and said[name].seq < each.seq and move.follows(each.seq):
+            said[name] = each
+    return Image(move, said, is_new=not mine)
+
+
+def _improved(image: Image, passed: Mapping[str, Sequence[Said]]) -> Image:
+    """Return an image with what earlier moves passed on to its row."""
+    said = dict(image.said)
+    for name, values in passed.items():
+        for each in values:
+            if said[name].seq < each.seq and image.move.follows(each.seq):
+                said[name] = each
+    return Image(image.move, said, image.is_new)
