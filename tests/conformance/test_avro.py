@@ -31,6 +31,7 @@ pytestmark = pytest.mark.guarantee(
 ALWAYS = ("schema_change",)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "scenario",

@@ -41,6 +41,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return mirroring
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("A second run, or a replay of a committed batch, creates no new version")
 def test_a_second_run_makes_no_new_version(spark: SparkSession, undisturbed: Mirroring) -> None:
     before = undisturbed.versions()
@@ -122,6 +123,7 @@ def cut_off(folder: Path) -> None:
     (log / "..00000000000000000000.json.80f810ad-514c-497f-9ba5-fd7282e43c9a.tmp.crc").write_bytes(b"crc")
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("A crash at any moment loses and duplicates nothing")
 @pytest.mark.parametrize("target", ["path", "table"])
 def test_a_table_whose_first_commit_was_cut_off_is_made_anew(
@@ -148,6 +150,7 @@ def test_a_table_whose_first_commit_was_cut_off_is_made_anew(
     assert at(spark, str(mirroring.checkpoint / "audit")).where("source IS NULL").count() == 2
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("Only one driver runs")
 @pytest.mark.timeout(300)
 def test_two_runs_on_one_checkpoint_cannot_both_write(spark: SparkSession, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def flat_differences(spark: SparkSession, mirroring: Mirroring) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_flat_records_of_debezium_end_in_the_rows_of_their_database(
     spark: SparkSession, tmp_path: Path
@@ -186,6 +187,7 @@ def _without_metadata(record: Record) -> Record:
     return {**record, "value": row}
 
 
+@pytest.mark.long
 def test_what_the_manifest_did_not_know_is_replayed_when_it_does(spark: SparkSession, tmp_path: Path) -> None:
     history = maxwell.History("shop")
     history.insert(1, "a")

@@ -79,6 +79,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "example",
     [pytest.param(each, marks=pytest.mark.long if each == "maxwell" else ()) for each in ENDS],
@@ -96,6 +97,7 @@ def test_an_example_ends_in_the_rows_that_are_meant(
         assert sorted(tuple(map(str, row)) for row in found) == sorted(tuple(map(str, row)) for row in wanted)
 
 
+@pytest.mark.long
 def test_the_small_shop(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = _run("inventory/pipeline.yaml", spark, tmp_path, monkeypatch)
     assert summary.counts.quarantined == 0

@@ -55,6 +55,7 @@ class Files(Mirroring):
         return sorted(map(tuple, at(spark, f"{self.lake}/{table}").collect()))
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
     "read, and none is lost"
@@ -110,6 +111,7 @@ def test_csv_of_dms_is_mirrored_once(spark: SparkSession, tmp_path: Path) -> Non
     assert "LOAD00000002.csv is skipped: hr/employees/LOAD00000001.csv has the same content" in said
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "No clock decides: not whether a target may move, which rows of files are newer, how far the source is "
     "applied, or when the next comparison is due"
@@ -222,6 +224,7 @@ def test_rows_that_were_held_are_known_once_they_are_applied(spark: SparkSession
     assert files.rows(spark, "default/t") == [(1,), (2,)]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
     "read, and none is lost"

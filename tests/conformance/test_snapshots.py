@@ -63,6 +63,7 @@ def test_a_snapshot_that_comes_late_changes_no_newer_row_and_brings_none_back(
     assert summary.counts.stale >= deleted
 
 
+@pytest.mark.long
 def test_a_connector_that_reads_its_table_again_is_no_other_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:

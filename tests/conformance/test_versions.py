@@ -104,6 +104,7 @@ def test_after_crashes_the_versions_and_totals_are_as_without_them(
     assert audited(spark, mirroring, COUNTS) == audited(spark, undisturbed, COUNTS)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_example_keeps_the_history_of_its_shop(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.guarantee("A batch that was started on a guess is still
 THINGS = table("things", Column("v", "int32"))
 
 
+@pytest.mark.long
 def test_only_a_batch_as_plain_as_the_one_before_takes_what_was_begun(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

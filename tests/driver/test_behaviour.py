@@ -49,6 +49,7 @@ def life(shop: Shop, of: Table) -> list[list[Record]]:
     ]
 
 
+@pytest.mark.long
 def test_a_soft_delete_keeps_the_last_row_in_any_batches(spark: SparkSession, tmp_path: Path) -> None:
     """It is an update of the mirror, and is counted as one."""
     shop = Shop()
@@ -176,6 +177,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     return Collecting.collected
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
 )
@@ -214,6 +216,7 @@ def test_a_source_with_lower_positions_does_not_keep_the_tombstones_of_others(
     assert collected[3:] == [(True, 1)], "its own is not passed yet, but nothing else is there"
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
 )
@@ -243,6 +246,7 @@ def test_without_positions_an_idle_driver_collects_tombstones(
     assert found(spark, mirroring, "items") == [(2, 1)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("retention", ["0s", "7d"])
 def test_a_late_event_after_a_delete(retention: str, spark: SparkSession, tmp_path: Path) -> None:
     """A tombstone stops it; once that is collected nothing can, but it is counted."""

@@ -76,6 +76,7 @@ def test_what_needs_a_feature_that_is_avoided_is_refused_by_name() -> None:
         check_features(Table(source="public.a"), Location("/lake/a"), {"typeWidening"}, plain, avoided)
 
 
+@pytest.mark.long
 def test_a_mirror_has_only_the_features_that_it_needs_and_may_have(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -173,6 +173,7 @@ def test_of_changes_at_one_position_the_last_arrival_is_judged(spark: SparkSessi
     assert "1 record(s) of demo.public.bad do not meet" in (tables["demo.public.bad"].error or "")
 
 
+@pytest.mark.long
 def test_an_expectation_that_is_no_condition_on_the_row_is_named(spark: SparkSession, tmp_path: Path) -> None:
     shop, of = Shop(), table("a", V)
     wrong = {"tables": [{"source": "a", "expectations": [unmet("price > 0")]}]}

@@ -75,6 +75,7 @@ def test_what_is_no_condition_on_a_row_says_why(spark: SparkSession, sql: str, w
         checked(spark, sql, COLUMNS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shuffled", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_the_mirror_has_the_rows_that_meet_it_after_any_delivery(
     spark: SparkSession, tmp_path: Path, shuffled: bool

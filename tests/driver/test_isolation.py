@@ -51,6 +51,7 @@ def failing(step: Callable[..., Any], times: int, of: str = "bad") -> Callable[.
     return attempt
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A fault in one record stops that record alone, and a fault in one table stops that table alone "
     "(isolation)"
@@ -66,6 +67,7 @@ def test_a_table_that_fails_once_is_written_in_the_same_run(
     assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
 
 
+@pytest.mark.long
 def test_what_was_materialised_is_lost_with_an_executor(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +89,7 @@ def test_what_was_materialised_is_lost_with_an_executor(
     assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
 
 
+@pytest.mark.long
 def test_a_table_that_failed_for_a_while_is_whole_when_the_run_ends(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_table_that_fails_twice_is_held_and_applied_later(
     assert values(spark, mirroring, "bad") == [(1, 1)]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A fault in one record stops that record alone, and a fault in one table stops that table alone "
     "(isolation)"

@@ -115,6 +115,7 @@ def delivered(mirroring: Mirroring, cases: Sequence[Case]) -> Mirroring:
     return mirroring.deliver([[r for each in deliveries for r in each[n]] for n in range(2)])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "cases",

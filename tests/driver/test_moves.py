@@ -110,6 +110,7 @@ def test_images_are_collected(mode: str, spark: SparkSession, tmp_path: Path) ->
     assert (tombstones.summary.moved, tombstones.summary.retained) == (0, 0)
 
 
+@pytest.mark.long
 @MODES
 def test_a_batch_that_is_done_again_writes_its_images_once(
     mode: str, spark: SparkSession, tmp_path: Path
@@ -152,6 +153,7 @@ def test_a_move_stands_for_the_delete_that_is_still_to_come(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("restarted", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_row_that_is_to_be_deleted_softly_still_changes_after_its_move(
     restarted: bool, spark: SparkSession, tmp_path: Path

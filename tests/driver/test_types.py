@@ -133,6 +133,7 @@ def declaring(tmp_path: Path, **settings: object) -> Mirroring:
     return Mirroring(tmp_path, {"tables": [{"source": "typed", "columns": DECLARED, **settings}]})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["scd1", "scd2"])
 def test_values_that_are_left_out_are_taken_from_events_that_come_later_or_had_another_key(
     spark: SparkSession, tmp_path: Path, mode: str

@@ -52,6 +52,7 @@ def test_captures_hold_no_restart(delivery: str, spark: SparkSession, tmp_path: 
     assert len(memory) > 20
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_connector_that_restarts_sends_again_what_waits_until_it_has_caught_up(
     spark: SparkSession, tmp_path: Path

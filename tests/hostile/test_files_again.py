@@ -101,6 +101,7 @@ def test_content_that_comes_again_counts_where_other_content_came_between(
     assert folder.rows(spark, "states") == [(1, "b"), (2, "a"), (3, "more")]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "Known content that comes again is applied unless its rows say when they are from or nothing came "
     "between; an edited file keeps its place"
@@ -178,6 +179,7 @@ def test_which_rows_say_when_they_are_from(envelope: dict[str, Any], by: str, da
     assert rows_are_dated(CdcPipeline.from_dict({**head, "spec": spec}).spec) is dated
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("A line that is no record stays one when it is replayed")
 def test_a_line_that_is_no_record_is_none_when_it_is_replayed(spark: SparkSession, tmp_path: Path) -> None:
     """Also one that an earlier version kept without saying so. A version without any time is refused, too."""

@@ -56,6 +56,7 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
 # -- records that resemble Debezium's own -------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("A record changes no row only if it is one of Debezium's own, not if it resembles one")
 def test_flat_rows_that_resemble_other_records_are_mirrored(spark: SparkSession, tmp_path: Path) -> None:
     logs = [
@@ -88,6 +89,7 @@ def test_flat_rows_that_resemble_other_records_are_mirrored(spark: SparkSession,
 # -- which events of an event list are the same -------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "Two events are the same only by their origin, or by position, log and payload as sent"
 )
@@ -115,6 +117,7 @@ def test_an_event_list_has_each_event_once(spark: SparkSession, tmp_path: Path) 
     }
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "Two events are the same only by their origin, or by position, log and payload as sent"
 )
@@ -161,6 +164,7 @@ def _compressed(of: Table) -> list[Record]:
     return list(Topic(of.topic, partitions=1).append(made))
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "Changes at one position of a binlog are ordered by their offsets within a partition, as in a compressed "
     "transaction"
@@ -206,6 +210,7 @@ def _latest(spark: SparkSession, path: str) -> list[Row]:
 # -- keys in event lists ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("The newest events of a list are the rows of the source")
 def test_deletes_and_key_changes_of_event_lists_carry_the_key(spark: SparkSession, tmp_path: Path) -> None:
     def change(n: int, op: str, before: Row | None, after: Row | None, key: Row | None) -> Record:
@@ -238,6 +243,7 @@ def _maxwell(n: int, kind: str, data: Row, old: Row | None = None, name: str = "
     return record("maxwell", n, {"database": "d", "table": name, "pk.id": data["id"]}, change)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("The newest events of a list are the rows of the source")
 def test_a_key_change_in_an_event_list_ends_the_former_row(spark: SparkSession, tmp_path: Path) -> None:
     changes = [
@@ -264,6 +270,7 @@ def test_a_key_change_in_an_event_list_ends_the_former_row(spark: SparkSession, 
 # -- what an update of Maxwell leaves out -------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("Values that Maxwell's records leave out stay as they were")
 @pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_values_that_maxwell_leaves_out_stay(together: bool, spark: SparkSession, tmp_path: Path) -> None:
@@ -300,6 +307,7 @@ def test_values_that_maxwell_leaves_out_stay(together: bool, spark: SparkSession
 # -- conditions on what is absent ---------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A condition is never decided by the absence of what it reads: a schema without the column holds the "
     "table, a record without the member goes to quarantine"
@@ -365,6 +373,7 @@ CSV = "id,op,v\n1,c,one\n2,c,tw"
 JSON = '{"id":1,"v":"one"}\n{"id":2,"v":"tw'
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A line of a file that was incomplete when it was read is corrected by the complete line, and its "
     "quarantined half is closed"

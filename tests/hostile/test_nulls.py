@@ -15,6 +15,7 @@ from tests.support.shop import Shop, table
 NOTES = replace(table("notes", Column("note", "string", optional=True)), schemas=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 def test_an_earlier_value_of_a_column_that_was_null_so_far(
     mode: str, spark: SparkSession, tmp_path: Path

@@ -165,6 +165,7 @@ def _end(
     return case.name, _shown(spark, mirroring, number, case), places
 
 
+@pytest.mark.long
 def test_offsets_compare_within_their_partition_only(spark: SparkSession, tmp_path: Path) -> None:
     """A change from another partition waits, until the epoch is declared that its reason names."""
     tables = [
@@ -226,6 +227,7 @@ class Log:
         return list(self.topics.setdefault(of.topic, Topic(of.topic, partitions=1)).append(list(made)))
 
 
+@pytest.mark.long
 def test_positions_of_two_logs_compare_where_times_agree(spark: SparkSession, tmp_path: Path) -> None:
     """A database that moved to another server stops the pipeline; the rest goes on."""
     old, new = Log("old", 100_000, 0), Log("new", 1_000, 10_000)
@@ -301,6 +303,7 @@ def flat(place: str, op: str, id: int, v: str, seconds: int, table: str = "flat"
     }
 
 
+@pytest.mark.long
 def test_a_reload_places_each_row_in_its_own_order(spark: SparkSession, tmp_path: Path) -> None:
     """Under ``auto``, flat records are ordered by offset. A reload closes truncates that waited."""
     settings = {"envelope": {"format": "debezium-flat"}}
@@ -337,6 +340,7 @@ def test_a_reload_places_each_row_in_its_own_order(spark: SparkSession, tmp_path
     assert [each[:2] for each in waiting(spark, mirroring, "flat")] == [(0, 103)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("timed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_rows_of_files_are_one_order_whatever_folder_they_are_in(
     timed: bool, spark: SparkSession, tmp_path: Path

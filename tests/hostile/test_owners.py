@@ -90,6 +90,7 @@ def warnings(summary: RunSummary) -> list[str]:
     return [each for each in summary.warnings if "takes over" in each]
 
 
+@pytest.mark.long
 def test_another_checkpoint_waits_for_the_owner_and_says_that_it_takes_over(
     spark: SparkSession, world: World
 ) -> None:
@@ -164,6 +165,7 @@ def test_what_a_pipeline_does_to_its_own_checkpoint(spark: SparkSession, world: 
     assert world.rows()[-1] == (5, 5)
 
 
+@pytest.mark.long
 def test_a_driver_that_wakes_sees_that_its_mirror_was_taken(spark: SparkSession, world: World) -> None:
     asleep, other = world.pipeline("asleep"), world.pipeline("other")
     for v in (1, 2):

@@ -182,6 +182,7 @@ def _rows(spark: SparkSession, mirroring: Mirroring, case: Case) -> dict[int, in
     return {row["id"]: row["v"] for row in at(spark, _path(mirroring, case)).collect()}
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A mirror that was removed, restored or replaced is held until it is read again or reloaded; rows "
     "changed by hand are reported, and the table goes on; a column of the user's stays"
@@ -207,6 +208,7 @@ def test_a_mirror_that_was_changed(case: Case, told: Told) -> None:
     assert told.rows[case.name] == (case.rows if not case.quiet else {1: 1, 2: 4})
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A mirror that was removed, restored or replaced is held until it is read again or reloaded; rows "
     "changed by hand are reported, and the table goes on; a column of the user's stays"
@@ -217,6 +219,7 @@ def test_what_was_held_is_healed_and_said_once(told: Told) -> None:
     assert not [each for each in told.third.warnings if "rows of the mirror" in each]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A mirror that was removed, restored or replaced is held until it is read again or reloaded; rows "
     "changed by hand are reported, and the table goes on; a column of the user's stays"
@@ -227,6 +230,7 @@ def test_a_column_of_the_users_keeps_its_values(spark: SparkSession, told: Told)
     assert {row["id"]: row["note"] for row in rows} == {1: "mine", 2: None, 3: "mine"}
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A mirror that was removed, restored or replaced is held until it is read again or reloaded; rows "
     "changed by hand are reported, and the table goes on; a column of the user's stays"
@@ -320,6 +324,7 @@ def test_what_a_commit_says() -> None:
     assert parse(3, "not json\n[]\n").operation == "an unknown operation"
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A version answers for the positions whose changes it has, not for those that are in quarantine"
 )
@@ -350,6 +355,7 @@ def test_a_version_is_as_good_as_what_it_has(spark: SparkSession, tmp_path: Path
     assert newest > before
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A one-time run with a table that is held does not end as if all were applied; a table that is too wide "
     "is refused before it is written"
@@ -372,6 +378,7 @@ def test_a_table_is_too_wide_before_it_is_written(spark: SparkSession, tmp_path:
     assert at(spark, mirroring.path("demo", "public", "fine")).count() == 1
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("Updates of rows that the mirror never had are counted and reported")
 def test_rows_that_the_mirror_never_had_are_told(spark: SparkSession, tmp_path: Path) -> None:
     """An update of a row that was never created; one beside creates; and none where all is in order."""

@@ -137,6 +137,7 @@ def test_what_nobody_will_mend_is_discarded_and_its_tombstones_go(
     assert counts(spark, wide) == {"table": 2}
 
 
+@pytest.mark.long
 def test_a_request_that_fails_or_is_damaged_blocks_no_other(spark: SparkSession, narrow: Mirroring) -> None:
     wide = Mirroring(narrow.folder, settings("int"))
     storage = open_storage(str(wide.checkpoint), spark)
@@ -157,6 +158,7 @@ def test_a_request_that_fails_or_is_damaged_blocks_no_other(spark: SparkSession,
     assert bad["places"] == ["demo.public.other/0/0"]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A fault in one record stops that record alone, and a fault in one table stops that table alone "
     "(isolation)"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.api.supported import not_supported
@@ -98,6 +99,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_tables_are_as_their_settings_say(spark: SparkSession, tmp_path: Path) -> None:
     """Every other combination, all in one run."""
     mine = {n: c for n, c in enumerate(COMBINATIONS) if n % 2 == 0}

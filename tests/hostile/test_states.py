@@ -263,6 +263,7 @@ def _rows(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[in
     return sorted((row["id"], row["v"]) for row in at(spark, path).collect())
 
 
+@pytest.mark.long
 def test_tombstones_that_are_gone_are_not_taken_for_none(told: Told) -> None:
     error = told.run.held["demo.public.lost"]
     assert "the tombstones of demo.public.lost are gone" in error
@@ -272,12 +273,14 @@ def test_tombstones_that_are_gone_are_not_taken_for_none(told: Told) -> None:
     assert told.again == [(1, 1)], "read again, it has its tombstones again"
 
 
+@pytest.mark.long
 def test_the_others_go_on(told: Told) -> None:
     assert set(told.run.held) == {"demo.public.lost"}
     assert told.rows["late"] == [(1, 1)], "a change that is late changes nothing"
     assert told.rows["new"] == [(1, 1), (2, 2)], "the batch does not get the number of the stray marker"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["audit", "quarantine"])
 def test_files_of_our_own_tables_that_are_gone_are_reported(
     what: str, told: Told, spark: SparkSession
@@ -289,6 +292,7 @@ def test_files_of_our_own_tables_that_are_gone_are_reported(
     assert not [each for each in told.healed.warnings if str(folder) in each]
 
 
+@pytest.mark.long
 def test_totals_are_carried_on(told: Told) -> None:
     history = from_text((told.mirroring.checkpoint / "history.json").read_text())
     late = history.tables["demo.public.late"].counts

@@ -107,6 +107,7 @@ def test_expressions_that_fail_and_patterns_that_collide(spark: SparkSession, tm
     assert quarantine.open_counts(spark, str(mirroring.checkpoint))["demo.public.r_eu_2"] == {"table": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 def test_a_batch_that_is_done_again_does_not_conflict_with_itself(
     mode: str, spark: SparkSession, tmp_path: Path
@@ -163,6 +164,7 @@ def test_a_batch_that_is_done_again_is_found_behind_the_commits_of_others(
     assert mirroring.versions() == versions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("note", ["nightly", "[1]"])
 def test_a_batch_that_is_done_again_is_found_behind_the_notes_of_others(
     note: str, spark: SparkSession, tmp_path: Path
@@ -197,6 +199,7 @@ def test_a_batch_that_is_done_again_need_not_be_in_the_history_any_more(
     assert rows(spark, mirroring.path("demo", "public", "items")) == [(1, 1)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "writer",
     [
@@ -226,6 +229,7 @@ def test_other_input_under_the_number_of_a_batch_that_is_done_is_not_skipped(
         spark.conf.unset(writers.SETTING)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_older_than_the_mirror_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """The mirror was not in the first batch after the copy, and is in another one of that number now."""
     shop, items, others = Shop(), table("items", V), table("others", V)

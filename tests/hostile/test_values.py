@@ -378,6 +378,7 @@ def shown(value: Any) -> str:
     return value.hex() if isinstance(value, (bytes, bytearray)) else str(value)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A value that a type cannot hold exactly is kept as text, refused by name or, below the microsecond and "
     "outside of keys, rounded and reported; it is never a key and never null"
@@ -426,6 +427,7 @@ def of_debezium(number: int, **row: Any) -> Record:
     return {**place, "key": json.dumps({"id": number}), "value": json.dumps(value), "headers": []}
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A text is base64, hexadecimal or a number only where the manifest or the kind of source says so, or "
     "nothing else fits; otherwise its record waits, and the reason names the setting"
@@ -474,6 +476,7 @@ MOMENTS = table(
 KEYS = table("keys", Special("at", "int64", name_of_type="io.debezium.time.MicroTimestamp"), key=("at",))
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A value that a type cannot hold exactly is kept as text, refused by name or, below the microsecond and "
     "outside of keys, rounded and reported; it is never a key and never null"

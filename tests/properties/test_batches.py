@@ -308,6 +308,7 @@ def _report(
 FEW = ("soft_filtered", "versions", "versions_tracked", "grown_list")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_mirror_does_not_depend_on_batches(spark: SparkSession, tmp_path: Path) -> None:
     check(spark, tmp_path, [case for case in CASES if case.name in FEW], seeds=(1,), steps=4, more=0)

@@ -110,6 +110,7 @@ def test_each_shard_ends_in_the_rows_of_its_database(
     assert mirroring.versions() == before
 
 
+@pytest.mark.long
 def test_what_happens_in_a_shard_is_its_own_affair(spark: SparkSession, tmp_path: Path) -> None:
     """A shard that gets a column, loses it and has it again, or is truncated, changes no row of another one;
     its positions say nothing of the other's.
@@ -208,6 +209,7 @@ def test_shards_have_filters_and_computed_columns_and_are_replayed(
     assert rows() == {replayed, *moved}
 
 
+@pytest.mark.long
 def test_shards_are_appended_with_truncates_and_their_names(spark: SparkSession, tmp_path: Path) -> None:
     one, two = Shop(), Shop()
     items = table("items", Column("v", "int32"))
@@ -255,6 +257,7 @@ def different_types() -> list[Record]:
     ]
 
 
+@pytest.mark.long
 def test_records_that_another_shard_makes_bad_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     """The second shard is decided again once the first one has created the mirror."""
     mirroring = merging(tmp_path).deliver([different_types()])
@@ -271,6 +274,7 @@ def test_records_that_another_shard_makes_bad_are_kept(spark: SparkSession, tmp_
     assert [(row["__source"], row["x"]) for row in stored(spark, tmp_path)] == [("demo_1.public.items", 1)]
 
 
+@pytest.mark.long
 def test_records_that_another_shard_makes_bad_stop_a_pipeline_that_is_to_fail(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -284,6 +288,7 @@ def test_records_that_another_shard_makes_bad_stop_a_pipeline_that_is_to_fail(
     assert [(row["__source"], row["x"]) for row in stored(spark, tmp_path)] == [("demo_1.public.items", 1)]
 
 
+@pytest.mark.long
 def test_a_pattern_is_widened_to_take_in_one_more_shard(spark: SparkSession, tmp_path: Path) -> None:
     """The mirror goes on under the wider pattern; a pattern that leaves out one of its shards is refused."""
     items = table("items", Column("v", "int32"))

@@ -96,6 +96,7 @@ def test_a_resync_brings_back_a_table_that_was_parked(spark: SparkSession, tmp_p
     assert not list(mirroring.checkpoint.glob("resync/*"))
 
 
+@pytest.mark.long
 def test_a_table_that_was_parked_comes_back_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     """What came for it meanwhile was held."""
     checkpoint = str(parked(spark, tmp_path).checkpoint)
@@ -121,6 +122,7 @@ def test_a_resync_goes_on_after_a_crash(point: faults.Point, spark: SparkSession
     assert found(spark, mirroring, "parked") == EXPECTED
 
 
+@pytest.mark.long
 def test_in_a_new_checkpoint_tokens_ask_for_nothing(spark: SparkSession, tmp_path: Path) -> None:
     tokens = {**settings(resyncToken="1"), "spark": {"resetToken": "1"}}
     mirroring = Mirroring(tmp_path, tokens).deliver(history(Shop()))
@@ -145,6 +147,7 @@ def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tm
     assert again.versions() == versions
 
 
+@pytest.mark.long
 def test_a_mirror_that_is_copied_with_its_checkpoint_is_gone_on_with(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -244,6 +247,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 """Settings of a table when its mirror is made and later, and why the later ones are refused."""
 
 
+@pytest.mark.long
 def test_another_form_is_refused_for_a_table_that_is_there(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop()
     tables = [table(name, Column("code", "string")) for name in FORMS]

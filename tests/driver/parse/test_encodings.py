@@ -101,6 +101,7 @@ def reasons(spark: SparkSession, mirroring: Mirroring) -> dict[int, str]:
     return {row["offset"]: row["reason"] for row in stored.where("state = 'open'").collect()}
 
 
+@pytest.mark.long
 def test_what_is_wrong_with_a_record_is_said_of_it_alone(
     spark: SparkSession, tmp_path: Path, registry: Registry
 ) -> None:
@@ -188,6 +189,7 @@ def prefixed(number: int, key: bytes, value: bytes) -> Record:
     }
 
 
+@pytest.mark.long
 def test_ids_in_headers_and_in_other_forms(spark: SparkSession, tmp_path: Path, registry: Registry) -> None:
     """All in one batch. Apicurio's two kinds of numbers do not mean the same schemas."""
     key, envelope = (registry.schemas[number]["schema"] for number in (1, 2))
@@ -347,6 +349,7 @@ def test_a_schema_that_is_registered_late_is_found_by_the_driver_that_runs(
     assert registry.asked.count("/schemas/ids/5") == 2
 
 
+@pytest.mark.long
 def test_a_registry_that_is_away_is_waited_for(
     spark: SparkSession, tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +381,7 @@ def test_a_registry_that_is_away_is_waited_for(
     assert any("the source cannot be reached: the schema registry" in each for each in warned)
 
 
+@pytest.mark.long
 def test_a_run_once_gives_up(
     spark: SparkSession, tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_records_of_debezium_without_schema_need_none(spark: SparkSession) -> No
     assert event["seq"] is not None
 
 
+@pytest.mark.long
 def test_values_of_typed_custom_records_are_compared_as_what_they_are(spark: SparkSession) -> None:
     """As rows of Parquet and Avro come: decimals as bytes, dates and times as numbers. Of some decimals the
     base64 of the bytes is digits.
@@ -273,6 +274,7 @@ def _bare(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_schema_that_cannot_be_read_leaves_its_records_aside(spark: SparkSession, tmp_path: Path) -> None:
     shop, items = Shop(), table("items", Column("v", "int32"), full=True)
     good = shop.create(items, id=1, v=1)

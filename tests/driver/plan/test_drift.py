@@ -296,6 +296,7 @@ def audited_drift(spark: SparkSession, mirroring: Mirroring) -> list[tuple[objec
     )
 
 
+@pytest.mark.long
 def test_evolving_tables_keep_every_value_and_report_each_change_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -334,6 +335,7 @@ def test_evolving_tables_keep_every_value_and_report_each_change_once(
     assert "columns.rename: {v: NEW_NAME} and run `lakemirror replay`" in reason
 
 
+@pytest.mark.long
 def test_fail_stops_the_batch_whole_and_skip_lets_it_go_on(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop()
     first = first_rows(shop)

@@ -69,6 +69,7 @@ class Chain:
         return sorted(tuple(row) for row in at(self.spark, path or self.mirror).collect())
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A mirror equals the table whose change feed it follows, including its types, and may have its history; "
     "missing changes are reported"
@@ -90,6 +91,7 @@ def test_the_table_and_then_its_changes(spark: SparkSession, tmp_path: Path) -> 
     assert chain.run().counts.records == 0
 
 
+@pytest.mark.long
 def test_a_key_that_one_version_deletes_and_inserts_exists(spark: SparkSession, tmp_path: Path) -> None:
     """Its rows stand in no order in the feed."""
     chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
@@ -100,6 +102,7 @@ def test_a_key_that_one_version_deletes_and_inserts_exists(spark: SparkSession, 
     assert chain.rows() == [(1, "new"), (3, "c")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", ["version", "timestamp"])
 def test_the_manifest_says_where_to_start(start: str, spark: SparkSession, tmp_path: Path) -> None:
     chain = (
@@ -154,6 +157,7 @@ def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
     assert mirrored[1]["n"] == Decimal("-12345678901234567890123456789.123456789")
 
 
+@pytest.mark.long
 def test_new_columns_follow(spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a')")
     chain.run()
@@ -204,6 +208,7 @@ def test_columns_of_other_types_and_names_follow(spark: SparkSession, tmp_path: 
     ]
 
 
+@pytest.mark.long
 def test_a_table_without_a_feed_is_told(spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(spark, tmp_path).made(properties="").sql("INSERT INTO t VALUES (1, 'a')")
     chain.run()  # the table itself needs none
@@ -224,6 +229,7 @@ def test_a_table_that_was_made_again_is_told(spark: SparkSession, tmp_path: Path
         chain.run()
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("A change feed whose source went back stops the pipeline")
 def test_a_table_that_goes_back_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """Its folder is restored from a copy: versions that were read have other numbers of changes now."""
@@ -249,6 +255,7 @@ def test_a_table_that_goes_back_is_told(spark: SparkSession, tmp_path: Path) -> 
     assert {(1, "a"), (3, "c"), (4, "d")} <= set(chain.rows())
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("A batch that all tables have needs its input no more")
 def test_what_all_tables_have_is_done_though_its_changes_are_gone(
     spark: SparkSession, tmp_path: Path
@@ -688,6 +695,7 @@ def test_a_list_of_events_is_read_as_these_events(spark: SparkSession, tmp_path:
         copy.run(netChanges=True)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A copy of an event list has its events; an overwrite with other types is reported with the remedy"
 )

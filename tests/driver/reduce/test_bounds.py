@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -32,6 +33,7 @@ def test_batches_of_random_keys_have_the_same_bounds() -> None:
     assert rounded(17, 1_000_105, 32) == rounded(3, 1_012_345, 32)
 
 
+@pytest.mark.long
 def test_files_outside_of_a_batch_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     """Tables with keys of three types: the files with their first rows are gone, and nobody notices."""
     shop = Shop()

@@ -53,6 +53,7 @@ def soft() -> Table:
     return table("soft", V, NOTE)
 
 
+@pytest.mark.long
 def test_columns_may_be_called_like_states_and_stored_rows(
     spark: SparkSession, tmp_path: Path, shop: Shop
 ) -> None:
@@ -64,6 +65,7 @@ def test_columns_may_be_called_like_states_and_stored_rows(
     assert [row[:4] for row in found] == [(1, "a", "b", 4), (2, "e", "d", None)]
 
 
+@pytest.mark.long
 def test_a_value_that_the_batch_does_not_carry_stays(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_row_that_was_deleted_and_is_made_and_deleted_again_is_the_new_one(
 FILTERED: Mapping[str, Any] = {"tables": [{"source": "soft", **SOFT, "filter": "v > 0"}]}
 
 
+@pytest.mark.long
 def test_the_time_is_that_of_the_first_delete_after_the_row_was_last_there(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
 ) -> None:
@@ -169,6 +172,7 @@ def test_a_delete_without_a_time_has_that_of_the_driver(
     assert all(now - 3600 < row[3] + BEGAN <= now for now in [time.time()] for row in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "at_once", [pytest.param(True, id="at once"), pytest.param(False, id="apart", marks=pytest.mark.long)]
 )
@@ -211,6 +215,7 @@ def test_a_truncate_is_a_delete_of_each_row_there(
     assert rows(spark, tmp_path, [first, *batches]) == expected
 
 
+@pytest.mark.long
 def test_a_row_that_a_truncate_deletes_has_the_metadata_of_its_last_change(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
 ) -> None:

@@ -37,6 +37,7 @@ def apart(events: Sequence[list[Record]]) -> list[list[Record]]:
     return [[record for event in round_ for record in event] for round_ in rounds]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "apart"])
 def test_a_text_stays_as_long_as_its_value(spark: SparkSession, tmp_path: Path, at_once: bool) -> None:
     """A change that leaves the value out keeps it; one that brings another value, or none, does not."""

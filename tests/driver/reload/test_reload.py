@@ -348,6 +348,7 @@ def test_a_new_table_is_loaded_and_what_cannot_be_is_told(
     assert items.rows() == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["timestamp", pytest.param("offset", marks=pytest.mark.long)])
 def test_a_reload_keeps_the_order_of_a_mirror_that_is_there_and_of_a_new_one(
     by: str, spark: SparkSession, tmp_path: Path
@@ -372,6 +373,7 @@ def test_a_reload_keeps_the_order_of_a_mirror_that_is_there_and_of_a_new_one(
         assert stored(spark, mirroring, name) == {1: 2, 2: 3}, name
 
 
+@pytest.mark.long
 def test_an_offset_means_something_in_its_own_partition_only(spark: SparkSession, tmp_path: Path) -> None:
     """Offsets of one partition may be far ahead of those of another one, whose rows change all the same."""
     shop, of = Shop(), table("items", Column("v", "int32"))
@@ -392,6 +394,7 @@ def test_an_offset_means_something_in_its_own_partition_only(spark: SparkSession
     assert stored(spark, mirroring, "items") == dict.fromkeys((1, 2, 3, 4), 3)
 
 
+@pytest.mark.long
 def test_a_row_that_is_kept_aside_keeps_no_other_from_being_loaded(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +413,7 @@ def test_a_row_that_is_kept_aside_keeps_no_other_from_being_loaded(
     assert [(row["source"], "cheap" in row["reason"]) for row in kept] == [("demo.public.items", True)]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A comparison, a reload, a load and a repair cut no value: one that does not come back from the mirror's "
     "type differs, and is not written; maps are equal in any order of their entries"
@@ -459,6 +463,7 @@ def test_no_value_of_a_snapshot_is_cut_and_what_cannot_be_judged_is_left(
     assert found() == unfit
 
 
+@pytest.mark.long
 def test_a_snapshot_from_before_tombstones_that_are_collected_brings_no_row_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:

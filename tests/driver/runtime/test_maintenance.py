@@ -141,6 +141,7 @@ def test_what_fails_is_a_warning(
     assert all("No space left" in each for each in summary.warnings)
 
 
+@pytest.mark.long
 def test_nothing_runs_before_it_is_due_or_where_nobody_asks(spark: SparkSession, tmp_path: Path) -> None:
     later = {"maintenance": {"optimize": {"every": "1h"}, "vacuum": {}}}
     for name, settings in (("later", later), ("never", {})):
@@ -162,6 +163,7 @@ def small_files(spark: SparkSession, tmp_path: Path) -> Callable[[], str]:
     return write
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A file beside the checkpoint, and otherwise the tables' own history, determines when housekeeping is "
     "due; housekeeping harms no replay and no tombstone, and stops nothing"
@@ -186,6 +188,7 @@ def test_the_table_itself_remembers_when_it_was_done(
     assert housekeeping.last_done(session, path, dict.fromkeys(Task, 0.0)) == {}, "no further than needed"
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A file beside the checkpoint, and otherwise the tables' own history, determines when housekeeping is "
     "due; housekeeping harms no replay and no tombstone, and stops nothing"
@@ -207,6 +210,7 @@ def test_vacuum_leaves_side_tables_and_what_is_kept(
     assert spark.read.format("delta").load(side).count() == 5
 
 
+@pytest.mark.long
 def test_a_time_longer_than_deltas_own_is_the_tables(
     spark: SparkSession, small_files: Callable[[], str]
 ) -> None:
@@ -238,6 +242,7 @@ def log_properties(spark: SparkSession, path: str) -> dict[str, str]:
 WEEK, DAY = "interval 604800 seconds", "interval 86400 seconds"
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "A batch costs what it brings, however many came before: logs have a limit unless a property of the "
     "table sets one, listings begin at the last checkpoint, and our own tables are compacted unasked"
@@ -295,6 +300,7 @@ def test_a_log_is_cleaned_as_delta_does(spark: SparkSession, tmp_path: Path) -> 
     assert spark.read.format("delta").load(str(path)).count() == 7
 
 
+@pytest.mark.long
 def test_a_time_that_is_yet_to_come_is_from_a_clock_that_was_ahead(
     spark: SparkSession, tmp_path: Path
 ) -> None:

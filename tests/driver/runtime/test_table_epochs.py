@@ -215,6 +215,7 @@ VERSIONS: dict[str, Any] = {"defaults": {"mode": "scd2"}}
 SOFT: dict[str, Any] = {"defaults": {"delete": {"type": "soft", "column": "deleted_at"}}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "settings"),
     [
@@ -259,6 +260,7 @@ def test_rows_that_were_written_beside_the_stream_show_each_later_change(
     assert {of.name: failed.rows(of) for of in has} == changed
 
 
+@pytest.mark.long
 def test_a_position_counts_only_in_tables_of_which_it_is_known_what_lies_before_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

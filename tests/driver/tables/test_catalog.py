@@ -130,6 +130,7 @@ def forget(spark: SparkSession, schema: str, aside: Path) -> None:
     shutil.copytree(aside, place)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "Mirrors in Spark's own catalog are found again by the next process; where they would be lost with a "
     "pod, they are refused"

@@ -196,6 +196,7 @@ def test_positions_of_the_source_are_compared_only_with_their_own_kind(spec: dic
     assert ordered_by(CdcPipeline.from_dict(document).spec) == by
 
 
+@pytest.mark.long
 def test_the_example_compares_at_its_end(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def wrong(checked: Checked) -> dict[str, str]:
     return {each.key: each.what for each in checked.settled.wrong}
 
 
+@pytest.mark.long
 def test_equal_mirrors_of_all_modes_are_equal(lake: Lake) -> None:
     done = lake.verify()
     assert {name: (each.equal, each.error) for name, each in done.items()} == dict.fromkeys(
@@ -111,6 +112,7 @@ def test_equal_mirrors_of_all_modes_are_equal(lake: Lake) -> None:
     assert done["items"].left_out == {}
 
 
+@pytest.mark.long
 def test_each_difference_is_found_and_nothing_else(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -157,6 +159,7 @@ def test_each_difference_is_found_and_nothing_else(
             lake.write(name, rows)
 
 
+@pytest.mark.long
 def test_what_cannot_be_compared_says_why_and_the_others_go_on(lake: Lake, tmp_path: Path) -> None:
     """A missing snapshot; a column that only one side has; a value that the mirror's type cannot hold."""
     lake.write(

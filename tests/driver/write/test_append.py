@@ -18,6 +18,7 @@ pytestmark = pytest.mark.guarantee("The newest events of a list are the rows of 
 [QUERY] = re.findall(r"```sql\n(.+?)```", Path("docs/append.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_newest_rows_of_a_list_are_those_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
     """By the documented query; doubled and shuffled, with truncates, deletes and moves."""
     history = play(many(range(24), random.Random(3), truncates=2), Shape(full=True))

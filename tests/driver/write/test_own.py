@@ -97,6 +97,7 @@ def test_columns_that_the_manifest_adds(writer: str, spark: SparkSession, tmp_pa
     assert [(row["change"], row["batch"]) for row in events] == [("c", 0), ("u", 1), ("c", 0), ("c", 2)]
 
 
+@pytest.mark.long
 def test_they_cannot_change(spark: SparkSession, tmp_path: Path) -> None:
     shop, items = Shop(), table("items", NOTE)
     mirroring = Mirroring(tmp_path, {"tables": [{"source": "items", "columns": {"rowHash": "h"}}]})

@@ -145,6 +145,7 @@ PLANS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", [kind if kind == "plain" else pytest.param(kind, marks=pytest.mark.thorough) for kind in PLANS]
 )
@@ -217,6 +218,7 @@ def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_pat
     assert mirror.version == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("files", "module", "name"), [(rewriting, rewrite, "rewritten"), (hiding, direct, "_lookup")]
 )

@@ -31,6 +31,7 @@ def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())  # type: ignore[operator]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["jsons", "jsonalt", "json"])
 def test_no_python_in_the_plan(spark: SparkSession, variant: str) -> None:
     found = images.of_capture(images.CAPTURES / "types" / f"{variant}.jsonl.gz")[TABLE]
