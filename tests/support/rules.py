@@ -12,8 +12,16 @@ from dataclasses import dataclass, field
 from lakemirror.driver.rules.merge import Table
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import Origin, Source, is_unanchored, sequence
-from lakemirror.driver.rules.table import Applied, Mirror, apply
+from lakemirror.driver.rules.table import (
+    Applied,
+    AppliedVersions,
+    Mirror,
+    VersionedMirror,
+    apply,
+    apply_versions,
+)
 from lakemirror.driver.rules.values import Event, Key, Outcome
+from lakemirror.driver.rules.versions import Tracking
 from tests.support.records import UNAVAILABLE, Record, Row, payload
 
 FIELDS = frozenset(Source._fields)
@@ -102,3 +110,23 @@ class Replayed:
     def rows(self) -> dict[Key, Row]:
         """The rows that are there."""
         return {key: dict(row.values) for key, row in self.mirror.rows.items() if row.is_live}
+
+
+@dataclass
+class ReplayedVersions:
+    """A mirror of versions that the rules keep, batch by batch."""
+
+    columns: Sequence[str]
+    tracked: Sequence[str] = ()
+    compared: Sequence[str] | None = None
+    mirror: VersionedMirror = field(default_factory=VersionedMirror)
+    counts: Counter[Outcome] = field(default_factory=Counter)
+
+    def deliver(self, records: Iterable[Record]) -> AppliedVersions:
+        """Apply one batch."""
+        batch = read(records)
+        table = Table(self.columns, self.tracked, truncates=batch.truncates)
+        applied = apply_versions(self.mirror, batch.events, Tracking(table, self.compared))
+        self.mirror = applied.mirror
+        self.counts += applied.counts(batch.events) + Counter({Outcome.NO_ROW_CHANGE: batch.others})
+        return applied

@@ -20,6 +20,11 @@ from tests.support.records import Record, Row, payload
 from tests.support.reference import Mirror
 from tests.support.rules import Replayed
 
+pytestmark = pytest.mark.guarantee(
+    "What becomes of a row depends on what happened to it, not on the order in which its events "
+    "arrive or how they are cut into batches"
+)
+
 NAMES = [column.name for column in COLUMNS]
 Deliver = Callable[[list[Record], random.Random], Batches]
 TRACKED = [name for name in NAMES if name not in ("h", "id")]

@@ -24,6 +24,11 @@ from lakemirror.driver.rules.positions import MISSING, Origin, own
 from lakemirror.driver.rules.table import Mirror, apply
 from lakemirror.driver.rules.values import Event, Outcome, Row, Tombstone
 
+pytestmark = pytest.mark.guarantee(
+    "What becomes of a row depends on what happened to it, not on the order in which its events "
+    "arrive or how they are cut into batches"
+)
+
 APPLIED, SUPERSEDED, STALE, DUPLICATE = (
     Outcome.APPLIED,
     Outcome.SUPERSEDED,

@@ -13,6 +13,8 @@ values              change events, rows, tombstones and outcomes, as the rules b
 conditions          what a filter and an expectation make of an event
 merge               what becomes of a row, and of each event: deletes, truncates, TOAST, late events
 moves               changes of keys: values that a row had under its former key
+versions            what becomes of the versions of a row (mode scd2)
+append              which events a list of events has already (mode append)
 conflicts           creates of rows that are there already
 table               all of this for the events of a batch and a whole mirror
 ==================  ======================================================================================

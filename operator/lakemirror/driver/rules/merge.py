@@ -186,17 +186,16 @@ def _placed(events: Sequence[Event]) -> list[Numbered]:
     return sorted(enumerate(anchored(events)), key=lambda each: each[1].arrival)
 
 
-def anchored(events: Sequence[Event], stored: Row | None = None) -> Sequence[Event]:
+def anchored(events: Sequence[Event], stored: Sequence[Row] = ()) -> Sequence[Event]:
     """Return the events of a key, with the changes of transactions that were open during a snapshot in place.
 
     An unanchored change that follows the snapshot row of its key in its partition is newer than the row, even
-    if its LSN is below that of the snapshot.
+    if its LSN is below that of the snapshot. The row may be ``stored``.
     """
     if not any(each.unanchored for each in events):
         return events
-    reads: list[Event | Row] = [each for each in events if is_snapshot(each.seq)]
-    if stored is not None and is_snapshot(stored.seq):
-        reads.append(stored)
+    known: list[Event | Row] = [*events, *stored]
+    reads = [each for each in known if is_snapshot(each.seq)]
     return [_anchored(each, reads) if each.unanchored else each for each in events]
 
 

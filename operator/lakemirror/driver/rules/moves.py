@@ -16,7 +16,17 @@ from typing import Final, NamedTuple
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.merge import Table, anchored, said_by
-from lakemirror.driver.rules.positions import MISSING, WIDTH, epoch_of, is_snapshot, minor_of, moved, own
+from lakemirror.driver.rules.positions import (
+    MISSING,
+    NO_ORIGIN,
+    WIDTH,
+    Origin,
+    epoch_of,
+    is_snapshot,
+    minor_of,
+    moved,
+    own,
+)
 from lakemirror.driver.rules.values import Event, Key, Row, Said, Tombstone
 
 HOPS: Final = 64
@@ -24,22 +34,33 @@ HOPS: Final = 64
 
 
 class Move(NamedTuple):
-    """The row with ``key`` got ``new_key`` at ``seq``."""
+    """The row with ``key`` got ``new_key`` at ``seq``. ``origin`` is that of the delete, if it came."""
 
     key: Key
     seq: bytes
     new_key: Key
     unanchored: bool = False
+    origin: Origin = NO_ORIGIN
 
-    def follows(self, value: bytes) -> bool:
-        """Return whether the move comes after a value with this sequence.
+    def follows(self, value: bytes, origin: Origin = NO_ORIGIN) -> bool:
+        """Return whether the move comes after a value with this sequence, from a record at this origin.
 
         A move in a transaction that was open during the snapshot comes after the row that the snapshot read,
         and has only its LSN to compare with other changes.
         """
         if not self.unanchored or len(value) < WIDTH or epoch_of(value) != epoch_of(self.seq):
             return value < self.seq
-        return is_snapshot(value) or minor_of(value) < minor_of(self.seq)
+        if is_snapshot(value):
+            return not origin.follows(self.origin)
+        return minor_of(value) < minor_of(self.seq)
+
+
+class _Fact(NamedTuple):
+    """What a record at an origin said about a column."""
+
+    column: str
+    said: Said
+    origin: Origin = NO_ORIGIN
 
 
 @dataclass(frozen=True)
@@ -54,19 +75,19 @@ class Image:
 def images(
     events: Mapping[Key, Sequence[Event]],
     stored: Sequence[Image],
-    rows: Mapping[Key, Row],
-    tombstones: Mapping[Key, Tombstone],
+    rows: Mapping[Key, Sequence[Row]],
+    tombstones: Mapping[Key, Sequence[Tombstone]],
     table: Table,
 ) -> dict[tuple[Key, bytes], Image]:
     """Return the image of every known move, by the former key and the position of the move.
 
-    ``events`` are those of a batch by key, ``stored`` the images that are stored, ``rows`` and ``tombstones``
-    what the mirror has.
+    ``events`` are those of a batch by key, ``stored`` the images that are stored. ``rows`` and ``tombstones``
+    are what the mirror has of each key: the row, or all of its versions, and deletes.
     """
-    told = [*moves(each for mine in events.values() for each in mine), *(each.move for each in stored)]
+    told = [*(each.move for each in stored), *moves(each for mine in events.values() for each in mine)]
     known = {(move.key, move.seq): move for move in told}
     facts = {
-        key: _facts(events.get(key, ()), rows.get(key), tombstones.get(key), table)
+        key: _facts(events.get(key, ()), rows.get(key, ()), tombstones.get(key, ()), table)
         for key in {each.key for each in told}
     }
     found = {at: _image(move, facts[move.key], stored, table) for at, move in known.items()}
@@ -80,14 +101,14 @@ def images(
 
 
 def moves(events: Iterable[Event]) -> list[Move]:
-    """Return the moves that events tell of, from whichever half."""
-    found = []
+    """Return the moves that events tell of, from whichever half; those of deletes last."""
+    creates, deletes = [], []
     for event in events:
         if event.op == Op.DELETE and event.new_key is not None:
-            found.append(Move(event.key, event.seq, event.new_key, event.unanchored))
+            deletes.append(Move(event.key, event.seq, event.new_key, event.unanchored, event.origin))
         elif event.op != Op.DELETE and event.old_key is not None:
-            found.append(Move(event.old_key, event.seq, event.key, event.unanchored))
-    return list(dict.fromkeys(found))
+            creates.append(Move(event.old_key, event.seq, event.key, event.unanchored))
+    return [*creates, *deletes]
 
 
 def inherited(found: Iterable[Image]) -> dict[Key, dict[str, list[Said]]]:
@@ -120,27 +141,35 @@ def _is_improved(image: Image, known: Mapping[tuple[Key, bytes], Mapping[str, by
 
 
 def _facts(
-    events: Sequence[Event], row: Row | None, gone: Tombstone | None, table: Table
-) -> list[tuple[str, Said]]:
+    events: Sequence[Event], rows: Sequence[Row], gone: Sequence[Tombstone], table: Table
+) -> list[_Fact]:
     """Return all that is said about the columns of a key, whenever it was."""
     facts = [
-        (name, said)
-        for event in anchored(events, row)
+        _Fact(name, said, event.origin)
+        for event in anchored(events, rows)
         for name in table.tracked
         if (said := said_by(event, name)) is not None
     ]
-    if row is not None and row.is_live:
-        facts += [(name, Said(row.values.get(name), row.seq_of(name))) for name in table.tracked]
-    ends = [each.seq for each in (gone, table.floor) if each is not None]
-    return facts + [(name, Said(None, own(end))) for end in ends for name in table.tracked]
+    facts += [
+        _Fact(name, Said(row.values.get(name), row.seq_of(name)), row.origin)
+        for row in rows
+        if row.is_live
+        for name in table.tracked
+    ]
+    ends = [each.seq for each in gone] + ([] if table.floor is None else [table.floor.seq])
+    return facts + [_Fact(name, Said(None, own(end))) for end in ends for name in table.tracked]
 
 
-def _image(move: Move, facts: Iterable[tuple[str, Said]], stored: Iterable[Image], table: Table) -> Image:
+def _image(move: Move, facts: Iterable[_Fact], stored: Iterable[Image], table: Table) -> Image:
     """Return the newest of what is said about each column from before the move."""
     mine = [each for each in stored if (each.move.key, each.move.seq) == (move.key, move.seq)]
     said = {name: Said() for name in table.tracked}
-    for name, each in [*facts, *(fact for image in mine for fact in image.said.items())]:
-        if name in said and said[name].seq < each.seq and move.follows(each.seq):
+    for image in mine:
+        said.update(
+            {name: each for name, each in image.said.items() if name in said and each.seq > said[name].seq}
+        )
+    for name, each, origin in facts:
+        if name in said and said[name].seq < each.seq and move.follows(each.seq, origin):
             said[name] = each
     return Image(move, said, is_new=not mine)
 

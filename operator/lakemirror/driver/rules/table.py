@@ -15,6 +15,7 @@ from lakemirror.driver.rules.merge import Table, merge
 from lakemirror.driver.rules.moves import Image
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row, Tombstone
+from lakemirror.driver.rules.versions import Stored, Tracking, history
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def apply(mirror: Mirror, events: Sequence[Event], table: Table) -> Applied:
         numbers.setdefault(event.key, []).append(number)
     by_key = {key: [events[i] for i in mine] for key, mine in numbers.items()}
     gone = _gone(mirror.tombstones, mirror.images)
-    found = moves.images(by_key, mirror.images, mirror.rows, gone, table) if table.tracked else {}
+    found = _images(by_key, mirror, gone, table)
     passed = moves.inherited(found.values())
     gating = mirror.tombstones if table.soft else gone
     rows, tombstones = dict(mirror.rows), dict(mirror.tombstones)
@@ -67,6 +68,15 @@ def apply(mirror: Mirror, events: Sequence[Event], table: Table) -> Applied:
     kept = [*mirror.images, *moves.improved(found.values(), mirror.images)]
     after = Mirror(rows, tombstones, kept, table.floor)
     return Applied(after, [outcomes[i] for i in range(len(events))], _of_truncates(table))
+
+
+def _images(
+    events: Mapping[Key, Sequence[Event]], mirror: Mirror, gone: Mapping[Key, Tombstone], table: Table
+) -> dict[tuple[Key, bytes], Image]:
+    if not table.tracked:
+        return {}
+    rows = {key: (row,) for key, row in mirror.rows.items()}
+    return moves.images(events, mirror.images, rows, {key: (each,) for key, each in gone.items()}, table)
 
 
 def _put(rows: dict[Key, Row], key: Key, row: Row | None) -> None:
@@ -104,4 +114,76 @@ def _of_truncates(table: Table) -> list[Outcome]:
         outcomes[last] = Outcome.APPLIED
         if former is not None and floor.seq <= former.seq:
             outcomes[last] = Outcome.DUPLICATE if floor.seq == former.seq else Outcome.STALE
+    return outcomes
+
+
+# -- versions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VersionedMirror:
+    """A mirror of versions: what it has of each key, the images of moved rows, and all truncates."""
+
+    keys: Mapping[Key, Stored] = field(default_factory=dict)
+    images: Sequence[Image] = ()
+    truncates: Sequence[Truncated] = ()
+
+
+@dataclass(frozen=True)
+class AppliedVersions:
+    """A mirror of versions after a batch, and what became of each event and truncate, as they were given."""
+
+    mirror: VersionedMirror
+    events: Sequence[Outcome]
+    truncates: Sequence[Outcome]
+
+    def counts(self, events: Sequence[Event]) -> Counter[Outcome]:
+        """Return the number of records with each outcome. A half of a change of a key is no record."""
+        records = [each for each, event in zip(self.events, events, strict=True) if not event.is_half]
+        return Counter([*records, *self.truncates])
+
+
+def apply_versions(mirror: VersionedMirror, events: Sequence[Event], tracking: Tracking) -> AppliedVersions:
+    """Apply a batch to a mirror of versions. ``tracking.table.truncates`` are those of the batch."""
+    of_truncates = _of_ends(mirror.truncates, tracking.table.truncates)
+    truncates = {each.seq: each for each in (*tracking.table.truncates, *mirror.truncates)}
+    table = replace(tracking.table, truncates=tuple(truncates.values()))
+    tracking = replace(tracking, table=table)
+    numbers: dict[Key, list[int]] = {}
+    for number, event in enumerate(events):
+        numbers.setdefault(event.key, []).append(number)
+    by_key = {key: [events[i] for i in mine] for key, mine in numbers.items()}
+    found = _images_of_versions(by_key, mirror, table)
+    passed = moves.inherited(found.values())
+    keys = dict(mirror.keys)
+    outcomes: dict[int, Outcome] = {}
+    for key in {**mirror.keys, **numbers}:
+        mine = numbers.get(key, ())
+        told = history(by_key.get(key, ()), keys.get(key, Stored()), tracking, passed.get(key, {}))
+        keys[key] = Stored(told.versions, told.merged, told.ends)
+        outcomes.update(zip(mine, told.outcomes, strict=True))
+    kept = [*mirror.images, *moves.improved(found.values(), mirror.images)]
+    after = VersionedMirror(keys, kept, table.truncates)
+    return AppliedVersions(after, [outcomes[i] for i in range(len(events))], of_truncates)
+
+
+def _images_of_versions(
+    events: Mapping[Key, Sequence[Event]], mirror: VersionedMirror, table: Table
+) -> dict[tuple[Key, bytes], Image]:
+    if not table.tracked:
+        return {}
+    rows = {
+        key: [*(each.row for each in stored.versions), *(each.row for each in stored.merged)]
+        for key, stored in mirror.keys.items()
+    }
+    gone = {key: [each.tombstone for each in stored.ends] for key, stored in mirror.keys.items()}
+    return moves.images(events, mirror.images, rows, gone, table)
+
+
+def _of_ends(known: Iterable[Truncated], truncates: Iterable[Truncated]) -> list[Outcome]:
+    """Return the outcomes of the truncates of a batch: each counts once."""
+    seqs, outcomes = {each.seq for each in known}, []
+    for each in truncates:
+        outcomes.append(Outcome.DUPLICATE if each.seq in seqs else Outcome.APPLIED)
+        seqs.add(each.seq)
     return outcomes

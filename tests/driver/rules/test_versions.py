@@ -1,0 +1,213 @@
+"""The versions of a row: odd histories of one key, and generated ones in any delivery."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from lakemirror.driver.rules.append import Listed, append
+from lakemirror.driver.rules.merge import Table
+from lakemirror.driver.rules.orders import Truncated
+from lakemirror.driver.rules.positions import Origin
+from lakemirror.driver.rules.values import Event, Outcome
+from lakemirror.driver.rules.versions import Stored, Tracking, history
+from tests.driver.rules.test_histories import ANYHOW, COMPLETE, NAMES, TRACKED, over_partitions
+from tests.driver.rules.test_histories import history as play_history
+from tests.support.records import Record
+from tests.support.rules import ReplayedVersions, read
+from tests.support.versions import History as Model
+from tests.support.versions import Version, of_tracked
+
+pytestmark = pytest.mark.guarantee(
+    "The versions of a row are a function of the facts about it, whatever the order in which they arrive"
+)
+
+APPLIED, DUPLICATE, STALE = Outcome.APPLIED, Outcome.DUPLICATE, Outcome.STALE
+TABLE = Table(("id", "v", "note"), ("note",))
+PLAIN = Tracking(TABLE)
+Span = tuple[int, int | None, Any]
+
+
+def event(
+    op: str, lsn: int, v: Any = None, time: int | None = None, offset: int | None = None, **more: Any
+) -> Event:
+    seq = bytes(2) + lsn.to_bytes(10, "big") * 2 + (1).to_bytes(4, "big")
+    row = {} if op == "d" else {"id": 1, "v": v, **more}
+    gaps = frozenset() if op == "d" or "note" in more else frozenset({"note"})
+    origin = Origin("t", 0, lsn if offset is None else offset)
+    return Event((1,), op, seq, lsn if time is None else time, origin, row, gaps, digest=(op, str(row)))
+
+
+def spans(
+    batches: Sequence[Sequence[Event]], tracking: Tracking = PLAIN, show: str = "v"
+) -> tuple[list[Span], list[list[Outcome]]]:
+    stored, outcomes = Stored(), []
+    for batch in batches:
+        told = history(batch, stored, tracking)
+        stored = Stored(told.versions, told.merged, told.ends)
+        outcomes.append(told.outcomes)
+    found = [(each.valid_from, each.valid_to, each.row.values[show]) for each in stored.versions]
+    return found, outcomes
+
+
+def in_any_order(events: Sequence[Event], tracking: Tracking = PLAIN, show: str = "v") -> list[Span]:
+    """The versions after the events, one by one in every order and in one batch."""
+    expected, _ = spans([events], tracking, show)
+    for order in permutations(events):
+        assert spans([[each] for each in order], tracking, show)[0] == expected
+    return expected
+
+
+def test_a_late_change_makes_a_version_between_others() -> None:
+    found = in_any_order([event("c", 10, 1), event("u", 30, 3), event("u", 20, 2)])
+    assert found == [(10, 20, 1), (20, 30, 2), (30, None, 3)]
+
+
+def test_a_late_delete_leaves_a_time_without_a_row() -> None:
+    found = in_any_order([event("c", 10, 1), event("u", 30, 3), event("d", 20)])
+    assert found == [(10, 20, 1), (30, None, 3)]
+
+
+def test_a_change_before_a_known_delete_is_a_version_that_has_ended() -> None:
+    assert in_any_order([event("d", 20), event("u", 10, 1)]) == [(10, 20, 1)]
+
+
+def test_a_value_that_was_not_sent_is_that_of_the_version_before() -> None:
+    changes = [event("c", 10, 1, note="a"), event("u", 20, 2), event("u", 30, 3, note="c")]
+    assert in_any_order(changes, show="note") == [(10, 20, "a"), (20, 30, "a"), (30, None, "c")]
+    again = [event("c", 10, 1, note="a"), event("d", 20), event("u", 30, 3)]
+    assert in_any_order(again, show="note") == [(10, 20, "a"), (30, None, None)]
+
+
+def test_times_that_go_back_move_no_version_before_another() -> None:
+    changes = [event("c", 10, 1, time=100), event("u", 20, 2, time=50), event("d", 30, time=60)]
+    assert in_any_order(changes) == [(100, 100, 1), (100, 100, 2)]
+
+
+def test_only_tracked_columns_begin_versions() -> None:
+    tracking = Tracking(TABLE, compared=["note"])
+    changes = [event("c", 10, 1, note="a"), event("u", 20, 2, note="a"), event("u", 30, 3, note="b")]
+    assert in_any_order(changes, tracking) == [(10, 30, 2), (30, None, 3)]
+    split = [*changes[:2], event("u", 15, 9, note="z")]
+    assert in_any_order(split, tracking) == [(10, 15, 1), (15, 20, 9), (20, None, 2)]
+
+
+def test_a_truncate_ends_all_versions_before_it() -> None:
+    table = Table(TABLE.columns, TABLE.tracked, truncates=[Truncated(event("u", 25).seq, at=25)])
+    found = in_any_order(
+        [event("c", 10, 1, note="a"), event("u", 20, 2), event("u", 30, 3)], Tracking(table), "note"
+    )
+    assert found == [(10, 20, "a"), (20, 25, "a"), (30, None, None)]
+
+
+def test_a_row_that_was_there_before_is_valid_since_the_beginning() -> None:
+    since = Tracking(TABLE, initial=1)
+    assert in_any_order([event("u", 10, 1), event("u", 20, 2)], since) == [(1, 20, 1), (20, None, 2)]
+    assert in_any_order([event("c", 10, 1)], since) == [(10, None, 1)]
+
+
+def test_what_is_stored_makes_an_event_a_duplicate() -> None:
+    changes = [event("c", 10, 1), event("d", 20)]
+    again = [each._replace(origin=Origin("t", 0, 90 + i)) for i, each in enumerate(changes)]
+    assert spans([changes, again])[1] == [[APPLIED, APPLIED], [DUPLICATE, DUPLICATE]]
+
+
+def test_of_two_changes_at_one_place_the_later_arrival_counts() -> None:
+    first, second = event("u", 10, 1, offset=1), event("u", 10, 2, offset=2)
+    assert spans([[first], [second]]) == ([(10, None, 2)], [[APPLIED], [APPLIED]])
+    assert spans([[second], [first]]) == ([(10, None, 2)], [[APPLIED], [STALE]])
+    assert spans([[second, first]])[0] == [(10, None, 2)]
+
+
+def test_a_batch_that_failed_after_its_tombstones_makes_no_duplicates_of_itself() -> None:
+    gone = event("d", 20)
+    first = history([gone], Stored(), Tracking(TABLE), batch=7)
+    again = history([gone], Stored(ends=first.ends), Tracking(TABLE), batch=7)
+    assert again.outcomes == [APPLIED]
+    later = history([gone], Stored(ends=first.ends), Tracking(TABLE), batch=8)
+    assert later.outcomes == [DUPLICATE]
+
+
+def test_a_list_has_each_event_once() -> None:
+    seq, read = event("u", 10).seq, bytes(2) + (9).to_bytes(10, "big") + bytes(14)
+    one = Listed(seq, "u", Origin("t", 0, 1), payload=5)
+    again = one._replace(origin=Origin("t", 0, 9))
+    other = one._replace(origin=Origin("t", 0, 2), payload=6)
+    assert append([one, again, other], []) == [APPLIED, DUPLICATE, APPLIED]
+    assert append([again, other], [one]) == [DUPLICATE, APPLIED]
+    reads = [Listed(read, "r", Origin("t", 0, n), payload=5) for n in (1, 2)]
+    assert append([*reads, reads[0]], reads[1:]) == [APPLIED, DUPLICATE, DUPLICATE]
+    timed = [each._replace(is_placed=False) for each in (one, again)]
+    assert append(timed, []) == [APPLIED, APPLIED]
+    assert append([again], [one._replace(payload=None, values={"v": 1})]) == [DUPLICATE]
+    assert append([again._replace(values={"v": 2})], [one._replace(payload=None, values={"v": 1})]) == [
+        APPLIED
+    ]
+    assert append([again._replace(shard="b")], [one._replace(shard="a")]) == [APPLIED]
+
+
+# -- generated histories ----------------------------------------------------------------------------------
+
+
+def shares_positions(records: Iterable[Record]) -> bool:
+    """Whether several changes of a row have one position of a binlog: together they make one version."""
+    events = [(each.key, each.seq, each.digest) for each in read(records).events]
+    return len(set(events)) > len({each[:2] for each in events})
+
+
+def check(number: int) -> None:
+    played, rnd = play_history(number), random.Random(-number - 1)
+    ways = {**COMPLETE, **ANYHOW}
+    records = over_partitions(played.records, random.Random(number).choice((1, 1, 2, 3)))
+    if shares_positions(played.records):
+        return
+    compared = rnd.choice((None, ["note"]))
+    replayed = ReplayedVersions(NAMES, () if played.shape.table.full else TRACKED, compared)
+    batches = ways[rnd.choice(sorted(ways))](records, rnd)
+    for batch in batches:
+        replayed.deliver(batch)
+    expected = {key: each for key, each in Model().replay(played.records).keys.items() if each}
+    if compared is not None:
+        expected = {key: of_tracked(each, compared) for key, each in expected.items()}
+    found = {key: _shown(each) for key, each in replayed.mirror.keys.items() if each.versions}
+    assert found == expected
+    assert replayed.counts.total() == sum(map(len, batches))
+
+
+def _shown(stored: Stored) -> list[Version]:
+    return [
+        Version(
+            dict(each.row.values),
+            _moment(each.valid_from),
+            _moment_or_none(each.valid_to),
+            each.is_current,
+            each.is_deleted,
+        )
+        for each in stored.versions
+    ]
+
+
+def _moment(micros: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+
+
+def _moment_or_none(micros: int | None) -> datetime | None:
+    return None if micros is None else _moment(micros)
+
+
+@pytest.mark.parametrize("first", range(0, 600, 200))
+def test_any_delivery_ends_in_the_versions_of_one_in_order(first: int) -> None:
+    for number in range(first, first + 200):
+        check(number)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", range(600, 20_600, 2000))
+def test_very_many_histories_end_in_the_versions_of_one_in_order(first: int) -> None:
+    for number in range(first, first + 2000):
+        check(number)
