@@ -122,6 +122,23 @@ def test_series_can_be_relabeled_and_dropped() -> None:
 
 
 @needs_helm
+def test_scrapes_have_limits() -> None:
+    def limits(*settings: str) -> list[Object]:
+        monitors = of_kind(render("podMonitor.enabled=true", *settings), "PodMonitor")
+        return [{k: v for k, v in each["spec"].items() if k.endswith("Limit")} for each in monitors]
+
+    usual = {
+        "sampleLimit": 250_000,
+        "labelLimit": 64,
+        "labelNameLengthLimit": 256,
+        "labelValueLengthLimit": 4096,
+    }
+    assert limits() == [usual, usual]
+    changed = limits("podMonitor.sampleLimit=2000000", "podMonitor.labelLimit=0")
+    assert changed == [usual | {"sampleLimit": 2_000_000, "labelLimit": 0}] * 2
+
+
+@needs_helm
 def test_a_digest_counts_in_place_of_the_tag() -> None:
     digests = {name: f"sha256:{letter * 64}" for name, letter in (("image", "a"), ("driverImage", "b"))}
     settings = [f"{name}.digest={digest}" for name, digest in digests.items()]
@@ -152,6 +169,8 @@ def test_lint(settings: tuple[str, ...]) -> None:
         ("crds.keep=maybe", "keep"),
         ("podMonitor.interval=often", "interval"),
         ("podMonitor.metricRelabelings=none", "metricRelabelings"),
+        ("podMonitor.sampleLimit=many", "sampleLimit"),
+        ("podMonitor.labelLimit=-1", "labelLimit"),
         ("networkPolicy.apiServer.ports={0}", "ports"),
         ("backends.flink=true", "flink"),
         ("driverRollout.maxConcurrent=0", "maxConcurrent"),

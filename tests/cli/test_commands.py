@@ -43,6 +43,14 @@ class TestValidate:
         result = lakemirror("validate", "-f", manifest)
         assert (result.exit_code, result.stdout) == (0, f"{manifest}: inventory is valid\n")
 
+    def test_a_login_without_encryption_is_a_warning(self, tmp_path: Path) -> None:
+        security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "secret": "kafka"}
+        kafka = {"bootstrapServers": "kafka:9092", "topics": ["a.b.c"], "security": security}
+        file = write(tmp_path / "pipeline.yaml", changed(source={"kafka": kafka}))
+        result = lakemirror("validate", "-f", file)
+        assert (result.exit_code, result.stdout) == (0, f"{file}: inventory is valid\n")
+        assert result.stderr.startswith(f"{file}: warning: spec.source.kafka.security.protocol: ")
+
     def test_the_manifest_with_everything(self) -> None:
         """Each field is understood; what is not supported, or without effect, is named, one line each."""
         result = lakemirror("validate", "-f", "-", input=FULL)

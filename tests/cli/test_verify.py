@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +56,7 @@ def invoke(
 def test_the_login_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("se cret\n")
+    password.chmod(0o600)
     url = "jdbc:mariadb://db:3306/"
     result, calls = invoke(
         monkeypatch,
@@ -66,6 +69,23 @@ def test_the_login_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert wanted == DatabaseWanted(Login(url, "me", "se cret"))
     assert (options["tables"], options["most"], options["repair"]) == (("a",), 5, True)
     assert options["patience"] == Patience(wait=3.0, settled=True)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_a_password_that_others_may_read_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
+) -> None:
+    password = tmp_path / "pass word"
+    password.write_text("se cret\n")
+    password.chmod(mode)
+    arguments = ("--source", "jdbc:mariadb://db:3306/", "--user", "me", "--password-file", str(password))
+    result, calls = invoke(monkeypatch, tmp_path, *arguments)
+    assert (result.exit_code, calls) == (2, [])
+    assert f"chmod 600 '{password}'" in " ".join(result.output.split())
+    assert "se cret" not in result.output
+    # As with the keys of ssh: what belongs to somebody else, such as a mounted Secret, is not ours to judge.
+    monkeypatch.setattr(os, "getuid", lambda: password.stat().st_uid + 1)
+    assert importlib.import_module("lakemirror.cli.verify").password_of(str(password), None) == "se cret"
 
 
 def test_the_manifest_says_what_the_command_line_does_not(

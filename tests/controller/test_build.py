@@ -178,14 +178,73 @@ def test_the_driver_may_do_no_more_than_it_does() -> None:
         assert "secrets" not in json.dumps(rules(of))
 
 
+KAFKA_LOGIN = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "secret": "kafka-auth"}
+
+
 def test_secrets_are_mounted_and_never_written_into_an_object() -> None:
-    security = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "secret": "kafka-auth"}
-    of = app(source={"kafka": {"security": security}})
-    for template in templates(of):
-        assert {"name": "secret-0", "secret": {"secretName": "kafka-auth"}} in template["spec"]["volumes"]
+    for backend in ("native", "kubeflow", "apache"):
+        of = app(source={"kafka": {"security": KAFKA_LOGIN}}, spark={"backend": backend})
+        driver, executor = templates(of)
+        mounted = {"name": "secret-0", "secret": {"secretName": "kafka-auth"}}
+        assert mounted in driver["spec"]["volumes"]
+        assert "kafka-auth" not in json.dumps(executor)  # what executors need of it comes with their tasks
+    for template in (driver, executor):
         [container] = template["spec"]["containers"]
         assert "envFrom" not in container
         assert all("secretKeyRef" not in json.dumps(entry) for entry in container.get("env", []))
+
+
+CERTIFICATE = "/etc/lakemirror-secrets/reader/ca.crt"
+
+
+@pytest.mark.guarantee("Executors get no Secret that only the driver reads")
+@pytest.mark.parametrize(
+    ("spec", "mounted"),
+    [
+        ({}, []),
+        ({"url": f"jdbc:postgresql://db/shop?sslrootcert={CERTIFICATE}"}, ["reader"]),
+        ({"url": f"jdbc:mariadb://db/?serverSslCert={CERTIFICATE.replace('/', '%2F')}"}, ["reader"]),
+        ({"url": "jdbc:postgresql://db/shop?sslrootcert=/etc/lakemirror-secrets/reader-2/ca.crt"}, []),
+        ({"conf": {"spark.executor.extraJavaOptions": f"-Da={CERTIFICATE}"}}, ["reader"]),
+        ({"conf": {"spark.executorEnv.KEYS": "/etc/lakemirror-secrets/kafka-auth"}}, ["kafka-auth"]),
+    ],
+)
+def test_executors_get_only_secrets_whose_files_they_open(spec: dict[str, Any], mounted: list[str]) -> None:
+    """They connect to databases themselves, and a URL may name a certificate."""
+    url = spec.get("url", "jdbc:postgresql://db/shop")
+    of = app(
+        source={"kafka": {"security": KAFKA_LOGIN}},
+        verify={"jdbc": {"url": url, "secret": "reader"}, "schedule": "0 * * * *"},
+        spark={"conf": spec.get("conf", {})},
+    )
+    driver, executor = templates(of)
+    for template, names_of in ((driver, ["kafka-auth", "reader"]), (executor, mounted)):
+        secrets = [each["secret"]["secretName"] for each in template["spec"]["volumes"] if "secret" in each]
+        assert secrets == names_of
+        mounts = [each["mountPath"] for each in template["spec"]["containers"][0]["volumeMounts"]]
+        assert [each for each in mounts if "secrets" in each] == [
+            f"/etc/lakemirror-secrets/{name}" for name in names_of
+        ]
+
+
+@pytest.mark.guarantee("No pod fills the disk of its node")
+@pytest.mark.parametrize("backend", ["native", "kubeflow", "apache"])
+def test_no_pod_fills_the_disk_of_its_node(backend: str) -> None:
+    def sizes(**spark: Any) -> list[Any]:
+        of = app(spark={"backend": backend, **spark})
+        return [
+            volume["emptyDir"]
+            for template in templates(of)
+            for volume in template["spec"]["volumes"]
+            if volume["name"] == "tmp"
+        ]
+
+    assert sizes() == [{"sizeLimit": "50Gi"}] * 2
+    larger = {"spec": {"volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "2Ti"}}]}}
+    assert sizes(podTemplate=larger) == [{"sizeLimit": "2Ti"}] * 2
+    assert sizes(driver={"podTemplate": larger}) == [{"sizeLimit": "2Ti"}, {"sizeLimit": "50Gi"}]
+    unlimited = {"spec": {"volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": None}}]}}
+    assert sizes(podTemplate=unlimited) == [{}] * 2
 
 
 def test_memory_is_the_heap_and_what_goes_beside_it() -> None:
@@ -298,7 +357,7 @@ class TestPodTemplate:
         )
         assert "terminationGracePeriodSeconds" not in spec
         assert spec["securityContext"] == plain["spec"]["securityContext"] | {"runAsUser": 1000}
-        assert {"name": "tmp", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
+        assert {"name": "tmp", "emptyDir": {"sizeLimit": "50Gi", "medium": "Memory"}} in spec["volumes"]
         assert [container["name"] for container in spec["containers"]] == ["driver", "log-shipper"]
         driver = spec["containers"][0]
         assert driver["args"] == ["python3", "-m", "lakemirror.pod"]

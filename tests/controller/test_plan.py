@@ -244,6 +244,21 @@ class TestRunning:
         many = [f"topic {n} was deleted" for n in range(20)]
         assert planned(STREAM, running(STREAM, report=report(warnings=many))).status.warnings == many[-5:]
 
+    @pytest.mark.guarantee("A login that is sent without encryption is reported, with the field that says so")
+    def test_a_login_without_encryption_is_told_until_it_is_mended(self) -> None:
+        def of(protocol: str) -> dict[str, Any]:
+            security = {"protocol": protocol, "mechanism": "PLAIN", "secret": "kafka"}
+            return {"source": {"kafka": {"security": security}}}
+
+        plain, safe = (spec(**of(protocol)) for protocol in ("SASL_PLAINTEXT", "SASL_SSL"))
+        plan = planned(plain, seen := running(plain, report=report(warnings=["topic a was deleted"])))
+        [first, risk] = plan.status.warnings or []
+        assert first == "topic a was deleted"
+        assert risk.startswith("spec.source.kafka.security.protocol: SASL_PLAINTEXT logs in without")
+        again = planned(plain, following(seen, plan, report=None))
+        assert (again.status.warnings, again.events) == ([first, risk], ())
+        assert planned(safe, following(seen, plan, report=None)).status.warnings == [first]
+
     def test_a_driver_that_ends_because_of_its_source_says_so(self) -> None:
         said = report(phase="Failed", failure="boom", source={"lostSince": iso(ago(minutes=2)), "error": "x"})
         assert ready(planned(STREAM, running(STREAM, report=said))) == ("False", "SourceUnreachable")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import sys
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -15,6 +17,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakemirror.cli.main import main
+from lakemirror.cli.report import _write
 from lakemirror.report import plots, records
 from lakemirror.report.records import Open
 from tests.report import histories
@@ -78,6 +81,20 @@ def test_the_page_has_all_plots_and_nothing_that_acts_or_asks_the_network(tmp_pa
     assert len(text) < 300_000
     headings = re.findall(r'<h2 id="(\w+)-title">', text)
     assert headings == ["records", "seconds", "changes", "drift", "quarantine", "tombstones"]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o027, 0o640)])
+def test_who_may_read_the_page_is_up_to_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
+    page = tmp_path / "report.html"
+    before = os.umask(mask)
+    try:
+        _write(page, "<html>")
+        assert stat.S_IMODE(page.stat().st_mode) == mode
+        _write(page, "<html> again")
+    finally:
+        os.umask(before)
+    assert (page.read_text(), stat.S_IMODE(page.stat().st_mode)) == ("<html> again", mode)
+    assert os.listdir(tmp_path) == ["report.html"]
 
 
 def test_what_is_pending_counts_once(tmp_path: Path) -> None:

@@ -75,6 +75,16 @@ metricRelabelings:
 {{- end }}
 {{- end }}
 
+{{/* What a scrape may return at most, so that no target floods Prometheus. 0 is no limit. */}}
+{{- define "lakemirror.scrapeLimits" -}}
+{{- with .Values.podMonitor }}
+sampleLimit: {{ int64 .sampleLimit }}
+labelLimit: {{ int64 .labelLimit }}
+labelNameLengthLimit: {{ int64 .labelNameLengthLimit }}
+labelValueLengthLimit: {{ int64 .labelValueLengthLimit }}
+{{- end }}
+{{- end }}
+
 {{/* The images are for Linux. Values take precedence. */}}
 {{- define "lakemirror.nodeSelector" -}}
 {{- merge (dict) .Values.nodeSelector (dict "kubernetes.io/os" "linux") | toYaml }}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import tempfile
+import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,8 +55,11 @@ def report(file: str, output: str, settings: Sequence[str], debug: bool) -> None
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file completely, or not at all."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+    """Write the file completely, or not at all. Who may read it is up to the umask, as for any new file."""
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(aside, "x", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

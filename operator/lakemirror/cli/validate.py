@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from lakemirror.api import ManifestError
+from lakemirror.api.errors import line
+from lakemirror.api.unencrypted import unencrypted_logins
 from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_documents, supported
 
 
@@ -24,7 +26,8 @@ from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_document
 def validate(files: tuple[str, ...]) -> None:
     """Check manifests: one line for each error, FILE: path: message.
 
-    A file may hold several documents; those of other kinds are left alone.
+    Warnings say so, and do not count as errors. A file may hold several documents; those of other kinds are
+    left alone.
     """
     results = [_file_is_good(file) for file in files]
     if not all(results):
@@ -53,5 +56,7 @@ def _document_is_good(where: str, document: Any) -> bool:
     except ManifestError as e:
         print_errors(where, e)
         return False
+    for path, message in unencrypted_logins(pipeline.spec):
+        click.echo(f"{where}: warning: {line(path, message)}", err=True)
     click.echo(f"{where}: {pipeline.name} is valid")
     return True

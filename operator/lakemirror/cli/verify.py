@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +38,7 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--password-file",
             metavar="FILE",
             type=click.Path(exists=True, dir_okay=False),
-            help="A file that holds the password.",
+            help="A file that holds the password, and that only you may read.",
         ),
         click.option("--user", metavar="NAME", help="The user of the database."),
     ):
@@ -150,7 +152,22 @@ def password_of(file: str | None, variable: str | None) -> str | None:
         if variable not in os.environ:
             raise click.UsageError(f"--password-env: there is no environment variable {variable}")
         return os.environ[variable]
-    return None if file is None else Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    return None if file is None else _password_in(Path(file))
+
+
+def _password_in(path: Path) -> str:
+    """Return the password in a file of the user's own that nobody else may read.
+
+    As with the keys of ssh, a file of another owner is that owner's affair, such as a mounted Secret.
+    """
+    with path.open(encoding="utf-8") as file:
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077:
+            raise click.UsageError(
+                f"--password-file: others than you may use {path} (its mode is "
+                f"{stat.S_IMODE(found.st_mode):04o}). Take that away: chmod 600 {shlex.quote(str(path))}"
+            )
+        return file.read().rstrip("\r\n")
 
 
 def source_wanted(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -25,6 +26,10 @@ GRACE_SECONDS = 120
 """How long a driver may take to finish its batch after it is told to stop."""
 _AFTER_GRACE_SECONDS = 30
 """What remains of the pod's period once the driver gives up its batch, but at most a quarter of it."""
+TMP_SIZE = "50Gi"
+"""How much a pod may write to /tmp before the kubelet evicts it. Spark spills to it in the driver."""
+SECRETS = "/etc/lakemirror-secrets"
+"""Where Secrets are mounted, each in a folder with its name; see ``pod.settings``."""
 _KUBERNETES_GRACE_SECONDS = 30
 """The period of a pod that names none."""
 SPARK_VERSION = "4.2.0"
@@ -232,6 +237,9 @@ def _values(app: Application) -> dict[str, Any]:
         "config_items": [{"key": key, "path": path} for key, path in items.items()],
         "pull_secrets": [{"name": name} for name in spark.image_pull_secrets or []],
         "secrets": sorted(set(spec.secrets().values())),
+        "executor_secrets": _executor_secrets(spec),
+        "secrets_folder": SECRETS,
+        "tmp_size": TMP_SIZE,
         "watched": references(spark.pod_template, spark.driver.pod_template, spark.executors.pod_template),
         "distributed": spark.executors.max > 0 or spark.backend != "native",
         "grace_seconds": GRACE_SECONDS,
@@ -244,6 +252,22 @@ def _values(app: Application) -> dict[str, Any]:
         "application_file": APPLICATION_FILE,
         "task": "",
     }
+
+
+def _executor_secrets(spec: PipelineSpec) -> list[str]:
+    """Return the Secrets that executors need: those whose files something names that executors use.
+
+    What they need of the others comes with their tasks. An address of a database may name a certificate.
+    """
+    verify, target, spark = spec.verify, spec.target.jdbc, spec.spark
+    addresses = [verify.jdbc.url if verify and verify.jdbc else "", target.url if target else ""]
+    templates = [spark.pod_template, spark.executors.pod_template]
+    text = json.dumps([addresses, spark.conf, templates])
+    return [
+        name
+        for name in sorted(set(spec.secrets().values()))
+        if re.search(rf"{re.escape(f'{SECRETS}/{name}')}(?![\w.-])", unquote(text))
+    ]
 
 
 def _without_command(pod: dict[str, Any]) -> dict[str, Any]:

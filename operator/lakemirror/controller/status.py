@@ -18,6 +18,7 @@ from lakemirror.api.report import (
     shown_tables,
 )
 from lakemirror.api.status import WARNINGS_SHOWN, Condition, ConditionType, DriverStatus, Handled
+from lakemirror.api.unencrypted import ADVICE, unencrypted_logins
 from lakemirror.controller.decide import Verdict
 from lakemirror.controller.health import Case, Health, is_of_revision
 from lakemirror.controller.times import iso, moment
@@ -47,20 +48,22 @@ def status(case: Case, health: Health) -> PipelineStatus:
             totals=report.said.totals if report is not None else before.totals,
             verified=report.said.verified if report is not None else before.verified,
             tables_total=report.said.tables_total if report is not None else before.tables_total,
-            warnings=_warnings(observed, before.warnings),
+            warnings=_warnings(case),
             handled=_handled(case),
         ),
         shown_tables(_reported(case)) if report is not None else before.tables,
     )
 
 
-def _warnings(observed: Observed, before: list[str] | None) -> list[str] | None:
-    """Return the driver's newest warnings, and what the API server will refuse later."""
+def _warnings(case: Case) -> list[str] | None:
+    """Return the driver's newest warnings, what the API server will refuse later, and what the spec risks."""
+    observed, spec = case.observed, case.decision.spec
+    before = observed.resource.status.warnings
     said = observed.report.said.warnings if observed.report is not None else before
-    if not observed.warnings:
-        return said[-WARNINGS_SHOWN:] if said is not None else None
-    others = [text for text in said or [] if text not in observed.warnings]
-    return [*others, *observed.warnings][-WARNINGS_SHOWN:]
+    risks = [": ".join(each) for each in unencrypted_logins(spec)] if spec is not None else []
+    added = [*observed.warnings, *risks]
+    others = [text for text in said or [] if text not in added and not text.endswith(ADVICE)]
+    return [*others, *added][-WARNINGS_SHOWN:] if others or added or said is not None else None
 
 
 def main_reason(conditions: Iterable[Condition]) -> str:
