@@ -1,11 +1,13 @@
 """The page of conditions and their reasons.
 
 Which reasons there are comes from the states that the operator can report: its own plans wrote them into the
-test data of the health check for Argo CD. What a reason means is in ``docs/conditions``.
+test data of the health check for Argo CD. What a reason means is in the tables of ``docs/conditions``, which
+link the page that says what to do: one of ``docs/conditions/reasons``, or the runbook of the reason's alert.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import get_args
@@ -20,9 +22,8 @@ PAGES = ROOT / "docs" / "conditions"
 STATES = ROOT / "examples/gitops/argocd/resource_customizations/lakemirror.io/CdcPipeline/testdata"
 
 _REASON = r"[A-Z]+[a-z]+[A-Za-z]*"
-_SECTION = re.compile(rf"^## ({_REASON})\n\n(.+?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
-_ROW = re.compile(rf"^\| `({_REASON})` \|(?:.*\|)? (.+) \|$", re.MULTILINE)
-_BESIDE = re.compile(rf"\]\((?={_REASON}\.md)")
+_ROW = re.compile(rf"^\| \[`({_REASON})`\]\(([^)]+)\) \|(?:.*\|)? (.+) \|$", re.MULTILINE)
+_BESIDE = re.compile(rf"\]\((?=(?:reasons/)?{_REASON}\.md)")
 
 
 def conditions_page() -> str:
@@ -58,19 +59,16 @@ def statuses() -> dict[tuple[str, str], set[str]]:
 
 
 def meanings() -> dict[str, tuple[str, str]]:
-    """Return the place and the meaning of each reason that a page of a condition describes."""
+    """Return the page of each reason, from ``docs/conditions``, and its meaning."""
     found: dict[str, tuple[str, str]] = {}
     for type in get_args(ConditionType):
-        text = (PAGES / f"{type}.md").read_text()
-        for reason, meaning in _ROW.findall(text):
-            found.setdefault(reason, (f"{type}.md", meaning))
-        for reason, meaning in _SECTION.findall(text):
-            found.setdefault(reason, (f"{type}.md#{reason.lower()}", _beside(meaning)))
+        for reason, page, meaning in _ROW.findall((PAGES / f"{type}.md").read_text()):
+            found.setdefault(reason, (page, _beside(meaning)))
     return found
 
 
 def _link(reason: str, place: str) -> str:
-    return f"[`{reason}`](../conditions/{place})"
+    return f"[`{reason}`]({posixpath.normpath(f'../conditions/{place}')})"
 
 
 def _sentence(text: str) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from lakemirror.api import PipelineSpec, Table
-from lakemirror.api.effects import KEPT_ROWS, NOT_OF_ROWS, KeptRows
+from lakemirror.api.effects import EFFECTS, KEPT_ROWS, NOT_OF_ROWS, Effect, KeptRows
 from lakemirror.controller.fields import _JUDGED
 
 PAGE = Path(__file__).parents[2] / "docs" / "operator.md"
+EDITS = PAGE.with_name("edits.md")
 
 
 def paths(model: Any, at: str, deep: set[str]) -> Iterator[str]:
@@ -53,3 +54,19 @@ def test_the_page_has_the_same_table() -> None:
     assert {path: text for path, text in rows if text in words} == {
         path.replace("tables.", "tables[].", 1): each.value for path, each in KEPT_ROWS.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("effect", "row"), [(Effect.LIVE, "takes effect at once"), (Effect.RESET, "is refused (`ResetNeeded`)")]
+)
+def test_the_page_of_edits_names_the_same_fields(effect: Effect, row: str) -> None:
+    [fields] = re.findall(rf"^\| (`.+) \| {re.escape(row)}", EDITS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`([\w.]+)`", fields)) == {
+        path for path, each in EFFECTS.items() if each is effect
+    }
+
+
+def test_the_page_of_edits_names_what_needs_a_new_mirror() -> None:
+    [row] = re.findall(r"^\| (.+) \| needs a new mirror \|$", EDITS.read_text(encoding="utf-8"), re.MULTILINE)
+    refused = {path.rpartition(".")[2] for path, each in KEPT_ROWS.items() if each is KeptRows.REFUSED}
+    assert set(re.findall(r"`(\w+)`", row)) == refused - {"by", "columns"}

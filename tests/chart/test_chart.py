@@ -393,6 +393,7 @@ def test_the_notes_say_that_links_to_runbooks_lead_nowhere(
     notes = yaml.safe_load(done.stdout)["notes"]
     assert "helm -n default test x" in notes
     assert ("runbooks lead nowhere" in notes) is said
+    assert ("LakemirrorOperatorAbsent fires for ever" in notes) is bool(settings)
 
 
 @needs_helm

@@ -221,6 +221,14 @@ def test_a_new_topic_is_picked_up_while_running(setup: Setup, kafka: Broker) -> 
     assert list(setup.feed(topicPattern=rf"growing\..*{prefix}").pending()) == []
 
 
+def test_a_pattern_that_matches_nothing_is_told(setup: Setup, kafka: Broker) -> None:
+    topic, said = kafka.create("somewhere"), list[str]()
+    setup.warn = said.append
+    setup.once(topicPattern=topic[:-1])
+    assert setup.batches == []
+    assert [warning for warning in said if "matches the whole name of no topic" in warning]
+
+
 def test_partitions_that_are_added_are_read_from_their_beginning(setup: Setup, kafka: Broker) -> None:
     """While the driver runs, and while none runs: no record is missed, and none comes twice."""
     topic, sent = kafka.create("wider", 2), list[str]()

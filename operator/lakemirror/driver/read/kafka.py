@@ -205,6 +205,11 @@ class KafkaFeed:
         for topic in self._source.topics or ():
             if topic not in ids and topic not in known:
                 self._warn_once(f"topic {topic} does not exist; it is read once it does")
+        if self._source.topic_pattern is not None and not ids:
+            self._warn_once(
+                f"topicPattern {self._source.topic_pattern} matches the whole name of no topic that the "
+                "driver's user may see; topics are read once there are any"
+            )
         for topic, remembered in known.items():
             if topic in ids and remembered["id"] != ids[topic]:
                 raise SourceLost(_made_again_text(topic, remembered["id"], ids[topic]))
