@@ -51,7 +51,7 @@ def test_a_capture_ends_in_the_rows_of_its_database(
     assert len(registry.asked) == len(set(registry.asked))
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_values_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
     """Also decimals of unknown precision, with which Spark's own reader refuses the schema."""

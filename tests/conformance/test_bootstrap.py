@@ -102,6 +102,7 @@ def shop(spark: SparkSession, kafka: Broker, tmp_path: Path) -> Iterator[Shop]:
                 kafka.delete(table.topic)
 
 
+@pytest.mark.thorough
 def test_tables_are_loaded_from_the_database_and_follow_the_stream(shop: Shop) -> None:
     shop.server.sql("INSERT INTO customers VALUES (1, 'Ada'), (2, 'Ben'), (3, 'Cleo')", "shop")
     shop.server.sql("INSERT INTO orders VALUES (7, 'Lamp')", "shop")

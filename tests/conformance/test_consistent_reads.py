@@ -55,7 +55,7 @@ def same(spark: SparkSession, answer: ReadAt, reference: Mirroring) -> None:
         ), table.source
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["scd1", pytest.param("scd2", marks=pytest.mark.thorough)])
 def test_a_join_of_the_versions_that_are_named_sees_one_state_of_the_source(

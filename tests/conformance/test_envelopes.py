@@ -64,7 +64,7 @@ def declared(database: str = "") -> list[dict[str, Any]]:
     return [{"source": f"{prefix}{table}", "columns": {"types": types}} for table, types in DECLARED.items()]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_maxwell_ends_in_the_rows_of_its_database(spark: SparkSession, tmp_path: Path) -> None:
     one, other = maxwell.captured("one"), maxwell.captured(SHUFFLED)

@@ -107,7 +107,7 @@ def test_the_small_shop(spark: SparkSession, tmp_path: Path, monkeypatch: pytest
         assert mirror.count() == len(truth(table))
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_chain_of_two_mirrors(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The history of a mirror's rows, of the mirror's own change feed."""
     assert _run("change-feed/mirror.yaml", spark, tmp_path, monkeypatch).batches == 3

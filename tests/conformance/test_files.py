@@ -140,11 +140,11 @@ def test_a_clock_that_was_ahead_makes_no_file_old(
     assert files.rows(spark, "default/t") == [(1, "d"), (2, "c"), (3, "c")]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
     "read, and none is lost"
 )
-@pytest.mark.long
 def test_nothing_is_appended_twice(spark: SparkSession, tmp_path: Path) -> None:
     """Rows without key, time and position, equal ones too, in two tables; crashes, and no checkpoint."""
     files = Files(
@@ -168,11 +168,11 @@ def test_nothing_is_appended_twice(spark: SparkSession, tmp_path: Path) -> None:
     assert files.rows(spark, "default/two") == [(1,), (1,)]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
     "read, and none is lost"
 )
-@pytest.mark.long
 def test_a_batch_that_was_not_written_leaves_no_mark(spark: SparkSession, tmp_path: Path) -> None:
     """A table that is held: its file is noted, never committed, and a later batch of the table does not
     vouch for it.
@@ -202,7 +202,7 @@ def test_a_batch_that_was_not_written_leaves_no_mark(spark: SparkSession, tmp_pa
     assert files.rows(spark, "default/t") == [(1,), (2,), (3,)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_rows_that_were_held_are_known_once_they_are_applied(spark: SparkSession, tmp_path: Path) -> None:
     files = Files(
         tmp_path,
@@ -282,6 +282,7 @@ def without_reading_mirrors(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(Mirror, "refresh", fails)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "No file of rows is applied to a table twice, even without a checkpoint or while its mirror cannot be "
     "read, and none is lost"
@@ -330,7 +331,7 @@ def test_a_table_that_cannot_be_asked_for_its_files_is_asked_later(
     assert quarantine.open_counts(spark, str(files.checkpoint)) == {}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_rows_that_a_resync_reads_again_are_applied_although_the_table_has_their_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -347,7 +348,7 @@ def test_rows_that_a_resync_reads_again_are_applied_although_the_table_has_their
     assert again.rows(spark, "default/t") == [(1, "a"), (2, "a")]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["parquet", pytest.param("avro", marks=pytest.mark.thorough)])
 def test_typed_rows_keep_their_types(form: str, spark: SparkSession, tmp_path: Path) -> None:
     """A row with op and key, and its next version in a file with one column more."""
@@ -374,7 +375,7 @@ def test_typed_rows_keep_their_types(form: str, spark: SparkSession, tmp_path: P
     assert repr(row) == repr(wanted)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["parquet", pytest.param("avro", marks=pytest.mark.thorough)])
 def test_typed_rows_are_ordered_by_their_columns(form: str, spark: SparkSession, tmp_path: Path) -> None:
     """By a decimal, and then a time: newer rows come in earlier files and later ones, and so do deletes. Two
@@ -429,7 +430,7 @@ def test_envelopes_of_debezium_in_parquet_keep_the_types_of_rows(spark: SparkSes
     assert sorted(str(row.price) for row in mirror.collect()) == ["0.25", "1.25"]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_structs_get_the_members_that_they_lack(spark: SparkSession, tmp_path: Path) -> None:
     """Of typed files, and of JSON, whose values alone say what they are. What is there keeps its type."""
     envelope = {"format": "custom", "fields": {"op": "Op", "key": "id"}, "opMap": OPS}

@@ -48,6 +48,7 @@ def test_a_capture_from_kafka_with_a_topic_that_comes_later(
     assert (again.batches, again.lag.records, mirroring.versions()) == (0, 0, versions)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A parked table can be read again; a reset starts over")
 def test_a_table_that_was_parked_is_read_again_from_kafka(
     spark: SparkSession, kafka: Broker, tmp_path: Path

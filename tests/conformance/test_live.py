@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.thorough
 def test_a_mirror_equals_a_database_that_changes_all_the_time(tmp_path: Path) -> None:
     """Through a SIGKILL of the driver and one of the connector, no row is ever called wrong, and in the end
     none differs. Rows that are damaged then are found and repaired, while the driver goes on.

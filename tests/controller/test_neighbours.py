@@ -219,6 +219,7 @@ class TestMemory:
             await w.settle()
             assert sizes(w) == dict.fromkeys(sizes(w), 0) | {"remembered": before}
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "pipelines",
         [pytest.param(200, marks=pytest.mark.long), pytest.param(2_000, marks=pytest.mark.thorough)],

@@ -74,7 +74,7 @@ def test_a_soft_delete_keeps_the_last_row_in_any_batches(spark: SparkSession, tm
     assert audited(spark, mirroring) == before
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_tables_without_a_key_are_appended_to_and_targets_are_not_shared(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -195,10 +195,10 @@ def test_a_quiet_partition_does_not_keep_the_tombstones_of_others(
     assert collected == [(False, 0), (False, 0), (False, 1), (True, 0)]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A quiet partition or another source does not keep all tombstones alive; an idle driver collects them"
 )
-@pytest.mark.long
 def test_a_source_with_lower_positions_does_not_keep_the_tombstones_of_others(
     spark: SparkSession, tmp_path: Path, collected: list[tuple[bool, int]]
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_late_event_after_a_delete(retention: str, spark: SparkSession, tmp_pa
         assert (late.tombstones_retained, late.counts.stale, late.counts.late_after_collection) == (0, 0, 1)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_late_event_finds_the_tombstone_of_an_earlier_batch_of_the_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -296,10 +296,10 @@ def shifted(database: str) -> tuple[History, list[Record]]:
     return history, restarted(maxwell.sent(history.lines, database, 1), back=3, every=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "Of two changes of a row at one position, the later one of a partition counts, deletes included"
 )
-@pytest.mark.long
 def test_a_row_is_deleted_and_made_at_one_position_in_any_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -320,10 +320,10 @@ def test_a_row_is_deleted_and_made_at_one_position_in_any_batches(
         assert found == {id: row["v"] for id, row in history.rows.items()}, database
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "Of two changes of a row at one position, the later one of a partition counts, deletes included"
 )
-@pytest.mark.long
 def test_an_earlier_change_of_the_position_of_a_delete_brings_no_row_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ def rows(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[obj
     )
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_record_whose_row_is_not_as_expected_is_counted_or_kept_aside(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_record_whose_row_is_not_as_expected_is_counted_or_kept_aside(
     assert audit.history(spark, str(mirroring.checkpoint)).tables["demo.public.gaps"].counts.violations == 1
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_row_that_is_not_as_expected_holds_its_table_until_the_source_corrects_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_row_that_is_not_as_expected_holds_its_table_until_the_source_corrects
     assert open_still.agg(F.count("*")).collect()[0][0] == 0, "what was held is overtaken"
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_of_changes_at_one_position_the_last_arrival_is_judged(spark: SparkSession, tmp_path: Path) -> None:
     shop, good, bad = Shop(), table("good", V), table("bad", V)
     first, second = [], []

@@ -102,7 +102,7 @@ def test_the_mirror_has_the_rows_that_meet_it_after_any_delivery(
     assert scopes <= {"order"}, "nothing is held but the end of what came again, until a later change comes"
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_what_stops_meeting_it_is_deleted_or_left_out(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop()
     hard, soft, kept, gaps = (table(name, STATUS, NOTE) for name in ("hard", "soft", "kept", "gaps"))
@@ -160,7 +160,7 @@ def test_what_stops_meeting_it_is_deleted_or_left_out(spark: SparkSession, tmp_p
     assert "did not send note, and tables[gaps].filter needs the whole row" in bad["reason"]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_condition_that_does_not_fit_refuses_the_table_and_one_that_changes_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -164,8 +164,8 @@ def test_a_batch_whose_records_are_not_accounted_for_is_not_done(
     assert values(spark, mirroring, "bad") == values(spark, mirroring, "good") == [(1, 1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("No two tables share a target")
-@pytest.mark.long
 def test_a_target_that_another_pipeline_makes_at_the_same_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +256,7 @@ def test_mirrors_beside_each_other_are_accepted() -> None:
         targets.claim(Location(name=name), name)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_table_whose_positions_cannot_be_read_is_held(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +285,7 @@ def flat(offset: int, value: dict[str, Any] | None, topic: str = "shop.orders") 
 FLAT = {"envelope": {"format": "debezium-flat"}, "ordering": {"by": "offset"}}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_table_that_is_named_by_its_records_and_by_its_topic(
     together: bool, spark: SparkSession, tmp_path: Path

@@ -144,7 +144,7 @@ REPLAYED: dict[str, list[tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_image_is_applied_when_it_is_replayed(spark: SparkSession, tmp_path: Path) -> None:
     """At its place in the order of the source; the former key's row has gone before, and goes only once."""
@@ -160,7 +160,7 @@ def test_the_image_is_applied_when_it_is_replayed(spark: SparkSession, tmp_path:
     assert (ended["__is_current"], ended["__is_deleted"]) == (False, True)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_nor_does_it_with_maxwell(spark: SparkSession, tmp_path: Path) -> None:
     lines: list[tuple[str, Row, Row | None]] = [
         ("insert", {"id": 1, "v": 1, "note": "a"}, None),
@@ -182,7 +182,7 @@ def test_nor_does_it_with_maxwell(spark: SparkSession, tmp_path: Path) -> None:
     assert (all_rows(spark, path), counts.quarantined) == ([(2, 3, "u")], 1)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_nor_does_it_with_debezium(spark: SparkSession, tmp_path: Path) -> None:
     """A key of the record is sent as a delete and a create; a declared key changes in an update."""
     own = table("own", Column("v", "int32"), Column("note", "string", True), full=True)

@@ -50,7 +50,7 @@ def images(spark: SparkSession, mirroring: Mirroring) -> list[SparkRow]:
     )
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_value_that_is_replayed_reaches_the_new_key(spark: SparkSession, tmp_path: Path) -> None:
     """A replay numbers its batches anew: its image of the row is the newer one for all that."""
 
@@ -71,7 +71,7 @@ def test_a_value_that_is_replayed_reaches_the_new_key(spark: SparkSession, tmp_p
     assert live(spark, wider) == [(2, 2, "new")]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @MODES
 def test_an_image_is_written_when_it_is_new_or_improved(
     mode: str, spark: SparkSession, tmp_path: Path
@@ -93,7 +93,7 @@ def test_an_image_is_written_when_it_is_new_or_improved(
     assert live(spark, mirroring)[0] == (2, 2, "new")
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @MODES
 def test_images_are_collected(mode: str, spark: SparkSession, tmp_path: Path) -> None:
     """However many batches follow the change of a key."""
@@ -129,7 +129,7 @@ def test_a_batch_that_is_done_again_writes_its_images_once(
     assert live(spark, mirroring) == [(2, 2, "old")]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("restarted", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_move_stands_for_the_delete_that_is_still_to_come(
     restarted: bool, spark: SparkSession, tmp_path: Path

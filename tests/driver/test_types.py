@@ -94,6 +94,7 @@ def sent(texts: Sequence[str]) -> dict[str, str]:
     return {**found, "binary": in_base64(found["binary"])}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "mode",
     [
@@ -160,7 +161,7 @@ def test_values_that_are_left_out_are_taken_from_events_that_come_later_or_had_a
     assert len({tuple(each) for each in shown(spark, mirroring, "id", "v", "hash")}) == len(found)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_mirror_goes_on_whose_declared_columns_were_not_among_those_that_may_be_left_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +211,7 @@ def test_text_that_is_no_json_is_no_variant(spark: SparkSession, tmp_path: Path)
     assert [row["reason"] for row in aside.collect()] == ["the value does not fit doc (variant)"] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "form",
     [pytest.param("parquet", marks=pytest.mark.thorough), pytest.param("delta", marks=pytest.mark.long)],

@@ -128,7 +128,7 @@ def of_postgres(shop: Shop, mode: str) -> list[list[Record]]:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_debezium_with_positions(spark: SparkSession, tmp_path: Path) -> None:
     """Positions begin lives, and nothing else does: no absent member, snapshot, copy, or placeholder."""
     shop = Shop()
@@ -249,7 +249,7 @@ def custom(name: str, rows: Sequence[Row], start: int, *, schemas: bool = False)
     return found
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_custom_records(spark: SparkSession, tmp_path: Path) -> None:
     """One producer that leaves members out, or two with an older and a newer schema: one batch or four."""
     batches: list[list[Record]] = [[], [], [], []]
@@ -292,7 +292,7 @@ def maxwell(name: str, rows: Sequence[Row]) -> list[Record]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_maxwell_and_files_of_rows(spark: SparkSession, tmp_path: Path) -> None:
     both = settings(["shop.items"])
     mirroring = Mirroring(
@@ -343,7 +343,7 @@ def flat(record: Record) -> Record:
     return {**record, "value": dumps(whole)}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_flat_records(spark: SparkSession, tmp_path: Path) -> None:
     """DROP and ADD in any order of delivery; moments are no defaults; a delete without a schema is no end."""
     shop = Shop()

@@ -20,7 +20,7 @@ SHORT, LONG, OTHER = "bg==", "Kvg=", "bw=="
 """1.10 with two digits after the point, 1.1000 with four, and 1.11 with two: base64 of the unscaled value."""
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_neighbouring_microseconds_and_decimals_of_two_scales(spark: SparkSession, tmp_path: Path) -> None:
     """A key of one microsecond more is another row; 1.1000 is the row of 1.10, also for its tombstone."""
     shop = Shop()

@@ -59,7 +59,7 @@ def change(mirroring: Mirroring, **settings: object) -> None:
     mirroring.manifest.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_target_that_cannot_be_opened_and_tombstones_that_cannot_be_read_concern_their_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

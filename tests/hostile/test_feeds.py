@@ -152,6 +152,7 @@ def fill(broker: Broker, topic: str, *values: str) -> None:
     broker.flush()
 
 
+@pytest.mark.thorough
 @pytest.mark.sources
 def test_a_deleted_topic_stops_no_other_unless_something_is_lost(
     spark: SparkSession, kafka: Broker, tmp_path: Path
@@ -188,6 +189,7 @@ def test_a_deleted_topic_stops_no_other_unless_something_is_lost(
         given.once()
 
 
+@pytest.mark.thorough
 @pytest.mark.sources
 @pytest.mark.parametrize("records", [1, pytest.param(5, marks=pytest.mark.thorough)])
 def test_a_topic_that_was_made_again_is_noticed(
@@ -208,6 +210,7 @@ def test_a_topic_that_was_made_again_is_noticed(
     assert given.once() == new
 
 
+@pytest.mark.thorough
 @pytest.mark.sources
 def test_a_topic_that_is_deleted_meanwhile_stops_no_other(
     spark: SparkSession, kafka: Broker, tmp_path: Path
@@ -258,6 +261,7 @@ class Held(Counter):
         """Nothing is kept of a batch that failed."""
 
 
+@pytest.mark.thorough
 @pytest.mark.sources
 @pytest.mark.parametrize(
     "planned",

@@ -121,7 +121,7 @@ def test_another_checkpoint_waits_for_the_owner_and_says_that_it_takes_over(
     assert delete_data(staging.pipeline, spark) == [world.mirror, str(staging.checkpoint)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_what_a_pipeline_does_to_its_own_checkpoint(spark: SparkSession, world: World) -> None:
     """A reset, a copy of both, a lost checkpoint, and a mirror from before."""
     first = world.pipeline("first")

@@ -77,10 +77,10 @@ def counts(spark: SparkSession, mirroring: Mirroring) -> dict[str, int]:
     return quarantine.open_counts(spark, str(mirroring.checkpoint)).get(SOURCE, {})
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "No open record of the quarantine is forgotten; a record that nobody will mend can be discarded"
 )
-@pytest.mark.long
 def test_a_replay_that_is_killed_anywhere_is_done_again(spark: SparkSession, narrow: Mirroring) -> None:
     wide = Mirroring(narrow.folder, settings("int"))
     storage = open_storage(str(wide.checkpoint), spark)
@@ -275,7 +275,7 @@ def test_delays_double_up_to_a_limit() -> None:
     assert delays.failed("x") == 5
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_command_waits_for_the_driver_that_has_the_checkpoint(
     spark: SparkSession, narrow: Mirroring
 ) -> None:

@@ -24,6 +24,7 @@ def rows(spark: SparkSession, path: str) -> list[tuple[int, int | None]]:
     return sorted(tuple(row) for row in at(spark, path).select("id", "v").collect())
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A fault in one record stops that record alone, and a fault in one table stops that table alone "
     "(isolation)"
@@ -32,7 +33,6 @@ def rows(spark: SparkSession, path: str) -> list[tuple[int, int | None]]:
     "A filter, an expectation or a computed column that fails for rows concerns the records of these rows, "
     "however many there are, in one pass; with `onViolation: warn` they are applied"
 )
-@pytest.mark.long
 def test_expressions_that_fail_and_patterns_that_collide(spark: SparkSession, tmp_path: Path) -> None:
     """A division by zero concerns its record, whatever their number; a target that two tables of a pattern
     have, the second one.

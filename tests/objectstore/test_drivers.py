@@ -76,6 +76,7 @@ def of_the_audit(method: str, path: str) -> bool:
     return commits(method, path) and "/audit/" in path
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "On an object store, one of several writers of a version succeeds, whatever the store answers; a driver "
     "that sleeps while another takes over makes no further commits"

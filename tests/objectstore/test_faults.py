@@ -35,6 +35,7 @@ def require_right(spark: SparkSession, mirroring: StoreMirroring) -> None:
     assert {row["n"] for row in rows} == {1}
 
 
+@pytest.mark.thorough
 def test_answers_that_fail_or_never_come_cost_time_only(
     s3: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:

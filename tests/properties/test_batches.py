@@ -314,7 +314,7 @@ def test_a_mirror_does_not_depend_on_batches(spark: SparkSession, tmp_path: Path
     check(spark, tmp_path, [case for case in CASES if case.name in FEW], seeds=(1,), steps=4, more=0)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "grows",

@@ -123,7 +123,7 @@ def mirroring(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     return mirroring
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_hard_case_ends_in_the_rows_of_its_source(

@@ -104,6 +104,7 @@ DELIVERIES = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A mirror equals its source after any delivery")
 @pytest.mark.parametrize("delivery", [pytest.param(d, id=d.name, marks=d.marks) for d in DELIVERIES])
 def test_histories_end_in_the_rows_of_their_source(

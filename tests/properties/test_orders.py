@@ -26,10 +26,10 @@ from tests.support.reference import Arrived, OrderedMirror
 ORDERED = {"ordering": {"by": "columns", "columns": ["h", "v"]}}
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A mirror equals its source after any delivery, also when columns of the rows define the order"
 )
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_any_delivery_in_the_order_of_a_column_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path
@@ -165,11 +165,11 @@ _OFTEN = ("offset", "auto")
 """What each change is tested with; the others follow in the night."""
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "Sequences compare only inside one order: between two, a change waits, a truncate removes nothing, and a "
     "reload gives each row a place in its own"
 )
-@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("by", "examples"),

@@ -62,7 +62,7 @@ def test_shards_that_are_copied_with_their_checkpoint_are_gone_on_with(
     assert sorted(row["id"] for row in stored(spark, tmp_path / "there")) == [1, 2]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("many_ids", "batches", "crashes"),
@@ -169,7 +169,7 @@ def test_what_happens_in_a_shard_is_its_own_affair(spark: SparkSession, tmp_path
     assert all(errors)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_shards_have_filters_and_computed_columns_and_are_replayed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

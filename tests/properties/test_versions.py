@@ -103,6 +103,7 @@ def test_so_it_does_where_only_some_columns_begin_versions(
     _check(spark, Mirroring(tmp_path, {"tables": tables}), delivery.batches(IN_ORDER), tracked=["note"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "tracked",
     [

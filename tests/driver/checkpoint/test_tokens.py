@@ -132,7 +132,7 @@ def test_in_a_new_checkpoint_tokens_ask_for_nothing(spark: SparkSession, tmp_pat
     assert found(spark, mirroring, "parked") == EXPECTED
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_reset_reads_another_source_from_its_beginning(spark: SparkSession, tmp_path: Path) -> None:
     """Files of the same names, but another folder: without a reset they would count as read."""
     first, second = history(Shop())
@@ -173,7 +173,7 @@ def test_a_mirror_that_only_a_replay_wrote_is_copied_with_its_checkpoint(
     assert found(spark, there, "items") == EXPECTED
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -> None:
     """Otherwise the mirror at the new target would lack what was applied before."""
     first, second = history(Shop())
@@ -203,7 +203,7 @@ def test_a_table_is_moved_by_a_reset_only(spark: SparkSession, tmp_path: Path) -
     assert f"is mirrored at {lake}/own/items" in (tables["demo.public.items"].error or "")
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_table_is_moved_when_it_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
     first, second = history(Shop())
     lake = Mirroring(tmp_path).deliver([first]).lake

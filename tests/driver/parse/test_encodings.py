@@ -266,7 +266,7 @@ def change(number: int, offset: int, op: str, key: bytes, table: str = "t", v: s
     return {**place, "key": base64.b64encode(key).decode(), "value": value, "headers": []}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_keys_that_are_no_records(spark: SparkSession, tmp_path: Path, registry: Registry) -> None:
     """Text, JSON, and plain values of Avro: the rows have the columns of a declared key. Without one, nobody
     knows which column they are, and the table waits for it.
@@ -316,7 +316,7 @@ def test_keys_of_records_that_name_their_own_are_not_looked_at(
     assert registry.asked == ["/schemas/ids/2"]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_record_is_replayed_when_its_schema_is_registered(
     spark: SparkSession, tmp_path: Path, registry: Registry
 ) -> None:
@@ -329,7 +329,7 @@ def test_a_record_is_replayed_when_its_schema_is_registered(
     assert bytes(stored["value"])[:5] == b"\x00\x00\x00\x00\x05"
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_schema_that_is_registered_late_is_found_by_the_driver_that_runs(
     spark: SparkSession, tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,7 +199,7 @@ def test_values_of_typed_custom_records_are_compared_as_what_they_are(spark: Spa
         assert seqs == sorted(set(seqs)), kind
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_columns_have_the_types_of_their_schema(spark: SparkSession, tmp_path: Path) -> None:
     """A decimal comes as bytes in base64, a time as a number. Without a schema nothing tells the base64 of
     bytes from digits, so that such records wait, as do a truncate and a delete whose before image was made
@@ -245,7 +245,7 @@ def test_columns_have_the_types_of_their_schema(spark: SparkSession, tmp_path: P
     assert 'in the order of ["v", "at"], and the order of time is asked for now' in error
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_mirror_keeps_its_kind_of_order(spark: SparkSession, tmp_path: Path) -> None:
     """Times are above all positions: a row that was placed by its time would never change again."""
     shop, items = Shop(), table("items", Column("v", "int32"))

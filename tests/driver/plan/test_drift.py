@@ -367,7 +367,7 @@ def test_fail_stops_the_batch_whole_and_skip_lets_it_go_on(spark: SparkSession, 
 # Old schemas, and types that do not fit
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_older_events_are_no_drift_and_a_dropped_column_is(spark: SparkSession, tmp_path: Path) -> None:
     """A partition that lags, or a table that is read again."""
     size, note = Column("size", "int32", default=7), Column("note", "string", optional=True)
@@ -391,7 +391,7 @@ def test_older_events_are_no_drift_and_a_dropped_column_is(spark: SparkSession, 
     assert values(spark, evolving, "lagging") == [(1, 7, None), (2, 7, None), (3, 8, None)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path: Path) -> None:
     """The remedy that the reason names, followed."""
     tables = ("changed", "again", "bare")
@@ -439,8 +439,8 @@ def test_values_that_do_not_fit_go_to_a_new_column(spark: SparkSession, tmp_path
 # Keys
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A change of the key is never ignored")
-@pytest.mark.long
 def test_a_key_of_another_type_is_told_what_takes_it(spark: SparkSession, tmp_path: Path) -> None:
     """Under another name, as other columns get it, it would be another key."""
     shop, size = Shop(), Column("size", "int32")
@@ -460,8 +460,8 @@ def test_a_key_of_another_type_is_told_what_takes_it(spark: SparkSession, tmp_pa
     assert sorted((row["id"], row["size"]) for row in rows) == [("1", 1), ("b", 2)]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A change of the key is never ignored")
-@pytest.mark.long
 def test_another_key_is_told_and_never_ignored(spark: SparkSession, tmp_path: Path) -> None:
     shop, region = Shop(), Column("region", "string")
     both = ("id", "region")

@@ -19,7 +19,7 @@ BEFORE = replace(table("things", V, NOTE), schemas=False)
 AFTER = replace(table("things", V, NOTE, MORE), schemas=False)
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_values_are_read_for_what_is_new_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,6 +308,7 @@ def test_a_new_partition_of_a_topic_in_an_epoch_has_to_be_declared() -> None:
     assert epochs.unread([("b", 0)], partitions, memory, of) == {("b", 1): 0, ("b", 2): 0}
 
 
+@pytest.mark.thorough
 @pytest.mark.sources
 def test_a_row_that_moves_to_another_partition_after_a_failover_still_changes(
     spark: SparkSession, kafka: Broker, tmp_path: Path
@@ -349,7 +350,7 @@ def test_the_remedy_says_that_it_is_a_snapshot(spark: SparkSession) -> None:
     assert ["All of them are rows of a snapshot" in each for each in told] == [False, True]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_what_is_undecided_waits_and_the_remedy_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path
@@ -408,7 +409,7 @@ def test_a_new_checkpoint_after_a_restore(topic: str, spark: SparkSession, tmp_p
     assert found(spark, mirroring, old.of) == new.rows
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_mirror_that_cannot_be_read_at_first_tells_later(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

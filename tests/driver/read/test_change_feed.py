@@ -166,7 +166,7 @@ def test_new_columns_follow(spark: SparkSession, tmp_path: Path) -> None:
     assert chain.rows() == [(1, "a", None), (2, "b", 7)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_columns_that_are_widened_follow(spark: SparkSession, tmp_path: Path) -> None:
     """Also where nobody read meanwhile, and from the first version on."""
     wide = f"{FEED[:-1]}, delta.enableTypeWidening = true)"
@@ -178,7 +178,7 @@ def test_columns_that_are_widened_follow(spark: SparkSession, tmp_path: Path) ->
     assert chain.rows() == [(1, 5_000_000_001)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_columns_of_other_types_and_names_follow(spark: SparkSession, tmp_path: Path) -> None:
     """Also where nobody read meanwhile: each version is read with the columns that it had."""
     more = "delta.columnMapping.mode = 'name', delta.enableTypeWidening = true)"
@@ -298,7 +298,7 @@ def test_a_crash_while_old_batches_are_forgotten_begins_none_of_them_again(
     assert feed._pending() == []
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_reset_reads_the_whole_table_again(spark: SparkSession, tmp_path: Path) -> None:
     """As the error of a table that was made again, or whose changes are gone, tells its reader to do."""
     chain = Chain(spark, tmp_path).made().sql("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
@@ -331,7 +331,7 @@ def test_a_table_that_was_made_again_is_read_after_a_reset(spark: SparkSession, 
     assert chain.rows() == [(1, "y"), (2, "b"), (3, "c")]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_resync_whose_first_versions_are_gone_does_not_stop_the_pipeline(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -374,6 +374,7 @@ def vacuum(chain: Chain) -> None:
         chain.spark.conf.unset(check)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A mirror equals the table whose change feed it follows, including its types, and may have its history; "
     "missing changes are reported"
@@ -435,7 +436,7 @@ def test_a_key_with_an_odd_name(spark: SparkSession, tmp_path: Path) -> None:
     assert chain.rows() == [(2, "B"), (3, "a")]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_table_of_the_catalog(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql("CREATE SCHEMA IF NOT EXISTS fed")
     try:
@@ -450,7 +451,7 @@ def test_a_table_of_the_catalog(spark: SparkSession, tmp_path: Path) -> None:
         spark.sql("DROP SCHEMA fed CASCADE")
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_equal_rows_of_a_table_without_key_are_all_appended(spark: SparkSession, tmp_path: Path) -> None:
     settings = {"source": "orders", "mode": "append"}
     chain = (
@@ -516,6 +517,7 @@ def feeding(folder: Path, **more: Any) -> Mirroring:
     return Mirroring(folder, {"target": target, **more})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "net", [pytest.param(False, marks=pytest.mark.thorough), pytest.param(True, marks=pytest.mark.long)]
 )
@@ -577,7 +579,7 @@ def test_a_mirror_of_shards_is_read_with_the_names_of_its_shards(spark: SparkSes
     assert sorted(map(tuple, found)) == [("demo_1.public.items", 1, 3), ("demo_2.public.items", 1, 2)]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_net_changes(spark: SparkSession, tmp_path: Path) -> None:
     """What the versions of a batch come to: one change a key, or none."""
     settings = {"source": "orders", "mode": "append", "primaryKey": ["id"]}
@@ -606,6 +608,7 @@ def test_net_changes(spark: SparkSession, tmp_path: Path) -> None:
     assert chain.sql("DELETE FROM t WHERE id = 7").run(netChanges=True).counts.records == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "net", [pytest.param(False, marks=pytest.mark.long), pytest.param(True, marks=pytest.mark.thorough)]
 )
@@ -640,7 +643,7 @@ def test_changes_of_a_table_that_keeps_no_feed_are_computed(
     assert chain.run(netChanges=net).batches == 0
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_changes_that_cannot_be_computed_are_told(spark: SparkSession, tmp_path: Path) -> None:
     """From versions on of which the identities of rows are not known."""
     chain = Chain(spark, tmp_path).made(properties="").sql("INSERT INTO t VALUES (1, 'a')")
@@ -657,10 +660,10 @@ def test_net_changes_need_a_key(spark: SparkSession, tmp_path: Path) -> None:
         chain.run(netChanges=True, startingVersion=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A copy of an event list has its events; an overwrite with other types is reported with the remedy"
 )
-@pytest.mark.long
 def test_a_list_of_events_is_read_as_these_events(spark: SparkSession, tmp_path: Path) -> None:
     """Each with its op, in the order of the source, however many are in one version. Truncates, too.
 

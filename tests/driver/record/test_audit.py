@@ -320,7 +320,7 @@ def test_a_batch_does_not_wait_for_the_table(
     assert [batch for _, batch, _ in written(spark, tmp_path)] == [0, 1, 2]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("stands", [False, True], ids=["a new table", "a table that is there"])
 def test_a_driver_that_slept_through_the_commit_of_another_one_doubles_no_row(
     stands: bool, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

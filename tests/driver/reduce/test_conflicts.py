@@ -83,7 +83,7 @@ def found(spark: SparkSession, mirroring: Mirroring, name: str) -> list[tuple[in
     return sorted((r["id"], r["v"]) for r in at(spark, mirroring.path("demo", "public", name)).collect())
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_conflict_holds_its_table_until_the_delete_comes_or_it_is_allowed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

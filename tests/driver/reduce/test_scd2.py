@@ -337,7 +337,7 @@ def deliveries(draw: st.DrawFn) -> list[list[Event]]:
     return [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True) if start < end]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(batches=deliveries())
 def test_any_delivery_gives_the_history_of_one_in_order(

@@ -93,7 +93,7 @@ def test_a_value_that_the_batch_does_not_carry_stays(
     ]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_row_that_was_deleted_and_is_made_and_deleted_again_is_the_new_one(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table
 ) -> None:
@@ -133,7 +133,7 @@ def test_the_time_is_that_of_the_first_delete_after_the_row_was_last_there(
     assert rows(spark, tmp_path, [[*first, *left, *back], second, third], FILTERED) == expected
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "at_once", [pytest.param(True, id="at once"), pytest.param(False, id="apart", marks=pytest.mark.thorough)]
 )

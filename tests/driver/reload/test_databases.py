@@ -137,6 +137,7 @@ def test_a_table_is_loaded_while_it_changes_and_no_change_is_lost_or_doubled(
     assert shop.rows()[8] == "by hand"
 
 
+@pytest.mark.thorough
 def test_a_transaction_that_is_open_is_waited_for(spark: SparkSession, postgres: Server) -> None:
     """Its changes stand in the log already, before the position, and cannot be seen yet."""
     postgres.sql("CREATE DATABASE waiting", "postgres")
@@ -176,6 +177,7 @@ def make_placed(server: Server) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_snapshot_of_mariadb_stands_where_its_binary_log_ends(spark: SparkSession, mariadb: Server) -> None:
     """For one who may only read; and as MySQL tells it, which has to hold up commits for a moment."""
     make_placed(mariadb)
@@ -201,6 +203,7 @@ def test_a_snapshot_of_mariadb_stands_where_its_binary_log_ends(spark: SparkSess
         other.close()
 
 
+@pytest.mark.thorough
 def test_a_snapshot_of_mysql_holds_up_commits_for_a_moment(spark: SparkSession, mysql: Server) -> None:
     """For it does not tell where a snapshot stands in its binary log; who may not is told the right."""
     make_placed(mysql)
@@ -224,6 +227,7 @@ def test_a_snapshot_of_mysql_holds_up_commits_for_a_moment(spark: SparkSession, 
         other.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "scenario"),
     [

@@ -64,11 +64,11 @@ def snapshot(spark: SparkSession, folder: Path, name: str, rows: Mapping[int, in
     frame.coalesce(1).write.mode("overwrite").parquet(f"{folder}/demo/{name}")
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A snapshot and a stream whose first part is lost end in the source's rows, in any order; an interrupted "
     "reload is done again"
 )
-@pytest.mark.long
 def test_a_reload_and_a_stream_of_which_much_is_lost_end_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -231,11 +231,11 @@ class Items:
         return {row["id"]: tuple(map(str, row[1:])) for row in rows.collect()}
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A snapshot and a stream whose first part is lost end in the source's rows, in any order; an interrupted "
     "reload is done again"
 )
-@pytest.mark.long
 def test_settings_are_kept_to_and_a_reload_that_was_cut_off_is_done_by_the_driver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,7 +479,7 @@ def test_a_snapshot_from_before_tombstones_that_are_collected_brings_no_row_back
     assert stored(spark, mirroring, "items") == {1: 1}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_the_example_ends_in_the_rows_of_the_source(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,11 +49,11 @@ def rows(spark: SparkSession, mirroring: Mirroring) -> list[tuple[int, int]]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "A file beside the checkpoint, and otherwise the tables' own history, determines when housekeeping is "
     "due; housekeeping harms no replay and no tombstone, and stops nothing"
 )
-@pytest.mark.long
 def test_a_run_once_does_at_its_end_what_is_due_and_a_replay_is_still_known(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ def test_a_signal_lets_the_batch_finish_and_a_kill_frees_the_checkpoint(
     assert summary.status == "completed"
 
 
+@pytest.mark.thorough
 @pytest.mark.sources
 def test_a_run_from_kafka(spark: SparkSession, kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.create("run")

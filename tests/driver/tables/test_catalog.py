@@ -54,8 +54,8 @@ def comment_of(spark: SparkSession, name: str) -> str:
     return str(about["data_type"]) if about is not None else ""
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A catalog has the schemas, comments and views of mirrors that its users expect")
-@pytest.mark.long
 def test_schema_and_comments_are_there_for_who_browses(spark: SparkSession, tmp_path: Path) -> None:
     shop, before, after = Shop(), table("items", Column("v", "int32")), table("items", *COLUMNS)
     mirroring = Mirroring(tmp_path, TARGET)
@@ -206,6 +206,7 @@ def _answers(port: int) -> bool:
         return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A catalog has the schemas, comments and views of mirrors that its users expect")
 @pytest.mark.sources
 @pytest.mark.timeout(600)

@@ -95,6 +95,7 @@ def findings(done: Verified) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_every_type_of_postgres_is_compared_by_its_value(
     spark: SparkSession, postgres: Server, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_every_type_of_postgres_is_compared_by_its_value(
     assert findings(done) == {"types.public.types_full": changed}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "scenario"),
     [
@@ -277,6 +279,7 @@ def test_wrong_rows_are_repaired_and_neither_newer_nor_older_changes_are_lost(
     assert findings(shop.verify(patience=SETTLED)) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it")
 def test_a_transaction_that_is_open_has_not_ended_though_it_is_the_newest(
     spark: SparkSession, postgres: Server
@@ -317,6 +320,7 @@ def test_a_transaction_that_is_open_has_not_ended_though_it_is_the_newest(
         database.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("A repair overwrites no newer change, and no older change overwrites it")
 def test_in_the_order_of_time_a_repair_lies_below_what_is_open(
     spark: SparkSession, mariadb: Server, tmp_path: Path

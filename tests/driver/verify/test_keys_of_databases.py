@@ -75,6 +75,7 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_keys_of_every_type(
@@ -120,6 +121,7 @@ def test_keys_of_every_type(
     assert differing() == {}
 
 
+@pytest.mark.thorough
 def test_a_null_in_a_key_is_told_and_tables_may_be_empty_or_gone(
     spark: SparkSession, postgres: Server, tmp_path: Path
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_null_in_a_key_is_told_and_tables_may_be_empty_or_gone(
     assert [(each.rows, each.done) for each in done.repairs] == [(5, True)]
 
 
+@pytest.mark.thorough
 def test_a_key_that_the_mirror_cannot_hold_deletes_no_row(
     spark: SparkSession, mariadb: Server, tmp_path: Path
 ) -> None:

@@ -94,8 +94,8 @@ def test_what_is_no_expression_of_a_row_says_why(spark: SparkSession, sql: str, 
         checked(spark, sql, KINDS)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("Columns that the manifest adds are correct, whatever a row was made of")
-@pytest.mark.long
 @pytest.mark.parametrize("writer", ["", pytest.param("merge", marks=pytest.mark.thorough)])
 def test_it_is_right_whatever_a_row_was_made_of(writer: str, spark: SparkSession, tmp_path: Path) -> None:
     """With values that the source left out, names that are changed, deletes, versions and a record for which
@@ -154,8 +154,8 @@ def test_it_is_right_whatever_a_row_was_made_of(writer: str, spark: SparkSession
     assert "DIVIDE_BY_ZERO" in str(aside.where("topic LIKE '%parts'").select("reason").first())
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("Columns that the manifest adds are correct, whatever a row was made of")
-@pytest.mark.long
 def test_it_follows_the_columns_that_it_reads(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

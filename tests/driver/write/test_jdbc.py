@@ -119,6 +119,7 @@ def test_captured_changes_end_in_the_rows_of_the_source(
     assert mirroring.staging() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("server", ONE)
 def test_every_type_of_column_comes_back_as_it_was(
@@ -222,6 +223,7 @@ def in_database(spark: SparkSession, mirroring: JdbcMirroring) -> dict[str, list
     return {name: content(frame) for name, frame in frames.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("server", ["postgres", "mariadb", "mysql"])
 def test_every_kind_of_change_does_what_it_does_in_delta(
@@ -245,6 +247,7 @@ def test_every_kind_of_change_does_what_it_does_in_delta(
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("server", ["postgres", "mariadb", THOROUGH_MYSQL])
 def test_tombstones_are_collected_by_their_age_and_place(
@@ -266,6 +269,7 @@ def test_tombstones_are_collected_by_their_age_and_place(
     assert tombstones.summary.collected == highest
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("server", ONE)
 def test_crashes_lose_and_double_nothing(
@@ -375,6 +379,7 @@ def kill(mirroring: JdbcMirroring, when: Callable[[], bool]) -> None:
     assert running.returncode == -signal.SIGKILL, errors.decode(errors="replace")[-2000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_database_that_is_away_in_the_middle_of_a_batch_is_waited_for(
     spark: SparkSession, postgres: Server, tmp_path: Path, in_delta: Any
@@ -423,6 +428,7 @@ def quarantined(spark: SparkSession, mirroring: Mirroring) -> list[tuple[str, st
     return sorted((row[0], row[1]) for row in rows.collect())
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("server", ["postgres", "mariadb", THOROUGH_MYSQL])
 def test_a_record_with_a_value_that_the_database_cannot_hold_goes_to_quarantine(
@@ -467,6 +473,7 @@ def test_a_record_with_a_value_that_the_database_cannot_hold_goes_to_quarantine(
     assert mirroring.staging() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("server", ["postgres", "mariadb", THOROUGH_MYSQL])
 def test_a_column_with_another_name_takes_its_values_along(
@@ -488,6 +495,7 @@ def test_a_column_with_another_name_takes_its_values_along(
     assert [each.replace("\t", "|") for each in found] == ["1|10|new", "2|2|n2"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_key_that_an_index_cannot_hold_is_named_and_the_row_heals_in_the_source(
     spark: SparkSession, postgres: Server, tmp_path: Path
@@ -509,6 +517,7 @@ def test_a_key_that_an_index_cannot_hold_is_named_and_the_row_heals_in_the_sourc
     assert mirroring.staging() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("server", ONE)
 def test_with_the_pipeline_its_mirrors_are_deleted_and_no_other(
@@ -534,6 +543,7 @@ def test_with_the_pipeline_its_mirrors_are_deleted_and_no_other(
     assert not mirroring.checkpoint.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_mirror_belongs_to_one_checkpoint(spark: SparkSession, postgres: Server, tmp_path: Path) -> None:
     """Two pipelines of one name, with a checkpoint each and one schema."""
@@ -555,6 +565,7 @@ def test_a_mirror_belongs_to_one_checkpoint(spark: SparkSession, postgres: Serve
     assert delete_data(two.pipeline, spark, {"mirrors": two.secret})[0] == "owned.items"
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee(
     "Nothing that is kept on disk is taken for something else if it is missing, older, newer or another "
     "pipeline's"
@@ -638,6 +649,7 @@ def test_what_is_not_this_drivers_is_refused(spark: SparkSession, postgres: Serv
     assert "is the mirror of test/demo.public.items: choose another target" in str(error)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("server", ["postgres", "mariadb", THOROUGH_MYSQL])
 def test_a_mirror_is_made_by_one_of_two_that_want_it(server: str, spark: SparkSession, request: Any) -> None:
     """Two tables whose targets are one, by names that differ; and names that the database cannot have."""
@@ -675,6 +687,7 @@ def commit(mirror: JdbcMirror, app_id: str, batch: int) -> None:
         mirror.commit(mirror.version, ["id"], nothing, (0, 0, 0), Mark(app_id, batch, "{}"))
 
 
+@pytest.mark.thorough
 def test_a_database_that_cannot_be_reached_stops_a_run_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ def digest(**values: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("writer", ["", pytest.param("merge", marks=pytest.mark.thorough)])
 def test_columns_that_the_manifest_adds(writer: str, spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop()
@@ -107,7 +107,7 @@ def test_they_cannot_change(spark: SparkSession, tmp_path: Path) -> None:
     assert "rows that are there were written without" in (again.tables["demo.public.items"].error or "")
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_rows_are_numbered_by_delta(spark: SparkSession, tmp_path: Path) -> None:
     """A number is a row's alone and stays while the row does; a row that comes again has another."""
     shop = Shop()

@@ -436,7 +436,7 @@ def test_heartbeats_and_tables_are_told_by_their_topics(spark: SparkSession) -> 
     )
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_null_value_is_a_delete_where_something_places_it(spark: SparkSession) -> None:
     flat = Envelope(format="debezium-flat")
     null: list[Case] = [("null", KEY, None, {"op": "d", "key_text": KEY, **BY_TOPIC})]
