@@ -15,6 +15,9 @@ merge               what becomes of a row, and of each event: deletes, truncates
 moves               changes of keys: values that a row had under its former key
 versions            what becomes of the versions of a row (mode scd2)
 append              which events a list of events has already (mode append)
+kinds               the types of a mirror's columns
+keys                keys and rows as text: what tombstones, hashes and the quarantine hold
+hashes              what tells two events at one position apart
 conflicts           creates of rows that are there already
 table               all of this for the events of a batch and a whole mirror
 ==================  ======================================================================================
