@@ -25,11 +25,7 @@ SPEC = [path for path, _, _ in fields(SCHEMA["spec"])]
 OTHERS = {
     "Authorization",  # HTTP
     "If-None-Match",
-    "apicurio.avro.encoding",  # Debezium's connectors and converters
-    "decimal.handling.mode",
-    "heartbeat.action.query",
-    "include.schema.comments",
-    "security.protocol",
+    "security.protocol",  # Kafka's clients and Debezium
     "snapshot.mode",
     "__deleted",  # members of records
     "op",
@@ -61,9 +57,16 @@ def fragments() -> Iterator[tuple[str, str, str]]:
     for path in PAGES:
         for code in INLINE.findall(BLOCK.sub("", path.read_text())):
             field, colon, value = code.partition(": ")
-            ours = field not in OTHERS and code != "deletionPolicy: WaitForTermination"  # of Flux
-            if colon and ours and re.fullmatch(r"[\w.\[\]-]+", field):
+            if colon and re.fullmatch(r"[\w.\[\]-]+", field) and is_ours(field, value):
                 yield str(path.relative_to(ROOT)), field, value
+
+
+def is_ours(field: str, value: str) -> bool:
+    """Whether a page speaks of the manifest, and not of a setting of another program."""
+    if (field, value) == ("deletionPolicy", "WaitForTermination"):  # of Flux
+        return False
+    of_kafka_connect = field.count(".") > 1 and field.split(".")[0] not in {"spec", *SPEC}
+    return field not in OTHERS and not of_kafka_connect
 
 
 FRAGMENTS = sorted(set(fragments()))
