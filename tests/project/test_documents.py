@@ -168,3 +168,11 @@ def test_hooks_run_what_is_there() -> None:
 
 def test_the_front_page_can_be_read_in_a_minute() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= 8 * 1024
+
+
+def test_twelve_questions_are_answered_two_clicks_from_the_front_page() -> None:
+    assert "(docs/index.md#questions)" in (ROOT / "README.md").read_text()
+    section = (ROOT / "docs/index.md").read_text().partition("\n## Questions\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+\?.*) \| (.+) \|$", section, re.MULTILINE)
+    assert len(rows) >= 12
+    assert [question for question, answer in rows if not LINK.findall(answer)] == []
