@@ -74,7 +74,7 @@ def test_what_the_last_comparison_found_is_told() -> None:
     assert "compared with the source 5m ago: 1 of 3 tables not equal" in text
     assert 'shop.public.a: 1 missing: ["7"]' in text
     text = shown(resource(verified={"endedAt": "2026-03-01T00:00:00Z", "error": "no route to host"}))
-    assert "in vain: no route to host" in text
+    assert "comparison with the source failed 5m ago: no route to host" in text
 
 
 def test_failures_are_told() -> None:

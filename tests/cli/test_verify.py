@@ -149,7 +149,7 @@ def test_what_became_of_each_table_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
         '  not arrived ["3"]',
         "  1 keys changed each time they were looked at, and were left alone",
         "  column p is not compared: no such way",
-        "No driver is at work, so that nothing tells changes that are not applied yet from wrong rows: run "
+        "No driver is running, so missing changes cannot be told from wrong rows: run "
         "the pipeline, or say --settled if the mirrors have all changes",
         "db.a: 1 of 2 rows repaired; 1 left alone: the mirror has a newer change",
         "3 of 3 tables not equal",

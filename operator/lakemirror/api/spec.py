@@ -96,9 +96,8 @@ class Ordering(Model):
     """Where the source's positions started again, in the order of their numbers."""
     tolerance_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 5000
     """By how many milliseconds a change may be older than its row before it is counted as outOfOrder and the
-    log warns. Where no positions are remembered (a new checkpoint, a reset, a new topic): by how many a
-    change below its mirror's position may be later than all that this holds, before the source counts as
-    restarted; until then it waits in the quarantine.
+    log warns. After a reset, or in a new topic: how much newer than the mirror a change below the mirror's
+    position must be to count as a failover of the source; until then it waits in the quarantine.
     """
 
     @model_validator(mode="after")
@@ -286,7 +285,7 @@ class Verify(Model):
     wait: Duration = "2m"
     """How long to wait for a table, at most, until its mirror is past what was read from the source."""
     settle: Duration = "30s"
-    """The longest time that a change takes from the source to the pipeline, where no position tells."""
+    """The longest time that a change takes from the source to the pipeline, if no position shows it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

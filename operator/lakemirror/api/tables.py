@@ -144,7 +144,7 @@ class Target(Model):
         ]
         | None
     ) = None
-    """A path on any file system that Hadoop supports, such as s3a://lake/{schema}/{table}."""
+    """A path in an object store, on HDFS or on a local disk, such as s3a://lake/{schema}/{table}."""
     table: (
         Annotated[
             str,
@@ -462,7 +462,7 @@ class Table(Model):
             "that has a dot or a double quote itself in double quotes, or /a regular expression/",
         ),
     ]
-    """Which table: its dotted name in the events, or as many of its last parts as make it clear.
+    """Which table: its name, or the last parts of it: orders, public.orders or shop.public.orders.
     A part that has a dot itself stands in double quotes, as in public."v1.orders". Or many tables: a regular
     expression between slashes that matches their whole names, whose named groups may stand in target, as in
     /shop_(?<region>\\w+)\\.public\\.(?<table>.+)/. A table that is listed by its name is not meant.
@@ -476,7 +476,7 @@ class Table(Model):
     delete: Delete | None = None
     on_conflict: Literal["replace", "fail"] = "replace"
     """What a create does to a row that exists already: replace takes its row; fail holds the table's records
-    of that batch until a delete of the row arrives, or this is replace again.
+    of that batch until the missing delete or a later change of the row arrives, or this is replace again.
     """
     filter: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(sql_condition)] | None = None
     """A condition of Spark SQL on the row, with the columns of the mirror: rows that meet it are mirrored. An

@@ -58,7 +58,7 @@ def _moment(context: click.Context, option: click.Parameter, text: str | None) -
     callback=_moment,
     help="When the export of the files began, such as 2026-03-01T00:00:00Z.",
 )
-@click.option("--empty", is_flag=True, help="Files without any row are meant, so that all rows are deleted.")
+@click.option("--empty", is_flag=True, help="Allow an empty snapshot, which deletes all rows.")
 @timeout_option
 @set_option
 @secret_option
@@ -80,8 +80,8 @@ def reload(
     """Make mirrors equal to a full snapshot of their tables.
 
     Rows that differ from the snapshot are replaced, rows that it lacks are deleted, and rows that changed
-    after it are kept. If a driver owns the checkpoint, it applies the snapshot between two batches, and this
-    command waits for it; otherwise this command does it.
+    after it are kept. If a driver is running, it applies the changes between two batches, and the
+    command waits. Otherwise the command applies them itself.
     """
     pipeline = read_pipeline(file, settings)
     reloader = driver_module("reload")

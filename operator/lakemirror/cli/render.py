@@ -27,7 +27,10 @@ from lakemirror.controller.fields import revision
 def render(
     file: str, backend: str | None, namespace: str | None, driver_image: str, settings: tuple[str, ...]
 ) -> None:
-    """Print the objects that the operator makes of a manifest, as YAML."""
+    """Print the objects that the operator makes of a manifest, as YAML.
+
+    Local paths, which the operator refuses where no volume is mounted, are named on standard error.
+    """
     given = (*settings, *([f"spark.backend={backend}"] if backend else []))
     pipeline = read_pipeline(file, given)
     where = namespace or pipeline.metadata.namespace or "default"

@@ -47,8 +47,8 @@ def replay(
 ) -> None:
     """Apply quarantined records again, once their cause is gone.
 
-    If a driver owns the checkpoint, it does so between two batches, and this command waits for it; otherwise
-    this command does it.
+    If a driver is running, it applies the records between two batches, and the command waits. Otherwise the
+    command applies them itself.
     """
     pipeline = read_pipeline(file, settings)
     replayer = driver_module("replayer")

@@ -28,7 +28,8 @@ from lakemirror.cli.common import (
 def run(file: str, once: bool, settings: tuple[str, ...], secrets: tuple[str, ...], debug: bool) -> None:
     """Mirror on this machine, with the same driver and manifest as on a cluster.
 
-    Relative paths in the manifest are relative to the current directory.
+    It runs until Ctrl-C, and then finishes its batch. A second Ctrl-C interrupts the batch, which is repeated
+    at the next start. Relative paths in the manifest are relative to the current directory.
     """
     pipeline = read_pipeline(file, settings)
     directories = secret_directories(pipeline, secrets)

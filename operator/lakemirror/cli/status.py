@@ -138,7 +138,7 @@ def _progress(status: PipelineStatus, now: datetime) -> Iterator[Text]:
 def _verified(verified: Verification, now: datetime) -> Iterator[Text]:
     since = f" {ago(verified.ended_at, now)} ago" if verified.ended_at else ""
     if verified.error is not None:
-        yield Text(f"  compared with the source{since}, in vain: {verified.error}", "yellow")
+        yield Text(f"  comparison with the source failed{since}: {verified.error}", "yellow")
         return
     if verified.equal:
         yield Text(f"  compared with the source{since}: {verified.tables} tables, all equal")

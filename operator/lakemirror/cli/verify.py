@@ -68,7 +68,7 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--settle",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="The longest time that a change takes from the source to the pipeline, where no position tells. "
+    help="The longest time that a change takes from the source to the pipeline, if no position shows it. "
     "Default: 30.",
 )
 @click.option(
@@ -255,7 +255,7 @@ def summary(done: Any) -> list[str]:
     lines = []
     if not done.driver and any(table.settled.arriving for table in done.tables):
         lines.append(
-            "No driver is at work, so that nothing tells changes that are not applied yet from wrong rows: "
+            "No driver is running, so missing changes cannot be told from wrong rows: "
             "run the pipeline, or say --settled if the mirrors have all changes"
         )
     lines += [_repaired(each) for each in done.repairs]

@@ -272,7 +272,7 @@ def _data_quality(case: Case) -> Verdict | None:
     where = f" ({_enumerated(tables)})" if tables else ""
     return Verdict(
         "RecordsQuarantined",
-        f"{number} records{where} are in quarantine: correct what they need, then run `lakemirror replay`",
+        f"{number} records{where} are in quarantine: fix the cause, then run `lakemirror replay`",
     )
 
 
