@@ -16,7 +16,7 @@ from tests.cluster.operator import RELEASE, Operator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-KINDS = "statefulset,service,serviceaccount,role,rolebinding"
+KINDS = "statefulset,service,serviceaccount,role,rolebinding,networkpolicy"
 
 
 def lakemirror(mirror: Mirror, *arguments: str) -> Result:
@@ -42,7 +42,7 @@ def test_render_prints_what_the_operator_applies(mirror: Mirror, tmp_path: Path)
         for each in mirror.kube.list(KINDS, f"lakemirror.io/pipeline={mirror.name}")
     }
     assert there
-    assert there == {each for each in printed if each[0] != "ConfigMap"}
+    assert there == {each for each in printed if each[0] not in ("ConfigMap", "Secret")}
 
 
 def test_status_shows_a_pipeline_live(mirror: Mirror) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 def test_a_pipeline_becomes_ready_and_its_objects_are_its_own(mirror: Mirror) -> None:
     mirror.create().ready()
-    kinds = ("statefulset", "service", "configmap", "serviceaccount", "role", "rolebinding")
+    kinds = ("statefulset", "service", "configmap", "serviceaccount", "role", "rolebinding", "networkpolicy")
     uid = mirror.resource()["metadata"]["uid"]
     for kind in kinds:
         ours = mirror.kube.list(kind, f"lakemirror.io/pipeline={mirror.name}")
@@ -32,7 +32,8 @@ def test_deleting_a_pipeline_takes_its_objects_along(mirror: Mirror) -> None:
     mirror.delete()
     mirror.gone()
     selector = f"lakemirror.io/pipeline={mirror.name}"
-    for kind in ("statefulset", "pod", "service", "configmap", "role", "rolebinding", "serviceaccount"):
+    own = ("statefulset", "service", "configmap", "role", "rolebinding", "serviceaccount", "networkpolicy")
+    for kind in (*own, "pod", "secret"):
         eventually(lambda kind=kind: not mirror.kube.list(kind, selector), what=f"no {kind}")  # type: ignore[misc]
     assert mirror.journal()[-1]["what"] == "end"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from lakemirror.api import CdcPipeline, load_documents
-from lakemirror.controller import build, names
+from lakemirror.controller import authentication, build, names
 from lakemirror.controller.act import is_applied
 from lakemirror.controller.build import Application
 from lakemirror.controller.values import Object
@@ -191,7 +192,157 @@ def test_secrets_are_mounted_and_never_written_into_an_object() -> None:
     for template in (driver, executor):
         [container] = template["spec"]["containers"]
         assert "envFrom" not in container
-        assert all("secretKeyRef" not in json.dumps(entry) for entry in container.get("env", []))
+        env = [entry for entry in container.get("env", []) if entry["name"] != authentication.VARIABLE]
+        assert all("secretKeyRef" not in json.dumps(entry) for entry in env)
+
+
+def settings_of(of: Application) -> dict[str, str]:
+    """Spark's settings, as its driver reads them."""
+    workload = build.workload(of)
+    if workload["kind"] == "SparkApplication":
+        found: dict[str, str] = workload["spec"]["sparkConf"]
+        return found
+    config = next(v for v in build.driver_pod(of)["spec"]["volumes"] if v["name"] == "config")["configMap"]
+    [key] = [item["key"] for item in config["items"] if item["path"] == "spark.json"]
+    read: dict[str, str] = json.loads(build.config_data(of)[key])
+    return read
+
+
+BACKENDS = ["native", "kubeflow", "apache"]
+
+
+@pytest.mark.guarantee(
+    "Nobody connects to a driver with executors, or to these, without the secret of their pipeline"
+    "; what they send is encrypted, and Spark's UI is off"
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nobody_connects_to_a_driver_and_its_executors_without_the_secret(backend: str) -> None:
+    of = app(spark={"backend": backend})
+    conf = settings_of(of)
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+    assert conf["spark.network.crypto.saslFallback"] == conf["spark.ui.enabled"] == "false"
+    found = build.foundations(of)
+    secret = find(found, "Secret")
+    assert secret is not None
+    assert not {"data", "stringData"} & secret.keys(), "who may view a rendering would know it"
+    kinds = [(each["kind"], each["metadata"]["name"]) for each in found]
+    config = kinds.index(("ConfigMap", "shop-config"))
+    assert kinds.index(("Secret", secret["metadata"]["name"])) < config
+    assert found[config]["metadata"]["annotations"][names.AUTHENTICATION] == secret["metadata"]["name"]
+    for template in templates(of):
+        [container] = template["spec"]["containers"]
+        [volume] = [each for each in template["spec"]["volumes"] if each["name"] == "authentication"]
+        [mount] = [each for each in container["volumeMounts"] if each["name"] == "authentication"]
+        [item] = volume["secret"]["items"]
+        assert volume["secret"]["secretName"] == secret["metadata"]["name"]
+        assert f"{mount['mountPath']}/{item['path']}" == conf["spark.authenticate.secret.file"]
+    [variable] = [each for each in container["env"] if each["name"] == "_SPARK_AUTH_SECRET"]
+    reference = {"name": secret["metadata"]["name"], "key": authentication.ENCODED_KEY}
+    assert variable == {"name": "_SPARK_AUTH_SECRET", "valueFrom": {"secretKeyRef": reference}}
+
+
+def test_both_forms_of_the_secret_are_what_spark_compares() -> None:
+    """Spark encodes the bytes of the file. Nobody has the same secret twice."""
+    data, other = authentication.new_data(), authentication.new_data()
+    file, variable = (b64decode(data[key]) for key in (authentication.KEY, authentication.ENCODED_KEY))
+    assert b64encode(file) == variable
+    assert len(file) >= 32
+    assert data != other
+
+
+def test_the_secret_belongs_to_one_pipeline_and_not_to_the_next_of_its_name() -> None:
+    first, again = (names.authentication("shop", uid) for uid in ("uid-1", "uid-2"))
+    assert first != again
+    assert first.startswith("shop-")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_settings_of_the_spec_come_before_ours(backend: str) -> None:
+    """Such as to see the UI, through kubectl port-forward."""
+    given = {"spark.ui.enabled": "true", "spark.authenticate": "false", "spark.io.encryption.enabled": "true"}
+    assert settings_of(app(spark={"backend": backend, "conf": given})).items() >= given.items()
+
+
+@pytest.mark.parametrize("backend", ["kubeflow", "apache"])
+def test_a_driver_alone_in_cluster_mode_makes_up_a_secret_for_itself(backend: str) -> None:
+    of = app(spark={"backend": backend, "executors": {"max": 0}})
+    conf = settings_of(of)
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+    assert "spark.authenticate.secret.file" not in conf
+    assert find(build.foundations(of), "Secret") is None
+
+
+def test_a_driver_alone_has_no_secret_and_listens_to_itself() -> None:
+    of = app(spark={"executors": {"max": 0}})
+    assert not {"spark.authenticate", "spark.driver.host"} & settings_of(of).keys()
+    assert find(build.foundations(of), "Secret") is None
+    assert all(volume["name"] != "authentication" for volume in next(templates(of))["spec"]["volumes"])
+
+
+@pytest.mark.guarantee("An upgrade that brings a secret for executors breaks no driver that runs without one")
+def test_pods_without_the_secret_read_settings_without_it() -> None:
+    """A cleanup has no executors; a pod of an earlier version may start its container again."""
+    of = app()
+    pod = build.cleanup(of)["spec"]["template"]["spec"]
+    assert all(volume["name"] != "authentication" for volume in pod["volumes"])
+    [config] = [volume["configMap"] for volume in pod["volumes"] if volume["name"] == "config"]
+    keys = {item["path"]: item["key"] for item in config["items"]}
+    assert keys["spark.json"] == f"{of.revision}-spark.json"
+    assert "spark.authenticate" not in json.loads(build.config_data(of)[keys["spark.json"]])
+
+
+METRICS = {"ports": [{"port": 9404, "protocol": "TCP"}]}
+
+
+@pytest.mark.guarantee(
+    "Network policies let only executors reach their driver, and only these reach an executor"
+)
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_only_executors_reach_the_ports_of_their_driver(kind: str) -> None:
+    of = app(**WORKLOADS[kind])
+    driver, executor = (template["metadata"]["labels"].items() for template in templates(of))
+    policies = {each["metadata"]["name"]: each["spec"] for each in of_kind(of, "NetworkPolicy")}
+    assert set(policies) == {"shop-driver", "shop-executors"}
+    for name, own, other in (("shop-driver", driver, executor), ("shop-executors", executor, driver)):
+        selected = policies[name]["podSelector"]["matchLabels"].items()
+        assert selected <= own
+        assert not selected <= other
+        assert policies[name]["policyTypes"] == ["Ingress"]
+    metrics, spark = policies["shop-driver"]["ingress"]
+    assert metrics == METRICS
+    assert [port["port"] for port in spark["ports"]] == [7078, 7079]
+    [peer] = spark["from"]
+    assert peer["podSelector"]["matchLabels"].items() <= executor
+    [among] = policies["shop-executors"]["ingress"]
+    peers = [peer["podSelector"]["matchLabels"].items() for peer in among["from"]]
+    assert [peers[0] <= driver, peers[1] <= executor] == [True, True]
+    assert all("namespaceSelector" not in each for each in (peer, *among["from"]))
+
+
+def test_a_driver_alone_is_reached_for_its_metrics_only() -> None:
+    [policy] = of_kind(app(spark={"executors": {"max": 0}}), "NetworkPolicy")
+    assert policy["spec"]["ingress"] == [METRICS]
+
+
+@pytest.mark.parametrize(
+    ("conf", "ports"),
+    [
+        ({"spark.driver.port": "9000", "spark.blockManager.port": "9001"}, [9000, 9001]),
+        ({"spark.driver.blockManager.port": "9001"}, [7078, 9001]),
+        ({"spark.driver.port": "0"}, None),  # Spark chooses one
+    ],
+)
+def test_the_network_policy_follows_the_ports_of_the_spec(
+    conf: dict[str, str], ports: list[int] | None
+) -> None:
+    policy = next(each for each in of_kind(app(spark={"conf": conf}), "NetworkPolicy"))
+    rule = policy["spec"]["ingress"][1]
+    assert rule["from"]
+    assert ([each["port"] for each in rule["ports"]] if "ports" in rule else None) == ports
+
+
+def of_kind(of: Application, kind: str) -> list[Object]:
+    return [each for each in build.foundations(of) if each["kind"] == kind]
 
 
 CERTIFICATE = "/etc/lakemirror-secrets/reader/ca.crt"
@@ -219,7 +370,8 @@ def test_executors_get_only_secrets_whose_files_they_open(spec: dict[str, Any], 
     )
     driver, executor = templates(of)
     for template, names_of in ((driver, ["kafka-auth", "reader"]), (executor, mounted)):
-        secrets = [each["secret"]["secretName"] for each in template["spec"]["volumes"] if "secret" in each]
+        volumes = [each for each in template["spec"]["volumes"] if each["name"] != "authentication"]
+        secrets = [each["secret"]["secretName"] for each in volumes if "secret" in each]
         assert secrets == names_of
         mounts = [each["mountPath"] for each in template["spec"]["containers"][0]["volumeMounts"]]
         assert [each for each in mounts if "secrets" in each] == [
@@ -368,6 +520,7 @@ class TestPodTemplate:
         assert driver["env"] == [*env, {"name": "A", "value": "1"}]
         assert {mount["mountPath"] for mount in driver["volumeMounts"]} == {
             "/etc/lakemirror",
+            authentication.FOLDER,
             "/tmp",
             "/more",
         }

@@ -669,6 +669,56 @@ async def test_a_mount_that_fails_is_told_in_the_kubelet_s_words() -> None:
 
 
 @pytest.mark.guarantee("Nothing is written twice; nothing is decided without the API server or the Lease")
+@pytest.mark.guarantee("The operator creates the secret of driver and executors once, and reads no Secret")
+@in_loop
+async def test_the_secret_of_executors_is_created_once_and_never_read() -> None:
+    api = FakeApi()
+    for verb in ("get", "list", "watch", "apply", "merge", "patch", "delete"):
+        api.refusals[verb, "Secret"] = ApiError(403, "Forbidden", "no right")
+    async with world(api) as w:
+        await w.run()
+        await w.apply(onBadRecord="fail")
+        await w.settle()
+        [secret] = api.all("Secret")
+        uid = api.one("CdcPipeline", "shop")["metadata"]["uid"]
+        assert secret["metadata"]["name"] == names.authentication("shop", uid)
+        assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [uid]
+        assert w.written("Secret") == [("create", secret["metadata"]["name"])]
+    tried = len([each for each in api.created if each["kind"] == "Secret"])
+    async with world(api, "two") as w:  # a new operator knows that it is there
+        await w.apply(onBadRecord="quarantine", schemaEvolution="skip")
+        await w.until(lambda: len(w.written("StatefulSet")) > 2)
+        await w.settle()
+    assert len([each for each in api.created if each["kind"] == "Secret"]) == tried
+    assert api.all("Secret") == [secret]
+
+
+@in_loop
+async def test_a_secret_that_somebody_deleted_is_created_again() -> None:
+    async with world() as w:
+        await w.apply()
+        await w.until(lambda: w.api.one("StatefulSet", "shop-driver"))
+        pod = await w.start_pod()
+        [secret] = w.api.all("Secret")
+        await w.api.remove(secret)
+        waiting = {"name": "driver", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+        await w.api.put({**pod, "status": {"phase": "Pending", "containerStatuses": [waiting]}})
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "x", "namespace": "mirrors"},
+            "reason": "FailedMount",
+            "message": f'MountVolume.SetUp failed for volume "authentication" : secret '
+            f'"{secret["metadata"]["name"]}" not found',
+            "involvedObject": {"uid": pod["metadata"]["uid"]},
+        }
+        await w.api.put(event)
+        await w.until(lambda: w.api.all("Secret"))
+        [again] = w.api.all("Secret")
+        assert again["metadata"]["name"] == secret["metadata"]["name"]
+        assert again["data"] != secret["data"]
+
+
 @in_loop
 async def test_without_the_lease_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:

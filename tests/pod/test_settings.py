@@ -16,13 +16,19 @@ from tests.controller.builders import revision, spec
 POD = Pod("shop-driver-0", "10.0.0.7", "mirrors", "shop-progress", 90.0)
 
 
-def mounted(tmp_path: Path, **changes: object) -> Path:
+def mounted(tmp_path: Path, settings: str = "spark", **changes: object) -> Path:
     """The config folder, as the operator's ConfigMap and its volume make it."""
     of = spec(**changes)
     data = build.config_data(Application("mirrors", "shop", of, revision(of), "driver:1"))
     for key, text in data.items():
-        name = {".yaml": "pipeline.yaml", "-spark.json": "spark.json", "-executor.yaml": "executor.yaml"}
-        (tmp_path / name[key.removeprefix(revision(of))]).write_text(text)
+        names = {
+            ".yaml": "pipeline.yaml",
+            f"-{settings}.json": "spark.json",
+            "-executor.yaml": "executor.yaml",
+        }
+        file = names.get(key.removeprefix(revision(of)))
+        if file is not None:
+            (tmp_path / file).write_text(text)
     return tmp_path
 
 

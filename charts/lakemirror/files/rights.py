@@ -18,6 +18,7 @@ REVIEWS = f"{API}/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 UNWANTED = [
     ("", "secrets", "get"),
     ("", "secrets", "list"),
+    ("", "secrets", "patch"),
     ("", "pods/exec", "create"),
     ("", "nodes", "delete"),
 ]

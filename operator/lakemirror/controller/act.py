@@ -15,8 +15,8 @@ from kubernetes.utils.quantity import parse_quantity
 
 from lakemirror.api import API_VERSION, KIND, PipelineStatus
 from lakemirror.api.report import cut_off
-from lakemirror.controller import names, observe, status
-from lakemirror.controller.cache import Cache, Key, identity_of
+from lakemirror.controller import authentication, names, observe, status
+from lakemirror.controller.cache import Cache, Identity, Key, identity_of
 from lakemirror.controller.kube import Api, ApiError, Propagation, Unreachable
 from lakemirror.controller.values import Deletion, Event, Object, Obstacle, Pod, Resource
 
@@ -41,10 +41,19 @@ class Actor:
         self._cache = cache
         self._told: dict[Key, dict[str, int]] = {}
         """How often each of a pipeline's latest events was recorded."""
+        self._missing: set[Key] = set()
+        """Pipelines whose pods say that the Secret is not there, although it was created once."""
 
     def forget(self, key: Key) -> None:
         """Forget a pipeline that is no longer managed."""
         self._told.pop(key, None)
+        self._missing.discard(key)
+
+    def look_for_secret(self, resource: Resource, *problems: str) -> None:
+        """Have the Secret of a pipeline created again if ``problems``, which pods have, name it."""
+        name = self._named_secret(resource)
+        if name and any(name in problem for problem in problems):
+            self._missing.add(Key(resource.namespace, resource.name))
 
     def makes_new(self, resource: Resource, objects: Sequence[Object]) -> bool:
         """Return whether any of ``objects`` does not exist yet, as far as the cache knows."""
@@ -69,14 +78,31 @@ class Actor:
 
     def _due(self, resource: Resource, objects: Sequence[Object]) -> list[tuple[Object, Object | None]]:
         """Return the ``objects`` that are not up to date, each with the existing object if it is known."""
-        known = self._cache.of(Key(resource.namespace, resource.name))
+        key = Key(resource.namespace, resource.name)
+        known = self._cache.of(key)
+        secret = "" if key in self._missing else self._named_secret(resource)
         pairs = [(document, known.get(identity_of(document))) for document in objects]
-        return [(document, there) for document, there in pairs if not is_applied(document, there)]
+        return [
+            (document, there)
+            for document, there in pairs
+            if not is_applied(document, there)
+            and (document["kind"] != "Secret" or document["metadata"]["name"] != secret)
+        ]
+
+    def _named_secret(self, resource: Resource) -> str:
+        """Return the name of the Secret that was created before the config; empty if none was."""
+        known = self._cache.of(Key(resource.namespace, resource.name))
+        config = known.get(Identity("v1", "ConfigMap", names.config(resource.name)))
+        if config is None or not observe.owned_by(config, resource.uid):
+            return ""
+        return str(observe.metadata_of(config, "annotations").get(names.AUTHENTICATION, ""))
 
     async def _apply(
         self, resource: Resource, document: Object, there: Object | None, *, dry_run: bool = False
     ) -> Obstacle | None:
         where = f"{document['kind']} {document['metadata']['name']}"
+        if document["kind"] == "Secret":
+            return await self._create_secret(resource, document, where, dry_run=dry_run)
         try:
             if there is None:
                 there = await self._api.get(
@@ -100,6 +126,27 @@ class Actor:
             return None
         _log.info("%s/%s: %s is applied", resource.namespace, resource.name, where)
         self._cache.take(made)
+        return None
+
+    async def _create_secret(
+        self, resource: Resource, document: Object, where: str, *, dry_run: bool
+    ) -> Obstacle | None:
+        """Create a Secret, unless there is one of its name, which only this pipeline has.
+
+        The operator may neither read nor change it: no one but the kubelet needs to know what is in it.
+        """
+        try:
+            await self._api.create({**document, "data": authentication.new_data()}, dry_run=dry_run)
+            if not dry_run:
+                _log.info("%s/%s: %s is created", resource.namespace, resource.name, where)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                obstacle = _refused(where, error)
+                if obstacle is None:
+                    raise
+                return obstacle
+        if not dry_run:
+            self._missing.discard(Key(resource.namespace, resource.name))
         return None
 
     async def _try_pod(self, resource: Resource, workload: Object, there: Object) -> Obstacle | None:

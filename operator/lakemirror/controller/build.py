@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import yaml
@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lakemirror.api import API_VERSION, KIND, PipelineSpec, duration_seconds
 from lakemirror.api.documents import dump_document
-from lakemirror.controller import names, podtemplate, sparkconf
+from lakemirror.controller import authentication, names, podtemplate, sparkconf
 from lakemirror.controller.references import references
 from lakemirror.controller.remembered import last
 from lakemirror.controller.values import Kind, Object, Pod
@@ -74,11 +74,16 @@ def kind_of(spec: PipelineSpec) -> Kind:
 def foundations(app: Application) -> tuple[Object, ...]:
     """Build what a driver needs before it starts.
 
-    This is its account, rights and configuration and, with the native back end, a Service.
+    This is its account, rights and configuration, who may connect to it and, with the native back end, a
+    Service. With executors, it is also a Secret, without its data: see ``authentication.new_data``. The
+    config names the Secret, and so comes after it.
     """
     values = _values(app)
     data = {"data": config_data(app)}
-    found = [*_rendered("common/access", values), *_rendered("common/config", values | data)]
+    found = [*_rendered("common/access", values), *_rendered("common/network", values)]
+    if values["authenticated"]:
+        found += _rendered("common/authentication", values)
+    found += _rendered("common/config", values | data)
     if app.spec.spark.backend == "native":
         found += _rendered("native/service", values)
     return tuple(_owned(app, document) for document in found)
@@ -118,9 +123,9 @@ def cleanup(app: Application) -> Object:
 
 def driver_pod(app: Application, task: str = "") -> dict[str, Any]:
     """Build the driver's pod template."""
-    values = _values(app) | {"task": task}
-    if task:
-        values["watched"] = []  # it ends on its own
+    values = _values(app)
+    if task:  # it has no executors, and ends on its own
+        values |= {"task": task, "watched": [], "authenticated": False, "config_items": _config_items(app)}
     pod = _rendered("common/driver", values)[0]
     return _with_grace(podtemplate.laid_over(pod, app.spec.spark, "driver"))
 
@@ -184,7 +189,11 @@ def config_data(app: Application) -> dict[str, str]:
     own = {f"{app.revision}.yaml": dump_document(manifest)}
     if app.spec.spark.backend == "native":
         conf = sparkconf.native(app.name, app.namespace, app.spec.spark, app.image)
+        # For pods without the Secret: those without executors, and those of earlier versions.
         own[f"{app.revision}-spark.json"] = json.dumps(conf, indent=2, sort_keys=True)
+        if app.spec.spark.executors.max > 0:
+            conf = sparkconf.authenticated(conf)
+            own[f"{app.revision}-authenticated.json"] = json.dumps(conf, indent=2, sort_keys=True)
         own[f"{app.revision}-executor.yaml"] = dump_document(executor_pod(replace(app, kept={})))
     return {**app.kept, **own}
 
@@ -214,12 +223,7 @@ def _owned(app: Application, document: Object) -> Object:
 def _values(app: Application) -> dict[str, Any]:
     """Return the values that the templates may use."""
     spec, spark = app.spec, app.spec.spark
-    items = {f"{app.revision}.yaml": "pipeline.yaml"}
-    if spark.backend == "native":
-        items |= {
-            f"{app.revision}-spark.json": "spark.json",
-            f"{app.revision}-executor.yaml": "executor.yaml",
-        }
+    with_executors = spark.executors.max > 0
     return {
         "pipeline": app.name,
         "namespace": app.namespace,
@@ -234,13 +238,22 @@ def _values(app: Application) -> dict[str, Any]:
         "image": app.image,
         "held": app.held,
         "moved": app.moved,
-        "config_items": [{"key": key, "path": path} for key, path in items.items()],
+        "config_items": _config_items(app, "authenticated" if with_executors else "spark"),
         "pull_secrets": [{"name": name} for name in spark.image_pull_secrets or []],
         "secrets": sorted(set(spec.secrets().values())),
         "executor_secrets": _executor_secrets(spec),
         "secrets_folder": SECRETS,
         "tmp_size": TMP_SIZE,
         "watched": references(spark.pod_template, spark.driver.pod_template, spark.executors.pod_template),
+        "executors": names.executors(app.name),
+        "executor_labels": names.executor_labels(app.name),
+        "driver_ports": sparkconf.driver_ports(spark),
+        "authenticated": with_executors,
+        "authentication": names.authentication(app.name, app.uid),
+        "authentication_folder": authentication.FOLDER,
+        "authentication_key": authentication.KEY,
+        "authentication_variable": authentication.VARIABLE,
+        "authentication_encoded_key": authentication.ENCODED_KEY,
         "distributed": spark.executors.max > 0 or spark.backend != "native",
         "grace_seconds": GRACE_SECONDS,
         "driver_cpu": sparkconf.driver_cpu(spark),
@@ -268,6 +281,17 @@ def _executor_secrets(spec: PipelineSpec) -> list[str]:
         for name in sorted(set(spec.secrets().values()))
         if re.search(rf"{re.escape(f'{SECRETS}/{name}')}(?![\w.-])", unquote(text))
     ]
+
+
+def _config_items(app: Application, settings: Literal["spark", "authenticated"] = "spark") -> list[Object]:
+    """Return which keys of the config ConfigMap a pod mounts, and as which files."""
+    items = {f"{app.revision}.yaml": "pipeline.yaml"}
+    if app.spec.spark.backend == "native":
+        items |= {
+            f"{app.revision}-{settings}.json": "spark.json",
+            f"{app.revision}-executor.yaml": "executor.yaml",
+        }
+    return [{"key": key, "path": path} for key, path in items.items()]
 
 
 def _without_command(pod: dict[str, Any]) -> dict[str, Any]:

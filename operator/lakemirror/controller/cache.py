@@ -26,6 +26,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("apps/v1", "StatefulSet"),
     ("batch/v1", "CronJob"),
     ("batch/v1", "Job"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
     ("rbac.authorization.k8s.io/v1", "Role"),
     ("rbac.authorization.k8s.io/v1", "RoleBinding"),
 )

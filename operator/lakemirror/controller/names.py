@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from lakemirror.api import GROUP
 
 FIELD_MANAGER = "lakemirror-operator"
@@ -25,6 +27,8 @@ MOVED = f"{GROUP}/moved"
 
 It says since when, and which image came before; see ``rollout``.
 """
+AUTHENTICATION = f"{GROUP}/authentication"
+"""Annotation of the config ConfigMap: the Secret, which was created before it. The operator reads none."""
 FINALIZER = f"{GROUP}/data"
 """Keeps a deleted pipeline until its data is deleted. Not used with deletionPolicy Retain."""
 
@@ -67,6 +71,26 @@ def config(pipeline: str) -> str:
 def progress(pipeline: str) -> str:
     """Return the name of the ConfigMap into which the driver writes its progress report."""
     return f"{pipeline}-progress"
+
+
+def executors(pipeline: str) -> str:
+    """Return the name of the executors' NetworkPolicy."""
+    return f"{pipeline}-executors"
+
+
+def executor_labels(pipeline: str) -> dict[str, str]:
+    """Return the labels of the executors' pods, by which they are selected."""
+    return {PIPELINE: pipeline, COMPONENT: "executor"}
+
+
+def authentication(pipeline: str, uid: str | None) -> str:
+    """Return the name of the Secret by which driver and executors recognize each other.
+
+    It contains the uid: the Secret of a former pipeline of this name is deleted some time after that one, and
+    the operator, which may not read Secrets, could not tell whose it is.
+    """
+    digest = hashlib.sha256(uid.encode()).hexdigest()[:8] if uid is not None else "0"
+    return f"{pipeline}-rpc-{digest}"
 
 
 def run(pipeline: str, revision: str) -> str:

@@ -247,6 +247,7 @@ class Reconciler:
         self._claim_unseen()
         inputs = self._inputs(key, pipeline, since)
         observed = await self._observe(key, pipeline, now, since)
+        self._actor.look_for_secret(observed.resource, observed.mount_problem, observed.executors)
         trial = self._plan(pipeline, observed, now).trial
         if self._actor.makes_new(observed.resource, trial) and not await self._still_there(pipeline):
             return

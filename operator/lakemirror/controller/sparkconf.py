@@ -6,13 +6,19 @@ The pod adds what only it knows (its name and address): see ``lakemirror.pod``.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from lakemirror.api.jvm import java_options
 from lakemirror.api.secret_settings import REDACTION, redaction
 from lakemirror.api.spec import PipelineSpec, Spark
-from lakemirror.controller import names
+from lakemirror.controller import authentication, names
 
 EXECUTOR_TEMPLATE = "/etc/lakemirror/executor.yaml"
+DRIVER_PORT, BLOCK_PORT = "7078", "7079"
+"""Also what Spark takes in cluster mode, unless it is told otherwise."""
+_PORT = re.compile(r"\d{1,5}")
+_WITHOUT_UI = {"spark.ui.enabled": "false"}
+"""The UI asks nobody for a password, and shows all settings."""
 _MEMORY = re.compile(r"(\d+)(?:([kmgt])b?)?")
 _OVERHEAD = 0.4
 """What a driver needs besides its heap, as a fraction of it: Python, and the JVM's own memory.
@@ -40,8 +46,8 @@ def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str,
         "spark.master": "k8s://https://kubernetes.default.svc",
         "spark.submit.deployMode": "client",
         "spark.driver.host": host,
-        "spark.driver.port": "7078",
-        "spark.driver.blockManager.port": "7079",
+        "spark.driver.port": DRIVER_PORT,
+        "spark.driver.blockManager.port": BLOCK_PORT,
         "spark.driver.memory": spark.driver.memory,
         "spark.executor.memory": spark.executors.memory,
         "spark.executor.cores": str(spark.executors.cores),
@@ -53,9 +59,24 @@ def native(pipeline: str, namespace: str, spark: Spark, image: str) -> dict[str,
         # Executors find all they need in the image, so the driver needs no right to create ConfigMaps.
         "spark.kubernetes.executor.disableConfigMap": "true",
         **({"spark.kubernetes.container.image.pullSecrets": pull} if pull else {}),
+        **_WITHOUT_UI,
         **executors(spark),
         **spark.conf,
     }
+
+
+def authenticated(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a driver whose pods mount the Secret. ``conf`` takes precedence."""
+    return {**authentication.SETTINGS, **conf}
+
+
+def driver_ports(spark: Spark) -> list[int]:
+    """Return the ports on which executors reach their driver; none, which means any, if Spark chooses one."""
+    conf = spark.conf
+    blocks = conf.get("spark.driver.blockManager.port") or conf.get("spark.blockManager.port") or BLOCK_PORT
+    given = (conf.get("spark.driver.port") or DRIVER_PORT, blocks)
+    ports = [int(port) for port in given if _PORT.fullmatch(port) and 0 < int(port) < 65536]
+    return sorted(set(ports)) if len(ports) == len(given) else []
 
 
 def submitted(spec: PipelineSpec, image: str, account: str) -> dict[str, str]:
@@ -66,9 +87,17 @@ def submitted(spec: PipelineSpec, image: str, account: str) -> dict[str, str]:
     spark = spec.spark
     # How Spark runs a driver without executors: see spark.kubernetes.driver.master in its documentation.
     local = {"spark.kubernetes.driver.master": f"local[{spark.driver.cores}]"}
-    workers = local if spark.executors.max == 0 else executors(spark)
+    alone = {**local, **authentication.ENCRYPTED}
+    workers = alone if spark.executors.max == 0 else authenticated(executors(spark))
     hidden = {REDACTION: redaction(spark.conf.get(REDACTION, ""))}
-    return {**_common(spark, image, account), **workers, **spark.conf, **_java_options(spec), **hidden}
+    return {
+        **_common(spark, image, account),
+        **_WITHOUT_UI,
+        **workers,
+        **spark.conf,
+        **_java_options(spec),
+        **hidden,
+    }
 
 
 def _common(spark: Spark, image: str, account: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from lakemirror.pod.api import Api
 from lakemirror.pod.executors import delete_leftovers
 from lakemirror.pod.mounts import MountWatch
 from lakemirror.pod.report import ConfigMapSink
-from lakemirror.pod.settings import Pod, alone, pipeline, secret_folders, watched_folders
+from lakemirror.pod.settings import AUTHENTICATION, Pod, alone, pipeline, secret_folders, watched_folders
 
 TERMINATION_LOG = Path("/dev/termination-log")
 _log = logging.getLogger("lakemirror.pod")
@@ -66,7 +66,7 @@ def drive() -> None:
     pod = Pod.of(os.environ)
     manifest = pipeline(pod)
     folders = secret_folders(manifest)
-    watch = MountWatch([*folders.values(), *watched_folders()])
+    watch = MountWatch([*folders.values(), *watched_folders(), AUTHENTICATION])
     once = bool(manifest.spec.trigger.available_now)
     api = Api()
     if manifest.spec.spark.conf.get("spark.master", "").startswith("k8s://"):

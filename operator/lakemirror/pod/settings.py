@@ -13,6 +13,8 @@ CONFIG = Path("/etc/lakemirror")
 """Where the operator's ConfigMap is mounted: pipeline.yaml and, if native, spark.json and executor.yaml."""
 SECRETS = Path("/etc/lakemirror-secrets")
 """Where the Secrets that the manifest names are mounted, each in a folder with its name."""
+AUTHENTICATION = Path("/etc/lakemirror-authentication")
+"""Where the Secret is mounted by which the driver and its executors recognize each other."""
 WATCHED = Path("/etc/lakemirror-watched")
 """Where the ConfigMaps and Secrets that the pod template refers to are mounted, each in a folder."""
 
