@@ -117,7 +117,7 @@ def test_defaults_are_those_of_the_models() -> None:
         if "default" in node
     }
     assert defaults == {name: value for name, value in whole.items() if name in defaults}
-    assert set(whole) - set(defaults) == {"source", "target", "checkpoint"}
+    assert set(whole) - set(defaults) == {"source", "target", "checkpoint", *crd.FILLED_IN_BY_MODELS}
 
 
 def test_every_field_has_a_description() -> None:
