@@ -7,20 +7,25 @@ difference is a mistake, unless it is migrated.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
+from lakemirror.driver.parse.envelopes.base import as_sent
+from lakemirror.driver.parse.values import texts as writings
+from lakemirror.driver.parse.values.connect import parse_key, schemaless
+from lakemirror.driver.parse.values.decode import RowDecoder
 from lakemirror.driver.record.quarantine import _identity
 from lakemirror.driver.rules.keys import can_be_key
 from lakemirror.driver.rules.kinds import Kind
 from lakemirror.driver.runtime.session import create_session
 from lakemirror.driver.tables import keys
 from tests.support.values import HASHED, RECORDS, VALUES
+from tests.support.wires import FIELDS, UNTYPED
 
 FOLDER = Path(__file__).parents[1] / "driver" / "rules" / "golden"
 
@@ -33,6 +38,8 @@ def main() -> None:
     write("keys", [_of_kind(spark, kind, values) for kind, values in VALUES])
     write("quarantine", _ids(spark))
     write("hashes", [_hash(spark, each) for each in HASHED])
+    write("fields", [_of_field(spark, *each) for each in FIELDS])
+    write("untyped", [_of_type(spark, *each) for each in UNTYPED])
     spark.stop()
 
 
@@ -78,6 +85,45 @@ def _hash(spark: SparkSession, values: Iterable[str | int | None]) -> int:
     row = spark.range(1).select(F.xxhash64(*columns) if columns else F.lit(42)).first()
     assert row is not None
     return int(row[0])
+
+
+def _of_field(spark: SparkSession, schema: dict[str, Any], kind: Kind | None, texts: Iterable[str]) -> Any:
+    """Return what the driver makes of values of a field."""
+    document = json.dumps({"type": "struct", "fields": [schema]})
+    columns = None if kind is None else {"v": spark_type(kind)}
+    return _decoded(spark, RowDecoder(parse_key(document), columns), texts)
+
+
+def _of_type(spark: SparkSession, kind: Kind, writing: str, texts: Iterable[str]) -> Any:
+    """Return what the driver makes of values without a schema."""
+    decoder = RowDecoder([schemaless("v")], {"v": spark_type(kind)}, writing=getattr(writings, writing))
+    return _decoded(spark, decoder, texts, as_sent)
+
+
+def _decoded(
+    spark: SparkSession,
+    decoder: RowDecoder,
+    texts: Iterable[str],
+    given: Callable[[Column], Column] = lambda text: text,
+) -> Any:
+    frame = spark.createDataFrame([(f'{{"v": {each}}}',) for each in ["null", *texts]], "text STRING")
+    frame = frame.coalesce(1).select(given(F.col("text")).alias("text"))
+    frame = frame.select("text", decoder.parse(F.col("text")).alias("wire"))
+    wire, found = F.col("wire"), decoder.project(F.col("wire"))["v"]
+    kind = StructType([StructField("v", decoder.types["v"])])
+    no = F.lit(False)
+    doubt = decoder.doubt(wire)
+    parts = {
+        "value": keys.encode_row(F.struct(found.value.alias("v")), kind),
+        "gap": no if found.gap is None else found.gap,
+        "lost": no if found.unrepresentable is None else found.unrepresentable,
+        "text": F.lit(None).cast("string") if found.text is None else found.text,
+        "misfit": decoder.problem(F.col("text"), wire).isNotNull(),
+        "rounded": no if found.rounded is None else found.rounded,
+        "doubt": no if doubt is None else doubt.isNotNull(),
+    }
+    rows = frame.select(*[column.alias(name) for name, column in parts.items()]).collect()
+    return {"type": decoder.types["v"].simpleString(), "rows": [list(each) for each in rows]}
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from lakemirror.driver.rules.kinds import (
     DATE,
     DOUBLE,
     FLOAT,
+    MAX_DIGITS,
     TIMESTAMP,
     VARIANT,
     Arrays,
@@ -32,6 +33,7 @@ from lakemirror.driver.rules.kinds import (
 from lakemirror.driver.rules.values import Value
 
 Kinds = Mapping[str, Kind]
+_NO_DIGITS: Final = str.maketrans("", "", "-.")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BIGINT: Final = range(-(2**63), 2**63)
 _LOWER_CASE: Final = {f"\\u{code:04x}": f"\\u{code:04X}" for code in range(0x20)}
@@ -182,7 +184,19 @@ def exact(value: Value, kind: Kind) -> str:
         return str(micros_of(value))
     if isinstance(value, datetime):
         return local_text(value)
-    return to_json(value) if kind == VARIANT else str(value)
+    return variant_json(value) if kind == VARIANT else str(value)
+
+
+def variant_json(value: Any) -> str:
+    """Return a VARIANT as JSON: members in the order of their names, numbers without needless exponents."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{to_json(name)}:{variant_json(value[name])}" for name in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(variant_json, value)) + "]"
+    if isinstance(value, Decimal):
+        plain = f"{value.normalize():f}"
+        return plain if len(plain.translate(_NO_DIGITS)) <= MAX_DIGITS else java_text(float(value))
+    return to_json(value)
 
 
 def micros_of(moment: datetime) -> int:
@@ -213,3 +227,18 @@ def java_hex(number: float) -> str:
     if exponent == 0:
         return f"{sign}0x0.{digits}p-1022" if fraction else f"{sign}0x0.0p0"
     return f"{sign}0x1.{digits}p{exponent - 1023}"
+
+
+def java_text(number: float) -> str:
+    """Return a DOUBLE as Java writes it, such as ``1.0E10``."""
+    if number != number:
+        return "NaN"
+    if number in (float("inf"), float("-inf")):
+        return "Infinity" if number > 0 else "-Infinity"
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        text = format(Decimal(repr(number)), "f")
+        return text if "." in text else text + ".0"
+    sign, digits, exponent = Decimal(repr(number)).as_tuple()
+    written = "".join(map(str, digits)).rstrip("0")
+    power = int(exponent) + len(digits) - 1
+    return f"{'-' if sign else ''}{written[0]}.{written[1:] or '0'}E{power}"

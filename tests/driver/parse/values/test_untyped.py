@@ -71,6 +71,13 @@ CASES: list[tuple[DataType, list[tuple[Any, dict[str, Any]]]]] = [
     (DecimalType(5, 0), [("12345", fine(Decimal(12345))), ("1234", MISFIT), ("AYaf", fine(Decimal(99999)))]),
     (DecimalType(20, 0), [(2**64 - 1, fine(Decimal(2**64 - 1)))]),
     (
+        DecimalType(38, 18),
+        [
+            ({"scale": 18, "value": unscaled(5)}, fine(Decimal("5e-18"))),
+            ({"scale": 20, "value": unscaled(5)}, {**lost(None), "text": '{"scale":20,"value":"BQ=="}'}),
+        ],
+    ),
+    (
         DateType(),
         [
             (20512, fine("2026-02-28")),

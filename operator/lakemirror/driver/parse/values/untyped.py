@@ -331,8 +331,7 @@ class JsonDecimal(Codec):
         octets = F.try_to_binary(F.try_variant_get(pair, "$.value", "string"), F.lit("base64"))
         unscaled = let(octets, lambda o: decimals.decimal(o, decimals.MAX_DIGITS, 0)).cast("string")
         text = F.concat(unscaled, F.lit("E"), -F.try_variant_get(pair, "$.scale", "int"))
-        number = text.try_cast(self.natural)
-        return F.when(number == text.try_cast(DecimalType(decimals.MAX_DIGITS, 18)), number)
+        return decimals.of_digits(text, self.natural)
 
     def _of_double(self, value: Column) -> Column:
         number = F.try_variant_get(value, "$", self.natural.simpleString())

@@ -1,0 +1,112 @@
+"""Types of columns whose records carry no schema, from their values.
+
+A whole number is BIGINT (DECIMAL(38,0) if it does not fit), a number with a fraction is DOUBLE, and text is
+STRING. Arrays and objects are inferred element by element. An object without a known shape, and values of
+several kinds, are STRING (as JSON). A column in which only nulls were seen has no type yet.
+
+What was seen is a `Shape`. Shapes merge in any order, so that each block of a batch can infer its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+from lakemirror.driver.rules.kinds import BIGINT, BOOLEAN, DOUBLE, STRING, Arrays, Decimals, Kind, Structs
+
+_FLOATS = ("NaN", "Infinity", "-Infinity")
+"""Floats that JSON has no numbers for, and spells as text. Beside numbers, they are numbers."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What was seen of a value: ``kinds`` are names of JSON's kinds of values."""
+
+    kinds: frozenset[str] = frozenset()
+    items: Shape | None = None
+    members: Mapping[str, Shape] = field(default_factory=dict)
+
+
+def shape_of(value: Any) -> Shape:
+    """Return what one value shows."""
+    if value is None:
+        return Shape()
+    if isinstance(value, list):
+        return Shape(frozenset({"array"}), reduce(merge, map(shape_of, value), Shape()))
+    if isinstance(value, Mapping):
+        return Shape(frozenset({"object"}), members={name: shape_of(each) for name, each in value.items()})
+    return Shape(frozenset({_name(value)}))
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer" if -(2**63) <= value < 2**63 else "large"
+    if isinstance(value, (float, Decimal)):
+        return "fraction"
+    return "float" if value in _FLOATS else "text"
+
+
+def merge(one: Shape, other: Shape) -> Shape:
+    """Return what both values show together; in any order, and in any grouping with others."""
+    items = (
+        one.items
+        if other.items is None
+        else other.items
+        if one.items is None
+        else merge(one.items, other.items)
+    )
+    members = {**one.members, **other.members}
+    both = {
+        name: merge(one.members[name], other.members[name])
+        for name in one.members.keys() & other.members.keys()
+    }
+    return Shape(one.kinds | other.kinds, items, {**members, **both})
+
+
+def kind_of(shape: Shape) -> Kind | None:
+    """Return the type of a column that shows this; None if it is not known yet."""
+    kinds = shape.kinds
+    if not kinds:
+        return None
+    if kinds == {"array"}:
+        return Arrays((kind_of(shape.items) if shape.items is not None else None) or STRING)
+    if kinds == {"object"}:
+        return _struct(shape)
+    if kinds == {"boolean"}:
+        return BOOLEAN
+    numbers = kinds - {"float"}
+    if numbers and numbers <= {"integer", "large", "fraction"}:
+        if kinds == {"integer"}:
+            return BIGINT
+        return Decimals(38, 0) if kinds <= {"integer", "large"} else DOUBLE
+    return STRING
+
+
+def _struct(shape: Shape) -> Kind:
+    if _is_pair(shape):
+        return STRING  # Debezium's VariableScaleDecimal, as text
+    known = {name: kind_of(each) for name, each in shape.members.items()}
+    mixed = any(len(_families(each.kinds)) > 1 for each in shape.members.values())
+    fields = tuple((name, kind) for name, kind in sorted(known.items()) if kind is not None)
+    return Structs(fields) if fields and not mixed else STRING
+
+
+def _is_pair(shape: Shape) -> bool:
+    """Return whether these are objects of a scale and a value, Debezium's VariableScaleDecimal."""
+    scale, value = shape.members.get("scale"), shape.members.get("value")
+    are_pair = len(shape.members) == 2 and scale is not None and value is not None
+    return are_pair and scale.kinds == {"integer"} and value.kinds == {"text"}  # type: ignore[union-attr]
+
+
+def _families(kinds: frozenset[str]) -> set[str]:
+    """Return the kinds of values that have no type in common."""
+    numbers = {"integer", "large", "fraction"}
+    family = {each: "number" if each in numbers else each for each in kinds}
+    if "float" in kinds:
+        family["float"] = "number" if kinds & numbers else "text"
+    return set(family.values())

@@ -1,0 +1,155 @@
+"""Numbers, exactly or not at all: decimals as bytes and as text, floats, and conversions between types."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import struct
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Final
+
+from lakemirror.driver.rules.kinds import DOUBLE, FLOAT, MAX_DIGITS, Kind
+
+MAX_SCALE: Final = 20_000
+"""The largest scale (of either sign) that is spelled out; PostgreSQL's own limit is 16,383."""
+MAX_BYTES: Final = 4096
+"""The size of the largest unscaled value that is spelled out: 9,864 digits."""
+LONGEST: Final = 1000
+"""The longest text that is read as a decimal."""
+
+NUMBER: Final = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,4})?", re.ASCII)
+"""A decimal number. Java's BigDecimal writes small ones with an exponent: 0E-10."""
+SPECIAL: Final = re.compile(r"NaN|[-+]?Infinity|(POSITIVE|NEGATIVE)_INFINITY|NOT_A_NUMBER")
+_FLOAT: Final = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
+_EXACT: Final = Context(prec=MAX_SCALE * 2, Emax=999_999, Emin=-999_999, traps=[Inexact, InvalidOperation])
+
+
+def octets_of_base64(text: str) -> bytes | None:
+    """Return the bytes that a text of base64 stands for; None if it is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+# -- decimals as bytes ------------------------------------------------------------------------------------
+
+
+def unscaled(octets: bytes) -> int:
+    """Return the number of big-endian two's complement bytes, as BigInteger writes them."""
+    return int.from_bytes(octets, "big", signed=True)
+
+
+def shortest(octets: bytes) -> bytes:
+    """Return two's complement bytes without those that only pad them to a fixed length."""
+    number = unscaled(octets)
+    return (
+        number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True) if octets else b""
+    )
+
+
+def fits(octets: bytes, precision: int) -> bool:
+    """Return whether unscaled bytes have at most ``precision`` digits. Bytes that pad the number count."""
+    most = (10**precision).bit_length() // 8 + 1
+    size: int = 10**precision
+    return len(octets) <= most and abs(unscaled(octets)) < size
+
+
+def decimal(octets: bytes, precision: int, scale: int) -> Decimal | None:
+    """Return the number of unscaled bytes; None if it has too many digits, or there are no bytes."""
+    if not octets or not fits(octets, precision):
+        return None
+    return Decimal(unscaled(octets)).scaleb(-scale, context=_EXACT)
+
+
+def plain_text(octets: bytes, scale: int) -> str | None:
+    """Return exact plain text with ``scale`` digits after the point; None beyond the limits."""
+    if not 1 <= len(octets) <= MAX_BYTES or abs(scale) > MAX_SCALE:
+        return None
+    number = unscaled(octets)
+    digits, sign = str_of(abs(number)), "-" if number < 0 else ""
+    if scale <= 0:
+        return sign + (digits if digits == "0" else digits + "0" * -scale)
+    digits = digits.rjust(scale + 1, "0")
+    return f"{sign}{digits[:-scale]}.{digits[-scale:]}"
+
+
+def str_of(number: int) -> str:
+    """Return the digits of a number of any size; Python refuses those of more than 4,300 digits."""
+    if number < 10**4000:
+        return str(number)
+    head, tail = divmod(number, 10**4000)
+    return str_of(head) + str(tail).rjust(4000, "0")
+
+
+# -- decimals as text -------------------------------------------------------------------------------------
+
+
+def of_digits(text: str, precision: int, scale: int) -> Decimal | None:
+    """Return the decimal of the text of a `NUMBER`; None if the type lacks digits for it."""
+    if len(text) > LONGEST:
+        return None
+    number = Decimal(text)
+    try:
+        found = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    except (Inexact, InvalidOperation):
+        return None
+    return found if abs(found) < Decimal(10) ** (precision - scale) else None
+
+
+def holds(number: Decimal, precision: int, scale: int) -> Decimal | None:
+    """Return a number with ``scale`` digits after the point; None if the type cannot hold it exactly."""
+    return of_digits(str(number), precision, scale)
+
+
+# -- floats -----------------------------------------------------------------------------------------------
+
+
+def single(number: float) -> float:
+    """Return the nearest number that 32 bits hold."""
+    try:
+        return float(struct.unpack(">f", struct.pack(">f", number))[0])
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
+
+
+def float_of(text: str, kind: Kind) -> float | None:
+    """Return the float that a decimal number is; None if its digits are not those of a float of the type.
+
+    They are if the float's shortest spelling has them.
+    """
+    if _FLOAT.fullmatch(text) is None:
+        return None
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        return None
+    if kind == DOUBLE:
+        few = len(digits_of(text)) <= 15 and 2.2250738585072014e-308 <= abs(number) <= 1.7976931348623157e308
+        return number if few or digits_of(text) == digits_of(repr(number)) else None
+    assert kind == FLOAT
+    short = single(number)
+    alike = digits_of(text) == digits_of(shortest_single(short))
+    return short if alike or (short == number and digits_of(text) == digits_of(repr(number))) else None
+
+
+def digits_of(text: str) -> str:
+    """Return the significant digits of a number's text."""
+    return text.lower().partition("e")[0].translate(str.maketrans("", "", "-+. ")).strip("0")
+
+
+def shortest_single(number: float) -> str:
+    """Return the shortest text of a number that 32 bits hold."""
+    for digits in range(1, 10):
+        text = f"{number:.{digits}g}"
+        if single(float(text)) == number:
+            return text
+    return repr(number)
+
+
+def integer_digits(bits: int) -> int:
+    """Return how many digits the integers of so many bits may have."""
+    return {8: 3, 16: 5, 32: 10, 64: 19}[bits]
+
+
+assert MAX_DIGITS == 38

@@ -1,0 +1,95 @@
+"""Schemas of rows, as Kafka Connect writes them (``schemas.enable=true``).
+
+A schema document is JSON: ``{"type", "optional", "name", "parameters", "default", "field", "fields",
+"items", "keys", "values"}``. ``type`` is the physical type, ``name`` the semantic one (Debezium's
+``io.debezium.*`` or Connect's ``org.apache.kafka.connect.data.*``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+PADDED: Final = "lakemirror.padded"
+"""The parameter of a decimal whose bytes have a fixed length (Avro's type fixed); Connect has none."""
+
+_NUMBERS: Final = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
+PHYSICAL: Final = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
+
+
+class SchemaError(ValueError):
+    """A schema document that is not a Connect schema of a row."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column as the connector declares it.
+
+    ``physical`` is its type on the wire, ``semantic`` the name that gives it a meaning. ``items`` is the
+    element of an array or the value of a map, ``keys`` the key of a map. ``default`` is in its wire form.
+    """
+
+    name: str
+    physical: str
+    semantic: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    optional: bool = True
+    default: Any = None
+    items: Field | None = None
+    keys: Field | None = None
+    fields: tuple[Field, ...] = ()
+
+    def parameter(self, name: str, default: int) -> int:
+        """Return a parameter that is a number. Raises SchemaError."""
+        text = self.parameters.get(name, default)
+        try:
+            return int(text)
+        except ValueError as error:
+            raise SchemaError(f"column {self.name!r}: parameter {name} is {text!r}, not a number") from error
+
+
+def fields_of_envelope(document: Any) -> list[Field]:
+    """Return the columns of a row, from the schema of a Debezium envelope: of its ``after`` or ``before``.
+
+    Raises SchemaError.
+    """
+    images = {each.get("field"): each for each in _members(document, "the envelope")}
+    image = images.get("after") or images.get("before")
+    if image is None:
+        raise SchemaError(
+            "the schema has neither 'after' nor 'before': it is not the schema of a Debezium envelope"
+        )
+    return [field_of(each) for each in _members(image, "the row image")]
+
+
+def fields_of_struct(document: Any, what: str = "the key") -> list[Field]:
+    """Return the columns of the schema of a key, or of a flattened row. Raises SchemaError."""
+    return [field_of(each) for each in _members(document, what)]
+
+
+def _members(schema: Any, what: str) -> list[Mapping[str, Any]]:
+    if not isinstance(schema, Mapping):
+        raise SchemaError(f"the schema of {what} is not a JSON object")
+    if schema.get("type") != "struct" or not isinstance(schema.get("fields"), list):
+        raise SchemaError(f"the schema of {what} is of type {schema.get('type')!r}; a struct is needed")
+    return list(schema["fields"])
+
+
+def field_of(schema: Mapping[str, Any]) -> Field:
+    """Return a column of its schema. Raises SchemaError."""
+    name, physical = schema.get("field", ""), schema.get("type")
+    if not isinstance(physical, str) or physical not in PHYSICAL:
+        raise SchemaError(f"column {name!r}: {physical!r} is not a type of Kafka Connect")
+    element = schema.get("items") if physical == "array" else schema.get("values")
+    return Field(
+        name=name,
+        physical={"float32": "float", "float64": "double"}.get(physical, physical),
+        semantic=schema.get("name"),
+        parameters=schema.get("parameters") or {},
+        optional=bool(schema.get("optional")),
+        default=schema.get("default"),
+        items=field_of(element) if element else None,
+        keys=field_of(schema["keys"]) if schema.get("keys") else None,
+        fields=tuple(field_of(each) for each in schema.get("fields") or ()),
+    )

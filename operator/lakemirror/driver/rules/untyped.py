@@ -1,0 +1,327 @@
+"""Values of records without a schema (``schemas.enable=false``): the column's type says what they mean.
+
+| type | accepted values |
+|---|---|
+| integers | a JSON number |
+| FLOAT, DOUBLE | a JSON number that equals the shortest spelling of the float; ``"NaN"`` and ``"Infinity"`` |
+| BOOLEAN | true, false, 1, 0 |
+| DECIMAL(p,s) | a number; text, as number or encoded (`texts`); the pair |
+| DATE | days since 1970, ISO text |
+| TIMESTAMP, TIMESTAMP_NTZ | ISO text (UTC unless it says otherwise); a number since 1970 |
+| BINARY | encoded text (`texts`) |
+| STRING | text as is; the pair as decimal text; any other value as JSON |
+| VARIANT | any value; text that is JSON is parsed, as a database's JSON comes as text |
+| ARRAY, STRUCT, MAP | element by element; a VARIANT in them is the value as it is; keys of a MAP are text |
+
+"The pair" is ``{"scale": s, "value": base64}``, Debezium's VariableScaleDecimal. JSON is read so that a
+number with a fraction or an exponent is a Decimal (`loads`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC
+from decimal import Decimal
+from typing import Any, Final
+
+from lakemirror.driver.rules import moments, numbers
+from lakemirror.driver.rules.conversions import MISFIT, Read, as_decimal, convert, lost, or_misfit
+from lakemirror.driver.rules.keys import java_text, to_json
+from lakemirror.driver.rules.kinds import (
+    BINARY,
+    BITS,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    MAX_DIGITS,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VARIANT,
+    Arrays,
+    Decimals,
+    Kind,
+    Maps,
+    Structs,
+)
+from lakemirror.driver.rules.moments import MICROS, MILLIS
+from lakemirror.driver.rules.texts import DEBEZIUM, Writing, binary_text, decimal_text
+from lakemirror.driver.rules.types import DEFAULT, Placeholder, has_twice, together
+
+_AFTER_SECONDS: Final = 10**11
+"""Numbers from here on (5138 as seconds, 1973 as milliseconds) are in a finer unit."""
+_POSITIVE_INFINITY: Final = 9223372036825200000  # PGStatement.DATE_POSITIVE_INFINITY
+_NUMBER: Final = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
+_WHOLE: Final = re.compile(r"-?\d+", re.ASCII)
+_ZONELESS: Final = re.compile(r"\d:\d\d:\d\d(\.\d+)?$", re.ASCII)
+_FLOATS: Final = {
+    "NaN": float("nan"),
+    **dict.fromkeys(("Infinity", "+Infinity", "INF", "+INF"), float("inf")),
+    **dict.fromkeys(("-Infinity", "-INF"), float("-inf")),
+}
+
+
+class Number(Decimal):
+    """A number of JSON with a fraction or an exponent; ``sent`` is its text."""
+
+    sent: str
+
+    def __new__(cls, text: str) -> Number:
+        found = super().__new__(cls, text)
+        found.sent = text
+        return found
+
+
+def loads(text: str) -> Any:
+    """Return a JSON document, in which no number has lost a digit. Raises ValueError."""
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no value of JSON")
+
+    return json.loads(text, parse_float=Number, parse_constant=refuse)
+
+
+def dumps(value: Any) -> str:
+    """Return a value of `loads` as JSON. A number that is a DOUBLE is written as one: 1.50 is 1.5."""
+    if isinstance(value, Number):
+        double = numbers.float_of(value.sent, DOUBLE)
+        return value.sent if double is None else java_text(double)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{to_json(name)}:{dumps(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(dumps, value)) + "]"
+    return to_json(value)
+
+
+def read(value: Any, kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = DEFAULT) -> Read:
+    """Return a JSON value as one of a type."""
+    if value is None:
+        return Read()
+    if _is_gap(value, kind, placeholder):
+        return Read(is_gap=True)
+    if kind == STRING:
+        return Read(_text(value))
+    if isinstance(kind, Decimals):
+        return _decimal(value, kind, writing)
+    if isinstance(kind, Arrays):
+        return _array(value, kind, writing, placeholder)
+    if isinstance(kind, Structs):
+        return _struct(value, kind, writing, placeholder)
+    if isinstance(kind, Maps):
+        return _map(value, kind, writing)
+    if kind == BINARY:
+        return binary_text(value, writing) if isinstance(value, str) else MISFIT
+    if kind in (TIMESTAMP, TIMESTAMP_NTZ):
+        return _timestamp(value, kind, seconds=writing.seconds)
+    return _plain(value, kind)
+
+
+def _plain(value: Any, kind: Kind) -> Read:
+    if kind in BITS:
+        return Read(value) if _is_integer(value, kind) else MISFIT
+    if kind in (FLOAT, DOUBLE):
+        return or_misfit(_float(value, kind))
+    if kind == BOOLEAN:
+        known = {"true": True, "1": True, "false": False, "0": False}
+        return or_misfit(known.get(_as_text(value)))
+    if kind == DATE:
+        return _date(_as_text(value))
+    return Read(_variant(value)) if kind == VARIANT else MISFIT
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value)
+
+
+def _is_gap(value: Any, kind: Kind, placeholder: Placeholder) -> bool:
+    """Return whether a value is the placeholder of one that the source did not send."""
+    may_be = kind in (STRING, BINARY, VARIANT) or isinstance(kind, Decimals)
+    return may_be and isinstance(value, str) and value in placeholder.spellings
+
+
+def _is_integer(value: Any, kind: Kind) -> bool:
+    half = 1 << (BITS[kind] - 1)  # type: ignore[index]
+    return type(value) is int and -half <= value < half
+
+
+def _float(value: Any, kind: Kind) -> float | None:
+    if isinstance(value, str):
+        return _FLOATS.get(value)
+    is_number = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
+    return (
+        numbers.float_of(value.sent if isinstance(value, Number) else str(value), kind) if is_number else None
+    )
+
+
+def _date(text: str) -> Read:
+    if _WHOLE.fullmatch(text):
+        days = int(text) if len(text) < 12 else 2**31
+        if not -(2**31) <= days < 2**31:
+            return MISFIT
+        is_day = moments.FIRST_DAY <= days <= moments.LAST_DAY
+        return Read(moments.day(days)) if is_day else lost(moments.days_spelled(days))
+    if moments.iso_is_outside(text):
+        return lost(moments.iso_date_spelled(text))
+    return or_misfit(moments.day_of(text))
+
+
+# -- text, variants and decimals --------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    pair = _pair(value)
+    return dumps(value) if pair is None else pair
+
+
+def _pair(value: Any) -> str | None:
+    """Return the decimal text of ``{"scale": s, "value": base64}``, of up to 38 digits; None for others."""
+    if not isinstance(value, Mapping) or list(value) != ["scale", "value"]:
+        return None
+    scale, text = value["scale"], value["value"]
+    octets = numbers.octets_of_base64(text) if isinstance(text, str) else None
+    if type(scale) is not int or not octets or not numbers.fits(octets, MAX_DIGITS):
+        return None
+    return numbers.plain_text(octets, scale)
+
+
+def _variant(value: Any) -> Any:
+    """Return any value; a text that is JSON is parsed."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return loads(value)
+    except ValueError:
+        return value
+
+
+def _decimal(value: Any, kind: Decimals, writing: Writing) -> Read:
+    if isinstance(value, str):
+        return decimal_text(value, kind, writing)
+    if isinstance(value, (bool, list)):
+        return MISFIT
+    if isinstance(value, Mapping):
+        return _decimal_of_pair(value, kind)
+    found = as_decimal(value, kind)
+    return Read(found) if found is not None else lost(_as_text(value))
+
+
+def _decimal_of_pair(value: Mapping[str, Any], kind: Decimals) -> Read:
+    text = _pair({"scale": value.get("scale"), "value": value.get("value")})
+    found = None if text is None else as_decimal(Decimal(text), kind)
+    return Read(found) if found is not None else lost(dumps(value))
+
+
+# -- moments ----------------------------------------------------------------------------------------------
+
+
+def _timestamp(value: Any, kind: Kind, *, seconds: bool) -> Read:
+    text = _as_text(value)
+    if _NUMBER.fullmatch(text):
+        return _moment_of_number(text, kind, seconds=seconds)
+    iso = text + "Z" if _ZONELESS.search(text) else text
+    if moments.iso_is_outside(iso):
+        zoned = kind == TIMESTAMP
+        return lost(
+            moments.instant_spelled(iso) if zoned else moments.iso_timestamp_spelled(iso, zoned=False)
+        )
+    found = moments.instant_of(iso)
+    if found is None:
+        return MISFIT
+    return Read(found if kind == TIMESTAMP else found.replace(tzinfo=None), is_rounded=moments.is_finer(iso))
+
+
+def _moment_of_number(text: str, kind: Kind, *, seconds: bool) -> Read:
+    number = numbers.of_digits(text.strip(), 38, 9)
+    if number is None:
+        return MISFIT
+    if number < MICROS.bounds[0] or number >= _POSITIVE_INFINITY:
+        return lost(moments.timestamp_spelled(int(number), MICROS))
+    exact = number * micros_per_unit(number, seconds=seconds)
+    micros = math.floor(exact)
+    try:
+        found = moments.moment(micros)
+    except OverflowError:
+        return MISFIT
+    return Read(found if kind == TIMESTAMP_NTZ else found.replace(tzinfo=UTC), is_rounded=micros != exact)
+
+
+def micros_per_unit(number: Decimal, *, seconds: bool = True) -> Decimal:
+    """Return how many microseconds the unit of a number since 1970 has, by its size.
+
+    It is the coarsest of milli-, micro- and nanoseconds that puts the number into the years 0001 to 9999
+    (nanoseconds: only after 1970). With ``seconds``, it is seconds for a number below 10^11.
+    """
+    if seconds and moments.FIRST_DAY * moments.DAY_SECONDS <= number <= _AFTER_SECONDS - 1:
+        return Decimal(1_000_000)
+    if MILLIS.bounds[0] <= number <= MILLIS.bounds[1]:
+        return Decimal(1000)
+    return Decimal(1) if number < MICROS.bounds[1] + 1 else Decimal("0.001")
+
+
+# -- values made of others --------------------------------------------------------------------------------
+
+
+_SPELLED: Final = (STRING, BINARY, BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ, VARIANT)
+"""Types whose values may be texts."""
+
+
+def _member(value: Any, kind: Kind, writing: Writing, placeholder: Placeholder) -> Read:
+    """Return a value inside another one. A VARIANT there is the value as it is."""
+    return Read(value) if kind == VARIANT else read(value, kind, writing, placeholder)
+
+
+def _array(value: Any, kind: Arrays, writing: Writing, placeholder: Placeholder) -> Read:
+    if not isinstance(value, list):
+        return MISFIT
+    may_be_gap = kind.item in _SPELLED or isinstance(kind.item, Decimals)
+    if may_be_gap and len(value) == 1 and isinstance(value[0], str) and value[0] in placeholder.spellings:
+        return Read(is_gap=True)
+    if kind.item in BITS and value == placeholder.codes:
+        return Read(is_gap=True)
+    items = [_member(each, kind.item, writing, placeholder) for each in value]
+    return together(
+        items, list, lambda: to_json([None if each is None else _as_text(each) for each in value])
+    )
+
+
+def _struct(value: Any, kind: Structs, writing: Writing, placeholder: Placeholder) -> Read:
+    names = [name for name, _ in kind.fields]
+    if not isinstance(value, Mapping):
+        return MISFIT
+    if any(each is not None and name not in names for name, each in value.items()):
+        return MISFIT  # a member that the column has no place for
+    items = [_member(value.get(name), each, writing, placeholder) for name, each in kind.fields]
+    if any(each.is_gap for each in items):
+        return Read(is_gap=True)
+    return together(items, lambda values: dict(zip(names, values, strict=True)), lambda: dumps(value))
+
+
+def _map(value: Any, kind: Maps, writing: Writing) -> Read:
+    if not isinstance(value, Mapping):
+        return MISFIT
+    if DEFAULT.text in value:
+        return Read(is_gap=True)
+    keys = [_map_key(key, kind.key, writing) for key in value]
+    names = [each.value for each in keys]
+    if any(each.value is None or each.is_rounded for each in keys) or has_twice(names):
+        return MISFIT
+    items = [_member(each, kind.value, writing, DEFAULT) for each in value.values()]
+    return together(items, lambda values: dict(zip(names, values, strict=True)), lambda: dumps(value))
+
+
+def _map_key(key: str, kind: Kind, writing: Writing) -> Read:
+    """Return the key of a map, which JSON always has as text. A decimal is the number as it reads."""
+    if kind == STRING:
+        return Read(key)
+    if isinstance(kind, Decimals):
+        return decimal_text(key, kind, replace(writing, decimals="text"))
+    if kind in (BINARY, BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        return read(key, kind, writing)
+    return convert(key, STRING, kind)
