@@ -1,0 +1,142 @@
+"""Debezium's envelope, with or without the schema that Kafka's JsonConverter embeds.
+
+(Debezium, PostgreSQL connector, "change event values".)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lakemirror.driver.codes import SOURCE_OPS, WITH_ROW, Op
+from lakemirror.driver.rules.envelopes.own_records import MESSAGE, changes_no_row
+from lakemirror.driver.rules.envelopes.records import (
+    LIMITS,
+    Bad,
+    Change,
+    Classified,
+    Document,
+    NoRowChange,
+    NotReadable,
+    Record,
+    Settings,
+    TableName,
+    Truncate,
+    is_object,
+    key_in_header,
+    key_of,
+    may_have_gaps,
+    parsed,
+    placed,
+    quoted,
+    source_of,
+    unwrapped,
+)
+from lakemirror.driver.rules.positions import Source, misplaced, source_micros
+
+_NO_ENVELOPE: Final = f"the value is not a Debezium JSON object {LIMITS}"
+_MISFIT: Final = "a field of the envelope or of its source block has another type than Debezium gives it"
+_MEMBERS: Final = frozenset(("op", "after", "before", "source"))
+
+
+def classify(record: Record, settings: Settings) -> Classified:
+    """Return what a record says. A record without a value is Kafka's tombstone after a delete."""
+    if record.problem is not None:
+        return Bad(record.problem)
+    if record.value is None:
+        return NoRowChange("tombstone")
+    try:
+        value, schema = unwrapped(parsed(record.value, "value"))
+        key, key_schema = key_of(record)
+    except NotReadable as error:
+        return Bad(str(error))
+    except (ValueError, RecursionError):
+        return Bad(_NO_ENVELOPE)
+    if not isinstance(value, dict):
+        return Bad(_NO_ENVELOPE)
+    body, source = _body(value), _source(value)
+    if source is None or not isinstance(body.get("op", ""), (str, type(None))):
+        return Bad(_MISFIT)
+    op = body.get("op")
+    if (op is None or op == MESSAGE) and changes_no_row(body, key, record.origin.topic, schema):
+        return NoRowChange("one of Debezium's own records")
+    table = TableName(source.db, _text(body, "schema"), _text(body, "table"))
+    reason = _objection(body, op, table, record) or misplaced(source, record.origin, by=settings.ordering.by)
+    if reason is not None:
+        return Bad(reason, table if table.table else None)
+    return _event(record, settings, body, source, table, (key, schema, key_schema))
+
+
+def _body(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the envelope; without its fields, it may still be wrapped in a payload without a schema."""
+    payload = value.get("payload")
+    return payload if isinstance(payload, dict) and not _MEMBERS & value.keys() else value
+
+
+def _source(value: dict[str, Any]) -> Source | None:
+    block = _body(value).get("source")
+    if block is None:
+        return Source()
+    return source_of(block) if isinstance(block, dict) else None
+
+
+def _text(body: Document, name: str) -> str | None:
+    found = (body.get("source") or {}).get(name)
+    return None if found is None else str(found)
+
+
+def _objection(body: Document, op: Any, table: TableName, record: Record) -> str | None:
+    """Return why an envelope is not that of a change that can be applied."""
+    after, before = body.get("after"), body.get("before")
+    if op is None:
+        return "the value has no op: it is not a Debezium change event"
+    if op == MESSAGE:
+        return "op m without a message of prefix and content, or without a source block"
+    if op not in SOURCE_OPS:
+        return f"unknown op {quoted(op)}"
+    if (body.get("source") or {}).get("connector") == "mongodb":
+        return "changes of MongoDB are not supported: its documents have no columns"
+    if not table.table:
+        return "source.table is missing"
+    if op in WITH_ROW and after is None:
+        return f"op {op} without an after image"
+    if not is_object(after):
+        return "the after image is not a JSON object"
+    if not is_object(before):
+        return "the before image is not a JSON object"
+    if op == Op.DELETE and record.key is None and before is None:
+        return "op d with neither key nor before image"
+    return None
+
+
+def _event(
+    record: Record,
+    settings: Settings,
+    body: Document,
+    source: Source,
+    table: TableName,
+    parts: tuple[Document | None, Document | None, Document | None],
+) -> Classified:
+    key, schema, key_schema = parts
+    op = body["op"]
+    millis = body.get("ts_ms")
+    at = source_micros(source, millis if isinstance(millis, int) else None)
+    place = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
+    if op == Op.TRUNCATE:
+        return Truncate(table, source, place.seq, at)
+    return Change(
+        table,
+        op,
+        source,
+        place.seq,
+        at,
+        key,
+        row=body.get("after"),
+        before=body.get("before"),
+        new_key=key_in_header(record, "__debezium.newkey") if record.headers else None,
+        old_key=key_in_header(record, "__debezium.oldkey") if record.headers and op != Op.UPDATE else None,
+        schema=schema,
+        key_schema=key_schema,
+        unanchored=place.unanchored,
+        may_have_gaps=may_have_gaps(record, settings.placeholder),
+        full_before=source.connector != "postgresql",
+    )

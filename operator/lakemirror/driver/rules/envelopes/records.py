@@ -1,0 +1,274 @@
+"""Records, and what an envelope makes of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from lakemirror.driver.rules.positions import NO_ORIGIN, By, Epoch, Origin, Source, is_unanchored, sequence
+from lakemirror.driver.rules.types import DEFAULT, Placeholder
+from lakemirror.driver.rules.untyped import loads
+
+LEVELS: Final = 100
+CHARACTERS: Final = 20_000_000
+LIMITS: Final = f"(of at most {LEVELS} levels, with at most {CHARACTERS:,} characters in a text)"
+HALF_CHARACTER: Final = "has half of a surrogate pair, which is no character: correct it in the source"
+
+Document = Mapping[str, Any]
+_BARE_TIME: Final = re.compile(
+    r"([:,\[])(\d{4}-\d{2}-\d{2}(?:T[0-9:.]+Z)?|\d{2}:\d{2}:\d{2}[0-9.]*Z?)(?=[,}\]])", re.ASCII
+)
+
+
+class Record(NamedTuple):
+    """A record as it was read: its bytes, its headers, and where it was. ``problem`` says why it is none."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    origin: Origin = NO_ORIGIN
+    problem: str | None = None
+
+    def header(self, name: str) -> bytes | None:
+        """Return the first header with a name."""
+        return next((value for each, value in self.headers if each == name), None)
+
+
+class TableName(NamedTuple):
+    """A table as its source names it. Parts that the source does not have are None."""
+
+    database: str | None
+    schema: str | None
+    table: str | None
+
+
+class Change(NamedTuple):
+    """A change of one row, as a record shows it.
+
+    ``row`` is the image after the change, ``before`` the one before it. An update with ``old_key`` changes
+    its row's key on its own; a create with ``old_key`` and a delete with ``new_key`` are the halves of such a
+    change. ``may_have_gaps`` says that a value may be the placeholder of one that was not sent, ``partial``
+    that members that the row lacks are as before, ``full_before`` that a before image has all columns.
+    """
+
+    table: TableName
+    op: str
+    source: Source
+    seq: bytes
+    at: int | None = None
+    key: Document | None = None
+    row: Document | None = None
+    before: Document | None = None
+    new_key: Document | None = None
+    old_key: Document | None = None
+    schema: Document | None = None
+    key_schema: Document | None = None
+    unanchored: bool = False
+    may_have_gaps: bool = False
+    partial: bool = False
+    full_before: bool = True
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether the row was read by a snapshot."""
+        return self.op == "r"
+
+
+class Truncate(NamedTuple):
+    """All rows of a table were deleted."""
+
+    table: TableName
+    source: Source
+    seq: bytes
+    at: int | None = None
+
+
+class NoRowChange(NamedTuple):
+    """A record that changes no row. ``why`` is ``tombstone`` (Kafka's, after a delete) or what else it is."""
+
+    why: str
+
+
+class Bad(NamedTuple):
+    """A record that cannot be applied. ``table`` is its table, if that is known."""
+
+    reason: str
+    table: TableName | None = None
+
+
+Classified = Change | Truncate | NoRowChange | Bad
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """What orders changes (``ordering`` in the manifest)."""
+
+    by: By = "auto"
+    epochs: tuple[Epoch, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How records are read (``envelope`` in the manifest).
+
+    ``null_deletes`` says that a record without a value deletes the row of its key.
+    """
+
+    ordering: Ordering = field(default_factory=Ordering)
+    placeholder: Placeholder = DEFAULT
+    null_deletes: bool = True
+
+
+class NotReadable(ValueError):
+    """Why a value or a key cannot be read."""
+
+
+# -- reading JSON -----------------------------------------------------------------------------------------
+
+
+def text_of(octets: bytes, what: str) -> str:
+    """Return the text of a value or key. Raises NotReadable."""
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        raise NotReadable(f"the {what} is not valid UTF-8") from None
+
+
+def parsed(octets: bytes, what: str) -> Any:
+    """Return the JSON of a value or key, with all digits of its numbers. Raises NotReadable or ValueError."""
+    text = text_of(octets, what)
+    document = loads(text)
+    if "\\u" in text and _has_half_character(document):
+        raise NotReadable(f"the {what} {HALF_CHARACTER}")
+    if not _is_within(document, LEVELS):
+        raise ValueError("too many levels")
+    return document
+
+
+def _has_half_character(value: Any) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= each <= "\udfff" for each in value)
+    if isinstance(value, Mapping):
+        return any(_has_half_character(each) for pair in value.items() for each in pair)
+    return isinstance(value, list) and any(map(_has_half_character, value))
+
+
+def _is_within(value: Any, levels: int) -> bool:
+    if isinstance(value, Mapping):
+        return levels > 0 and all(_is_within(each, levels - 1) for each in value.values())
+    if isinstance(value, list):
+        return levels > 0 and all(_is_within(each, levels - 1) for each in value)
+    return not isinstance(value, str) or len(value) <= CHARACTERS
+
+
+def is_object(value: Any) -> bool:
+    """Return whether a value is a JSON object, or there is none."""
+    return value is None or isinstance(value, Mapping)
+
+
+def unwrapped(document: Any) -> tuple[Any, Document | None]:
+    """Return what a document says and its schema, if JsonConverter wrapped it: {"schema", "payload"}."""
+    if not isinstance(document, Mapping) or document.get("payload") is None:
+        return document, None
+    schema = document.get("schema")
+    has_fields = isinstance(schema, Mapping) and "fields" in schema
+    return (document["payload"], schema) if has_fields else (document, None)
+
+
+def key_of(record: Record) -> tuple[Document | None, Document | None]:
+    """Return the columns of a record's key and their schema. Raises NotReadable."""
+    if record.key is None:
+        return None, None
+    try:
+        key, schema = unwrapped(parsed(record.key, "key"))
+    except NotReadable:
+        raise
+    except ValueError:
+        return None, None
+    return (key if isinstance(key, Mapping) else None), schema
+
+
+def key_in_header(record: Record, name: str) -> Document | None:
+    """Return the key in a header. Connect's SimpleHeaderConverter writes dates and times without quotes."""
+    octets = record.header(name)
+    if octets is None:
+        return None
+    text = octets.decode(errors="replace")
+    for each in (text, _BARE_TIME.sub(r'\1"\2"', text)):
+        try:
+            key, _ = unwrapped(loads(each))
+        except ValueError:
+            continue
+        return key if isinstance(key, Mapping) else None
+    return None
+
+
+def may_have_gaps(record: Record, placeholder: Placeholder) -> bool:
+    """Return whether a value contains the placeholder of a value that was not sent, in any of its forms."""
+    return record.value is not None and _forms(placeholder)(record.value) is not None
+
+
+@lru_cache(maxsize=16)
+def _forms(placeholder: Placeholder) -> Callable[[bytes], Any]:
+    codes = ",".join(map(str, placeholder.codes))
+    texts = {json.dumps(each, ensure_ascii=False)[1:-1] for each in placeholder.spellings}
+    forms = [each.encode() for each in (*texts, placeholder.uuid, codes)]
+    return re.compile(b"|".join(map(re.escape, forms))).search
+
+
+def quoted(word: Any) -> str:
+    """Quote a word from a record for a message, cut after 50 characters."""
+    return f"'{str(word)[:50]}'"
+
+
+def named(dotted: str | None) -> TableName:
+    """Split a dotted name, such as a topic's: the table is the last part, the schema the one before it."""
+    if not dotted:
+        return TableName(None, None, None)
+    *rest, table = dotted.split(".")
+    schema = rest.pop() if rest else None
+    return TableName(".".join(rest) or None, schema or None, table or None)
+
+
+# -- positions --------------------------------------------------------------------------------------------
+
+
+class Placed(NamedTuple):
+    """The sequence of a change, and whether its place depends on the snapshot (`positions`)."""
+
+    seq: bytes
+    unanchored: bool
+
+
+def placed(source: Source, origin: Origin, ordering: Ordering, *, snapshot: bool) -> Placed:
+    """Return the place of a change that has one."""
+    seq = sequence(source, origin, snapshot=snapshot, by=ordering.by, epochs=ordering.epochs)
+    return Placed(seq, is_unanchored(source, snapshot=snapshot, by=ordering.by))
+
+
+def source_of(block: Document) -> Source | None:
+    """Return the source block; None if a field has another type than Debezium gives it."""
+    found: dict[str, Any] = {}
+    for name, kind in _KINDS:
+        value = block.get(name)
+        if value is None:
+            continue
+        if kind is int:
+            if type(value) is not int or not -(2**63) <= value < 2**63:
+                return None
+        elif not isinstance(value, str):
+            value = _as_text(value)
+        found[name] = value
+    return Source(**found)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+
+
+_INTEGERS: Final = frozenset(("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id"))
+_KINDS: Final = tuple((name, int if name in _INTEGERS else str) for name in Source._fields)

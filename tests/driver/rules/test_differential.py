@@ -1,0 +1,131 @@
+"""The driver's engine and the rules make the same of the same records.
+
+Rows with their metadata, tombstones and counts are compared, after generated histories of several tables in a
+delivery that is shuffled, cut and doubled. Each difference is a mistake in one of them.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.support.delivery import Batches, cut, doubled, parts, restarted, shuffled
+from tests.support.histories import History, Shape, Step, many, play
+from tests.support.mirroring import Mirroring, audited
+from tests.support.rule_engine import Engine, Mirrored
+
+pytestmark = pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
+
+COUNTS = ("applied", "superseded", "stale", "duplicates", "quarantined")
+
+
+def histories(number: int, size: int) -> list[History]:
+    """Tables with open transactions beside a snapshot, a binlog, incremental snapshots, and truncates."""
+    rnd = random.Random(number)
+    opening = [Step(h, "put", rnd.randrange(3), big=h % 4, joined=True) for h in range(0, size, 3)]
+    late = many(range(size), rnd)
+    reread = [*late[: len(late) * 2 // 3], Step(0, "reread"), *late[len(late) * 2 // 3 :]]
+    return [
+        play([*opening, *many(range(size), rnd)], Shape(snapshot="open", name="items")),
+        play(many(range(size), rnd), Shape(source="mariadb", name="stock", schemas=False)),
+        play(reread, Shape(snapshot="none", name="unread")),
+        play(many(range(size), rnd, truncates=3), Shape(name="wiped")),
+        play(many(range(size), rnd), Shape(full=True, schemas=False, name="whole")),
+    ]
+
+
+def beside(tables: list[Batches]) -> Batches:
+    """Batches that have a part of each table."""
+    most = max(map(len, tables))
+    return [[r for table in tables if n < len(table) for r in table[n]] for n in range(most)]
+
+
+def deliveries(played: list[History], number: int) -> Batches:
+    rnd = random.Random(-number)
+    ways = [
+        lambda records: parts(shuffled(records, number), 4),
+        lambda records: cut(doubled(records), len(records) // 3 + 1),
+        lambda records: parts(restarted(records, back=20, every=60), 4),
+        lambda records: parts(records, 5),
+    ]
+    return beside([rnd.choice(ways)(each.records) for each in played])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_engine_and_the_rules_agree(spark: SparkSession, tmp_path: Path) -> None:
+    compare(spark, tmp_path, number=7, size=10)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("number", range(20))
+def test_the_engine_and_the_rules_agree_on_many_histories(
+    number: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    compare(spark, tmp_path, number=number, size=100)
+
+
+def compare(spark: SparkSession, folder: Path, number: int, size: int) -> None:
+    played = histories(number, size)
+    batches = deliveries(played, number)
+    mirroring = Mirroring(folder).deliver(batches)
+    mirroring.run(spark)
+    engine = Engine()
+    for batch in batches:
+        engine.deliver(batch)
+    counts = audited(spark, mirroring, COUNTS)
+    differ = []
+    for history in played:
+        table = history.shape.table
+        name = ".".join(each for each in (table.db, table.schema, table.name) if each)
+        mine = engine.tables[name]
+        path = mirroring.path(table.db, table.schema, table.name)
+        differ += [f"{name}: {each}" for each in rows_differ(spark, path, mine)]
+        differ += [f"{name}: {each}" for each in tombstones_differ(spark, path, mine)]
+        expected = {each: counts[name][each] for each in COUNTS}
+        found = {each: mine.counts[each] for each in COUNTS}
+        if expected != found:
+            differ.append(f"{name}: counts of the engine {expected}, of the rules {found}")
+    assert not differ, "\n".join(differ[:40])
+
+
+def rows_differ(spark: SparkSession, path: str, table: Mirrored) -> list[str]:
+    frame = spark.read.format("delta").load(path)
+    names = [each for each in frame.columns if not each.startswith("__")]
+    stored: dict[Any, Any] = {}
+    for each in frame.collect():
+        seqs = {name: bytes(seq).hex() for name, seq in (each["__column_seq"] or {}).items()}
+        values = tuple((name, each[name]) for name in sorted(names))
+        stored[tuple(each[name] for name in table.key)] = (
+            values,
+            bytes(each["__seq"]).hex(),
+            each["__op"],
+            seqs,
+        )
+    mine = {
+        key: (
+            tuple((name, row.values.get(name)) for name in sorted(names)),
+            row.seq.hex(),
+            str(row.op),
+            {name: seq.hex() for name, seq in row.seqs.items()},
+        )
+        for key, row in table.rows.items()
+    }
+    wrong = sorted(key for key in stored.keys() | mine.keys() if stored.get(key) != mine.get(key))
+    return [f"{key}\n  engine {stored.get(key)}\n  rules  {mine.get(key)}" for key in wrong]
+
+
+def tombstones_differ(spark: SparkSession, path: str, table: Mirrored) -> list[str]:
+    facts = spark.read.format("delta").load(f"{path}/_tombstones").where("kind = 'deleted'")
+    newest = facts.groupBy("key").agg(F.max("seq").alias("seq")).collect()
+    stored = {each["key"]: bytes(each["seq"]).hex() for each in newest}
+    wrong = sorted(
+        key for key in stored.keys() | table.tombstones.keys() if stored.get(key) != table.tombstones.get(key)
+    )
+    return [f"tombstone {key}: engine {stored.get(key)}, rules {table.tombstones.get(key)}" for key in wrong]
