@@ -173,6 +173,7 @@ def test_lint(settings: tuple[str, ...]) -> None:
         ("podMonitor.labelLimit=-1", "labelLimit"),
         ("networkPolicy.apiServer.ports={0}", "ports"),
         ("backends.flink=true", "flink"),
+        ("admissionPolicy.enabled=maybe", "enabled"),
         ("driverRollout.maxConcurrent=0", "maxConcurrent"),
         ("driverRollout.timeout=soon", "timeout"),
         ("uninstallCheck=maybe", "uninstallCheck"),
@@ -228,6 +229,56 @@ def test_rights_are_few(settings: tuple[str, ...]) -> None:
         if "secrets" in rule["resources"]:
             assert rule["verbs"] == ["create"], "whoever may read them knows all of them"
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"]), rule
+
+
+@pytest.mark.guarantee(
+    "On demand, the API server holds the operator's account to objects with its label that a pipeline owns"
+)
+@needs_helm
+def test_the_admission_policy_is_about_the_operator_alone_and_whatever_it_may_write() -> None:
+    assert not [o for o in render() if o["kind"].startswith("ValidatingAdmissionPolicy")]
+    objects = render(*EVERYTHING, "admissionPolicy.enabled=true")
+    policy = only(objects, "ValidatingAdmissionPolicy")
+    binding = only(objects, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    [condition] = policy["spec"]["matchConditions"]
+    account = "system:serviceaccount:operators:lakemirror"
+    assert condition["expression"] == f"request.userInfo.username == '{account}'"
+    matched = {
+        (group, resource)
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
+    }
+    rules = next(o for o in of_kind(objects, "ClusterRole") if o["metadata"]["name"] == "lakemirror")["rules"]
+    written = {
+        (group, resource)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if {"create", "update", "patch", "delete"} & set(rule["verbs"])
+    }
+    unmatched = {resource for _, resource in written - matched}
+    assert unmatched == {"cdcpipelines", "cdcpipelines/status", "leases", "events"}
+
+
+@needs_helm
+def test_an_admission_policy_needs_a_kubernetes_that_has_it() -> None:
+    done = helm("template", "x", str(CHART), "--kube-version=1.29.0", "--set", "admissionPolicy.enabled=true")
+    assert done.returncode != 0
+    assert "needs Kubernetes 1.30 or newer" in done.stderr
+
+
+@needs_helm
+def test_two_releases_have_two_admission_policies() -> None:
+    named = {
+        only(render("admissionPolicy.enabled=true", release=release), "ValidatingAdmissionPolicy")[
+            "metadata"
+        ]["name"]
+        for release in ("one", "two")
+    }
+    assert len(named) == 2
 
 
 @needs_helm

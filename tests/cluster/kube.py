@@ -52,6 +52,10 @@ class Kube:
             "apply", "--server-side", "--field-manager=tests", "--force-conflicts", "-f", "-", text=documents
         )
 
+    def create_as(self, user: str, made: Object, *options: str) -> None:
+        """kubectl create, as another user."""
+        self.kubectl("create", f"--as={user}", *options, "-f", "-", text=json.dumps(made))
+
     def get(self, kind: str, name: str) -> Object | None:
         """The object, or None where there is none."""
         out = self.kubectl("get", kind, name, "--ignore-not-found", "-o", "json")

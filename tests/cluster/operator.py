@@ -21,6 +21,8 @@ class Operator:
     def install(self, chart: Path, image: str, driver_image: str, **more: str) -> None:
         """Install it, or upgrade it; ``more`` are further values of the chart, with __ for a dot."""
         values = {"replicas": "2", "log.level": "debug"}
+        if "admissionPolicy" in (chart / "values.yaml").read_text():  # earlier versions lack it
+            values["admissionPolicy.enabled"] = "true"
         values |= {name.replace("__", "."): value for name, value in more.items()}
         for name, reference in (("image", image), ("driverImage", driver_image)):
             values[f"{name}.repository"], _, values[f"{name}.tag"] = reference.rpartition(":")
