@@ -80,7 +80,8 @@ def failing(resource: Resource, since: datetime, words: str, now: datetime) -> P
     before = resource.status
     said = Verdict(
         "ReconcileError",
-        f"the operator cannot process this pipeline since {iso(since)} and tries again every minute: {words}",
+        f"the operator has not been able to process this pipeline since {iso(since)}. It tries again every "
+        f"minute: {words}",
     )
     wanted: list[tuple[ConditionType, str, Verdict]] = [
         ("Ready", "Unknown", said),
@@ -348,9 +349,10 @@ def _image_rollout(case: Case) -> Verdict | None:
         return Verdict("RollingOut", f"{done}{follow}")
     return Verdict(
         "RolloutFailed",
-        f"{done} and is not Ready since. The rollout has stopped: other drivers stay on their image. If the "
-        "image is at fault, give the operator another driverImage; the former one brings this pipeline back. "
-        "Otherwise correct what Ready says, or name an image in spec.spark.image: then the rollout goes on",
+        f"{done} and has not been Ready since. The rollout has stopped: other drivers stay on their image. "
+        "If the image is at fault, give the operator another driverImage; the former one brings this "
+        "pipeline back. Otherwise correct what Ready says, or name an image in spec.spark.image: then the "
+        "rollout goes on",
     )
 
 
