@@ -43,6 +43,9 @@ def test_what_may_be_right_passes(sql: str) -> None:
     assert mistake(sql, "a condition") is None
 
 
+@pytest.mark.guarantee(
+    "A condition or expression that is certainly wrong is refused without Spark, and none that Spark takes"
+)
 @pytest.mark.parametrize(
     ("sql", "why"),
     [

@@ -25,6 +25,7 @@ FILES = {"source": {"kafka": None, "files": {"path": "/lake/in/*.csv", "format":
 CUSTOM = {"envelope": {"format": "custom", "fields": {"key": "id"}}}
 
 
+@pytest.mark.guarantee("A local path at which a pod has no volume is refused, with the path of its field")
 @pytest.mark.parametrize(
     ("change", "paths"),
     [
@@ -100,6 +101,7 @@ def test_the_templates_of_driver_and_executors_count() -> None:
     assert places.wrong(spec(**LOCAL, spark=own)) == []
 
 
+@pytest.mark.guarantee("What an operator learns to refuse stops no driver that runs with it")
 def test_what_ran_before_goes_on() -> None:
     """An operator that learns to refuse a path stops no driver that has it; another such path is refused."""
     before = spec(checkpoint="/lake/x", tables=[{"source": "a", "filter": "d < now()"}])
