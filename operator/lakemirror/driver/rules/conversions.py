@@ -48,7 +48,13 @@ class Read(NamedTuple):
     is_gap: bool = False
     is_doubtful: bool = False
 
+    @property
+    def is_odd(self) -> bool:
+        """Whether there is more to tell than a value."""
+        return self[1:] != _PLAIN
 
+
+_PLAIN = Read()[1:]
 MISFIT = Read(is_misfit=True)
 
 

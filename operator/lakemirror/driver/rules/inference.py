@@ -36,7 +36,7 @@ def shape_of(value: Any) -> Shape:
         return Shape()
     if isinstance(value, list):
         return Shape(frozenset({"array"}), reduce(merge, map(shape_of, value), Shape()))
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return Shape(frozenset({"object"}), members={name: shape_of(each) for name, each in value.items()})
     return Shape(frozenset({_name(value)}))
 

@@ -7,6 +7,7 @@ import binascii
 import re
 import struct
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import lru_cache
 from typing import Final
 
 from lakemirror.driver.rules.kinds import DOUBLE, FLOAT, MAX_DIGITS, Kind
@@ -88,19 +89,22 @@ def str_of(number: int) -> str:
 
 def of_digits(text: str, precision: int, scale: int) -> Decimal | None:
     """Return the decimal of the text of a `NUMBER`; None if the type lacks digits for it."""
-    if len(text) > LONGEST:
-        return None
-    number = Decimal(text)
-    try:
-        found = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
-    except (Inexact, InvalidOperation):
-        return None
-    return found if abs(found) < Decimal(10) ** (precision - scale) else None
+    return None if len(text) > LONGEST else holds(Decimal(text), precision, scale)
 
 
 def holds(number: Decimal, precision: int, scale: int) -> Decimal | None:
     """Return a number with ``scale`` digits after the point; None if the type cannot hold it exactly."""
-    return of_digits(str(number), precision, scale)
+    quantum, limit = _bounds(precision, scale)
+    try:
+        found = number.quantize(quantum, context=_EXACT)
+    except (Inexact, InvalidOperation):
+        return None
+    return found if -limit < found < limit else None
+
+
+@lru_cache(maxsize=1024)
+def _bounds(precision: int, scale: int) -> tuple[Decimal, Decimal]:
+    return Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
 
 
 # -- floats -----------------------------------------------------------------------------------------------
@@ -122,6 +126,8 @@ def float_of(text: str, kind: Kind) -> float | None:
     if _FLOAT.fullmatch(text) is None:
         return None
     number = float(text)
+    if kind == DOUBLE and len(text) <= 16 and "e" not in text and "E" not in text:
+        return number  # up to 15 digits always survive
     if number in (float("inf"), float("-inf")):
         return None
     if kind == DOUBLE:

@@ -50,7 +50,7 @@ _LARGEST_LSN: Final = 10**18 - 1
 _LARGEST_INT: Final = 2**31 - 1
 _LARGEST_OFFSET: Final = 2**63 - 2
 _TIE_OF_SNAPSHOT: Final = bytes(4)
-_PAIR: Final = re.compile(r'^\s*\[\s*(null|"\d{1,18}")\s*,\s*(null|"\d{1,18}")\s*\]\s*$', re.ASCII)
+_PAIR: Final = re.compile(r'^\s*\[\s*(?:null|"(\d{1,18})")\s*,\s*(?:null|"(\d{1,18})")\s*\]\s*$', re.ASCII)
 _LSN: Final = re.compile(r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})$", re.ASCII)
 _SCN: Final = re.compile(r"^\d{1,18}$", re.ASCII)
 _FILE: Final = re.compile(r"\.(\d{1,10})$", re.ASCII)
@@ -218,10 +218,11 @@ def _after(number: int | None, missing: int = 0) -> int:
 
 def _pair(text: str | None) -> tuple[int | None, int | None]:
     """Read PostgreSQL's ``source.sequence``, such as ``["24023128","24023184"]`` or ``[null,"24023184"]``."""
-    if text is None or not _PAIR.match(text):
+    found = None if text is None else _PAIR.match(text)
+    if found is None:
         return None, None
-    first, second = (part.strip(' []"') for part in text.strip().split(","))
-    return (None if first == "null" else int(first)), (None if second == "null" else int(second))
+    first, second = found.groups()
+    return (None if first is None else int(first)), (None if second is None else int(second))
 
 
 def _text(value: str | None) -> str | None:

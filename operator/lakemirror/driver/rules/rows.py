@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from lakemirror.driver.rules import types, untyped
@@ -41,9 +42,18 @@ class Column:
 
     def read(self, value: Any, placeholder: Placeholder) -> Read:
         """Return the value of the mirror for one of the wire."""
+        if value is None:
+            return untyped.NULL
         if self.codec is None:
-            return untyped.read(value, self.kind, self.writing, placeholder)
+            return self._reader(value) if placeholder is DEFAULT else self._read_with(value, placeholder)
         return types.read_by(self.codec, value, self.kind, placeholder)
+
+    @cached_property
+    def _reader(self) -> untyped.Reader:
+        return untyped.reader(self.kind, self.writing)
+
+    def _read_with(self, value: Any, placeholder: Placeholder) -> Read:
+        return untyped.read(value, self.kind, self.writing, placeholder)
 
 
 @dataclass(frozen=True)
@@ -74,19 +84,27 @@ def read_row(
     ``columns`` are those of the mirror. With ``partial``, the members that the row lacks are as before; the
     columns of the ``key`` never are.
     """
-    found = {name: column.read(row.get(column.source), placeholder) for name, column in columns.items()}
-    reason = _objection(found, columns, unrepresentable)
+    values: dict[str, Any] = {}
+    odd: dict[str, Read] = {}
+    for name, column in columns.items():
+        read = column.read(row.get(column.source), placeholder)
+        values[name] = read.value
+        if read.is_odd:
+            odd[name] = read
+    gaps = {name for name, each in columns.items() if partial and each.source not in row and name not in key}
+    if not odd and not gaps:
+        return Image(values)
+    reason = _objection(odd, columns, unrepresentable)
     if reason is not None:
         return reason
-    gaps = {name for name, each in found.items() if each.is_gap and may_have_gaps}
-    if partial:
-        gaps |= {name for name, each in columns.items() if each.source not in row and name not in key}
-    texts = {name: each.text for name, each in found.items() if each.is_lost and each.text is not None}
+    gaps |= {name for name, each in odd.items() if each.is_gap and may_have_gaps}
+    lost = {name: each.text for name, each in odd.items() if each.is_lost}
+    texts = {name: text for name, text in lost.items() if text is not None}
     return Image(
-        {name: None if each.is_lost else each.value for name, each in found.items() if name not in gaps},
+        {name: None if name in lost else value for name, value in values.items() if name not in gaps},
         frozenset(gaps),
         texts if unrepresentable == "text" else {},
-        frozenset(name for name, each in found.items() if each.is_rounded),
+        frozenset(name for name, each in odd.items() if each.is_rounded),
     )
 
 

@@ -288,7 +288,7 @@ class VariableScale(Codec):
     kind = STRING
 
     def wire(self, value: Any) -> Any:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             return NOT_ONE
         scale, octets = value.get("scale"), value.get("value")
         found = numbers.octets_of_base64(octets) if isinstance(octets, str) else octets
@@ -416,6 +416,9 @@ class IsoTimestamp(Text):
         return super().read_as(value, kind)
 
     def _moment(self, value: str, kind: Kind) -> Read:
+        plain = moments.plain_instant(value)
+        if plain is not None:
+            return Read(plain if kind == TIMESTAMP else plain.replace(tzinfo=None))
         if moments.iso_is_outside(value):
             return lost(self.text(value))
         found = moments.instant_of(value)
@@ -529,7 +532,7 @@ class Struct(Codec):
         self.kind = Structs(tuple((name, each.kind) for name, each in members.items()))
 
     def wire(self, value: Any) -> Any:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             return NOT_ONE
         found = {
             name: None if value.get(name) is None else codec.wire(value[name])
@@ -588,7 +591,7 @@ class Map(Codec):
 
     def _pairs(self, value: Any) -> list[tuple[Any, Any]] | None:
         if self._of_text:
-            return list(value.items()) if isinstance(value, Mapping) else None
+            return list(value.items()) if isinstance(value, dict) else None
         if not isinstance(value, list) or any(not isinstance(each, list) or len(each) != 2 for each in value):
             return None
         return [(key, item) for key, item in value]
@@ -622,7 +625,7 @@ def json_of(value: Any) -> str:
     """Return a value of JSON that stands where a text should, as JSON; numbers as DOUBLE writes them."""
     if isinstance(value, (float, Decimal)):
         return java_text(float(value))
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return "{" + ",".join(f"{to_json(name)}:{json_of(each)}" for name, each in value.items()) + "}"
     return "[" + ",".join(map(json_of, value)) + "]" if isinstance(value, list) else to_json(value)
 

@@ -22,10 +22,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from lakemirror.driver.rules import moments, numbers
@@ -79,11 +80,14 @@ class Number(Decimal):
 
 def loads(text: str) -> Any:
     """Return a JSON document, in which no number has lost a digit. Raises ValueError."""
+    return _DECODER.decode(text)
 
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is no value of JSON")
 
-    return json.loads(text, parse_float=Number, parse_constant=refuse)
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no value of JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=Number, parse_constant=_refuse)
 
 
 def dumps(value: Any) -> str:
@@ -91,62 +95,66 @@ def dumps(value: Any) -> str:
     if isinstance(value, Number):
         double = numbers.float_of(value.sent, DOUBLE)
         return value.sent if double is None else java_text(double)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return "{" + ",".join(f"{to_json(name)}:{dumps(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(dumps, value)) + "]"
     return to_json(value)
 
 
+Reader = Callable[[Any], Read]
+NULL: Final = Read()
+GAP: Final = Read(is_gap=True)
+
+
 def read(value: Any, kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = DEFAULT) -> Read:
     """Return a JSON value as one of a type."""
-    if value is None:
-        return Read()
-    if _is_gap(value, kind, placeholder):
-        return Read(is_gap=True)
-    if kind == STRING:
-        return Read(_text(value))
-    if isinstance(kind, Decimals):
-        return _decimal(value, kind, writing)
+    return NULL if value is None else reader(kind, writing, placeholder)(value)
+
+
+@lru_cache(maxsize=4096)
+def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = DEFAULT) -> Reader:
+    """Return the function that reads the values of a type, except for null."""
     if isinstance(kind, Arrays):
-        return _array(value, kind, writing, placeholder)
+        return lambda value: _array(value, kind, writing, placeholder)
     if isinstance(kind, Structs):
-        return _struct(value, kind, writing, placeholder)
+        return lambda value: _struct(value, kind, writing, placeholder)
     if isinstance(kind, Maps):
-        return _map(value, kind, writing)
-    if kind == BINARY:
-        return binary_text(value, writing) if isinstance(value, str) else MISFIT
+        return lambda value: _map(value, kind, writing)
     if kind in (TIMESTAMP, TIMESTAMP_NTZ):
-        return _timestamp(value, kind, seconds=writing.seconds)
-    return _plain(value, kind)
-
-
-def _plain(value: Any, kind: Kind) -> Read:
+        return lambda value: _timestamp(value, kind, seconds=writing.seconds)
     if kind in BITS:
-        return Read(value) if _is_integer(value, kind) else MISFIT
+        half = 1 << (BITS[kind] - 1)
+        return lambda value: Read(value) if type(value) is int and -half <= value < half else MISFIT
     if kind in (FLOAT, DOUBLE):
-        return or_misfit(_float(value, kind))
-    if kind == BOOLEAN:
-        known = {"true": True, "1": True, "false": False, "0": False}
-        return or_misfit(known.get(_as_text(value)))
-    if kind == DATE:
-        return _date(_as_text(value))
-    return Read(_variant(value)) if kind == VARIANT else MISFIT
+        return lambda value: or_misfit(_float(value, kind))
+    if kind in (BOOLEAN, DATE):
+        return _boolean if kind == BOOLEAN else lambda value: _date(_as_text(value))
+    of_text = _reader_of_text(kind, writing)
+    spellings = placeholder.spellings
+    return lambda value: GAP if isinstance(value, str) and value in spellings else of_text(value)
+
+
+def _reader_of_text(kind: Kind, writing: Writing) -> Reader:
+    """Return the function for a type whose values PostgreSQL may store out of line."""
+    if kind == STRING:
+        return lambda value: Read(_text(value))
+    if isinstance(kind, Decimals):
+        return lambda value: _decimal(value, kind, writing)
+    if kind == BINARY:
+        return lambda value: binary_text(value, writing) if isinstance(value, str) else MISFIT
+    return lambda value: Read(_variant(value))
+
+
+def _boolean(value: Any) -> Read:
+    if value is True or value is False:
+        return Read(value)
+    known = {"true": True, "1": True, "false": False, "0": False}
+    return or_misfit(known.get(_as_text(value)))
 
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value)
-
-
-def _is_gap(value: Any, kind: Kind, placeholder: Placeholder) -> bool:
-    """Return whether a value is the placeholder of one that the source did not send."""
-    may_be = kind in (STRING, BINARY, VARIANT) or isinstance(kind, Decimals)
-    return may_be and isinstance(value, str) and value in placeholder.spellings
-
-
-def _is_integer(value: Any, kind: Kind) -> bool:
-    half = 1 << (BITS[kind] - 1)  # type: ignore[index]
-    return type(value) is int and -half <= value < half
 
 
 def _float(value: Any, kind: Kind) -> float | None:
@@ -182,7 +190,7 @@ def _text(value: Any) -> str:
 
 def _pair(value: Any) -> str | None:
     """Return the decimal text of ``{"scale": s, "value": base64}``, of up to 38 digits; None for others."""
-    if not isinstance(value, Mapping) or list(value) != ["scale", "value"]:
+    if not isinstance(value, dict) or list(value) != ["scale", "value"]:
         return None
     scale, text = value["scale"], value["value"]
     octets = numbers.octets_of_base64(text) if isinstance(text, str) else None
@@ -206,7 +214,7 @@ def _decimal(value: Any, kind: Decimals, writing: Writing) -> Read:
         return decimal_text(value, kind, writing)
     if isinstance(value, (bool, list)):
         return MISFIT
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return _decimal_of_pair(value, kind)
     found = as_decimal(value, kind)
     return Read(found) if found is not None else lost(_as_text(value))
@@ -223,6 +231,9 @@ def _decimal_of_pair(value: Mapping[str, Any], kind: Decimals) -> Read:
 
 def _timestamp(value: Any, kind: Kind, *, seconds: bool) -> Read:
     text = _as_text(value)
+    plain = moments.plain_instant(text)
+    if plain is not None:
+        return Read(plain if kind == TIMESTAMP else plain.replace(tzinfo=None))
     if _NUMBER.fullmatch(text):
         return _moment_of_number(text, kind, seconds=seconds)
     iso = text + "Z" if _ZONELESS.search(text) else text
@@ -293,7 +304,7 @@ def _array(value: Any, kind: Arrays, writing: Writing, placeholder: Placeholder)
 
 def _struct(value: Any, kind: Structs, writing: Writing, placeholder: Placeholder) -> Read:
     names = [name for name, _ in kind.fields]
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return MISFIT
     if any(each is not None and name not in names for name, each in value.items()):
         return MISFIT  # a member that the column has no place for
@@ -304,7 +315,7 @@ def _struct(value: Any, kind: Structs, writing: Writing, placeholder: Placeholde
 
 
 def _map(value: Any, kind: Maps, writing: Writing) -> Read:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return MISFIT
     if DEFAULT.text in value:
         return Read(is_gap=True)

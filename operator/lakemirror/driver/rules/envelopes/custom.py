@@ -124,15 +124,15 @@ def _at(value: Any, path: str | None) -> Any:
     if path is None:
         return None
     for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+        value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def _leads_through_others(value: Any, path: str | None) -> bool:
     """Return whether a path leads through something that is not an object."""
     for name in (path or "").split(".")[:-1]:
-        value = value.get(name) if isinstance(value, Mapping) else None
-        if value is not None and not isinstance(value, Mapping):
+        value = value.get(name) if isinstance(value, dict) else None
+        if value is not None and not isinstance(value, dict):
             return True
     return False
 
@@ -153,7 +153,7 @@ def _op(word: Any, fields: Fields) -> str | None:
 
 def _key(value: Any, path: str) -> Document | None:
     """Return the key as an object of its columns; a plain value has the last name of its path."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return value
     return None if value is None or isinstance(value, list) else {path.rpartition(".")[2]: value}
 

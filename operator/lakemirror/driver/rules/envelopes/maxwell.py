@@ -9,7 +9,6 @@ get before they are committed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from lakemirror.driver.codes import Op
@@ -128,14 +127,14 @@ def _key_columns(value: Document, record: Record) -> list[str] | None:
         return None
     if isinstance(key, list):  # producer.kafka_key_format: array
         listed = key[2] if len(key) > 2 and isinstance(key[2], list) else []
-        return [name for each in listed if isinstance(each, Mapping) for name in each]
-    return [name[3:] for name in key if name.startswith("pk.")] if isinstance(key, Mapping) else None
+        return [name for each in listed if isinstance(each, dict) for name in each]
+    return [name[3:] for name in key if name.startswith("pk.")] if isinstance(key, dict) else None
 
 
 def _key_names(value: Document, record: Record) -> tuple[list[str] | None, list[str]]:
     """Return the primary key's columns, and how the row spells those that it has."""
     columns, data = _key_columns(value, record), value.get("data")
-    spelled = [name for name in data if name.lower() in (columns or ())] if isinstance(data, Mapping) else []
+    spelled = [name for name in data if name.lower() in (columns or ())] if isinstance(data, dict) else []
     return columns, spelled
 
 

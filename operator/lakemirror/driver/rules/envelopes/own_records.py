@@ -9,7 +9,6 @@ with them (``io.debezium.schema.SchemaFactory``). A logical message must have a 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from lakemirror.driver.rules.envelopes.records import Document
@@ -41,7 +40,7 @@ def changes_no_row(value: Document, key: Document | None, topic: str | None, sch
 def is_message(value: Document) -> bool:
     """Return whether a payload has what a logical message has: prefix and content, and a source block."""
     message = value.get("message")
-    return isinstance(message, Mapping) and {"prefix", "content"} <= message.keys() and _has_connector(value)
+    return isinstance(message, dict) and {"prefix", "content"} <= message.keys() and _has_connector(value)
 
 
 def is_envelope(value: Document, key: Document | None) -> bool:
@@ -89,4 +88,4 @@ def _same_text(value: Document, key: Document, name: str) -> bool:
 
 def _has_connector(value: Document) -> bool:
     block: Any = value.get("source")
-    return isinstance(block, Mapping) and block.get("connector") is not None
+    return isinstance(block, dict) and block.get("connector") is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -144,7 +144,7 @@ def parsed(octets: bytes, what: str) -> Any:
     document = loads(text)
     if "\\u" in text and _has_half_character(document):
         raise NotReadable(f"the {what} {HALF_CHARACTER}")
-    if not _is_within(document, LEVELS):
+    if _may_exceed(octets) and not _is_within(document, LEVELS):
         raise ValueError("too many levels")
     return document
 
@@ -152,13 +152,17 @@ def parsed(octets: bytes, what: str) -> Any:
 def _has_half_character(value: Any) -> bool:
     if isinstance(value, str):
         return any("\ud800" <= each <= "\udfff" for each in value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return any(_has_half_character(each) for pair in value.items() for each in pair)
     return isinstance(value, list) and any(map(_has_half_character, value))
 
 
+def _may_exceed(octets: bytes) -> bool:
+    return octets.count(b"{") + octets.count(b"[") > LEVELS or len(octets) > CHARACTERS
+
+
 def _is_within(value: Any, levels: int) -> bool:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return levels > 0 and all(_is_within(each, levels - 1) for each in value.values())
     if isinstance(value, list):
         return levels > 0 and all(_is_within(each, levels - 1) for each in value)
@@ -167,15 +171,15 @@ def _is_within(value: Any, levels: int) -> bool:
 
 def is_object(value: Any) -> bool:
     """Return whether a value is a JSON object, or there is none."""
-    return value is None or isinstance(value, Mapping)
+    return value is None or isinstance(value, dict)
 
 
 def unwrapped(document: Any) -> tuple[Any, Document | None]:
     """Return what a document says and its schema, if JsonConverter wrapped it: {"schema", "payload"}."""
-    if not isinstance(document, Mapping) or document.get("payload") is None:
+    if not isinstance(document, dict) or document.get("payload") is None:
         return document, None
     schema = document.get("schema")
-    has_fields = isinstance(schema, Mapping) and "fields" in schema
+    has_fields = isinstance(schema, dict) and "fields" in schema
     return (document["payload"], schema) if has_fields else (document, None)
 
 
@@ -189,7 +193,7 @@ def key_of(record: Record) -> tuple[Document | None, Document | None]:
         raise
     except ValueError:
         return None, None
-    return (key if isinstance(key, Mapping) else None), schema
+    return (key if isinstance(key, dict) else None), schema
 
 
 def key_in_header(record: Record, name: str) -> Document | None:
@@ -203,21 +207,21 @@ def key_in_header(record: Record, name: str) -> Document | None:
             key, _ = unwrapped(loads(each))
         except ValueError:
             continue
-        return key if isinstance(key, Mapping) else None
+        return key if isinstance(key, dict) else None
     return None
 
 
 def may_have_gaps(record: Record, placeholder: Placeholder) -> bool:
     """Return whether a value contains the placeholder of a value that was not sent, in any of its forms."""
-    return record.value is not None and _forms(placeholder)(record.value) is not None
+    value = record.value
+    return value is not None and any(each in value for each in _forms(placeholder))
 
 
 @lru_cache(maxsize=16)
-def _forms(placeholder: Placeholder) -> Callable[[bytes], Any]:
+def _forms(placeholder: Placeholder) -> tuple[bytes, ...]:
     codes = ",".join(map(str, placeholder.codes))
     texts = {json.dumps(each, ensure_ascii=False)[1:-1] for each in placeholder.spellings}
-    forms = [each.encode() for each in (*texts, placeholder.uuid, codes)]
-    return re.compile(b"|".join(map(re.escape, forms))).search
+    return tuple(each.encode() for each in (*texts, placeholder.uuid, codes))
 
 
 def quoted(word: Any) -> str:
@@ -252,17 +256,15 @@ def placed(source: Source, origin: Origin, ordering: Ordering, *, snapshot: bool
 
 def source_of(block: Document) -> Source | None:
     """Return the source block; None if a field has another type than Debezium gives it."""
-    found: dict[str, Any] = {}
-    for name, kind in _KINDS:
-        value = block.get(name)
-        if value is None:
-            continue
-        if kind is int:
-            if type(value) is not int or not -(2**63) <= value < 2**63:
-                return None
-        elif not isinstance(value, str):
-            value = _as_text(value)
-        found[name] = value
+    get = block.get
+    numbers, texts = [get(name) for name in _INTEGERS], [get(name) for name in _TEXTS]
+    if any(each is not None and (type(each) is not int or not _is_long(each)) for each in numbers):
+        return None
+    told = [each if each is None or isinstance(each, str) else _as_text(each) for each in texts]
+    found: dict[str, Any] = {
+        **dict(zip(_INTEGERS, numbers, strict=True)),
+        **dict(zip(_TEXTS, told, strict=True)),
+    }
     return Source(**found)
 
 
@@ -270,5 +272,9 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
 
 
-_INTEGERS: Final = frozenset(("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id"))
-_KINDS: Final = tuple((name, int if name in _INTEGERS else str) for name in Source._fields)
+def _is_long(number: int) -> bool:
+    return -(2**63) <= number < 2**63
+
+
+_INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
+_TEXTS: Final = tuple(name for name in Source._fields if name not in _INTEGERS)
