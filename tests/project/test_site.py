@@ -27,6 +27,12 @@ def test_pages_of_the_project_are_there() -> None:
     assert [path for path in PROJECT if not (ROOT / path).is_file()] == []
 
 
+def test_the_configuration_can_be_read() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    assert len(list(yaml.parse(text))) > 100
+    assert "name: mermaid" in text
+
+
 def test_the_navigation_has_every_page_once() -> None:
     text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = re.findall(r": ([\w/.-]+\.md)$", text, re.MULTILINE)
