@@ -391,7 +391,7 @@ def _unmatched(plan: Scd1) -> Iterator[Clause]:
     alone = F.when(F.col("s.row_seq").isNull(), F.array_min("s.ends")["event_time"])
     when = F.coalesce(alone, _gone_at(plan, F.coalesce("s.row_seq", F.lit(MISSING))))
     seen = F.col("s.row_seq").isNotNull()
-    mark = F.when(~seen, F.create_map(F.lit(UNSEEN), F.col("s.seq")))
+    mark = F.when(~seen, F.create_map(F.lit(UNSEEN), F.lit(b"")))
     gone = {**values, **keys, plan.soft: when, **meta, "__column_seq": mark}
     yield Clause(F.col("s.op") == Op.DELETE, gone, shows=seen)
 

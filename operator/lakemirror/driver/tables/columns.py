@@ -70,7 +70,7 @@ It is present if the place of the change depends on the snapshot row of its key 
 """
 
 UNSEEN = ""
-"""In ``__column_seq`` of a row of a soft delete that the mirror never had: the sequence of its delete.
+"""In ``__column_seq`` of a row of a soft delete that the mirror never had. Only its presence counts.
 
 Such a row has a key and no values, and gets none when columns are added.
 """
