@@ -105,6 +105,22 @@ def test_wrong_sql_is_named_by_its_path() -> None:
     assert found[0][1].startswith("'d < now()' has now, ")
 
 
+def test_conditions_on_shards_do_not_see_the_shard() -> None:
+    table = {
+        "source": "/shop_.*/",
+        "mergeShards": True,
+        "target": {"path": "s3a://lake/all"},
+        "filter": "n > 1 AND `__source` <> '__source'",
+        "columns": {"expressions": {"shard": "upper(__source)"}},
+    }
+    [(path, message)] = wrong_sql(spec(tables=[table]))
+    assert path == "spec.tables[/shop_.*/].filter"
+    assert "has __source: a condition sees the columns of the source" in message
+    assert wrong_sql(spec(tables=[table | {"filter": "n <> '__source'"}])) == []
+    alone = {"source": "public.a", "filter": "__source = 'a'"}
+    assert wrong_sql(spec(tables=[alone])) == []
+
+
 @pytest.mark.parametrize(
     ("path", "spelled"),
     [

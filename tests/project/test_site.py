@@ -196,3 +196,12 @@ def test_each_exit_code_is_told(name: str) -> None:
 def test_the_exit_codes_are_those_of_the_commands() -> None:
     assert EXIT_CODES.keys() == main.commands.keys()
     assert "repeats the run after anything else" in pages()["reference/commands.md"]
+
+
+def test_the_settings_of_the_site_can_be_read() -> None:
+    class Loader(yaml.SafeLoader):
+        """Reads what names an object of Python as nothing."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    assert {"nav", "markdown_extensions", "validation"} <= settings.keys()

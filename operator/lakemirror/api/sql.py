@@ -96,6 +96,12 @@ def mistake(sql: str, what: str) -> str | None:
     return found
 
 
+def names(sql: str) -> frozenset[str]:
+    """Return the names in a condition or expression, of columns and all else, in lower case."""
+    found = (token for token in _tokens(sql) if token.kind in ("word", "name"))
+    return frozenset(token.text.strip("`").lower() for token in found)
+
+
 def _tokens(sql: str) -> list[_Token]:
     found = ((each.lastgroup or "other", each[0]) for each in _TOKEN.finditer(sql))
     return [_Token(kind, text.lower() if kind == "word" else text) for kind, text in found]

@@ -45,18 +45,26 @@ def _wrong_sql(spec: PipelineSpec) -> Iterator[Found]:
         why = sql.mistake(text, what)
         if why is not None:
             yield at, f"{text!r} {why}"
+        elif what == "a condition" and spec.tables[at[1]].merge_shards and _SHARD in sql.names(text):
+            yield (
+                at,
+                f"{text!r} has {_SHARD}: a condition sees the columns of the source, which has none such",
+            )
 
 
-def _sql(spec: PipelineSpec) -> Iterator[tuple[Loc, str, str]]:
+_SHARD = "__source"
+"""The column of a mirror with its shard."""
+
+
+def _sql(spec: PipelineSpec) -> Iterator[tuple[tuple[str, int, *tuple[str | int, ...]], str, str]]:
     """Yield each piece of SQL: where it stands, its text, and what it is."""
     for index, table in enumerate(spec.tables):
-        at = ("tables", index)
         if table.filter is not None:
-            yield (*at, "filter"), table.filter, "a condition"
+            yield ("tables", index, "filter"), table.filter, "a condition"
         for number, each in enumerate(table.expectations or ()):
-            yield (*at, "expectations", number, "condition"), each.condition, "a condition"
+            yield ("tables", index, "expectations", number, "condition"), each.condition, "a condition"
         for name, text in table.expressions.items():
-            yield (*at, "columns", "expressions", name), text, "an expression"
+            yield ("tables", index, "columns", "expressions", name), text, "an expression"
 
 
 def _without_effect(spec: PipelineSpec) -> Iterator[Found]:
