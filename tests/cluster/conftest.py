@@ -4,6 +4,7 @@ The cluster is the one that ``KUBECONFIG`` names, else one made with kind, of th
 node image ``LAKEMIRROR_KIND_IMAGE`` names. On a cluster that is given,
 ``LAKEMIRROR_IMAGE_COMMAND`` has to say how an image gets into it; scripts/images describes it.
 ``LAKEMIRROR_ON_NODE`` (as ``sh -c`` where the cluster runs on this machine) lets tests stop the API server.
+``LAKEMIRROR_BASE_IMAGE`` names the base of the images, as for scripts/images.
 Where nothing restarts one that was killed, as the kubelet does with kind, ``LAKEMIRROR_REVIVE_API_SERVER`` is
 the command that does.
 For the tests with Spark, ``LAKEMIRROR_HOST_ADDRESS`` tells where pods reach this machine, and
@@ -105,14 +106,20 @@ def newer_image(build: Build, standin_context: Path) -> str:
 def operator_image(build: Build) -> str:
     """The operator's image; ``LAKEMIRROR_OPERATOR_IMAGE`` names one that is in the cluster already."""
     given = os.environ.get("LAKEMIRROR_OPERATOR_IMAGE")
-    return given or build("lakemirror-operator", ROOT, "--target", "operator")
+    return given or build("lakemirror-operator", ROOT, "--target", "operator", *base())
 
 
 @pytest.fixture(scope="session")
 def driver_image(build: Build) -> str:
     """The driver's image; ``LAKEMIRROR_DRIVER_IMAGE`` names one that is in the cluster already."""
     given = os.environ.get("LAKEMIRROR_DRIVER_IMAGE")
-    return given or build("lakemirror-driver", ROOT, "--target", "driver")
+    return given or build("lakemirror-driver", ROOT, "--target", "driver", *base())
+
+
+def base() -> list[str]:
+    """The option that names another base image, where the cluster's machine cannot pull the Dockerfile's."""
+    given = os.environ.get("LAKEMIRROR_BASE_IMAGE")
+    return ["--build-arg", f"BASE={given}"] if given else []
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def calls(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stand_ins = {
         "docker": f"""
 if [ "$1" = login ]; then cat >{log}.password; fi
+if [ "$3" = inspect ]; then echo {DIGEST}; fi
 while [ $# -gt 0 ]; do
   if [ "$1" = --metadata-file ]; then echo '{{"containerimage.digest": "{DIGEST}"}}' >"$2"; fi
   shift
@@ -122,17 +124,83 @@ class TestCheck:
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_images_are_built_for_both_architectures_and_signed_by_digest(project: Path, calls: Path) -> None:
-    done = run(project, "publish-images", "registry.example.org/data")
-    assert done.returncode == 0, done.stderr
+REGISTRY = "registry.example.org/data"
+
+
+def test_images_are_built_once_for_both_architectures_and_have_no_tag(project: Path, calls: Path) -> None:
+    output = project / "output"
+    for _ in range(2):  # what an earlier build has left does not count
+        done = run(project, "build-images", REGISTRY, GITHUB_OUTPUT=str(output))
+        assert done.returncode == 0, done.stderr
     said = calls.read_text().splitlines()
-    for name in ("operator", "driver"):
-        image = f"registry.example.org/data/lakemirror-{name}"
-        [built] = [line for line in said if f"--tag {image}:0.1.0 " in line]
-        assert "--platform linux/amd64,linux/arm64" in built
-        assert "--sbom=true --provenance=mode=max" in built
-        assert f"--push --target {name}" in built
-        assert f"cosign sign --yes --recursive {image}@{DIGEST}" in said
+    built = [line for line in said if line.startswith("docker buildx build ")]
+    assert len(built) == 4
+    for name, line in zip(("operator", "driver"), built[2:], strict=True):
+        image = f"{REGISTRY}/lakemirror-{name}"
+        assert "--platform linux/amd64,linux/arm64" in line
+        assert "--sbom=true --provenance=mode=max" in line
+        assert f"--output type=image,name={image},push=true,push-by-digest=true" in line
+        assert f"--target {name}" in line
+        assert "--tag" not in line
+    assert not [line for line in said if line.startswith("cosign")]
+    outputs = [f"{name}={REGISTRY}/lakemirror-{name}@{DIGEST}" for name in ("operator", "driver")]
+    assert output.read_text().splitlines()[-2:] == outputs
+    assert (project / ".build/images").read_text().splitlines() == [o.partition("=")[2] for o in outputs]
+
+
+def test_what_was_scanned_is_signed_by_digest_and_then_gets_its_tag(project: Path, calls: Path) -> None:
+    images = [f"{REGISTRY}/lakemirror-{name}@{DIGEST}" for name in ("operator", "driver")]
+    done = run(project, "publish-images", "v0.1.0", *images)
+    assert done.returncode == 0, done.stderr
+    inspect = "--format {{ .Manifest.Digest }}"
+    expected = []
+    for image in images:
+        tagged = f"{image.partition('@')[0]}:0.1.0"
+        expected.append(f"cosign sign --yes --recursive {image}")
+        expected.append(f"docker buildx imagetools create --tag {tagged} {image}")
+        expected.append(f"docker buildx imagetools inspect {tagged} {inspect}")
+    assert calls.read_text().splitlines() == expected
+
+
+def test_a_tag_that_leads_elsewhere_fails(project: Path, calls: Path) -> None:
+    image = f"{REGISTRY}/lakemirror-operator@sha256:{'f' * 64}"
+    done = run(project, "publish-images", "v0.1.0", image)
+    assert done.returncode == 1
+    assert f"lakemirror-operator:0.1.0 is {DIGEST}, not sha256:ffff" in done.stderr
+
+
+@pytest.mark.parametrize("images", [(), (f"{REGISTRY}/lakemirror-operator:0.1.0",)])
+def test_an_image_without_a_digest_is_not_published(
+    project: Path, calls: Path, images: tuple[str, ...]
+) -> None:
+    assert run(project, "publish-images", "v0.1.0", *images).returncode == 1
+    assert not calls.exists()
+
+
+class TestDist:
+    """What another job has built is taken by its hash."""
+
+    @pytest.fixture
+    def hash(self, project: Path) -> str:
+        (project / "dist").mkdir()
+        (project / "dist/lakemirror-0.1.0.tgz").write_text("chart")
+        sums = f"{sha256(b'chart').hexdigest()}  lakemirror-0.1.0.tgz\n"
+        (project / "dist/SHA256SUMS").write_text(sums)
+        return sha256(sums.encode()).hexdigest()
+
+    def test_the_same_files_pass(self, project: Path, hash: str) -> None:
+        done = run(project, "check-dist", hash)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    @pytest.mark.parametrize("file", ["lakemirror-0.1.0.tgz", "SHA256SUMS", "another.tgz"])
+    def test_another_or_a_changed_file_does_not(self, project: Path, hash: str, file: str) -> None:
+        with (project / "dist" / file).open("a") as changed:
+            changed.write("x")
+        assert run(project, "check-dist", hash).returncode == 1
+
+    def test_without_a_hash_nothing_passes(self, project: Path, hash: str) -> None:
+        assert run(project, "check-dist").returncode == 1
+        assert run(project, "check-dist", "").returncode == 1
 
 
 class TestScan:
@@ -161,6 +229,14 @@ class TestScan:
         assert run(project, "scan-images").returncode == 0
         images = ("lakemirror-operator:0.1.0", "lakemirror-driver:0.1.0")
         assert calls.read_text().splitlines() == [asked.format(image) for image in images]
+
+    def test_each_architecture_of_a_published_image_is_scanned(self, project: Path, calls: Path) -> None:
+        self.scanner(project, "grype")
+        platforms = ["linux/amd64", "linux/arm64"]
+        done = run(project, "scan-images", f"a@{DIGEST}", LAKEMIRROR_PLATFORMS=" ".join(platforms))
+        assert done.returncode == 0
+        asked = f"grype a@{DIGEST} --only-fixed --fail-on high --platform"
+        assert calls.read_text().splitlines() == [f"{asked} {platform}" for platform in platforms]
 
     def test_one_that_is_vulnerable_fails_after_all_are_scanned(self, project: Path, calls: Path) -> None:
         self.scanner(project, "grype", 2)

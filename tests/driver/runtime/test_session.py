@@ -121,18 +121,22 @@ def test_the_pom_names_each_jar_with_its_version() -> None:
     assert all(jar.group and jar.artifact and jar.version for jar in named)
 
 
-def fake_maven(folder: Path) -> None:
-    """A mvn that makes the files that it is asked for, slowly, and counts its calls."""
+def fake_maven(folder: Path, bring: str) -> None:
+    """A mvn that makes the files that it is asked for, slowly, and counts its calls.
+
+    ``bring`` is the command for a file ``$n`` in the folder ``$out``.
+    """
     names = " ".join(jar.file for jar in jars.declared())
     program(
         folder / "mvn",
         'for a in "$@"; do case "$a" in -DoutputDirectory=*) out="${a#*=}";; esac; done\n'
-        f'echo called >> "{folder}/calls"; sleep 1; for n in {names}; do echo jar > "$out/$n"; done',
+        f'echo called >> "{folder}/calls"; sleep 1; for n in {names}; do {bring}; done',
     )
 
 
 def test_jars_are_resolved_once_by_processes_at_once(tmp_path: Path) -> None:
-    fake_maven(tmp_path)
+    real = jars.ensure()[0].parent
+    fake_maven(tmp_path, f'ln -s "{real}/$n" "$out/$n"')
     target = tmp_path / "jars"
     environment = {
         **os.environ,
@@ -165,6 +169,29 @@ def test_with_the_jars_there_no_maven_is_needed(empty: Path) -> None:
     for jar in jars.declared():
         (empty / "jars" / jar.file).touch()
     assert jars.spark_conf()["spark.jars"].split(",")[0] == str(empty / "jars" / jars.declared()[0].file)
+
+
+def test_a_jar_that_is_another_file_than_the_named_one_gets_nowhere(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a repository that somebody has changed."""
+    fake_maven(empty, 'echo jar > "$out/$n"')
+    monkeypatch.setenv("PATH", f"{empty}:/bin:/usr/bin")
+    with pytest.raises(
+        jars.JarsUnavailable, match=r"has the SHA-256 .* and .*jars\.sha256 names [0-9a-f]{64}:"
+    ):
+        jars.ensure()
+    assert list((empty / "jars").glob("*.jar")) == []
+
+
+def test_an_image_without_hive_says_so(empty: Path) -> None:
+    (empty / "spark" / "jars").mkdir(parents=True)
+    conf = {"spark.sql.catalogImplementation": "hive"}
+    with pytest.raises(session.HiveMissing, match="METASTORES=hive scripts/images"):
+        session._require_hive(conf)
+    session._require_hive({})
+    (empty / "spark" / "jars" / "spark-hive_2.13-4.2.0.jar").touch()
+    session._require_hive(conf)
 
 
 def test_jars_in_sparks_own_folder_are_left_to_it(empty: Path) -> None:

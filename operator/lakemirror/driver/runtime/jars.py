@@ -1,5 +1,8 @@
 """Provides the jars that pip's pyspark lacks: resolved once with Maven, then read from a folder.
 
+Beside each POM, a file with the ending ``sha256`` names all of its jars with their hashes, as ``sha256sum``
+writes them. What is not in it, or is another file, does not get into the folder, nor into an image.
+
 ``python -m lakemirror.driver.runtime.jars`` resolves them ahead of time and prints the folder. The jars of an
 object store (a POM for each in ``object_stores/``) are added if LAKEMIRROR_OBJECT_STORES names the store.
 """
@@ -35,7 +38,7 @@ _XMLNS = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
 class JarsUnavailable(LakemirrorError):
-    """The jars are not on this machine and could not be downloaded."""
+    """The jars are not on this machine, could not be downloaded, or are not those that were named."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,31 @@ def store_pom(store: ObjectStore) -> Path:
     return _STORE_POMS / f"{store.name}.xml"
 
 
+def hashes(pom: Path) -> dict[str, str]:
+    """Return the SHA-256 of each jar of a POM, by the name of its file."""
+    lines = pom.with_suffix(".sha256").read_text("utf-8").splitlines()
+    return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
+
+
+def check(pom: Path, folder: Path) -> None:
+    """Raise JarsUnavailable if a jar in ``folder`` is not the one that is named beside the POM."""
+    named = hashes(pom)
+    for jar in sorted(folder.glob("*.jar")):
+        with jar.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if named.get(jar.name) != found:
+            expected = named.get(jar.name, "no such jar")
+            raise JarsUnavailable(
+                f"{jar.name} has the SHA-256 {found}, and {pom.with_suffix('.sha256')} names {expected}: "
+                "Maven took it from a repository that has another file"
+            )
+
+
+def has_hive() -> bool:
+    """Return whether Spark has the client of a Hive metastore."""
+    return any(_spark_jars().glob("spark-hive_*.jar"))
+
+
 def _cache() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "lakemirror" / "jars"
@@ -176,6 +204,7 @@ def _resolve(pom: Path, target: Path) -> None:
         if done.returncode != 0:
             reason = "\n".join((done.stdout + done.stderr).strip().splitlines()[:5])
             raise JarsUnavailable(f"Maven could not download the jars of {pom}:\n{reason}")
+        check(pom, Path(partial))
         for jar in Path(partial).glob("*.jar"):
             os.replace(jar, target / jar.name)
 

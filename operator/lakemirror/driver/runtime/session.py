@@ -32,6 +32,10 @@ class JavaMissing(LakemirrorError):
     """There is no Java, or it is too old for Spark."""
 
 
+class HiveMissing(LakemirrorError):
+    """The catalog is a Hive metastore, and the image was built without its client."""
+
+
 def create_session(
     app_name: str, conf: Mapping[str, str] | None = None, properties: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -39,11 +43,12 @@ def create_session(
 
     ``conf`` contains Spark settings, which override our defaults. ``properties`` are the system properties
     that its JVMs need. If nothing names a master, Spark runs here in local mode. Settings of Spark SQL and
-    Delta from elsewhere, such as the image, that may change results are dropped. Raises JavaMissing and
-    JarsUnavailable.
+    Delta from elsewhere, such as the image, that may change results are dropped. Raises JavaMissing,
+    HiveMissing and JarsUnavailable.
     """
     check_java()
     settings = {**_defaults(conf or {}), **(conf or {})}
+    _require_hive(settings)
     settings[REDACTION] = redaction((conf or {}).get(REDACTION, ""))
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         settings |= _java_options(conf or {}, properties or {})
@@ -60,6 +65,15 @@ def create_session(
     log_store.install(session)
     _forget_origins(session)
     return session
+
+
+def _require_hive(settings: Mapping[str, str]) -> None:
+    """Raise HiveMissing if the settings name a catalog that Spark lacks. Its own error would not say why."""
+    if settings.get("spark.sql.catalogImplementation") == "hive" and not jars.has_hive():
+        raise HiveMissing(
+            "spark.sql.catalogImplementation: hive needs the client of a Hive metastore, which this image "
+            "lacks: build one with METASTORES=hive scripts/images (docs/catalogs.md)"
+        )
 
 
 def _drop_foreign(context: SparkContext, ours: Mapping[str, str]) -> None:
