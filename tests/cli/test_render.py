@@ -31,6 +31,9 @@ def test_the_objects_of_a_stream(tmp_path: Path) -> None:
         "ServiceAccount/inventory-driver",
         "Role/inventory-driver",
         "RoleBinding/inventory-driver",
+        "NetworkPolicy/inventory-driver",
+        "NetworkPolicy/inventory-executors",
+        "Secret/inventory-rpc-0",
         "ConfigMap/inventory-config",
         "ConfigMap/inventory-progress",
         "Service/inventory-driver",
@@ -40,6 +43,7 @@ def test_the_objects_of_a_stream(tmp_path: Path) -> None:
     assert all("ownerReferences" not in document["metadata"] for document in made.values())
     pod = made["StatefulSet/inventory-driver"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "d:1"
+    assert "data" not in made["Secret/inventory-rpc-0"], "the operator makes it up"
 
 
 @pytest.mark.parametrize(
