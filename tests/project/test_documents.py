@@ -176,3 +176,13 @@ def test_twelve_questions_are_answered_two_clicks_from_the_front_page() -> None:
     rows = re.findall(r"^\| (.+\?.*) \| (.+) \|$", section, re.MULTILINE)
     assert len(rows) >= 12
     assert [question for question, answer in rows if not LINK.findall(answer)] == []
+
+
+def test_pictures_are_small_and_shown() -> None:
+    pictures = sorted((ROOT / "docs/images").iterdir())
+    text = "".join(page.read_text() for page in DOCUMENTS)
+    assert pictures
+    for picture in pictures:
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert picture.stat().st_size < 100_000
+        assert f"images/{picture.name})" in text
