@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import hashlib
 import os
 from collections.abc import Callable
@@ -41,20 +40,13 @@ def test_reads_what_was_written(storage: Storage) -> None:
     assert storage.sha256("a/b.json") == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_tells_how_a_file_ends(storage: Storage, tmp_path: Path) -> None:
+def test_tells_how_a_file_ends(storage: Storage) -> None:
     storage.write_text("f/line", "a\n")
     storage.write_text("f/cut", "a\nb")
     assert [storage.ends_in_newline(f"f/{name}") for name in ("line", "cut")] == [True, False]
     assert storage.sha256("f/cut", 2) == storage.sha256("f/line")
     assert storage.stat("f/cut").size == 3
-    whole = gzip.compress(b"x" * 100_000) + gzip.compress(b"y")
-    for name, content in (("whole", whole), ("less", whole[:-1]), ("none", b"no gzip")):
-        (tmp_path / "root" / "g").mkdir(exist_ok=True)
-        (tmp_path / "root" / "g" / name).write_bytes(content)
-    assert storage.gunzipped_size("g/whole") is not None
-    assert storage.gunzipped_size("g/less") is None
-    assert storage.gunzipped_size("g/none") is None
-    for ask in (storage.stat, storage.sha256, storage.ends_in_newline, storage.gunzipped_size):
+    for ask in (storage.stat, storage.sha256, storage.ends_in_newline):
         with pytest.raises(FileNotFoundError):
             ask("f/nothing")
 

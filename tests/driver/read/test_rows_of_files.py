@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime as dt
 import gzip
 import json
@@ -19,7 +20,7 @@ from pyspark.sql import Row, SparkSession
 from lakemirror.api.source import CsvFormat, FilesSource
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.read.base import Batch
-from lakemirror.driver.read.files import text_rows, waiting
+from lakemirror.driver.read.files import limits, text_rows, waiting
 from lakemirror.driver.read.files.feed import FilesFeed
 from lakemirror.driver.read.files.text_rows import csv_rows, json_rows
 from lakemirror.driver.read.files.waiting import InputIncomplete
@@ -347,3 +348,151 @@ def test_times_of_day_are_those_that_a_database_would_send(
     assert kinds["listed"]["items"]["name"] == "io.debezium.time.MicroTime"
     assert first["payload"] == wanted
     assert second["payload"] == {**dict.fromkeys(wanted), "id": 2}
+
+
+def zipped(line: bytes, megabytes: int) -> bytes:
+    """A gzip file of so many MiB of a line, in little time: a member for each."""
+    return gzip.compress((line * (2**20 // len(line) + 1))[: 2**20]) * megabytes
+
+
+@pytest.mark.guarantee(
+    "A file whose lines, header, parts or compression are beyond a limit is set aside by name, also "
+    "if a batch of an earlier run has it"
+)
+def test_files_that_take_memory_or_time_or_lead_elsewhere_are_set_aside(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by its name, with what to do; the others are read, and so is what takes their place."""
+    monkeypatch.setattr(waiting, "SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr(waiting, "PATIENCE_ONCE_SECONDS", 0.5)
+    taken, folder = Taken(spark, tmp_path, format="csv", path=f"{tmp_path}/in/*"), tmp_path / "in"
+    (tmp_path / "password").write_text("id\n666\n")
+    good = {
+        "good.csv": b"id\n1\n",
+        "good.csv.bz2": bz2.compress(b"id\n2\n"),
+        "good.csv.gz": gzip.compress(b"id\n") + gzip.compress(b"3\n"),
+    }
+    bad = {
+        "columns.csv": (b"c," * 10_000 + b"c\n", "more than 10,000 columns"),
+        "cut.csv.bz2": (bz2.compress(b"id\n5\n" * 1000)[:30], "it cannot be decompressed"),
+        "endless.csv": (b"id\n" + b"5" * (33 * 2**20), "one of its lines has more than 32 MiB"),
+        "header.csv": (b"a" * (2**20 + 1) + b"\n1\n", "its header has more than 1 MiB"),
+        "huge.csv.gz": (zipped(b"1\n", 300), "more than 200 times its own size"),
+        "line.csv.gz": (zipped(b"1", 40), "one of its lines has more than 32 MiB"),
+        "link.csv": (b"", f"it is a link to {tmp_path}/password, which is not in {folder}"),
+        "unknown.csv.zst": (b"no frame of this format", "it cannot be decompressed"),
+    }
+    for name, content in [*good.items(), *((name, content) for name, (content, _) in bad.items())]:
+        (folder / name).write_bytes(content)
+    (folder / "link.csv").unlink()
+    (folder / "link.csv").symlink_to(tmp_path / "password")
+    with pytest.raises(InputIncomplete) as told:
+        taken.once()
+    assert sorted(told.value.names) == sorted(bad)
+    for name, (_, reason) in bad.items():
+        assert any(each.startswith(f"{name} is s") and reason in each for each in taken.warnings), name
+    assert sorted(payload(row)["id"] for row in taken.rows) == ["1", "2", "3"]
+
+    # A batch that an earlier version began, and did not survive.
+    for name in bad:
+        (folder / name).unlink()
+    with monkeypatch.context() as former:
+        for name in ("beyond", "beyond_header"):
+            former.setattr(limits, name, lambda *_, **__: None)
+        (folder / "line.csv.gz").write_bytes(bad["line.csv.gz"][0])
+        (folder / "next.csv").write_text("id\n4\n")
+        feed = FilesFeed(spark, taken.source, LocalStorage(taken.state))
+
+        def die(frame: Any, batch: Batch) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            feed.run(die, once=True, stopping=lambda: False)
+    taken.rows, before = [], len(taken.batches)
+    with pytest.raises(InputIncomplete, match=r"^line\.csv\.gz is set aside: it exceeds a limit: one of its"):
+        taken.once()
+    assert [payload(row)["id"] for row in taken.rows] == ["4"]
+    assert [[file.name for file in batch.files] for batch in taken.batches[before:]] == [["next.csv"]]
+    (folder / "line.csv.gz").write_bytes(gzip.compress(b"id\n5\n"))
+    taken.once()
+    assert [payload(row)["id"] for row in taken.rows] == ["4", "5"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_files_with_many_sets_of_columns_come_in_several_batches(
+    form: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order, and none of them twice."""
+    monkeypatch.setattr(limits, "MOST_LAYOUTS", 2)
+    taken = Taken(spark, tmp_path, format=form)
+    for number, name in enumerate("aabacdbe"):
+        path = tmp_path / "in" / f"{number}.{form}"
+        if form == "csv":
+            path.write_text(f"id,{name}\n{number},x\n")
+        else:
+            pq.write_table(pa.table({"id": [number], name: ["x"]}), path)
+    taken.once()
+    batches = [[file.name.partition(".")[0] for file in batch.files] for batch in taken.batches]
+    assert batches == [list("0123"), list("45"), list("67")]
+    assert [int(payload(row)["id"]) for row in taken.rows] == list(range(8))
+
+
+@pytest.mark.guarantee("Queries do not grow with the headers of CSV files")
+def test_a_query_does_not_grow_with_the_headers_of_its_files(spark: SparkSession, tmp_path: Path) -> None:
+    uris = []
+    for number in range(12):
+        (tmp_path / f"{number}.csv").write_text(f"id,name_{number}\n{number},x\n{number}\n")
+        uris.append(f"file://{tmp_path}/{number}.csv")
+    frame = csv_rows(spark, uris, CsvFormat())
+    read = sorted(map(payload, frame.collect()), key=str)
+    wrong = [("the line has 1 fields instead of 2", str(number).encode()) for number in range(12)]
+    right = [{"id": str(number), f"name_{number}": "x"} for number in range(12)]
+    assert read == sorted([*wrong, *right], key=str)
+    assert "name_7" not in frame._jdf.queryExecution().analyzed().toString()
+    alone = csv_rows(spark, uris[7:8], CsvFormat())
+    assert "name_7" in alone._jdf.queryExecution().analyzed().toString()
+
+
+@pytest.mark.guarantee(
+    "A file whose lines, header, parts or compression are beyond a limit is set aside by name, also "
+    "if a batch of an earlier run has it"
+)
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_files_whose_parts_hold_too_much_are_set_aside(
+    form: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader takes the memory that a page or a block asks for."""
+    monkeypatch.setattr(waiting, "PATIENCE_ONCE_SECONDS", 0.2)
+    taken, folder = Taken(spark, tmp_path, format=form), tmp_path / "in"
+    zeros = "0" * (100 * 2**20)
+    if form == "parquet":
+        pq.write_table(pa.table({"id": [1, 2]}), folder / "good.parquet", compression="zstd")
+        pq.write_table(pa.table({"id": [zeros]}), folder / "part.parquet", compression="zstd")
+        repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000), ["0" * 900_000])
+        pq.write_table(pa.table({"id": repeated}), folder / "rows.parquet", compression="zstd")
+        bad = {"part": "one of its pages holds more than 200 times", "rows": "its rows hold more than 64 GiB"}
+    else:
+        for number, codec in enumerate(("snappy", "zstandard", "bzip2", "xz"), start=1):
+            written = str(tmp_path / codec)
+            spark.range(number, number + 1).coalesce(1).write.format(form).save(written, compression=codec)
+            next(Path(written).glob("*.avro")).rename(folder / f"{codec}.avro")
+        for name, kind, values, codec in (
+            ("deflate", "long", [5], "deflate"),
+            ("part", "string", [zeros], "deflate"),
+            ("rows", "null", [None] * 1000, "null"),
+        ):
+            schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": kind}]}
+            with (folder / f"{name}.avro").open("wb") as file:
+                fastavro.writer(file, schema, [{"id": value} for value in values], codec=codec)
+        size = "one of its blocks holds more than 200 times"
+        bad = {"part": size, "rows": "one of its blocks has more rows than bytes"}
+    with pytest.raises(InputIncomplete) as told:
+        taken.once()
+    assert sorted(told.value.names) == sorted(f"{name}.{form}" for name in bad)
+    for name, reason in bad.items():
+        assert any(
+            each.startswith(f"{name}.{form} is set aside: ") and reason in each for each in taken.warnings
+        )
+    found = [payload(row)["id"] for row in taken.rows]
+    assert sorted(found) == ([1, 2] if form == "parquet" else [1, 2, 3, 4, 5])

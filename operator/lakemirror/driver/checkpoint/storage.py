@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import errno
 import hashlib
 import os
 import re
@@ -10,7 +10,6 @@ import shutil
 import stat
 import time
 import uuid
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,8 @@ from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.java import java_class
 
 _BLOCK = 1 << 20
+_NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""How the system says that there is no file behind a name."""
 _FILE_URI = re.compile(r"^file:(//[^/]*)?", re.IGNORECASE)
 HALF_SECONDS = 5.0
 """How long an incomplete file must stay unchanged before its writer is considered dead, in seconds."""
@@ -104,12 +105,6 @@ class Storage(Protocol):
 
     def ends_in_newline(self, name: str) -> bool:
         """Return whether the file's last byte is a line feed. Raises the same errors as ``sha256``."""
-
-    def gunzipped_size(self, name: str) -> int | None:
-        """Return the uncompressed size of a gzip file in bytes, or None if the gzip stream is incomplete.
-
-        Raises the same errors as ``sha256``.
-        """
 
 
 def open_storage(uri: str, spark: SparkSession | None = None) -> Storage:
@@ -236,23 +231,17 @@ class LocalStorage:
             file.seek(max(0, size - 1))
             return file.read(1) == b"\n"
 
-    def gunzipped_size(self, name: str) -> int | None:
-        size = 0
-        with open(self.path / name, "rb") as file:
-            try:
-                with gzip.open(file) as stream:
-                    while block := stream.read(_BLOCK):
-                        size += len(block)
-                return size
-            except (EOFError, gzip.BadGzipFile, zlib.error):
-                return None
-
     def _entry(self, prefix: str, name: str) -> Entry | None:
-        """Return the entry, or None for a folder or a file that has just been deleted."""
+        """Return the entry, or None for a folder, a link to nothing or a file that has just been deleted."""
         try:
             status = os.stat(self.path / prefix / name)
-        except FileNotFoundError:
-            return None
+        except PermissionError:  # a link to where this user may not look; whoever reads it is told
+            status = os.stat(self.path / prefix / name, follow_symlinks=False)
+            return Entry(name, status.st_size, status.st_mtime_ns // 1_000_000)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return None
+            raise
         if not stat.S_ISREG(status.st_mode):
             return None
         return Entry(name, status.st_size, status.st_mtime_ns // 1_000_000)
@@ -439,18 +428,6 @@ class HadoopStorage:
         try:
             stream.seek(max(0, self.stat(name).size - 1))
             return bool(stream.read() == ord("\n"))
-        finally:
-            stream.close()
-
-    def gunzipped_size(self, name: str) -> int | None:
-        stream = self._open(name)
-        try:
-            unzipped = self._java("java.util.zip.GZIPInputStream")(stream)
-            return int(self._java("org.apache.commons.io.IOUtils").consume(unzipped))
-        except Py4JJavaError as error:
-            if _is_java(error, "java.io.EOFException", "java.util.zip.ZipException"):
-                return None
-            raise
         finally:
             stream.close()
 

@@ -1,6 +1,6 @@
-"""Installs the Java classes that list logs and make commits to object stores atomic.
+"""Installs the Java classes that list logs and make commits to object stores atomic, and measure text files.
 
-They serve Delta and Spark's streaming, which has nothing for stores without an exclusive rename.
+The former serve Delta and Spark's streaming, which has nothing for stores without an exclusive rename.
 
 They are compiled when the driver starts, with the compiler that Spark uses for generated code (Janino), and
 packed into a jar. The driver's class loader gets the jar at once, and executors get it with their first task.

@@ -32,6 +32,7 @@ from lakemirror.driver.checkpoint.storage import Entry, Storage
 from lakemirror.driver.errors import BatchMismatch, OffsetsTaken, PipelineStopped
 from lakemirror.driver.read.base import Batch, Committed, Lag, SourceFile, Standing
 from lakemirror.driver.read.files.ledger import InputFile, Ledger
+from lakemirror.driver.read.files.limits import fits
 from lakemirror.driver.read.files.listing import InputMissing, Inputs
 from lakemirror.driver.read.files.rows import SUFFIXES, as_reread, place_of, reader_of
 from lakemirror.driver.read.files.waiting import Waiting
@@ -95,7 +96,7 @@ class FilesFeed:
         self._rereads = rereads
         self._ledger = self._load()
         self._looked_at: dict[str, tuple[int, int]] = {}
-        self._waiting = Waiting(self._reader.why_not, warn)
+        self._waiting = Waiting(self._why_not, warn)
         self._caught_up = False
         self._had_all_at: float | None = None
         self._is_there = False
@@ -200,8 +201,11 @@ class FilesFeed:
                 raise
             self._commit(batch_id, files, settled=True)
             return
+        unfit = {} if grown else self._unfit(files)
         if grown or not files:
             self._ledger.abandon(batch_id)
+        elif unfit:
+            self._set_aside(batch_id, unfit)
         else:
             self._apply(apply, batch_id, files)
 
@@ -213,6 +217,11 @@ class FilesFeed:
     def _apply(
         self, apply: Callable[[DataFrame, Batch], None], batch_id: int, files: list[InputFile]
     ) -> None:
+        # Looked at again: whoever may write to the folder may have put a link in the place of a file.
+        links = {file.name: why for file in files if (why := self._inputs.outside(file.name)) is not None}
+        if links:
+            self._set_aside(batch_id, links)
+            return
         try:
             rows = self._reader.read(files)
             if self._of_rows and self._rereads is not None:
@@ -238,6 +247,18 @@ class FilesFeed:
         for file in files:
             self._renumbered.add(file.name)
             self._looked_at.pop(file.name, None)
+
+    def _unfit(self, files: Iterable[InputFile]) -> dict[str, str]:
+        """Return the files of a batch of an earlier run that are not to be read, and why.
+
+        That run may have ended because of them, and had no limits if it was one of an earlier version.
+        """
+        found = {file.name: self._why_not(file.name, settled=True) for file in files}
+        return {name: why for name, why in found.items() if why is not None}
+
+    def _why_not(self, name: str, *, settled: bool = False) -> str | None:
+        """Return why a file cannot be read now, or must not be, or None if it can."""
+        return self._inputs.outside(name) or self._reader.why_not(name, settled=settled)
 
     def _damaged(self, files: Iterable[InputFile]) -> dict[str, str]:
         """Return the files that cannot be read to the end, and why.
@@ -280,9 +301,17 @@ class FilesFeed:
         """Record the next batch and return its files. Empty if there is nothing new."""
         fresh: list[InputFile] = []
         skipped: list[InputFile] = []
+        layouts: set[str] = set()
         self._waiting.keep({entry.name for entry in listing})
         for entry in listing:
+            layout = self._layout_of(entry)
+            if layout is None:
+                continue
+            if not fits(layout, layouts):  # this file and those after it come in the next batch
+                break
             file = self._look_at(entry, fresh)
+            if file is not None and file.same_as is None:
+                layouts.add(layout)
             if file is not None:
                 (skipped if file.same_as else fresh).append(file)
             if len(fresh) == self._source.max_files_per_batch:
@@ -293,25 +322,31 @@ class FilesFeed:
             self._ledger.skip(skipped, self.query_id)
         return fresh
 
-    def _look_at(self, entry: Entry, fresh: list[InputFile]) -> InputFile | None:
-        """Return the file if it should be read.
+    def _layout_of(self, entry: Entry) -> str | None:
+        """Return what identifies the columns of a file that may be new or have grown.
 
-        Returns None if it is known, changed, empty or not complete yet.
+        Returns None if it is known, empty or not complete yet.
         """
-        stamp = (entry.size, entry.mtime)
         known = self._ledger.files.get(entry.name)
         seen = self._looked_at.get(entry.name) or (known and (known.size, known.mtime))
-        if entry.size == 0 or seen == stamp:
+        if entry.size == 0 or seen == (entry.size, entry.mtime):
             return None
         try:
-            if not self._waiting.is_ready(entry):
-                return None
+            return self._reader.layout(entry) if self._waiting.is_ready(entry) else None
+        except FileNotFoundError:  # it existed when the folder was listed
+            return None
+
+    def _look_at(self, entry: Entry, fresh: list[InputFile]) -> InputFile | None:
+        """Return a file that is ready if it should be read, or None if it has changed."""
+        stamp = (entry.size, entry.mtime)
+        known = self._ledger.files.get(entry.name)
+        try:
             if known is not None and not self._has_grown(known, entry):
                 self._looked_at[entry.name] = stamp
                 return None
             sha256 = self._inputs.sha256(entry.name, entry.size)
             room = self._reader.room(entry)
-        except FileNotFoundError:  # it existed when the folder was listed
+        except FileNotFoundError:
             return None
         if known is not None:
             self._warn(_grown_text(entry.name))

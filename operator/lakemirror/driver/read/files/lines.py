@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.readwriter import DataFrameReader
 
+from lakemirror.driver.read.files.limits import LONGEST_LINE
 from lakemirror.driver.read.files.listing import literal
 
 BLOCK: Final = 16 * 2**20
@@ -66,6 +67,8 @@ def in_blocks(
     reader.conf.set("spark.sql.files.openCostInBytes", str(2**40))
     reader.conf.set("spark.sql.files.maxPartitionBytes", block)
     # Many files are listed by a job: use one task per core, not one per file.
+    # A line that is longer has been added since its file was measured: the file has grown, and is read again.
+    reader.conf.set("mapreduce.input.linerecordreader.line.maxlength", LONGEST_LINE + 16)
     tasks = str(spark.sparkContext.defaultParallelism)
     reader.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", tasks)
     loaded = load(reader.read).select(*[column.alias(name) for name, column in columns.items()])

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.checkpoint.storage import Entry, Storage, file_system, open_storage
+from lakemirror.driver.checkpoint.storage import Entry, LocalStorage, Storage, file_system, open_storage
 from lakemirror.driver.errors import LakemirrorError
 
 _PATTERN: Final = re.compile(r"[*?\[]")
 _IN_BRACES: Final = re.compile(r"\[[^\]]+\]|[{},]")
 """What matters in a path with braces. A set of characters is taken whole: its braces stand for themselves."""
+
+OUTSIDE: Final = "it is a link to "
+"""How the reasons begin for which a file waits that leads out of the folder."""
 
 
 class InputMissing(LakemirrorError):
@@ -87,6 +92,18 @@ class Inputs:
         """Return the SHA-256 of a file's ``first`` bytes."""
         return self.storage().sha256(name, first)
 
+    def outside(self, name: str) -> str | None:
+        """Return why a file is not to be read that is a link out of the folder, or None.
+
+        Only local files have links. The folder is the last one of the path that is not a pattern, and may be
+        a link itself.
+        """
+        storage = self.storage()
+        if not isinstance(storage, LocalStorage):
+            return None
+        real = real_path_outside(storage.path, name)
+        return None if real is None else f"{OUTSIDE}{real}, which is not in {storage.path}"
+
     def uri(self, name: str) -> str:
         """Return the URI of a file."""
         return f"{self.storage().uri}/{name}"
@@ -110,6 +127,15 @@ class Inputs:
     def _as_folder(self) -> Storage | None:
         # Checked each time: a folder may appear while the pipeline waits for it.
         return self._folder if self._folder is not None and self._folder.is_folder("") else None
+
+
+def real_path_outside(folder: Path, name: str) -> Path | None:
+    """Return where a file really is, if links lead out of the folder, and otherwise None.
+
+    A link to another place in the folder is fine: this is how Kubernetes mounts a ConfigMap.
+    """
+    real, top = Path(os.path.realpath(folder / name)), Path(os.path.realpath(folder))
+    return None if real.is_relative_to(top) else real
 
 
 def literal(uri: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -15,11 +16,13 @@ from lakemirror.api.source import CsvFormat, FilesSource
 from lakemirror.driver.checkpoint.storage import Entry, file_system
 from lakemirror.driver.errors import cause_of
 from lakemirror.driver.read.base import CONTENT, RAW_NAMES, REREAD
+from lakemirror.driver.read.files import limits
 from lakemirror.driver.read.files.ledger import InputFile
 from lakemirror.driver.read.files.listing import Inputs
 from lakemirror.driver.read.files.records import read_records
 from lakemirror.driver.read.files.text_rows import csv_rows, json_rows
-from lakemirror.driver.read.files.typed_rows import NotReadable, TypedFiles
+from lakemirror.driver.read.files.texts import TextFiles
+from lakemirror.driver.read.files.typed_rows import BeyondLimit, NotReadable, TypedFiles
 from lakemirror.driver.read.files.waiting import CUT_OFF, NO_END
 
 SUFFIXES: Final = {
@@ -35,10 +38,17 @@ SUFFIXES: Final = {
 class Reader(Protocol):
     """Reads the files of one format."""
 
-    def why_not(self, name: str) -> str | None:
+    def why_not(self, name: str, *, settled: bool = False) -> str | None:
         """Return why a file cannot be read now, or None if it can.
 
-        Raises FileNotFoundError and PermissionError.
+        The last line of a file that is ``settled`` may lack its end. Raises FileNotFoundError and
+        PermissionError.
+        """
+
+    def layout(self, entry: Entry) -> str:
+        """Return a text that identifies the columns of a file that can be read, if its format has any.
+
+        The files of one layout are read together. Raises the same errors as `why_not`.
         """
 
     def room(self, entry: Entry) -> int | None:
@@ -67,40 +77,73 @@ def reader_of(
     if source.format == "records":
         return _Records(spark, inputs, base64=base64)
     if source.format == "json":
-        return _Texts(spark, inputs, table_of, lambda uris: json_rows(spark, uris))
+        return _Rows(spark, inputs, table_of, lambda uris: json_rows(spark, uris))
     if source.format == "csv":
         form = source.csv or CsvFormat()
-        return _Texts(spark, inputs, table_of, lambda uris: csv_rows(spark, uris, form, optional))
+        delimiter = form.delimiter if form.header else None
+        return _Rows(spark, inputs, table_of, lambda uris: csv_rows(spark, uris, form, optional), delimiter)
     return _Typed(spark, inputs, table_of, TypedFiles(spark, source.format))
 
 
-def _why_no_text(inputs: Inputs, name: str) -> str | None:
-    if name.endswith(".gz"):
-        return CUT_OFF if inputs.storage().gunzipped_size(name) is None else None
-    return None if inputs.storage().ends_in_newline(name) else NO_END
+class _Texts:
+    """Files of text. ``delimiter`` is that of their first line, if this is a header."""
+
+    def __init__(self, spark: SparkSession, inputs: Inputs, delimiter: str | None = None) -> None:
+        self._spark, self._inputs, self._delimiter = spark, inputs, delimiter
+        self._files = TextFiles(spark)
+        self._sizes: dict[str, int] = {}
+        """The uncompressed sizes, in bytes, of compressed files that were examined."""
+
+    def why_not(self, name: str, *, settled: bool = False) -> str | None:
+        storage, uri = self._inputs.storage(), self._inputs.uri(name)
+        compressed = self._files.is_compressed(uri)
+        if not compressed and not settled and not storage.ends_in_newline(name):
+            return NO_END
+        return self._unfit(name, uri, compressed) or self._unfit_header(uri)
+
+    def layout(self, entry: Entry) -> str:
+        if self._delimiter is None:
+            return ""
+        return hashlib.sha256(self._files.first_line(self._inputs.uri(entry.name)).rstrip(b"\r")).hexdigest()
+
+    def damage(self, file: InputFile) -> str | None:
+        return self.why_not(file.name, settled=True)
+
+    def _unfit(self, name: str, uri: str, compressed: bool) -> str | None:
+        size = self._inputs.storage().stat(name).size
+        if not compressed and size <= limits.LONGEST_LINE:
+            return None
+        text = self._files.measure(uri, size)
+        reason = limits.beyond(text, size, compressed=compressed)
+        if reason is None and text.damage is not None:
+            return CUT_OFF if name.endswith(".gz") else f"it cannot be decompressed: {text.damage}"
+        if reason is None and compressed:
+            self._sizes[name] = text.size
+        return reason
+
+    def _unfit_header(self, uri: str) -> str | None:
+        if self._delimiter is None:
+            return None
+        return limits.beyond_header(self._files.first_line(uri), self._delimiter)
 
 
-class _Records:
+class _Records(_Texts):
     """Kafka records."""
 
     def __init__(self, spark: SparkSession, inputs: Inputs, *, base64: bool) -> None:
-        self._spark, self._inputs, self._base64 = spark, inputs, base64
-
-    def why_not(self, name: str) -> str | None:
-        return _why_no_text(self._inputs, name)
+        super().__init__(spark, inputs)
+        self._base64 = base64
 
     def room(self, entry: Entry) -> int | None:
+        self._sizes.pop(entry.name, None)
         return None
 
     def read(self, files: Sequence[InputFile]) -> DataFrame:
         uris = [self._inputs.uri(each.name) for each in files]
         return read_records(self._spark, uris, size=sum(f.size for f in files), base64=self._base64)
 
-    def damage(self, file: InputFile) -> str | None:
-        return None
 
-
-class _Texts:
+class _Rows(_Texts):
     """Rows of text. ``rows_of`` reads files by URI."""
 
     def __init__(
@@ -109,30 +152,18 @@ class _Texts:
         inputs: Inputs,
         table_of: Callable[[str], str],
         rows_of: Callable[[Sequence[str]], DataFrame],
+        delimiter: str | None = None,
     ) -> None:
-        self._spark, self._inputs, self._table_of = spark, inputs, table_of
-        self._rows_of = rows_of
-        self._sizes: dict[str, int] = {}
-        """The uncompressed sizes, in bytes, of compressed files that were examined."""
-
-    def why_not(self, name: str) -> str | None:
-        if not name.endswith(".gz"):
-            return _why_no_text(self._inputs, name)
-        size = self._inputs.storage().gunzipped_size(name)
-        if size is None:
-            return CUT_OFF
-        self._sizes[name] = size
-        return None
+        super().__init__(spark, inputs, delimiter)
+        self._table_of, self._rows_of = table_of, rows_of
 
     def room(self, entry: Entry) -> int | None:
-        return 1 + self._sizes.pop(entry.name, entry.size)
+        # A file that several tasks decompress numbers its rows from bytes of the file.
+        return 1 + entry.size + self._sizes.pop(entry.name, 0)
 
     def read(self, files: Sequence[InputFile]) -> DataFrame:
         uris = [self._inputs.uri(each.name) for each in files]
         return _as_records(self._spark, self._inputs, self._table_of, files, self._rows_of(uris))
-
-    def damage(self, file: InputFile) -> str | None:
-        return None
 
 
 class _Typed:
@@ -143,12 +174,15 @@ class _Typed:
     ) -> None:
         self._spark, self._inputs, self._table_of, self._files = spark, inputs, table_of, files
 
-    def why_not(self, name: str) -> str | None:
+    def why_not(self, name: str, *, settled: bool = False) -> str | None:
         try:
             self._files.inspect(self._inputs.uri(name))
             return None
         except NotReadable as error:
-            return f"it cannot be read: {error}"
+            return _why(error)
+
+    def layout(self, entry: Entry) -> str:
+        return self._files.inspect(self._inputs.uri(entry.name)).schema.json()
 
     def room(self, entry: Entry) -> int | None:
         return self._files.inspect(self._inputs.uri(entry.name)).room
@@ -162,7 +196,7 @@ class _Typed:
         try:
             self.read([file]).agg(F.max(F.length("value"))).collect()
         except NotReadable as error:
-            return f"it cannot be read: {error}"
+            return _why(error)
         except (PySparkException, Py4JJavaError) as error:
             # Its bytes can be read, so the failure is not that of its storage.
             if "FAILED_READ_FILE" in str(error) and self._is_there(file):
@@ -171,6 +205,10 @@ class _Typed:
 
     def _is_there(self, file: InputFile) -> bool:
         return self._inputs.sha256(file.name, file.size) == file.sha256
+
+
+def _why(error: NotReadable) -> str:
+    return str(error) if isinstance(error, BeyondLimit) else f"it cannot be read: {error}"
 
 
 def _as_records(

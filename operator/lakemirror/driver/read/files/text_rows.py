@@ -5,8 +5,8 @@ A row becomes a JSON document. If a line is wrong, the reason is in ``problem``,
 
 from __future__ import annotations
 
-import csv
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType, StructField
 
 from lakemirror.api.source import CsvFormat
 from lakemirror.driver.read import rows
+from lakemirror.driver.read.files.limits import header_names
 from lakemirror.driver.read.files.lines import lines
 
 _LONGEST: Final = 20_000_000
@@ -48,20 +49,22 @@ def csv_rows(
     ``optional``.
     """
     read = lines(spark, uris).withColumn("line", _without_mark(F.col("line")))
+    line = _without_end(F.col("line"))
+    digest, is_first = _digest(line).alias("header"), F.col("row") == 0
     known = read.agg(
         F.max(_is_odd(F.col("line"))).alias("broken"),
-        F.collect_list(F.when(F.col("row") == 0, F.struct("file", "line"))).alias("first"),
+        F.collect_list(F.when(is_first, F.struct("file", digest))).alias("files"),
+        F.collect_set(F.when(is_first, F.struct(digest, line.alias("line")))).alias("headers"),
     ).first()
     assert known is not None
     if known["broken"]:
         read = _joined(read)
-    record = F.regexp_replace("line", r"\r\z", "")
-    read = read.withColumn("record", record).where("record <> ''")
+    read = read.withColumn("record", _without_end(F.col("line"))).where("record <> ''")
     if not form.header:
-        layouts = [_Layout(tuple(form.columns or ()), optional)]
-        return _parsed(read, form, layouts, F.lit(0))
-    headers = {each["file"]: each["line"] for each in known["first"]}
-    return _with_headers(spark, read, form, headers)
+        return _parsed(read, form, *_by_layout(_Layout(tuple(form.columns or ()), optional)))
+    files = {each["file"]: each["header"] for each in known["files"]}
+    headers = {each["header"]: each["line"] for each in known["headers"]}
+    return _with_headers(spark, read, form, files, headers)
 
 
 # -- lines and records ----------------------------------------------------------------------------------
@@ -71,6 +74,16 @@ def _without_mark(line: Column) -> Column:
     """STRING: the line without a byte order mark at the start of the file."""
     marked = (F.col("row") == 0) & line.startswith("\ufeff")
     return F.when(marked, F.substr(line, F.lit(2))).otherwise(line)
+
+
+def _without_end(line: Column) -> Column:
+    """STRING: the line without the carriage return at its end."""
+    return F.regexp_replace(line, r"\r\z", "")
+
+
+def _digest(text: Column) -> Column:
+    """STRING: what identifies a header, which may be long and that of many files."""
+    return F.sha2(text.cast("binary"), 256)
 
 
 def _is_odd(line: Column) -> Column:
@@ -120,23 +133,38 @@ class _Layout:
 
 
 def _with_headers(
-    spark: SparkSession, read: DataFrame, form: CsvFormat, headers: Mapping[str, str]
+    spark: SparkSession,
+    read: DataFrame,
+    form: CsvFormat,
+    files: Mapping[str, str],
+    headers: Mapping[str, str],
 ) -> DataFrame:
-    """Return each record with the columns of its file's header."""
-    texts = sorted(set(headers.values()))
-    numbers = {text: number for number, text in enumerate(texts)}
-    layouts = [_layout_of(text, form.delimiter) for text in texts]
+    """Return each record with the columns of its file's header.
+
+    ``files`` has the digest of each file's header, and ``headers`` the text of each digest. The columns are
+    data and not part of the query, which would otherwise grow with their number.
+    """
     body = read.where("row <> 0")
-    if len(texts) == 1:
-        return _parsed(body, form, layouts, F.lit(0))
-    listed = [(file, numbers[text]) for file, text in headers.items()]
-    of_file = F.broadcast(spark.createDataFrame(listed, "file STRING, layout INT"))
-    return _parsed(body.join(of_file, "file", "left"), form, layouts, F.col("layout"))
+    layouts = {digest: _layout_of(text, form.delimiter) for digest, text in headers.items()}
+    if len(layouts) == 1:
+        return _parsed(body, form, *_by_layout(next(iter(layouts.values()))))
+    known = [
+        (digest, each.problem, None if each.problem else list(each.columns), _head(each.columns))
+        for digest, each in layouts.items()
+    ]
+    of_file = F.broadcast(spark.createDataFrame(list(files.items()), "file STRING, header STRING"))
+    columns = "header STRING, wrong STRING, names ARRAY<STRING>, head STRING"
+    of_header = F.broadcast(spark.createDataFrame(known, columns))
+    joined = body.join(of_file, "file", "left").join(of_header, "header", "left")
+    size, names = F.size("fields"), F.col("names")
+    problem = F.coalesce(F.col("wrong"), _misfit(size, F.size(names).cast("string"), size != F.size(names)))
+    document = F.when(F.col("wrong").isNull() & (size == F.size(names)), _document(F.col("head"), names))
+    return _parsed(joined, form, problem, document)
 
 
 def _layout_of(header: str, delimiter: str) -> _Layout:
-    names = next(csv.reader([header.rstrip("\r")], delimiter=delimiter), [])
-    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    names = header_names(header, delimiter)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     problem = None
     if "" in names:
         problem = f"column {names.index('') + 1} of the file's header has no name"
@@ -145,47 +173,60 @@ def _layout_of(header: str, delimiter: str) -> _Layout:
     return _Layout(tuple(names), problem=problem)
 
 
-def _parsed(read: DataFrame, form: CsvFormat, layouts: Sequence[_Layout], chosen: Column) -> DataFrame:
-    """Return the documents of records, each with the layout whose number is ``chosen``."""
+def _parsed(read: DataFrame, form: CsvFormat, wrong: Column, document: Column) -> DataFrame:
+    """Return the documents of records.
+
+    ``wrong`` is what is wrong with the ``fields`` of a record, ``document`` the document of its ``values``.
+    """
     values = F.transform("fields", lambda field: _value(field, form.null_value))
-    size, many = F.size("fields"), len(layouts) > 1
-    problem, value = _nothing(), _nothing()
-    for number, layout in enumerate(layouts):
-        here = chosen == number if many else F.lit(True)
-        wrong, document = _by_layout(layout, size)
-        problem = F.when(here, wrong).otherwise(problem) if many else wrong
-        value = F.when(here, document).otherwise(value) if many else document
     framed = F.concat(F.lit(form.delimiter), F.array_join("fields", form.delimiter))
     unsound = framed != F.concat(F.lit(form.delimiter), F.col("record"))
-    problem = F.when(~F.is_valid_utf8(F.col("line")), _NOT_UTF8).when(unsound, _QUOTE).otherwise(problem)
+    problem = F.when(~F.is_valid_utf8(F.col("line")), _NOT_UTF8).when(unsound, _QUOTE).otherwise(wrong)
     stages: list[list[Column]] = [
         [F.col("*"), _fields(F.col("record"), form.delimiter).alias("fields")],
         [F.col("*"), problem.alias("problem"), values.alias("values")],
         [
             F.col("file"),
             F.col("row"),
-            F.when(F.col("problem").isNull(), value).otherwise(F.col("line")).cast("binary").alias("value"),
+            F.when(F.col("problem").isNull(), document)
+            .otherwise(F.col("line"))
+            .cast("binary")
+            .alias("value"),
             F.col("problem"),
         ],
     ]
     return reduce(lambda frame, columns: frame.select(*columns), stages, read)
 
 
-def _by_layout(layout: _Layout, size: Column) -> tuple[Column, Column]:
+def _by_layout(layout: _Layout) -> tuple[Column, Column]:
     """Return what is wrong with a record of this layout, and its document."""
     if layout.problem is not None:
         return F.lit(layout.problem), _nothing()
-    document = _nothing()
+    size, document = F.size("fields"), _nothing()
     for names in layout.variants:
-        fields = [StructField(name, StringType()) for name in names]
-        head = json.dumps(rows.schema_of(fields), separators=(",", ":"))
-        row = F.to_json(F.map_from_arrays(F.array(*map(F.lit, names)), F.col("values")))
-        whole = F.concat(F.lit(f'{{"schema":{head},"payload":'), row, F.lit("}"))
+        whole = _document(F.lit(_head(names)), F.array(*map(F.lit, names)))
         document = F.when(size == len(names), whole).otherwise(document)
     expected = " or ".join(str(len(names)) for names in layout.variants)
     fits = size.isin([len(names) for names in layout.variants])
-    reason = F.concat(F.lit("the line has "), size.cast("string"), F.lit(f" fields instead of {expected}"))
-    return F.when(~fits, reason), document
+    return _misfit(size, F.lit(expected), ~fits), document
+
+
+def _misfit(size: Column, expected: Column, differs: Column) -> Column:
+    """STRING: what is wrong with a record whose number of fields differs from what is expected, or null."""
+    parts = (F.lit("the line has "), size.cast("string"), F.lit(" fields instead of "), expected)
+    return F.when(differs, F.concat(*parts))
+
+
+def _head(names: Sequence[str]) -> str:
+    """Return the schema of a document of text columns, as JSON."""
+    fields = [StructField(name, StringType()) for name in names]
+    return json.dumps(rows.schema_of(fields), separators=(",", ":"))
+
+
+def _document(head: Column, names: Column) -> Column:
+    """STRING: a document with this schema and the ``values`` of a record."""
+    row = F.to_json(F.map_from_arrays(names, F.col("values")))
+    return F.concat(F.lit('{"schema":'), head, F.lit(',"payload":'), row, F.lit("}"))
 
 
 def _fields(record: Column, delimiter: str) -> Column:

@@ -18,6 +18,13 @@ from lakemirror.driver.checkpoint.storage import file_system
 from lakemirror.driver.errors import cause_of
 from lakemirror.driver.java import java_class
 from lakemirror.driver.read import rows
+from lakemirror.driver.read.files.limits import (
+    ANY_PART,
+    LARGEST_PART,
+    LARGEST_RATIO,
+    Parts,
+    beyond_parts,
+)
 from lakemirror.driver.read.files.lines import BLOCK, block_start, in_block, in_blocks
 from lakemirror.driver.read.files.listing import literal
 from lakemirror.driver.read.files.times_of_day import Types, types_of_avro, types_of_parquet
@@ -28,8 +35,15 @@ Format = Literal["parquet", "avro"]
 _ROW_METADATA: Final = "org.apache.spark.sql.parquet.row.metadata"
 
 
+_MEASURE: Final = "io.lakemirror.delta.ContainerMeasure"
+
+
 class NotReadable(Exception):
     """A file is not of its format, or has a type that cannot be mirrored. The message says which."""
+
+
+class BeyondLimit(NotReadable):
+    """A file is beyond a limit. The message says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +144,7 @@ class TypedFiles:
         source = self._java(f"{hadoop}.util.HadoopInputFile").fromPath(path, files.getConf())
         reader = self._java(f"{hadoop}.ParquetFileReader").open(source)
         try:
+            self._measure(files, path, "page", "parquet", reader.getRowGroups())
             about = reader.getFooter().getFileMetaData()
             told = about.getKeyValueMetaData().get(_ROW_METADATA)
             schema = about.getSchema()
@@ -140,15 +155,26 @@ class TypedFiles:
 
     def _avro(self, files: Any, path: Any) -> tuple[str, int, Callable[[], Types | None]]:
         """Return the same as `_parquet`. Reads all blocks, so that a truncated or damaged one is noticed."""
+        count = int(self._measure(files, path, "block", "avro").rows())
         source = self._java("org.apache.avro.mapred.FsInput")(path, files.getConf())
         any_schema = self._java("org.apache.avro.generic.GenericDatumReader")()
         reader = self._java("org.apache.avro.file.DataFileReader")(source, any_schema)
         try:
-            count = 0
-            while reader.hasNext():
-                reader.nextBlock()
-                count += int(reader.getBlockCount())
             schema = str(reader.getSchema().toString())
             return schema, count, partial(types_of_avro, self._spark, schema)
         finally:
             reader.close()
+
+    def _measure(self, files: Any, path: Any, part: str, form: str, *more: Any) -> Any:
+        """Return what the parts of a file hold. Raises BeyondLimit before a reader takes memory for them."""
+        size, stream = int(files.getFileStatus(path).getLen()), files.open(path)
+        try:
+            limits = (LARGEST_PART, ANY_PART, LARGEST_RATIO)
+            found = getattr(self._java(_MEASURE), form)(stream, size, *more, *limits)
+        finally:
+            stream.close()
+        parts = Parts(int(found.total()), int(found.largest()), bool(found.crowded()))
+        reason = beyond_parts(parts, part)
+        if reason is not None:
+            raise BeyondLimit(reason)
+        return found

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from lakemirror.driver.checkpoint.storage import Entry
 from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.read.files.limits import BEYOND
+from lakemirror.driver.read.files.listing import OUTSIDE
 
 CUT_OFF = "it is not a complete gzip stream"
 NO_END = "its last line has no end"
@@ -19,6 +22,15 @@ PATIENCE_SECONDS, PATIENCE_ONCE_SECONDS = 60.0, 10.0
 
 The second value applies to a run with ``once``, which then fails.
 """
+
+
+class WhyNot(Protocol):
+    """Returns why a file cannot be read, or None if it can.
+
+    The last line of a file that is ``settled`` may lack its end. Raises PermissionError.
+    """
+
+    def __call__(self, name: str, *, settled: bool = False) -> str | None: ...
 
 
 class InputIncomplete(LakemirrorError):
@@ -52,7 +64,7 @@ class Waiting:
     unchanged.
     """
 
-    def __init__(self, why_not: Callable[[str], str | None], warn: Callable[[str], None]) -> None:
+    def __init__(self, why_not: WhyNot, warn: Callable[[str], None]) -> None:
         self._why_not, self._warn = why_not, warn
         self._files: dict[str, _Unready] = {}
         self.once = False
@@ -83,8 +95,8 @@ class Waiting:
         """Return whether a file can be read. One that cannot has to wait."""
         stamp, now = (entry.size, entry.mtime), time.monotonic()
         waiting = self._files.get(entry.name)
-        # A file shows no sign of a permission that is granted.
-        if waiting is None or waiting.stamp != stamp or waiting.reason == UNREADABLE:
+        # A file shows no sign of a permission that is granted, nor of a link that is replaced by a copy.
+        if waiting is None or waiting.stamp != stamp or waiting.reason.startswith((UNREADABLE, OUTSIDE)):
             reason = self._reason(entry.name)
             if reason is None:
                 self._files.pop(entry.name, None)
@@ -93,8 +105,11 @@ class Waiting:
                 self._files[entry.name] = _Unready(stamp, reason, now)
                 return False
         elif waiting.reason == NO_END and now - waiting.since >= SETTLE_SECONDS:
-            self._files.pop(entry.name, None)
-            return True
+            reason = self._reason(entry.name, settled=True)
+            if reason is None:
+                self._files.pop(entry.name, None)
+                return True
+            waiting.reason = reason
         patience = PATIENCE_ONCE_SECONDS if self.once else PATIENCE_SECONDS
         if now - waiting.since >= patience and not waiting.told:
             waiting.told = True
@@ -113,9 +128,9 @@ class Waiting:
                 self._files,
             )
 
-    def _reason(self, name: str) -> str | None:
+    def _reason(self, name: str, *, settled: bool = False) -> str | None:
         try:
-            return self._why_not(name)
+            return self._why_not(name, settled=settled)
         except PermissionError:
             return UNREADABLE
 
@@ -123,6 +138,16 @@ class Waiting:
 def _text(name: str, reason: str) -> str:
     if reason == UNREADABLE:
         return f"{name} is skipped: {reason}. Allow it; the file is then read by itself"
+    if reason.startswith(OUTSIDE):
+        return (
+            f"{name} is skipped: {reason}. Copy the file into the folder, or name its own folder in "
+            "spec.source.files.path"
+        )
+    if reason.startswith(BEYOND):
+        return (
+            f"{name} is set aside: {reason}. A file that takes its place is read by itself. If you do not "
+            "need it, remove it"
+        )
     return (
         f"{name} is skipped: {reason}, and it does not change any more. Put the complete file in its place, "
         "under the same name; it is then read by itself"
