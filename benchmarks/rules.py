@@ -17,9 +17,10 @@ from typing import Any
 from lakemirror.driver.rules.envelopes import debezium
 from lakemirror.driver.rules.envelopes.records import Change, Record, Settings
 from lakemirror.driver.rules.kinds import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Decimals, Kind
-from lakemirror.driver.rules.merge import Table, merge
+from lakemirror.driver.rules.merge import merge
 from lakemirror.driver.rules.positions import Origin
 from lakemirror.driver.rules.rows import Column, Image, read_row
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Row
 
 COLUMNS: Mapping[str, Kind] = {

@@ -13,6 +13,7 @@ from functools import reduce
 from typing import Any
 
 from lakemirror.driver.rules import drift
+from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.envelopes import debezium
 from lakemirror.driver.rules.envelopes.records import (
     Bad,
@@ -27,12 +28,11 @@ from lakemirror.driver.rules.envelopes.records import (
 from lakemirror.driver.rules.inference import Shape, kind_of, merge, shape_of
 from lakemirror.driver.rules.keys import encode
 from lakemirror.driver.rules.kinds import STRING, Kind
-from lakemirror.driver.rules.merge import Table
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import Origin
 from lakemirror.driver.rules.rows import Column, read_row
 from lakemirror.driver.rules.schemas import fields_of_envelope, fields_of_struct
-from lakemirror.driver.rules.table import Mirror, apply
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row
 from tests.support.records import Record as Line
 

@@ -9,10 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lakemirror.driver.rules.merge import Table
-from lakemirror.driver.rules.orders import Truncated
-from lakemirror.driver.rules.positions import Origin, Source, is_unanchored, sequence
-from lakemirror.driver.rules.table import (
+from lakemirror.driver.rules.batch import (
     Applied,
     AppliedVersions,
     Mirror,
@@ -20,6 +17,9 @@ from lakemirror.driver.rules.table import (
     apply,
     apply_versions,
 )
+from lakemirror.driver.rules.orders import Truncated
+from lakemirror.driver.rules.positions import Origin, Source, is_unanchored, sequence
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Outcome
 from lakemirror.driver.rules.versions import Tracking
 from tests.support.records import UNAVAILABLE, Record, Row, payload

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakemirror.driver.rules.batch import Mirror, apply
 from lakemirror.driver.rules.conditions import (
     Evidence,
     Judged,
@@ -18,10 +19,10 @@ from lakemirror.driver.rules.conditions import (
     shown_violation,
 )
 from lakemirror.driver.rules.conflicts import conflict
-from lakemirror.driver.rules.merge import Merged, Table, merge
+from lakemirror.driver.rules.merge import Merged, merge
 from lakemirror.driver.rules.orders import Kind, Truncated
 from lakemirror.driver.rules.positions import MISSING, Origin, own
-from lakemirror.driver.rules.table import Mirror, apply
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Outcome, Row, Tombstone
 
 pytestmark = pytest.mark.guarantee(
@@ -331,6 +332,26 @@ def test_a_value_follows_its_row_over_several_keys_in_any_order_of_batches() -> 
             mirror = apply(mirror, [each], TABLE).mirror
         assert {key: dict(each.values) for key, each in mirror.rows.items()} == {
             (3,): {"id": 3, "v": 6, "note": "big"}
+        }
+
+
+def test_a_move_in_a_transaction_that_was_open_during_the_snapshot_brings_what_was_read() -> None:
+    """Its position is below that of the snapshot, whose row it follows in its partition."""
+    read = event("r", 90, 1, v=0, note="read")
+    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
+    there = {"id": 2, "v": 7}
+    created = Event(
+        *((2,), "c", at(70), 7000, Origin("t", 1, 5), there, frozenset({"note"})),
+        old_key=(1,),
+        unanchored=True,
+        digest=2,
+    )
+    for batches in ([[read, gone, created]], [[read], [gone, created]], [[read], [gone], [created]]):
+        mirror = Mirror()
+        for batch in batches:
+            mirror = apply(mirror, batch, TABLE).mirror
+        assert {key: dict(each.values) for key, each in mirror.rows.items()} == {
+            (2,): {**there, "note": "read"}
         }
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from lakemirror.driver.rules.merge import Table, merge
+from lakemirror.driver.rules.merge import merge
 from lakemirror.driver.rules.orders import Change, Orders, Place, waiting
 from lakemirror.driver.rules.positions import Origin, Source, sequence
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Row, Tombstone
 from tests.properties.test_orders import KINDS, MOST, _history, _in_order_of_logs
 from tests.support.reference import Arrived, OrderedMirror

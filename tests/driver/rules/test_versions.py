@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lakemirror.driver.rules.append import Listed, append
-from lakemirror.driver.rules.merge import Table
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import Origin
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Outcome
 from lakemirror.driver.rules.versions import Stored, Tracking, history
 from tests.driver.rules.test_histories import ANYHOW, COMPLETE, NAMES, TRACKED, over_partitions

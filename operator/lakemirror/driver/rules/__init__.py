@@ -19,15 +19,16 @@ conversions         a value of one type as one of another
 rows                a whole row, or why its record cannot be applied
 inference           types from values, where nothing else tells them
 drift               columns that change: widened, added, stored as text, or refused
-values              change events, rows, tombstones and outcomes, as the rules below take and return them
+values, table       change events, rows, tombstones and outcomes; what the rules know of a table
 conditions          what a filter and an expectation make of an event
-merge               what becomes of a row, and of each event: deletes, truncates, TOAST, late events
+merge               what becomes of a row: the events of a key in any order, a page for each step (anchors,
+                    truncates, states, tombstones, stored, columns, soft_deletes, outcomes)
 moves               changes of keys: values that a row had under its former key
 versions            what becomes of the versions of a row (mode scd2)
 append              which events a list of events has already (mode append)
 keys                keys and rows as text: what tombstones, hashes and the quarantine hold
 hashes              what tells two events at one position apart
 conflicts           creates of rows that are there already
-table               all of this for the events of a batch and a whole mirror
+batch               all of this for the events of a batch and a whole mirror
 ==================  ======================================================================================
 """

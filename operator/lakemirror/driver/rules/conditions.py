@@ -14,7 +14,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from lakemirror.driver.codes import WITH_ROW, Op
-from lakemirror.driver.rules.merge import Table, is_above
+from lakemirror.driver.rules.merge import is_above
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import NOTHING, Event, Row, Tombstone
 
 

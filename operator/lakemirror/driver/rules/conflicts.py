@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.merge import Table
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Row, Tombstone
 
 

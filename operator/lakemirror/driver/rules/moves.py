@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.merge import Table, anchored, said_by
+from lakemirror.driver.rules.anchors import anchored
 from lakemirror.driver.rules.positions import (
     MISSING,
     NO_ORIGIN,
@@ -27,6 +27,8 @@ from lakemirror.driver.rules.positions import (
     moved,
     own,
 )
+from lakemirror.driver.rules.states import said_by
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Row, Said, Tombstone
 
 HOPS: Final = 64

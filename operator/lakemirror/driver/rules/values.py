@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from lakemirror.driver.codes import Op
+from lakemirror.driver.rules.orders import Place
 from lakemirror.driver.rules.positions import MISSING, NO_ORIGIN, Origin, own
 
 Value = Any
@@ -52,6 +53,11 @@ class Event(NamedTuple):
     @property
     def is_delete(self) -> bool:
         return self.op == Op.DELETE
+
+    @property
+    def place(self) -> Place:
+        """Where the event stands, as `orders` compares places."""
+        return Place(self.seq, self.at, self.origin)
 
     @property
     def arrival(self) -> tuple[bytes, str, int, int]:

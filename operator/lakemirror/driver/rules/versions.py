@@ -21,8 +21,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.merge import Inherited, Table, is_again
 from lakemirror.driver.rules.orders import Truncated
+from lakemirror.driver.rules.outcomes import is_again
 from lakemirror.driver.rules.positions import (
     MISSING,
     NO_ORIGIN,
@@ -34,6 +34,8 @@ from lakemirror.driver.rules.positions import (
     minor_of,
     own,
 )
+from lakemirror.driver.rules.states import Inherited
+from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import NOTHING, Event, Outcome, Row, Said, Tombstone, is_same
 
 BEGINNING: Final = 0

@@ -1,0 +1,60 @@
+"""Transactions that were open while the snapshot was taken (PostgreSQL).
+
+Such a change was written below the position of the snapshot, although the snapshot does not show it, and its
+record does not know the last commit before it: it is *unanchored*. Its LSN alone places it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lakemirror.driver.rules.positions import (
+    MISSING,
+    WIDTH,
+    anchored_at,
+    epoch_of,
+    is_snapshot,
+    minor_of,
+    own,
+)
+from lakemirror.driver.rules.values import Event, Row
+
+Numbered = tuple[int, Event]
+"""An event with its number among those that were given."""
+
+
+def placed(events: Sequence[Event]) -> list[Numbered]:
+    """Return the events in the order in which the source made them, each at its place."""
+    return sorted(enumerate(anchored(events)), key=lambda each: each[1].arrival)
+
+
+def anchored(events: Sequence[Event], stored: Sequence[Row] = ()) -> Sequence[Event]:
+    """Return the events of a key, with the changes of transactions that were open during a snapshot in place.
+
+    An unanchored change that follows the snapshot row of its key in its partition is newer than the row, even
+    if its LSN is below that of the snapshot. The row may be ``stored``.
+    """
+    if not any(each.unanchored for each in events):
+        return events
+    known: list[Event | Row] = [*events, *stored]
+    reads = [each for each in known if is_snapshot(each.seq)]
+    return [_anchored(each, reads) if each.unanchored else each for each in events]
+
+
+def _anchored(event: Event, reads: Iterable[Event | Row]) -> Event:
+    before = [each.seq for each in reads if event.origin.follows(each.origin)]
+    base = max(before, default=MISSING)
+    return event._replace(seq=anchored_at(event.seq, base)) if base > event.seq else event
+
+
+def outruns(seq: bytes, other: bytes) -> bool:
+    """Return whether an unanchored change, which its LSN alone places, has a higher one than another."""
+    return epoch_of(seq) == epoch_of(other) and minor_of(seq) > minor_of(other)
+
+
+def lifted(value: bytes, base: bytes) -> bytes:
+    """Return the sequence of a value of an unanchored change that follows what is at ``base``."""
+    if len(value) < WIDTH or is_snapshot(value) or value >= own(base):
+        return value
+    above = is_snapshot(base) or minor_of(value) > minor_of(base)
+    return base[:12] + value[12:] if above else value

@@ -1,0 +1,56 @@
+"""What became of each record: every record has exactly one outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lakemirror.driver.rules.anchors import Numbered
+from lakemirror.driver.rules.states import State
+from lakemirror.driver.rules.table import Table
+from lakemirror.driver.rules.values import Event, Outcome, Row
+
+
+def outcome_of_newest(state: State, stored: Row | None, *, newer: bool) -> Outcome:
+    """Return what became of the newest event."""
+    if not state.is_written:
+        return Outcome.STALE
+    if stored is None:
+        return Outcome.DUPLICATE if state.is_known else Outcome.APPLIED
+    if newer:
+        return Outcome.APPLIED
+    return Outcome.DUPLICATE if state.seq == stored.seq else Outcome.STALE
+
+
+def outcomes_of(events: Sequence[Numbered], newest: Outcome, table: Table) -> dict[int, Outcome]:
+    """Return the outcomes of the events that no truncate was newer than, which are in their order.
+
+    The newest has its own. An event that was sent twice counts once: the others are duplicates. All others
+    are superseded.
+    """
+    found: dict[int, Outcome] = {}
+    floor = table.floor_of_batch
+    before: Event | None = None
+    for number, event in events:
+        below = floor is not None and floor.removes(event.place)
+        again = before is not None and is_again(event, before)
+        found[number] = Outcome.DUPLICATE if again and not below else Outcome.SUPERSEDED
+        before = event
+    if events:
+        found.update(_of_newest(events, newest, found, table))
+    return found
+
+
+def is_again(event: Event, other: Event) -> bool:
+    """Return whether two events of a key are one that was sent twice."""
+    return event.digest is not None and (event.seq, event.digest) == (other.seq, other.digest)
+
+
+def _of_newest(
+    events: Sequence[Numbered], newest: Outcome, found: Mapping[int, Outcome], table: Table
+) -> dict[int, Outcome]:
+    """Return the outcome of the newest event, at the first of its deliveries."""
+    floor = table.floor_of_batch
+    if floor is not None and floor.removes(events[-1][1].place):
+        return {}  # a truncate of the batch is newer
+    first = next(number for number, _ in reversed(events) if found[number] is not Outcome.DUPLICATE)
+    return {first: newest}

@@ -1,0 +1,176 @@
+"""The newest event of a key in a batch, and what is known of each column as of then.
+
+An event need not carry all columns (PostgreSQL leaves out large values that did not change). For each column,
+the newest value that any event carried counts, back to the last delete, truncate or create.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.rules.anchors import Numbered, lifted
+from lakemirror.driver.rules.positions import MISSING, WIDTH, anchored_at, change_of, major_of, minor_of, own
+from lakemirror.driver.rules.table import Table
+from lakemirror.driver.rules.values import Event, Said, Value
+
+Inherited = Mapping[str, Sequence[Said]]
+"""By column: what rows had under former keys (`lakemirror.driver.rules.moves`), one value for each move."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The newest event of a key, and what is known of each column as of then.
+
+    ``row`` is the last row that events show, ``row_seq`` its sequence (None: they show none), ``texts`` those
+    of the row. ``said`` has the newest value of each tracked column. ``ends`` are the deletes after the row:
+    there may be several, because a filter makes deletes of events that show a row which stays outside.
+    ``is_written`` says whether the event may write: no tombstone is newer. ``is_known`` says that a delete
+    has its tombstone already, ``is_renewed`` that it came again at the position of that tombstone.
+    """
+
+    op: str
+    seq: bytes
+    event: Event | None = None
+    row: Mapping[str, Value] = field(default_factory=dict)
+    row_seq: bytes | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
+    said: Mapping[str, Said] = field(default_factory=dict)
+    ends: Sequence[tuple[bytes, int | None]] = ()
+    unanchored: bool = False
+    is_written: bool = True
+    is_known: bool = False
+    is_renewed: bool = False
+
+    @property
+    def is_delete(self) -> bool:
+        return self.op == Op.DELETE
+
+
+def newest(events: Sequence[Numbered], table: Table) -> State | None:
+    """Return the newest of a key's events, which are in their order, with what is known of each column."""
+    if not events:
+        return None
+    last = events[-1][1]
+    shown = _last_row([each for _, each in events]) if table.soft else last
+    said = {name: _newest_of([each for _, each in events], name, table) for name in table.tracked}
+    return State(
+        last.op,
+        last.seq,
+        event=last,
+        row=last.row if shown is None else shown.row,
+        row_seq=None if shown is None else shown.seq,
+        texts=last.texts if shown is None else shown.texts,
+        said=_above_floor(said, last, None if shown is None else shown.seq, table),
+        ends=_ends(events, None if shown is None else shown.seq) if table.soft else (),
+        unanchored=last.unanchored,
+    )
+
+
+def _last_row(events: Sequence[Event]) -> Event | None:
+    """Return the last event that shows a row: a soft delete leaves that row."""
+    return next((each for each in reversed(events) if not each.is_delete), None)
+
+
+def _newest_of(events: Sequence[Event], column: str, table: Table) -> Said | None:
+    """Return the newest thing that any event said about a column."""
+    for event in reversed(events):
+        found = said_by(event, column)
+        if found is not None and not (table.soft and event.is_delete):  # a soft delete leaves the values
+            return found
+    return None
+
+
+def said_by(event: Event, column: str) -> Said | None:
+    """Return what an event says about a column; None if it says nothing, so that older events are asked.
+
+    After a delete there is no value. An update with a gap says nothing. A create with a gap begins a new
+    life of the row, so nothing older may fill the gap, except what the row had under its former key: the
+    sequence has no suffix.
+    """
+    if event.is_delete:
+        return Said(None, own(event.seq))
+    if column not in event.gaps:
+        return Said(event.row.get(column), own(event.seq), event.texts.get(column))
+    return Said(None, event.seq) if event.op == Op.CREATE else None
+
+
+def _above_floor(
+    said: Mapping[str, Said | None], last: Event, row_seq: bytes | None, table: Table
+) -> dict[str, Said]:
+    """Return what is said about each column. A truncate says that there is no value, either."""
+    floor = table.floor
+    if floor is None or not floor.compares(last.place):
+        return {name: each or Said() for name, each in said.items()}
+    least = own(floor.seq)
+    if not table.soft:
+        return {name: each or Said(None, least) for name, each in said.items()}
+    if row_seq is None or row_seq <= floor.seq:  # the row is one that the truncate deletes, with its values
+        return {name: each or Said() for name, each in said.items()}
+    return {
+        name: each if each is not None and each.seq > least else Said(None, least)
+        for name, each in said.items()
+    }
+
+
+def _ends(events: Sequence[Numbered], row_seq: bytes | None) -> list[tuple[bytes, int | None]]:
+    return [(each.seq, each.at) for _, each in events if each.is_delete and each.seq > (row_seq or MISSING)]
+
+
+def value_of(state: State, column: str) -> Value:
+    """Return the value that a state has in a column."""
+    said = state.said.get(column)
+    return state.row.get(column) if said is None else said.value
+
+
+def after(state: State, seq: bytes) -> State:
+    """Return the state of an unanchored change after something at a sequence that is higher than its own."""
+    if not state.unanchored or state.seq > seq:
+        return state
+    said = {name: each._replace(seq=lifted(each.seq, seq)) for name, each in state.said.items()}
+    row_seq = None if state.row_seq is None else lifted(state.row_seq, seq)
+    return replace(state, seq=anchored_at(state.seq, seq), row_seq=row_seq, said=said)
+
+
+def with_inherited(state: State, inherited: Inherited, table: Table) -> State:
+    """Return the state with values of the row's former key where they are newer.
+
+    A value that a later move brings waits for the create at the new key; until then the row keeps its own. A
+    softly deleted row gets none from after its last event with a row.
+    """
+    if not inherited:
+        return state
+    last = state.seq if state.row_seq is None else state.row_seq
+    said = {name: state.said.get(name, Said()) for name in table.tracked}
+    for name, values in inherited.items():
+        for theirs in (each._replace(seq=_beside(each.seq, state)) for each in values):
+            is_due = state.event is None or change_of(theirs.seq, state.seq) <= last
+            if is_due and theirs.seq > said[name].seq:
+                said[name] = said[name]._replace(value=theirs.value, seq=theirs.seq)
+    return replace(state, said=said)
+
+
+def _beside(value: bytes, state: State) -> bytes:
+    """Return the sequence of an inherited value; of a move in a transaction that was open during the snapshot
+    it takes the place of the create at the new key, if that follows a row of the snapshot.
+    """
+    was_lifted = state.unanchored and state.seq[2:12] != minor_of(state.seq)
+    return lifted(value, major_of(state.seq) + bytes(WIDTH - 12)) if was_lifted else value
+
+
+def older(said: Mapping[str, Said], seq: bytes) -> dict[str, bytes]:
+    """Return the memory of the columns whose value is older than the row at ``seq``."""
+    return without(seq, {name: each.seq for name, each in said.items()})
+
+
+def without(seq: bytes, seqs: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name: each for name, each in seqs.items() if each != own(seq)}
+
+
+def texts_of(others: Mapping[str, str], said: Mapping[str, Said]) -> Mapping[str, str]:
+    """Return the texts of values that their columns cannot hold: each from where its value is from."""
+    if not said:
+        return others
+    texts = {name: text for name, text in others.items() if name not in said}
+    return {**texts, **{name: each.text for name, each in said.items() if each.text is not None}}

@@ -1,0 +1,161 @@
+"""The row that a mirror has: whether an event is newer, and what it makes of the row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lakemirror.driver.rules.anchors import lifted, outruns
+from lakemirror.driver.rules.columns import kept, own_of, seq_after, wins
+from lakemirror.driver.rules.positions import (
+    WIDTH,
+    change_of,
+    epoch_of,
+    is_snapshot,
+    major_of,
+)
+from lakemirror.driver.rules.soft_deletes import deleted
+from lakemirror.driver.rules.states import State, older, texts_of, value_of, without
+from lakemirror.driver.rules.table import Table
+from lakemirror.driver.rules.truncates import truncated_at
+from lakemirror.driver.rules.values import Row, Said, Value, is_same
+
+
+def is_newer(state: State, stored: Row, table: Table) -> bool:
+    """Return whether the state is newer than the stored row.
+
+    Sequences decide, with three exceptions: an unanchored change is placed by its LSN alone; a snapshot row
+    yields to a change that came after it in its partition; and of two different events at one place, the
+    later arrival counts.
+    """
+    event = state.event
+    if event is None or not state.is_written:
+        return False
+    later = event.origin.follows(stored.origin)
+    if state.seq == stored.seq and later:
+        return _is_another(state, stored, table)
+    if table.corrects and _is_correction(state, stored, table):
+        return True
+    if _is_overtaken(state, stored):
+        return False
+    if state.unanchored and epoch_of(state.seq) == epoch_of(stored.seq):
+        return state.seq > stored.seq or later if is_snapshot(stored.seq) else outruns(state.seq, stored.seq)
+    return state.seq > stored.seq
+
+
+def _is_overtaken(state: State, stored: Row) -> bool:
+    """Return whether a row was read by a snapshot before the change of the stored row, in its partition."""
+    is_read = is_snapshot(state.seq) and not is_snapshot(stored.seq)
+    return is_read and state.event is not None and stored.origin.follows(state.event.origin)
+
+
+def _is_another(state: State, stored: Row, table: Table) -> bool:
+    """Return whether an event at the place of the stored row is not the one that the row is from."""
+    if state.is_delete or not stored.is_live:
+        return True
+    return any(not is_same(value_of(state, name), stored.values.get(name)) for name in table.columns)
+
+
+def _is_correction(state: State, stored: Row, table: Table) -> bool:
+    """Return whether an event is the line of the stored row, read again with other bytes."""
+    event = state.event
+    assert event is not None
+    here = event.origin == stored.origin and event.origin.offset is not None
+    both_deleted = state.is_delete and not stored.is_live
+    return here and not both_deleted and _is_another(state, stored, table)
+
+
+def met(state: State, stored: Row | None, table: Table) -> Row | None:
+    """Return the row after a newer state."""
+    if state.is_delete:
+        return deleted(state, stored, table) if table.soft else None
+    if not state.is_written:
+        return None
+    if stored is None:
+        row = _row(state, state.seq, _values_of_new(state, table), older(state.said, state.seq), state.texts)
+    else:
+        row = _updated(state, stored, table)
+    floor = table.floor_of_batch
+    if table.soft and floor is not None and row.seq <= floor.seq:
+        return truncated_at(row, row.seq, table)
+    return row
+
+
+def _updated(state: State, stored: Row, table: Table) -> Row:
+    """Return the row after an update: a tracked column keeps the stored value where that is newer."""
+    seq = seq_after(state, stored)
+    values = {name: state.row.get(name) for name in table.columns}
+    said = {}
+    for name, mine in state.said.items():
+        at = _at(own_of(state, mine, seq), state, stored)
+        # Of two changes at one place, the later arrival counts.
+        again = state.seq == stored.seq and at == stored.seq_of(name)
+        is_newer = again or wins(at, stored, name, seq)
+        said[name] = Said(mine.value, at, mine.text) if is_newer else kept(stored, name)
+        values[name] = said[name].value
+    return _row(replace(state, said=said), seq, values, older(said, seq), state.texts)
+
+
+def _at(value: bytes, state: State, stored: Row) -> bytes:
+    return lifted(value, stored.seq) if state.unanchored else value
+
+
+def _values_of_new(state: State, table: Table) -> dict[str, Value]:
+    """Return the values of a row that the mirror has not had. Those of later moves are still to come."""
+    values = {name: state.row.get(name) for name in table.columns}
+    for name, said in state.said.items():
+        values[name] = said.value if change_of(said.seq, state.seq) <= state.seq else None
+    return values
+
+
+def not_newer(state: State, stored: Row, table: Table) -> Row | None:
+    """Return the stored row, with what an older event still adds: values that columns are waiting for."""
+    floor = table.floor_of_batch
+    if floor is not None and stored.seq < floor.seq and (stored.is_live or not table.soft):
+        return truncated_at(stored, stored.seq, table) if table.soft else None
+    if not stored.is_live:
+        return stored
+    stored = _after_read(stored, state)
+    filled = {name: each for name, each in state.said.items() if wins(each.seq, stored, name, stored.seq)}
+    if not filled:
+        return stored
+    seqs = {name: each.seq for name, each in filled.items()}
+    return stored._replace(
+        values={**stored.values, **{name: each.value for name, each in filled.items()}},
+        seqs=without(stored.seq, {**stored.seqs, **seqs}),
+        texts=texts_of(stored.texts, filled),
+    )
+
+
+def _after_read(stored: Row, state: State) -> Row:
+    """Return the stored row; after a row that a snapshot read before it, if that has a higher position.
+
+    The change of the stored row is then one of a transaction that was open during the snapshot.
+    """
+    read = state.seq
+    if (
+        not is_snapshot(read)
+        or is_snapshot(stored.seq)
+        or stored.seq > read
+        or not _is_overtaken(state, stored)
+    ):
+        return stored
+
+    def lift(seq: bytes) -> bytes:
+        is_older = len(seq) >= WIDTH and not is_snapshot(seq) and seq < read
+        return major_of(read) + seq[12:] if is_older else seq
+
+    seqs = {name: lift(seq) for name, seq in stored.seqs.items()}
+    return stored._replace(seq=lift(stored.seq), seqs=seqs)
+
+
+def _row(
+    state: State,
+    seq: bytes,
+    values: Mapping[str, Value],
+    seqs: Mapping[str, bytes],
+    texts: Mapping[str, str],
+) -> Row:
+    event = state.event
+    assert event is not None
+    return Row(seq, state.op, event.at, event.origin, values, seqs, texts_of(texts, state.said))

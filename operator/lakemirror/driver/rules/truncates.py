@@ -1,0 +1,60 @@
+"""Truncates: what they remove, of the events of a batch and of the rows of a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakemirror.driver.codes import Op
+from lakemirror.driver.rules.anchors import Numbered
+from lakemirror.driver.rules.positions import own
+from lakemirror.driver.rules.states import without
+from lakemirror.driver.rules.table import Table
+from lakemirror.driver.rules.values import Outcome, Row
+
+
+def apart(events: Sequence[Numbered], table: Table) -> tuple[list[Numbered], dict[int, Outcome]]:
+    """Return the events that a truncate leaves, and the outcomes of the others.
+
+    What is below a truncate that the mirror had before is stale. What is below one of the batch is superseded
+    by it. If deletes are soft, the rows below a truncate of the batch stay, and show that they are deleted.
+    """
+    before, floor = table.floor_before, None if table.soft else table.floor
+    if before is None and floor is None:
+        return list(events), {}
+    live, outcomes = [], {}
+    for number, event in events:
+        if before is not None and before.removes(event.place):
+            outcomes[number] = Outcome.STALE
+        elif floor is not None and floor.removes(event.place):
+            outcomes[number] = Outcome.SUPERSEDED
+        else:
+            live.append((number, event))
+    return live, outcomes
+
+
+def truncated(stored: Row | None, table: Table) -> Row | None:
+    """Return what the truncates of a batch leave of a row for which it has nothing else.
+
+    A row that came after the truncate stays, but no value of it that is from before.
+    """
+    floor = table.floor_of_batch
+    if stored is None or floor is None:
+        return stored
+    if stored.seq < floor.seq:
+        if not table.soft:
+            return None
+        return truncated_at(stored, stored.seq, table) if stored.is_live else stored
+    if table.soft and not stored.is_live:
+        return stored
+    old = [name for name in table.tracked if stored.seq_of(name) < own(floor.seq)]
+    if not old:
+        return stored
+    seqs = without(stored.seq, {**stored.seqs, **dict.fromkeys(old, own(floor.seq))})
+    return stored._replace(values={**stored.values, **dict.fromkeys(old)}, seqs=seqs)
+
+
+def truncated_at(row: Row, seq: bytes, table: Table) -> Row:
+    """Return what the first truncate after ``seq`` makes of a row, if deletes are soft."""
+    first = min((each for each in table.truncates if each.seq > seq), key=lambda each: each.seq)
+    when = first.at if first.at is not None else table.now
+    return row._replace(seq=first.seq, op=Op.DELETE, seqs={}, deleted_at=when)
