@@ -280,6 +280,19 @@ def test_a_change_below_a_former_truncate_is_stale() -> None:
     assert merge([foreign], None, None, other).outcomes == [APPLIED]
 
 
+def test_with_soft_deletes_too_a_change_below_a_former_truncate_is_stale() -> None:
+    former = Table(SOFT.columns, SOFT.tracked, soft=True, former=Truncated(at(5)))
+    assert in_any_order([event("c", 4, v=4)], table=former)[1] == [STALE]
+    again = Table(
+        SOFT.columns, SOFT.tracked, soft=True, former=Truncated(at(5)), truncates=[Truncated(at(5), at=5000)]
+    )
+    found, outcomes = in_any_order(
+        [event("c", 4, v=4)], table=again
+    )  # of a batch that failed before its rows
+    assert found.row is not None
+    assert (found.row.is_live, found.row.deleted_at, outcomes) == (False, 5000, [SUPERSEDED])
+
+
 def test_a_truncate_with_soft_deletes_marks_the_rows() -> None:
     table = Table(
         SOFT.columns,

@@ -45,7 +45,6 @@ class Table:
         After a crash, the tombstones may have the truncate of this very batch, but not the rows that it
         leaves if deletes are soft.
         """
-        again = self.soft and self.former is not None and self.floor_of_batch is not None
-        if again and self.former.seq == self.floor_of_batch.seq:  # type: ignore[union-attr]
-            return None
-        return self.former
+        floor = self.floor_of_batch
+        is_told = self.former is not None and floor is not None and self.former.seq == floor.seq
+        return None if self.soft and is_told else self.former
