@@ -264,6 +264,16 @@ def test_a_truncate_removes_what_came_before_it_and_leaves_what_came_after() -> 
     assert merge([], row(6, 6, "new"), None, table).row == row(6, 6, "new")
 
 
+def test_what_came_before_a_truncate_of_its_batch_is_nowhere() -> None:
+    table = Table(TABLE.columns, TABLE.tracked, truncates=[Truncated(at(5), at=5000)])
+    found, outcomes = in_any_order([event("c", 4, v=4, note="d")], table=table)
+    assert (found.row, found.tombstone, outcomes) == (None, None, [SUPERSEDED])
+    soft = Table(SOFT.columns, SOFT.tracked, soft=True, truncates=[Truncated(at(5), at=5000)])
+    after, _ = in_any_order([event("c", 3, v=3, note="old"), event("u", 6, v=6)], table=soft)
+    assert after.row is not None
+    assert (values(after), after.row.seqs, after.row.is_live) == ((6, None), {"note": own(at(5))}, True)
+
+
 def test_a_late_truncate_takes_the_values_from_before_it() -> None:
     stored = row(6, 6, "old", seqs={"note": own(at(3))})
     table = Table(TABLE.columns, TABLE.tracked, truncates=[Truncated(at(5), at=5000)])
