@@ -84,7 +84,7 @@ spec:
   onBadRecord: fail
   onUnrepresentable: "null"
   tombstones: {retention: 14d}
-  retention: {quarantine: 90d}
+  retention: {audit: 1d, quarantine: 90d}
   checkpoint: s3a://lake/_checkpoints/inventory
   trigger: {availableNow: true, schedule: "*/5 * * * 1-5"}
   maintenance: {optimize: {every: 6h}, vacuum: {every: 1d, retain: 7d}}

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from lakemirror.cli.main import main
 from lakemirror.cli.report import _write
-from lakemirror.report import plots, records
+from lakemirror.report import page, plots, records
 from lakemirror.report.records import Open
 from tests.report import histories
 from tests.report.histories import HOSTILE, NOON, drift, table, whole
@@ -150,6 +150,29 @@ def test_many_batches_and_tables_keep_the_page_small(tmp_path: Path) -> None:
     assert shown["records"].svg.count('aria-roledescription="bar"') == len(shown["records"].rows)
     assert len(shown["changes"].rows) == 100
     assert shown["changes"].svg.count('aria-roledescription="bar"') == plots.TABLES
+
+
+def test_totals_include_batches_that_are_summed_up_and_plots_begin_after_them(tmp_path: Path) -> None:
+    began = NOON - timedelta(days=300)
+    rows = [
+        whole(0, records=1000, seconds=None, since=began),
+        table(0, "s.t", records=1000, inserted=900, tombstones_retained=7, since=began),
+        *[whole(number, records=1) for number in (1, 2)],
+        *[table(number, "s.t", records=1, inserted=1, tombstones_retained=9) for number in (1, 2)],
+    ]
+    histories.write_audit(tmp_path, rows)
+    found = records.read(str(tmp_path))
+    shown = {plot.name: plot for plot in plots.plots(found)}
+    assert [row[:3] for row in shown["records"].rows] == [
+        ("2026-03-01 12:01:00", 1, 1),
+        ("2026-03-01 12:02:00", 1, 1),
+    ]
+    assert shown["changes"].rows == [("s.t", 902, 0, 0, "")]
+    text = page.page("shop", str(tmp_path), found, NOON)
+    for told in ("1,002", began.strftime("%Y-%m-%d %H:%M:%S"), "Batches until 2026-03-01 12:00:00 UTC are"):
+        assert told in text
+    only = records.records_of(rows[:2], [], [])
+    assert {plot.name for plot in plots.plots(only) if plot.svg} == {"changes"}
 
 
 def test_an_audit_of_an_earlier_version_lacks_columns(tmp_path: Path) -> None:

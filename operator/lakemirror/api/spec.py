@@ -143,6 +143,8 @@ class Tombstones(Model):
 class Retention(Model):
     """How long records of what was done are kept."""
 
+    audit: PositiveDuration = "30d"
+    """How long the audit has a row for each batch. Earlier batches are summed up."""
     quarantine: PositiveDuration = "30d"
     """How long the quarantine has records that were replayed, corrected or discarded."""
 

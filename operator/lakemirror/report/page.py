@@ -35,7 +35,11 @@ def page(name: str, checkpoint: str, records: Records, now: datetime) -> str:
 
 def _facts(records: Records) -> list[tuple[str, str]]:
     whole = Counts.sum_of(each.counts for each in records.batches)
-    facts = [("batches", f"{len(records.batches):,}"), ("records", f"{whole.records:,}")]
+    summed = len(records.single) < len(records.batches)
+    facts = [
+        ("batches that are not summed up" if summed else "batches", f"{len(records.single):,}"),
+        ("records", f"{whole.records:,}"),
+    ]
     facts += [
         (outcome.replace("_", " "), f"{number:,}")
         for outcome in OUTCOMES
@@ -43,7 +47,8 @@ def _facts(records: Records) -> list[tuple[str, str]]:
     ]
     facts.append(("tables", f"{len({each.source for each in records.tables}):,}"))
     if records.batches:
-        facts.append(("first batch (UTC)", records.batches[0].at.strftime("%Y-%m-%d %H:%M:%S")))
+        first = min(each.since or each.at for each in records.batches)
+        facts.append(("first batch (UTC)", first.strftime("%Y-%m-%d %H:%M:%S")))
         facts.append(("last batch (UTC)", records.batches[-1].at.strftime("%Y-%m-%d %H:%M:%S")))
     return facts
 

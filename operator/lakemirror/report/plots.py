@@ -55,7 +55,7 @@ def plots(records: Records) -> list[Plot]:
 
 
 def _over_time(records: Records) -> Plot:
-    bins = _binned(records.batches)
+    bins = _binned(records.single)
     rows: list[Row] = [
         {
             "at": _iso(at),
@@ -70,7 +70,7 @@ def _over_time(records: Records) -> Plot:
         "Records and lag over time",
         "Records that were read, and how old the newest change of a batch was when it was committed "
         "(seconds; the largest of each part).",
-        _svg(_bars_over_time(records, rows, "records", "records")),
+        _svg(_bars_over_time(records, rows, "records", "records")) if rows else "",
         ("time (UTC)", "batches", "records", "lag in seconds"),
         [
             (_shown(at), len(batches), row["records"], _number(row["lag"]))
@@ -83,7 +83,7 @@ def _over_time(records: Records) -> Plot:
 def _seconds(records: Records) -> Plot:
     bins = [
         (at, [each.seconds for each in batches if each.seconds is not None])
-        for at, batches in _binned(each for each in records.batches if each.seconds is not None)
+        for at, batches in _binned(each for each in records.single if each.seconds is not None)
     ]
     rows = [{"at": _iso(at), "seconds": sum(took) / len(took)} for at, took in bins]
     return Plot(
@@ -205,13 +205,14 @@ def _quarantine(records: Records) -> Plot:
 
 def _tombstones(records: Records) -> Plot:
     known = [each for each in records.tables if each.tombstones is not None]
+    single = [each for each in known if each.since is None]
     last = {each.source: each.tombstones or 0 for each in known}
     ordered = sorted(last, key=lambda source: (-last[source], source))
     shown = [source for source in ordered if any(each.tombstones for each in known if each.source == source)]
     rows = [
         {"at": _iso(at), "table": _text(source), "tombstones": part[-1].tombstones}
         for source in shown[:SERIES]
-        for at, part in _binned(each for each in known if each.source == source)
+        for at, part in _binned(each for each in single if each.source == source)
     ]
     names = [_text(source) for source in shown[:SERIES]]
     return Plot(
@@ -245,7 +246,7 @@ def _chart(rows: list[Row], width: int = _WIDTH) -> alt.Chart:
 
 def _time(records: Records) -> alt.X:
     """Return the time axis, which is the same in all plots of a report."""
-    moments = [each.at for each in records.batches] or [each.at for each in records.tables]
+    moments = [each.at for each in records.single or records.batches] or [each.at for each in records.tables]
     moments += [each.seen for each in records.drift]
     first, last = min(moments), max(moments)
     if last - first < _SHORTEST:

@@ -25,9 +25,13 @@ from lakemirror.api.report import COUNTERS, Counts
 SCHEMES = ("", "file", "s3", "s3a", "gs", "abfs", "abfss", "az", "adl", "memory")
 _COLUMNS = (
     *("committed_at", "query_id", "batch_id", "source", *COUNTERS),
-    *("tombstones_retained", "last_event_time", "drift", "error", "seconds"),
+    *("tombstones_retained", "last_event_time", "drift", "error", "seconds", "since"),
 )
 _PENDING = "audit-pending"
+_SUMMED = (
+    "Batches until {:%Y-%m-%d %H:%M:%S} UTC are summed up (spec.retention.audit). Totals include them, and "
+    "plots over time begin after them."
+)
 
 
 class ReportError(Exception):
@@ -49,7 +53,7 @@ class Drifted:
 
 @dataclass(frozen=True)
 class TableBatch:
-    """What one batch did to one table."""
+    """What one batch did to one table, or all batches ``since`` a moment, which are summed up."""
 
     at: datetime
     source: str
@@ -57,11 +61,15 @@ class TableBatch:
     tombstones: int | None
     newest: datetime | None
     error: str | None
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
 class WholeBatch:
-    """A batch: when it was committed, how many seconds it took, and the time of its newest change."""
+    """A batch: when it was committed, how many seconds it took, and the time of its newest change.
+
+    With ``since``, it is several batches that are summed up, the first of which was committed then.
+    """
 
     at: datetime
     query_id: str
@@ -69,6 +77,7 @@ class WholeBatch:
     counts: Counts
     seconds: float | None
     newest: datetime | None
+    since: datetime | None = None
 
     @property
     def lag(self) -> float | None:
@@ -95,6 +104,11 @@ class Records:
     drift: list[Drifted]
     quarantine: list[Open] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def single(self) -> list[WholeBatch]:
+        """The batches that are not summed up."""
+        return [each for each in self.batches if each.since is None]
 
 
 def read(checkpoint: str) -> Records:
@@ -133,7 +147,7 @@ def records_of(rows: Iterable[Mapping[str, Any]], aside: list[Open], notes: list
         if event is not None:
             newest[batch] = max(event, newest.get(batch, event))
         at, source = _utc(row["committed_at"]), row["source"]
-        told = row.get("tombstones_retained"), event, row.get("error")
+        told = row.get("tombstones_retained"), event, row.get("error"), _moment(row.get("since"))
         tables.append(TableBatch(at, source, _counts(row), *told))
         drift += _drift(source, row.get("drift"), at)
     batches = [
@@ -144,10 +158,14 @@ def records_of(rows: Iterable[Mapping[str, Any]], aside: list[Open], notes: list
             _counts(row),
             row.get("seconds"),
             newest.get((row["query_id"], row["batch_id"])),
+            _moment(row.get("since")),
         )
         for row in ordered
         if row["source"] is None
     ]
+    summed = [each.at for each in batches if each.since is not None]
+    if summed:
+        notes = [*notes, _SUMMED.format(max(summed))]
     return Records(batches, tables, sorted(drift, key=lambda each: each.seen), aside, notes)
 
 

@@ -67,6 +67,17 @@ def test_a_new_run_reports_what_the_one_before_did(spark: SparkSession, tmp_path
     assert b.error == "s.b: give it another target"
 
 
+def test_positions_go_to_the_table_with_the_last_batch_of_a_query_alone() -> None:
+    def batch(query: str, number: int, positions: str | None) -> Pending:
+        row = {"query_id": query, "batch_id": number, "source": None, "positions": positions}
+        return Pending(f"{query}-{number}", [row, {"query_id": query, "batch_id": number, "source": "s.a"}])
+
+    batches = [batch("q", 7, "[7]"), batch("q", 8, "[8]"), batch("q", 9, None), batch("r", 1, "[1]")]
+    kept = audit.newest_positions(batches)
+    assert [each.rows[0]["positions"] for each in kept] == [None, "[8]", None, "[1]"]
+    assert [each.rows[1]["source"] for each in kept] == ["s.a"] * 4
+
+
 def test_an_audit_of_an_earlier_version_is_read_and_continued(spark: SparkSession, tmp_path: Path) -> None:
     old = (
         "SELECT timestamp'2026-03-01 12:00:00 UTC' AS committed_at, 'q' AS query_id, 0L AS batch_id, "

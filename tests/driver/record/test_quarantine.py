@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -181,6 +183,33 @@ def test_what_is_open_is_counted_and_a_replayed_record_that_is_bad_again_is_open
     before = quarantine.read(spark, where, version)
     assert before is not None
     assert before.count() == 4
+    DeltaTable.forPath(spark, quarantine.path(where)).update("file = 'a'", {"state": F.lit("discarded")})
+    for _ in range(2):
+        assert quarantine.forget(spark, where, datetime.now(UTC) - timedelta(days=1)) == 0
+        rows = quarantine.read(spark, where)
+        assert rows is not None
+        assert {row["file"]: row["state"] for row in rows.collect()} == {
+            **dict.fromkeys(("old", "b", "c"), "open"),
+            "a": "discarded",
+        }
+        # What is closed is not read for what is open.
+        assert {"state=open" in each for each in rows.where("state = 'open'").inputFiles()} == {True}
+
+
+@pytest.mark.guarantee("What is closed in the quarantine is not read for what is open")
+def test_open_records_have_files_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    """A file that is gone in them is found, and so is a folder."""
+    where = str(tmp_path)
+    quarantine.store(spark.sql(f"{bad('a', 'first')} UNION ALL {bad('b', 'first')}"), where, Batch("q", 0))
+    quarantine.close(spark, where, F.col("file") == "a")
+    quarantine.store(spark.sql(bad("c", "first")), where, Batch("q", 1))
+    folders = {each.name: each for each in (tmp_path / "quarantine").glob("state=*")}
+    assert folders.keys() == {"state=open", "state=replayed"}
+    assert quarantine.open_counts(spark, where) == {SOURCE: {"record": 2}}
+    next(folders["state=open"].glob("*.parquet")).unlink()
+    assert quarantine.open_counts(spark, where) == {SOURCE: {"record": 1}}
+    shutil.rmtree(folders["state=open"])
+    assert quarantine.open_counts(spark, where) == {}
 
 
 def ids(spark: SparkSession, mirroring: Mirroring) -> list[int]:

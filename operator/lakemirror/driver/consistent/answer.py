@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from lakemirror.driver.consistent import text
 from lakemirror.driver.consistent.cuts import Commit, Cut, Span, always, spans
 from lakemirror.driver.consistent.epochs import epoch_of
 from lakemirror.driver.consistent.reach import BEGIN, END
+from lakemirror.driver.document import iso
 from lakemirror.driver.errors import LakemirrorError
 
 
@@ -109,13 +111,16 @@ class History:
     """What the audit says about a table.
 
     This is the versions of its ``target``, the ``logs`` that its changes came from (None if a log is
-    unknown), and ``gap``, a position before all of its records that were quarantined or held.
+    unknown), and ``gap``, a position before all of its records that were quarantined or held. The changes up
+    to the position ``summed`` came with batches that are summed up, the last of which was done ``summed_at``.
     """
 
     target: str | None
     commits: tuple[Commit, ...]
     logs: frozenset[str | None]
     gap: str | None
+    summed: str = BEGIN
+    summed_at: datetime | None = None
 
 
 def one_log(
@@ -197,6 +202,11 @@ def why_none(source: str, seq: str, history: History, *, below: str, waiting: st
         )
     if seq < min((each.first for each in history.commits), default=END):
         return f"{source}: the mirror begins after the position"
+    if seq < history.summed and history.summed_at is not None:
+        return (
+            f"{source}: which version shows the position is no longer known, because batches until "
+            f"{iso(history.summed_at)} are summed up (spec.retention.audit)"
+        )
     return (
         f"{source}: no version has all changes up to the position and no others: one commit has changes "
         f"from before and after it, or changes came later than those after them"

@@ -25,6 +25,7 @@ from lakemirror.driver.profile.positions import Memory, from_json, to_json
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import history as history_file
 from lakemirror.driver.record import pending
+from lakemirror.driver.record.beginning import latest
 from lakemirror.driver.record.history import (
     FILE,
     AuditHistory,
@@ -44,13 +45,17 @@ COLUMNS = (
     "committed_at TIMESTAMP, query_id STRING, batch_id BIGINT, extent STRING, source STRING, target STRING, "
     f"version BIGINT, {', '.join(f'{name} BIGINT' for name in COUNTERS)}, tombstones_retained BIGINT, "
     "last_event_time TIMESTAMP, drift STRING, error STRING, positions STRING, violations_by STRING, "
-    "seconds DOUBLE, first_seq STRING, last_seq STRING, log STRING, gap STRING"
+    "seconds DOUBLE, first_seq STRING, last_seq STRING, log STRING, gap STRING, since TIMESTAMP"
 )
 """One row per table of a batch, and one with null ``source`` for the batch as a whole.
 
 In the latter, ``seconds`` is how long the batch took until then. The changes that the batch brought to a
 table lie between ``first_seq`` and ``last_seq`` (as hexadecimal digits) of the ``log``. What it kept aside
-does not lie before ``gap`` (for the batch as a whole: records whose table is unknown).
+does not lie before ``gap`` (for the batch as a whole: records whose table is unknown). ``positions``, which
+later batches of the query need, are kept with the newest batches of a query only.
+
+Batches from before ``spec.retention.audit`` are summed up (`record.retention`): in such a row, ``since`` is
+when the first of them was done, and ``committed_at`` when the last one was. Otherwise, ``since`` is null.
 """
 
 
@@ -122,7 +127,24 @@ def append(spark: SparkSession, checkpoint: str, batches: Sequence[Pending], at:
     Otherwise, another driver may have written them. Returns the version that contains them. Raises
     TableChanged or Delta's error.
     """
-    return log.append_at(_frame(spark, batches), path(checkpoint), at)
+    return log.append_at(_frame(spark, newest_positions(batches)), path(checkpoint), at)
+
+
+def newest_positions(batches: Sequence[Pending]) -> list[Pending]:
+    """Return the ``batches`` with the positions of each query's last one alone.
+
+    Positions of all topics are long, and those of a later batch replace those of an earlier one.
+    """
+    last: dict[str, int] = {}
+    for each in batches:
+        if any(row.get("positions") is not None for row in each.rows):
+            last[each.query_id] = max(each.batch_id, last.get(each.query_id, each.batch_id))
+    return [
+        each
+        if last.get(each.query_id) == each.batch_id
+        else replace(each, rows=[{**row, "positions": None} for row in each.rows])
+        for each in batches
+    ]
 
 
 def _frame(spark: SparkSession, batches: Sequence[Pending]) -> DataFrame:
@@ -222,8 +244,10 @@ def _lacking(spark: SparkSession, checkpoint: str, known: AuditHistory | None, a
     rows = delta.read(spark, path(checkpoint)) if at >= 0 else None
     if rows is None:
         return replace(known or AuditHistory(), version=at)
-    if known is None:
+    if known is None or _sums_up_later(rows, known):
         return bounded(_summed(rows, at))
+    if "since" in rows.columns:
+        rows = rows.where("since IS NULL")  # what is summed up is known
     if known.last_batches:
         listed = [(query, last) for query, last in known.last_batches.items()]
         lasts = spark.createDataFrame(listed, "query_id STRING, last BIGINT")
@@ -232,6 +256,14 @@ def _lacking(spark: SparkSession, checkpoint: str, known: AuditHistory | None, a
     columns = [name for name in rows.columns if name not in ("extent", "seconds", "last")]
     found = (row.asDict() for row in rows.select(columns).toLocalIterator())
     return known.after((row for row in found if not _has(known, row)), at)
+
+
+def _sums_up_later(rows: DataFrame, known: AuditHistory) -> bool:
+    """Return whether rows sum up batches that a history lacks, so that they cannot complete it."""
+    if "since" not in rows.columns:
+        return False
+    last = rows.where("since IS NOT NULL").agg(F.max("committed_at")).collect()[0][0]
+    return last is not None and moment_of(last) > latest(known)
 
 
 def _grew(spark: SparkSession, checkpoint: str, after: int, until: int) -> bool:
@@ -270,14 +302,14 @@ def _summed(rows: DataFrame, at: int) -> AuditHistory:
         F.max(first.isNull() | ((first == BEGIN) & (last == END))).alias("elsewhere"),
         F.collect_list(F.when(F.col("drift").isNotNull(), F.struct("drift", "committed_at"))).alias("drift"),
         F.max_by("positions", F.when(F.col("positions").isNotNull(), F.col("batch_id"))).alias("positions"),
-        F.count(_column(rows, "violations_by")).alias("violations"),
+        F.count(_column(rows, "violations_by")).alias("violated"),
         F.max(F.when(F.col("target").isNotNull(), F.col("committed_at"))).alias("written"),
         F.collect_set("target").alias("places"),
     )
     groups = found.collect()
     queries = [row for row in groups if row["source"] is None]
     tables = [row for row in groups if row["source"] is not None]
-    violated = _violated(rows) if any(row["violations"] for row in tables) else {}
+    violated = _violated(rows) if any(row["violated"] for row in tables) else {}
     return AuditHistory(
         sum((_counts(row) for row in queries), NONE),
         {row["source"]: _table(row, violated.get(row["source"], ())) for row in tables},

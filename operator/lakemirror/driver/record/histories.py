@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from lakemirror.driver.consistent.answer import History
 from lakemirror.driver.consistent.cuts import Commit
 from lakemirror.driver.consistent.reach import BEGIN
+from lakemirror.driver.document import aware
 from lakemirror.driver.profile.positions import from_json
 from lakemirror.driver.record import audit
 
@@ -19,9 +20,10 @@ def histories(spark: SparkSession, checkpoint: str) -> tuple[dict[str, History],
     rows = audit.read(spark, checkpoint)
     if rows is None:
         return {}, False
-    for name in ("first_seq", "last_seq", "log", "gap"):
+    optional = dict.fromkeys(("first_seq", "last_seq", "log", "gap"), "string") | {"since": "timestamp"}
+    for name, kind in optional.items():
         if name not in rows.columns:
-            rows = rows.withColumn(name, F.lit(None).cast("string"))
+            rows = rows.withColumn(name, F.lit(None).cast(kind))
     upper = _before_reaches(rows)
     unplaced = F.col("first_seq").isNull()
     found = (
@@ -33,6 +35,8 @@ def histories(spark: SparkSession, checkpoint: str) -> tuple[dict[str, History],
             F.max(F.when(unplaced, upper).otherwise(F.col("last_seq"))).alias("last"),
             F.collect_set("log").alias("logs"),
             F.min("gap").alias("gap"),
+            F.max(F.when(F.col("since").isNotNull(), F.col("last_seq"))).alias("summed"),
+            F.max(F.when(F.col("since").isNotNull(), F.col("committed_at"))).alias("summed_at"),
         )
     )
     by_source: dict[str, list[Row]] = {}
@@ -53,6 +57,8 @@ def _of_table(rows: Sequence[Row]) -> History:
         tuple(commits),
         frozenset(log for row in rows for log in row["logs"]),
         min((row["gap"] for row in rows if row["gap"] is not None), default=None),
+        max((row["summed"] for row in written if row["summed"] is not None), default=BEGIN),
+        max((at for row in written if (at := aware(row["summed_at"])) is not None), default=None),
     )
 
 

@@ -52,6 +52,9 @@ origin and value, so a record that arrives again does not get a second row. ``qu
 the batch that last refused it. A null scope, as in tables created by earlier versions, means ``record``.
 """
 
+_PARTITIONS: Final = ("state",)
+"""The files of open records are apart, so that reading them does not cost more with each closed one."""
+
 _TOLD = ("source", "reason", "scope", "query_id", "batch_id")
 """Columns that are updated if a record arrives again and is still bad. So are its headers."""
 
@@ -171,8 +174,9 @@ def close(spark: SparkSession, checkpoint: str, chosen: Column, state: str = "re
 def forget(spark: SparkSession, checkpoint: str, before: datetime) -> int:
     """Delete closed rows that came into the quarantine before a moment, and return how many there were.
 
-    Rows that are open stay.
+    Rows that are open stay. In a table of an earlier version, their files are set apart from then on.
     """
+    _divide(spark, checkpoint)
     rows = read(spark, checkpoint)
     old = (F.col("state") != "open") & (F.col("quarantined_at") < F.lit(before))
     number = 0 if rows is None else rows.where(old).count()
@@ -215,9 +219,19 @@ def _ensure(spark: SparkSession, checkpoint: str) -> None:
     """Create the table, or add missing columns to it."""
     where = path(checkpoint)
     if not delta.is_table(spark, where):
-        delta.ensure(spark, where, COLUMNS, delta.SELDOM_READ)
+        delta.ensure(spark, where, COLUMNS, delta.SELDOM_READ, _PARTITIONS)
     elif "scope" not in spark.read.format("delta").load(where).columns:
         spark.sql(f"ALTER TABLE delta.{delta.quoted(where)} ADD COLUMNS (scope STRING)")
+
+
+def _divide(spark: SparkSession, checkpoint: str) -> None:
+    """Divide the files of a table that an earlier version created, in one commit."""
+    where = path(checkpoint)
+    newest = delta.snapshot(spark, where)
+    if int(newest.version()) < 0 or int(newest.metadata().partitionColumns().size()):
+        return
+    writer = spark.read.format("delta").load(where).write.format("delta").mode("overwrite")
+    writer.option("overwriteSchema", "true").partitionBy(*_PARTITIONS).save(where)
 
 
 def _identity() -> Column:

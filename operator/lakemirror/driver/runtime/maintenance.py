@@ -26,7 +26,7 @@ from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
 from lakemirror.driver.checkpoint.possession import is_of_another, stored
 from lakemirror.driver.checkpoint.storage import FileCutOff
 from lakemirror.driver.errors import CheckpointInUse, cause_of
-from lakemirror.driver.record import audit, quarantine
+from lakemirror.driver.record import audit, quarantine, retention
 from lakemirror.driver.results import TableResult
 from lakemirror.driver.runtime.backoff import Backoff
 from lakemirror.driver.runtime.context import RunContext
@@ -65,7 +65,8 @@ class _Table:
 
     ``idle`` keeps its writers away. ``ours`` says that it is a table of our own, and no mirror. ``files`` is
     how many files it had when it was last compacted, ``version`` is when its log was last cleaned, and
-    ``tended`` when it was last looked at. ``forget`` removes what is older than a moment, and says how much.
+    ``tended`` when it was last looked at. ``forget`` removes or sums up what is older than a moment, and says
+    how much.
     """
 
     idle: Idle
@@ -75,7 +76,7 @@ class _Table:
     tended: float | None = None
     forget: Callable[[datetime], str] | None = None
     retention: float = 0.0
-    """How long the table keeps what ``forget`` removes, in seconds."""
+    """How long the table keeps what ``forget`` takes, in seconds."""
 
 
 class Maintenance:
@@ -107,7 +108,12 @@ class Maintenance:
                 forget=self._forget_closed,
                 retention=duration_seconds(spec.retention.quarantine),
             ),
-            audit.path(spec.checkpoint): _Table(audit_idle, ours=True),
+            audit.path(spec.checkpoint): _Table(
+                audit_idle,
+                ours=True,
+                forget=self._sum_up,
+                retention=duration_seconds(spec.retention.audit),
+            ),
         }
         """The tables to maintain, by path."""
         self._kept = self._read()
@@ -313,6 +319,10 @@ class Maintenance:
     def _forget_closed(self, before: datetime) -> str:
         number = quarantine.forget(self._session, self._run.pipeline.spec.checkpoint, before)
         return f"{number} closed records deleted"
+
+    def _sum_up(self, before: datetime) -> str:
+        number = retention.sum_up(self._session, self._run.pipeline.spec.checkpoint, before)
+        return f"{number} rows summed up"
 
     def _keep(self) -> None:
         """Store when each task was last done."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -133,9 +133,16 @@ def create(rows: DataFrame, path: str, properties: Mapping[str, str]) -> None:
 
 
 def ensure(
-    spark: SparkSession, path: str, columns: str, properties: Mapping[str, str] = MappingProxyType({})
+    spark: SparkSession,
+    path: str,
+    columns: str,
+    properties: Mapping[str, str] = MappingProxyType({}),
+    partitions: Sequence[str] = (),
 ) -> None:
-    """Create an empty table with ``columns`` (DDL) and ``properties``, unless there is one at the path."""
+    """Create an empty table with ``columns`` (DDL) and ``properties``, unless there is one at the path.
+
+    Its files are divided by the columns ``partitions``.
+    """
     if is_table(spark, path):
         return
     clear_unfinished(spark, path)
@@ -144,6 +151,8 @@ def ensure(
         builder = builder.addColumn(field.name, field.dataType)
     for name, value in properties.items():
         builder = builder.property(name, value)
+    if partitions:
+        builder = builder.partitionedBy(*partitions)
     builder.execute()
 
 

@@ -33,7 +33,7 @@ class Task(Enum):
     OPTIMIZE = "optimize"
     VACUUM = "vacuum"
     FORGET = "forget"
-    """Delete what is older than the retention of a table of our own."""
+    """Delete or sum up what is older than the retention of a table of our own."""
 
 
 def version_of(session: SparkSession, path: str) -> int | None:

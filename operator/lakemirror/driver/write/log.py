@@ -245,24 +245,26 @@ class TableLog:
     def forget_lost(self) -> Lost | None:
         """Note in the log which data files are gone, so that the rest can be read and changed again.
 
-        Only files directly below the table's folder are looked for. Returns None if all are there.
+        Only files in the table's folder are looked for. Returns None if all are there.
         """
         started = self._log.startTransaction()
         listed = _files(started.snapshot())
         files, folder = file_system(self._spark, self._base.toString())
-        there = {each.getPath().getName() for each in files.listStatus(folder)} if listed else set()
-        lost = [each for each in listed if self._is_lost(each, files, there)]
+        placed = [(each, self._place(each)) for each in listed]
+        within = [(each, place) for each, place in placed if str(place).startswith(f"{folder}/")]
+        folders = {str(place.getParent()): place.getParent() for _, place in within}
+        there = {name: _names_in(files, each) for name, each in folders.items()}
+        lost = [
+            each
+            for each, place in within
+            if place.getName() not in there[str(place.getParent())] and not files.exists(place)
+        ]
         if not lost:
             return None
         started.readWholeTable()
         gone = [each.removeWithTimestamp(self._now(), True) for each in lost]
         self._commit(started, gone, "lost", 0, "")
         return Lost(len(lost), rows_in(lost))
-
-    def _is_lost(self, add: Any, files: Any, there: Collection[str]) -> bool:
-        place = self._place(add)
-        beside = place.getParent().getName() == self._base.getName()
-        return beside and place.getName() not in there and not files.exists(place)
 
     def _commit(self, started: Any, actions: Any, app_id: str, number: int, note: str | None) -> int:
         """Commit actions as an operation for which Delta maintains its incremental checksum.
@@ -317,6 +319,11 @@ class TableLog:
 
     def _now(self) -> int:
         return int(self._java("java.lang.System").currentTimeMillis())
+
+
+def _names_in(files: Any, folder: Any) -> Collection[str]:
+    """Return the names of the files in a folder, which may be gone."""
+    return {each.getPath().getName() for each in files.listStatus(folder)} if files.exists(folder) else ()
 
 
 def forget_lost(spark: SparkSession, path: str) -> Lost | None:
