@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.kube import KubectlFailed, Object, eventually
+from tests.cluster.kube import KubectlFailed, Object
 from tests.cluster.mirror import Mirror
 from tests.cluster.operator import OPERATORS, RELEASE
 
@@ -38,6 +38,14 @@ def pod(labels: dict[str, str], *owners: Object) -> Object:
     return {**config(labels, *owners), "kind": "Pod", "spec": spec}
 
 
+def login(*owners: Object) -> Object:
+    """A Secret into which the API server writes a token of a service account."""
+    made = config(OURS, *owners)
+    account = {"annotations": {"kubernetes.io/service-account.name": "default"}}
+    kind = {"kind": "Secret", "type": "kubernetes.io/service-account-token"}
+    return {**made, **kind, "metadata": {**made["metadata"], **account}}
+
+
 def create(mirror: Mirror, made: Object, *options: str) -> str:
     """What the API server says to the operator's account; empty if it creates the object."""
     try:
@@ -51,9 +59,11 @@ def create(mirror: Mirror, made: Object, *options: str) -> str:
     "On demand, the API server holds the operator's account to objects with its label that a pipeline owns"
 )
 def test_the_operator_works_and_its_account_may_do_nothing_else(mirror: Mirror) -> None:
-    mirror.create().ready()
+    mirror.create(spark={"executors": {"max": 1}}).ready()
+    [secret] = mirror.kube.list("secret", "lakemirror.io/pipeline=shop")
     ours = owner(mirror)
-    eventually(lambda: mirror.kube.list("secret", "lakemirror.io/pipeline=shop"), what="the Secret")
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == ours["uid"]
+    assert set(secret["data"]) == {"secret", "secret-base64"}
     assert create(mirror, config(OURS, ours), "--dry-run=server") == ""
     refused = {
         "without a label": config({}, ours),
@@ -63,7 +73,7 @@ def test_the_operator_works_and_its_account_may_do_nothing_else(mirror: Mirror) 
         "a pod without the label": pod({}, ours),
         "a pod of the pipeline": pod(OURS, ours),
         "a pod like a driver's": pod(OURS, owner(mirror, kind="StatefulSet", apiVersion="apps/v1")),
-        "a login": {**config(OURS, ours), "kind": "Secret", "type": "kubernetes.io/service-account-token"},
+        "a login": login(ours),
     }
     for what, made in refused.items():
         said = create(mirror, made)
