@@ -38,6 +38,7 @@ spec:
         mechanism: OAUTHBEARER
         secret: kafka-auth
         oauth: {tokenEndpointUrl: "https://idp/token", scope: kafka.read}
+    tableTopics: ["inventory.{schema}.{table}"]
   envelope:
     format: custom
     encoding: avro
@@ -49,6 +50,7 @@ spec:
   unlisted: ignore
   tables:
     - source: public.customers
+      topics: [inventory.public.customers]
       primaryKey: [id]
       mode: scd2
       target: {table: "lake.{schema}.people", compatibility: [all], changeFeed: false}

@@ -46,7 +46,7 @@ _OF_COLUMNS = (
     "expressions",
 )
 _OF_TABLES = (
-    *("primary_key", "mode", "target", "delete", "filter", "expectations"),
+    *("topics", "primary_key", "mode", "target", "delete", "filter", "expectations"),
     *("tracked_columns", "initial_valid_from"),
 )
 

@@ -1007,6 +1007,17 @@ class TestFindings:
         mended = following(seen, later, workloads=(stateful_set(after),), pods=(pod(after),), report=report())
         assert reason(planned(after, mended), "SourceRestarted") is None
 
+    def test_tables_that_wait_for_an_epoch_stop_no_driver(self) -> None:
+        """The others go on, so that the pipeline is Ready, and the condition says what to declare."""
+        seen = running(STREAM, report=report(positionsRestarted="declare an epoch"))
+        plan = planned(STREAM, seen)
+        condition = plan.status.condition("SourceRestarted")
+        assert condition is not None
+        assert (condition.reason, condition.message) == ("PositionsStartAgain", "declare an epoch")
+        assert (ready(plan)[0], reason(plan, "Stalled"), replicas(plan)) == ("True", None, 1)
+        gone = planned(STREAM, following(seen, plan, report=report(batchId=99)))
+        assert reason(gone, "SourceRestarted") is None
+
     def test_the_epochs_to_declare_are_told_whole_however_many_partitions_have_one(self) -> None:
         topics = {f"shop.public.table_{n}": {"0": 1000 + n} for n in range(100)}
         epochs = json.dumps([{"epoch": 1, "from": topics}])

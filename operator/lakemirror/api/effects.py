@@ -84,6 +84,7 @@ class KeptRows(Enum):
 
 KEPT_ROWS: dict[str, KeptRows] = {
     "tables.source": KeptRows.UNAFFECTED,
+    "tables.topics": KeptRows.UNAFFECTED,
     "tables.primaryKey": KeptRows.REFUSED,
     "tables.mode": KeptRows.REFUSED,
     "tables.target": KeptRows.REFUSED,

@@ -10,6 +10,7 @@ The operator may be older or newer than the driver: ``Report.read`` leaves out w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from math import inf
@@ -29,6 +30,8 @@ from pydantic_core import PydanticUseDefault
 
 from lakemirror.api.base import Model
 from lakemirror.api.checks import moment
+from lakemirror.api.limits import REPORT_BYTES
+from lakemirror.api.shown import shown
 
 DriverPhase = Literal["Starting", "Running", "Completed", "Stopped", "Failed"]
 """Completed: run once, and all is applied; Stopped: asked to stop."""
@@ -39,7 +42,7 @@ DRIFTS_KEPT = 100
 EXPECTATIONS_SHOWN = 10
 EXPECTATIONS_KEPT = 50
 FINDINGS_SHOWN = 10
-KEYS_SHOWN, KEY_SHOWN = 5, 200
+KEYS_KEPT = 5
 WAITING_SHOWN = 10
 TEXT_SHOWN = 512
 ERROR_SHOWN = 1024
@@ -59,13 +62,22 @@ def _cut_to(most: int) -> Callable[[Any], Any]:
     return lambda value: value[:most] if isinstance(value, str | list) else value
 
 
+def _shown_to(most: int) -> Callable[[Any], Any]:
+    """Return a validator that does the same with texts of other people's, without control characters."""
+    return lambda value: shown(value)[:most] if isinstance(value, str) else value
+
+
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"}), AfterValidator(moment)]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Outcome = Annotated[Count, "outcome"]
 """A count of records; each record that was read has exactly one outcome."""
-SourceName = Annotated[str, BeforeValidator(_cut_to(767)), Field(max_length=767)]
+SourceName = Annotated[str, BeforeValidator(_shown_to(767)), Field(max_length=767)]
 Word = Annotated[str, BeforeValidator(_cut_to(1024)), Field(max_length=1024)]
-Text = Annotated[str, BeforeValidator(_cut_to(32768)), Field(max_length=32768)]
+"""A word that programs compare, such as a token."""
+Phrase = Annotated[str, BeforeValidator(_shown_to(1024)), Field(max_length=1024)]
+"""A name or a short text for people, which may have come from anybody: control characters are escapes."""
+Text = Annotated[str, BeforeValidator(_shown_to(32768)), Field(max_length=32768)]
+"""The same, and longer."""
 
 P = TypeVar("P", bound="Part")
 _LENIENT: Final = "lenient"
@@ -194,19 +206,19 @@ _TO_ROWS = {
 class DriftReport(Part):
     """A column that changed, and what was done about it. Types are those of Spark SQL."""
 
-    column: Word
+    column: Phrase
     """The column's name in the mirror."""
-    change: Word
+    change: Phrase
     """added, widened, dropped, incompatible, returned, finer, taken-in or renamed."""
-    from_: Annotated[Word | None, Field(alias="from")] = None
+    from_: Annotated[Phrase | None, Field(alias="from")] = None
     """The type before."""
-    to: Word | None = None
+    to: Phrase | None = None
     """The type after."""
-    action: Word | None = None
+    action: Phrase | None = None
     """added, altered, rewritten, kept, skipped, quarantined, stored-as-text, cleared, rounded or
     added-without-values.
     """
-    feature: Word | None = None
+    feature: Phrase | None = None
     """The Delta reader feature that the table has needed since: programs without it cannot read the table."""
     rows: Count | None = None
     """Rows that got its default, lost a value, or lack one."""
@@ -228,9 +240,9 @@ class DriftReport(Part):
 class ExpectationReport(Part):
     """An expectation that was not met."""
 
-    name: Word
+    name: Phrase
     """The name of the expectation in the manifest."""
-    on_violation: Word | None = None
+    on_violation: Phrase | None = None
     """What was done: warn or quarantine."""
     violations: Count = 0
     """The number of records that did not meet it."""
@@ -241,7 +253,7 @@ class TableReport(Totals):
 
     source: SourceName
     """Its name in the source: database.schema.table."""
-    target: Word | None = None
+    target: Phrase | None = None
     """Where its mirror is: a path or the name of a table."""
     version: Count | None = None
     """The version of the Delta table."""
@@ -279,11 +291,12 @@ class CheckpointReport(Part):
     caught_up: bool | None = None
     """Whether everything that the source has is applied. What waits counts as not applied."""
     waiting: (
-        Annotated[list[Word], BeforeValidator(_cut_to(WAITING_SHOWN)), Field(max_length=WAITING_SHOWN)] | None
+        Annotated[list[Phrase], BeforeValidator(_cut_to(WAITING_SHOWN)), Field(max_length=WAITING_SHOWN)]
+        | None
     ) = None
     """The first of the files that the source has and that cannot be read, each with the reason. The driver
     reads each of them as soon as it can."""
-    complete_position: Word | None = None
+    complete_position: Phrase | None = None
     """The position of the source up to which all changes of all tables are applied. Absent if unknown. See
     docs/consistent-reads.md.
     """
@@ -329,10 +342,10 @@ class VerifiedTable(Part):
     """Keys whose rows differ."""
     arriving: Count = 0
     """Keys that differ, perhaps because their changes have not arrived."""
-    keys: Annotated[list[Word], BeforeValidator(_cut_to(KEYS_SHOWN)), Field(max_length=KEYS_SHOWN)] = Field(
+    keys: Annotated[list[Phrase], BeforeValidator(_cut_to(KEYS_KEPT)), Field(max_length=KEYS_KEPT)] = Field(
         default_factory=list
     )
-    """Some of the keys that are wrong."""
+    """Some of the keys that are wrong: in verified.json beside the checkpoint, not in the status."""
     error: Text | None = None
     """Why the table could not be compared."""
 
@@ -390,21 +403,43 @@ class Report(CheckpointReport):
     resyncing: list[Word] = Field(default_factory=list)
     """Sources of tables, as the manifest lists them, that are being read again."""
     source_restarted: Text | None = None
-    """The message of the SourceRestarted that ended the run."""
+    """Why the source's positions that started again ended the run: of drivers of earlier versions."""
+    positions_restarted: Text | None = None
+    """Which tables wait because the source's positions started again, and what to declare."""
     source_lost: Text | None = None
     """The message of the ChangesLost that ended the run."""
     table_failed: Text | None = None
     """The message of the TableFailed that ended the run."""
     failure: Text | None = None
     """What ended the run."""
-    warnings: list[Word] = Field(default_factory=list)
+    warnings: list[Phrase] = Field(default_factory=list)
     """The last messages that a person should see."""
+    shortened_by: Phrase | None = None
+    """What was left out so that the report fits; progress.json beside the checkpoint has all of it."""
 
-    def shortened(self) -> Report:
-        """Return a report that fits in a ConfigMap, however many tables there are."""
+    def shortened(self, most: int = REPORT_BYTES) -> Report:
+        """Return a report that fits in a ConfigMap: of at most that many bytes, and without keys of rows.
+
+        Whatever the names and texts are, totals stay, and so do the tables that a person should see first.
+        """
         cut = {name: cut_off(value, _most(name)) for name, value in self if isinstance(value, str)}
-        verified = None if self.verified is None else _short_verification(self.verified)
-        return self.model_copy(update={**cut, "tables": shown_tables(self.tables), "verified": verified})
+        verified = None if self.verified is None else without_keys(self.verified)
+        tables = shown_tables(self.tables)
+        whole = self.model_copy(update={**cut, "tables": tables, "verified": verified})
+        for step in _STEPS:
+            if whole.size <= most:
+                break
+            whole = step(whole)
+        return whole
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the report as JSON."""
+        return len(self.text().encode(errors="surrogatepass"))
+
+    def text(self) -> str:
+        """Return the report as JSON, without spaces."""
+        return json.dumps(self.document(), separators=(",", ":"), ensure_ascii=False)
 
 
 def shown_tables(tables: Iterable[TableReport], most: int = TABLES_SHOWN) -> list[TableReport]:
@@ -432,20 +467,70 @@ def _short(table: TableReport) -> TableReport:
     return _cut(table).model_copy(update={"drift": drift, "expectations": expectations})
 
 
-def _short_verification(verified: Verification) -> Verification:
-    findings = [
-        _cut(each).model_copy(update={"keys": [key[:KEY_SHOWN] for key in each.keys]})
-        for each in verified.findings
-    ]
+def without_keys(verified: Verification) -> Verification:
+    """Return a comparison without keys of rows, which not everybody may see who may see the status."""
+    findings = [_cut(each).model_copy(update={"keys": []}) for each in verified.findings]
     return _cut(verified).model_copy(update={"findings": findings})
 
 
-def _cut(part: P) -> P:
-    return part.model_copy(update={n: cut_off(v, _most(n)) for n, v in part if isinstance(v, str)})
+def _cut(part: P, most: int = MESSAGE_SHOWN) -> P:
+    return part.model_copy(update={n: cut_off(v, min(most, _most(n))) for n, v in part if isinstance(v, str)})
 
 
 def _most(name: str) -> int:
     """Return how many characters of a text a person needs to see, by the name of its field."""
-    if name in ("source_restarted", "source_lost", "table_failed", "failure"):
+    if name in ("source_restarted", "positions_restarted", "source_lost", "table_failed", "failure"):
         return MESSAGE_SHOWN
     return ERROR_SHOWN if name == "error" else TEXT_SHOWN
+
+
+def _lists(most: int, characters: int) -> Callable[[Report], Report]:
+    """Return a step that shortens lists, and the texts of tables, which a driver writes itself."""
+
+    def step(report: Report) -> Report:
+        tables = [
+            _cut(table, characters).model_copy(
+                update={
+                    "drift": [_cut(each, characters) for each in table.drift[:most]],
+                    "expectations": [_cut(each, characters) for each in table.expectations[:most]],
+                }
+            )
+            for table in report.tables
+        ]
+        warnings = [cut_off(each, characters) for each in report.warnings[-most:]] if most else []
+        lists = {"tables": tables, "complete": report.complete[: 10 * most], "warnings": warnings}
+        return report.model_copy(update={**lists, "shortened_by": _said(report, tables)})
+
+    return step
+
+
+def _tables(most: int) -> Callable[[Report], Report]:
+    """Return a step that leaves out the tables that matter less: the first ones are those that failed."""
+
+    def step(report: Report) -> Report:
+        tables = report.tables[:most]
+        return report.model_copy(update={"tables": tables, "shortened_by": _said(report, tables)})
+
+    return step
+
+
+def _without_rest(report: Report) -> Report:
+    """Leave out all lists but that of tables that are read again, by which the operator knows tokens."""
+    kept: dict[str, Any] = {name: cut_off(text, 256) for name, text in report if isinstance(text, str)}
+    gone: dict[str, Any] = {"complete": [], "warnings": [], "tables": [], "verified": None, "waiting": None}
+    return report.model_copy(update={**kept, **gone, "shortened_by": _said(report, [])})
+
+
+def _said(report: Report, tables: list[TableReport]) -> str:
+    return (
+        f"the report was too long, so that it has {len(tables)} of {report.tables_total} tables, and shorter "
+        "lists and texts: progress.json beside the checkpoint has all of it"
+    )
+
+
+_STEPS: Final = (
+    *(_lists(*each) for each in ((5, 512), (2, 256), (0, 128))),
+    *(_tables(TABLES_SHOWN * each // 8) for each in (6, 4, 3, 2, 1)),
+    _without_rest,
+)
+"""What is done, one after the other, until a report fits: first what matters least."""

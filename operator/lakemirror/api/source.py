@@ -164,6 +164,17 @@ class KafkaSecurity(Model):
         return self
 
 
+TopicTemplate = Annotated[
+    str,
+    Field(max_length=249),
+    Matching(
+        r"^([a-zA-Z0-9._-]|\{(db|schema|table)\})+$",
+        "is not a valid name of a topic: use letters, digits, '.', '_', '-' and the placeholders {db}, "
+        "{schema} and {table}",
+    ),
+]
+
+
 class KafkaSource(Model):
     """Topics of a Kafka cluster."""
 
@@ -353,6 +364,13 @@ class Source(Model):
     kafka: KafkaSource | None = None
     files: FilesSource | None = None
     change_feed: ChangeFeedSource | None = None
+    table_topics: (
+        Annotated[list[TopicTemplate], Field(min_length=1, max_length=100, json_schema_extra=IS_SET)] | None
+    ) = None
+    """The topics that may change a table, with the placeholders {db}, {schema} and {table}, such as
+    shop.{schema}.{table}. A record of another topic that names the table goes to quarantine. Default: any
+    topic may change any table. tables[].topics comes before it.
+    """
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -368,7 +386,15 @@ class Source(Model):
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise wrong(f"exactly one of kafka, files and changeFeed is needed, found {found}")
+        twice = first_twice(self.table_topics or [])
+        if twice is not None:
+            raise wrong(f"{twice} is listed twice", "tableTopics")
         return self
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether its records have topics of Kafka."""
+        return self.kafka is not None or (self.files is not None and self.files.format == "records")
 
 
 class SchemaRegistry(Model):

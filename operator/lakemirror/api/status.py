@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lakemirror.api.base import Model
-from lakemirror.api.report import CheckpointReport, Count, TableReport, Text, Time, Totals, Verification, Word
+from lakemirror.api.report import (
+    CheckpointReport,
+    Count,
+    Phrase,
+    TableReport,
+    Text,
+    Time,
+    Totals,
+    Verification,
+    Word,
+)
 
 WARNINGS_SHOWN = 5
 Phase = Literal["Pending", "Starting", "Running", "Suspended", "Completed", "Failed"]
@@ -120,7 +130,7 @@ class PipelineStatus(Model):
         | None
     ) = None
     """At most 100 tables: those with errors first, then those with drift, then the least recently updated."""
-    warnings: Annotated[list[Word], Field(max_length=WARNINGS_SHOWN)] | None = None
+    warnings: Annotated[list[Phrase], Field(max_length=WARNINGS_SHOWN)] | None = None
     """The last warnings of this run of the driver."""
     handled: Handled | None = None
 

@@ -287,11 +287,21 @@ def _of_operator(spec: PipelineSpec) -> Iterator[Found]:
 
 
 def _of_source(spec: PipelineSpec) -> Iterator[Found]:
-    """Yield positions in topics that are not read."""
+    """Yield topics, and positions in topics, that are not read."""
     kafka = spec.source.kafka
+    bound = [(index, topic) for index, table in enumerate(spec.tables) for topic in table.topics or ()]
+    if not spec.source.has_topics:
+        no_topics = "has no effect with this source, whose rows have no topics: leave it out"
+        if spec.source.table_topics is not None:
+            yield ("source", "tableTopics"), no_topics
+        for index in sorted({index for index, _ in bound}):
+            yield ("tables", index, "topics"), no_topics
     if kafka is None or kafka.topics is None:
         return
     why = "is not one of source.kafka.topics: add it there, or leave it out here"
+    for index, topic in bound:
+        if topic not in kafka.topics:
+            yield ("tables", index, "topics"), f"{topic} {why}"
     if isinstance(kafka.starting_offsets, dict):
         for topic in sorted(kafka.starting_offsets.keys() - set(kafka.topics)):
             yield ("source", "kafka", "startingOffsets", topic), why

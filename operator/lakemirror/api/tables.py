@@ -17,6 +17,7 @@ from lakemirror.api.base import (
     NewColumnName,
     PlainHost,
     Token,
+    TopicName,
     rules,
     wrong,
 )
@@ -467,6 +468,12 @@ class Table(Model):
     expression between slashes that matches their whole names, whose named groups may stand in target, as in
     /shop_(?<region>\\w+)\\.public\\.(?<table>.+)/. A table that is listed by its name is not meant.
     """
+    topics: (
+        Annotated[list[TopicName], Field(min_length=1, max_length=100, json_schema_extra=IS_SET)] | None
+    ) = None
+    """The topics of Kafka that may change the table. A record of another topic that names it goes to
+    quarantine. Default: source.tableTopics.
+    """
     primary_key: KeyList | None = None
     """Columns that identify a row. Default: the key of the record. No effect with mode append."""
     mode: Mode | None = None
@@ -551,6 +558,9 @@ class Table(Model):
                     "mergeShards: true, if they are shards of one table)",
                     "target",
                 )
+        twice = first_twice(self.topics or [])
+        if twice is not None:
+            raise wrong(f"{twice} is listed twice", "topics")
         twice = first_twice(self.primary_key or [])
         if twice is not None:
             raise wrong(f"{twice} is listed twice", "primaryKey")

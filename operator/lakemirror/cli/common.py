@@ -15,6 +15,7 @@ import click
 from lakemirror.api import CdcPipeline, ManifestError, load_documents, with_overrides
 from lakemirror.api.errors import line
 from lakemirror.api.pipeline import read_text
+from lakemirror.api.shown import shown
 from lakemirror.api.supported import not_supported, wrong_sql
 from lakemirror.controller.values import Settings
 
@@ -54,6 +55,12 @@ timeout_option = click.option(
     help="How long to wait for a running driver, for each request. Some commands send one request per table.",
 )
 debug_option = click.option("--debug", is_flag=True, help="Show where in the code an error occurred.")
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines, with control characters as escapes: they may have names and reasons of other people."""
+    for text in lines:
+        click.echo(shown(text), err=err)
 
 
 def read_documents(file: str) -> list[Any]:
@@ -105,7 +112,7 @@ def is_foreign(document: Any) -> bool:
 def print_errors(file: str, error: ManifestError) -> None:
     """Print one line for each error to standard error: ``FILE: path: message``."""
     for path, message in error.errors:
-        click.echo(f"{file}: {line(path, message)}", err=True)
+        say(f"{file}: {line(path, message)}", err=True)
 
 
 def secret_directories(pipeline: CdcPipeline, given: Sequence[str]) -> dict[str, str]:
@@ -155,7 +162,7 @@ def call(function: Callable[..., Any], *args: Any, debug: bool, **options: Any) 
         fail("interrupted")
     except Exception as e:
         if debug:
-            traceback.print_exc()
+            say(*traceback.format_exc().splitlines(), err=True)
         fail(describe(e) + ("" if debug or is_ours(e) else " (--debug shows where)"))
 
 
@@ -175,7 +182,7 @@ def describe(error: Exception) -> str:
 
 def fail(message: str) -> NoReturn:
     """Print the reason in one line to standard error, and exit with code 1."""
-    click.echo(f"lakemirror: {message}", err=True)
+    say(f"lakemirror: {message}", err=True)
     sys.exit(FAILED)
 
 

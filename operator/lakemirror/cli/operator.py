@@ -11,6 +11,7 @@ from datetime import timedelta
 import click
 
 from lakemirror.api import duration_seconds
+from lakemirror.api.logs import OneLine
 from lakemirror.cli.common import driver_image_option, fail, not_installed
 from lakemirror.controller.values import Pace, Settings
 
@@ -70,7 +71,7 @@ def operator(
 
     Several replicas may run. The one that holds the Lease in the namespace POD_NAMESPACE acts.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper())
+    OneLine.begin("%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper())
     logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
         process = importlib.import_module("lakemirror.controller.operator")

@@ -16,6 +16,7 @@ from lakemirror.cli.common import (
     driver_module,
     manifest_option,
     read_pipeline,
+    say,
     set_option,
 )
 
@@ -63,9 +64,9 @@ def read_at(
     module = driver_module("read_at")
     answer = call(module.read_at, pipeline, position, tables=tables, log=log, settled=settled, debug=debug)
     if output == "json":
-        click.echo(json.dumps(answer.to_document(), indent=2, ensure_ascii=False))
+        say(*json.dumps(answer.to_document(), indent=2, ensure_ascii=False).splitlines())
     else:
-        click.echo("\n".join(told(answer)))
+        say(*told(answer))
     if not answer.found:
         sys.exit(FAILED)
 

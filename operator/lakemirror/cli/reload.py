@@ -17,6 +17,7 @@ from lakemirror.cli.common import (
     given_directories,
     manifest_option,
     read_pipeline,
+    say,
     secret_option,
     set_option,
     timeout_option,
@@ -95,7 +96,7 @@ def reload(
         empty=empty,
         timeout=timeout,
         secrets=given_directories(secrets),
-        told=lambda table: click.echo("\n".join(told(table, timeout))),
+        told=lambda table: say(*told(table, timeout)),
         debug=debug,
     )
     if not all(table.done for table in done):

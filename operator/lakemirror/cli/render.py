@@ -7,7 +7,7 @@ import sys
 import click
 import yaml
 
-from lakemirror.cli.common import WRONG, driver_image_option, manifest_option, read_pipeline, set_option
+from lakemirror.cli.common import WRONG, driver_image_option, manifest_option, read_pipeline, say, set_option
 from lakemirror.controller import build, places
 from lakemirror.controller.build import Application
 from lakemirror.controller.decide import wrong_in_itself
@@ -36,10 +36,10 @@ def render(
     where = namespace or pipeline.metadata.namespace or "default"
     refusal = wrong_in_itself(pipeline.spec)
     if refusal is not None:
-        click.echo(f"{file}: {refusal.message}", err=True)
+        say(f"{file}: {refusal.message}", err=True)
         sys.exit(WRONG)
     for wrong in places.wrong(pipeline.spec):
-        click.echo(f"{file}: the operator would refuse {wrong}", err=True)
+        say(f"{file}: the operator would refuse {wrong}", err=True)
     image = pipeline.spec.spark.image or driver_image
     app = Application(
         where,

@@ -15,6 +15,7 @@ from lakemirror.cli.common import (
     given_directories,
     manifest_option,
     read_pipeline,
+    say,
     secret_option,
     set_option,
     timeout_option,
@@ -62,8 +63,7 @@ def replay(
         secrets=given_directories(secrets),
         debug=debug,
     )
-    for text in told(outcome, pipeline.spec.checkpoint, timeout):
-        click.echo(text)
+    say(*told(outcome, pipeline.spec.checkpoint, timeout))
     if not outcome.done:
         sys.exit(FAILED)
 

@@ -17,6 +17,7 @@ from lakemirror.cli.common import (
     manifest_option,
     not_installed,
     read_pipeline,
+    say,
     set_option,
 )
 
@@ -51,7 +52,7 @@ def report(file: str, output: str, settings: Sequence[str], debug: bool) -> None
         if debug:
             raise
         fail(str(error))
-    click.echo(f"{output} is written")
+    say(f"{output} is written")
 
 
 def _write(path: Path, text: str) -> None:

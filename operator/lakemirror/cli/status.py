@@ -23,6 +23,7 @@ from rich.text import Text
 from lakemirror.api import PipelineStatus
 from lakemirror.api.crd import NAME
 from lakemirror.api.report import TableReport, Verification
+from lakemirror.api.shown import shown
 from lakemirror.api.status import Condition, DriverStatus
 from lakemirror.cli.common import FAILED, fail
 
@@ -69,7 +70,7 @@ def fetch(name: str, where: Sequence[str]) -> dict[str, Any]:
     command = ["kubectl", "get", NAME, name, "--output", "json", *where]
     got = subprocess.run(command, capture_output=True, text=True, check=False)
     if got.returncode != 0:
-        fail(got.stderr.strip() or f"kubectl exited with code {got.returncode}")
+        fail("; ".join(got.stderr.split("\n")).strip("; ") or f"kubectl exited with code {got.returncode}")
     found: dict[str, Any] = json.loads(got.stdout)
     return found
 
@@ -88,7 +89,7 @@ def read(body: dict[str, Any]) -> PipelineStatus:
 def view(body: dict[str, Any], now: datetime) -> RenderableType:
     """Return what is shown of a resource at the time ``now``."""
     found, metadata = read(body), body["metadata"]
-    head = Text(
+    head = _text(
         f"{metadata['namespace']}/{metadata['name']}  {found.phase or 'no operator has processed it yet'}"
     )
     if found.observed_generation is not None and found.observed_generation < metadata.get("generation", 0):
@@ -96,7 +97,7 @@ def view(body: dict[str, Any], now: datetime) -> RenderableType:
     parts: list[RenderableType] = [head, *_conditions(found, now), *_progress(found, now)]
     if found.driver is not None:
         parts += _driver(found.driver, now)
-    parts += [Text(f"  warning: {text}", "yellow") for text in found.warnings or []]
+    parts += [_text(f"  warning: {text}", "yellow") for text in found.warnings or []]
     if found.verified is not None:
         parts += _verified(found.verified, now)
     if found.tables:
@@ -124,54 +125,54 @@ def _progress(status: PipelineStatus, now: datetime) -> Iterator[Text]:
         lag = "none" if checkpoint.caught_up else lag
         batch = "no batch yet" if checkpoint.batch_id is None else f"batch {checkpoint.batch_id}"
         committed = f", committed {ago(checkpoint.committed_at, now)} ago" if checkpoint.committed_at else ""
-        yield Text(f"  lag {lag}; {batch}{committed}")
+        yield _text(f"  lag {lag}; {batch}{committed}")
         for each in checkpoint.waiting or ():
-            yield Text(f"  waiting: {each}", "yellow")
+            yield _text(f"  waiting: {each}", "yellow")
         if checkpoint.complete_position is not None:
             made = f", made {ago(checkpoint.complete_time, now)} ago" if checkpoint.complete_time else ""
-            yield Text(f"  all tables complete up to {checkpoint.complete_position}{made}")
+            yield _text(f"  all tables complete up to {checkpoint.complete_position}{made}")
     if totals is not None:
         said = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in totals if number)
-        yield Text(f"  {said or 'nothing applied'}")
+        yield _text(f"  {said or 'nothing applied'}")
 
 
 def _verified(verified: Verification, now: datetime) -> Iterator[Text]:
     since = f" {ago(verified.ended_at, now)} ago" if verified.ended_at else ""
     if verified.error is not None:
-        yield Text(f"  comparison with the source failed{since}: {verified.error}", "yellow")
+        yield _text(f"  comparison with the source failed{since}: {verified.error}", "yellow")
         return
     if verified.equal:
-        yield Text(f"  compared with the source{since}: {verified.tables} tables, all equal")
+        yield _text(f"  compared with the source{since}: {verified.tables} tables, all equal")
         return
-    yield Text(
+    yield _text(
         f"  compared with the source{since}: {verified.unequal} of {verified.tables} tables not equal", "red"
     )
     for each in verified.findings:
         counts = {name: getattr(each, name) for name in ("missing", "extra", "differing", "arriving")}
         said = each.error or ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-        yield Text(f"    {each.source}: {said}{': ' if each.keys else ''}{' '.join(each.keys)}")
+        yield _text(f"    {each.source}: {said}")
 
 
 def _driver(driver: DriverStatus, now: datetime) -> Iterator[Text]:
     if driver.pod is not None:
         since = f" for {ago(driver.started_at, now)}" if driver.started_at else ""
-        yield Text(f"  driver {driver.pod}{since}, {driver.restarts or 0} restarts, image {driver.image}")
+        yield _text(f"  driver {driver.pod}{since}, {driver.restarts or 0} restarts, image {driver.image}")
     if driver.consecutive_failures and driver.last_failure is not None:
         failure = driver.last_failure
-        yield Text(
+        yield _text(
             f"  failed {driver.consecutive_failures} times, last: {failure.reason}: {failure.message}", "red"
         )
 
 
 def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> Iterator[RenderableType]:
     more = (total or 0) - len(tables)
-    shown = Table(box=None, pad_edge=False, caption=f"and {more} more tables" if more > 0 else None)
-    shown.add_column("table", overflow="fold")
+    grid = Table(box=None, pad_edge=False, caption=f"and {more} more tables" if more > 0 else None)
+    grid.add_column("table", overflow="fold")
     for column in ("applied", "open in\nquarantine", "held", "version", "newest\nchange"):
-        shown.add_column(column, no_wrap=True)  # narrow terminals fold names first, as late as possible
+        grid.add_column(column, no_wrap=True)  # narrow terminals fold names first, as late as possible
     for table in tables:
         newest = f"{ago(table.last_event_time, now)} ago" if table.last_event_time else "-"
-        shown.add_row(
+        grid.add_row(
             table.source,
             _number(table.applied),
             _number(table.quarantined_open),
@@ -179,13 +180,18 @@ def _tables(tables: Sequence[TableReport], total: int | None, now: datetime) -> 
             _number(table.version),
             newest,
         )
-    yield shown
+    yield grid
     for table in tables:
         drifted = ", ".join(f"{drift.column} {drift.change} ({drift.done})" for drift in table.drift or [])
         if drifted:
-            yield Text(f"  drift of {table.source}: {drifted}")
+            yield _text(f"  drift of {table.source}: {drifted}")
         if table.error:
-            yield Text(f"  {table.source}: {table.error}", "red")
+            yield _text(f"  {table.source}: {table.error}", "red")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return text to print, with control characters as escapes."""
+    return Text(shown(text), style)
 
 
 def _number(number: int | None) -> str:

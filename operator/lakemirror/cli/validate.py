@@ -10,7 +10,7 @@ import click
 from lakemirror.api import ManifestError
 from lakemirror.api.errors import line
 from lakemirror.api.unencrypted import unencrypted_logins
-from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_documents, supported
+from lakemirror.cli.common import WRONG, is_foreign, print_errors, read_documents, say, supported
 
 
 @click.command()
@@ -57,6 +57,6 @@ def _document_is_good(where: str, document: Any) -> bool:
         print_errors(where, e)
         return False
     for path, message in unencrypted_logins(pipeline.spec):
-        click.echo(f"{where}: warning: {line(path, message)}", err=True)
-    click.echo(f"{where}: {pipeline.name} is valid")
+        say(f"{where}: warning: {line(path, message)}", err=True)
+    say(f"{where}: {pipeline.name} is valid")
     return True

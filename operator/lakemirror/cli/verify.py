@@ -22,6 +22,7 @@ from lakemirror.cli.common import (
     given_directories,
     manifest_option,
     read_pipeline,
+    say,
     secret_option,
     set_option,
 )
@@ -135,11 +136,10 @@ def verify(
         most=limit,
         repair=repair,
         secrets=given_directories(secrets),
-        told=lambda table: click.echo("\n".join(told(table))),
+        told=lambda table: say(*told(table)),
         debug=debug,
     )
-    for text in summary(done):
-        click.echo(text)
+    say(*summary(done))
     if not done.equal:
         sys.exit(FAILED)
 

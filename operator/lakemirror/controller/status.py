@@ -16,6 +16,7 @@ from lakemirror.api.report import (
     VerifiedTable,
     cut_off,
     shown_tables,
+    without_keys,
 )
 from lakemirror.api.status import WARNINGS_SHOWN, Condition, ConditionType, DriverStatus, Handled
 from lakemirror.api.unencrypted import ADVICE, unencrypted_logins
@@ -46,13 +47,19 @@ def status(case: Case, health: Health) -> PipelineStatus:
             driver=_driver(case),
             checkpoint=_checkpoint(before.checkpoint, report),
             totals=report.said.totals if report is not None else before.totals,
-            verified=report.said.verified if report is not None else before.verified,
+            verified=_verified(before.verified, report),
             tables_total=report.said.tables_total if report is not None else before.tables_total,
             warnings=_warnings(case),
             handled=_handled(case),
         ),
         shown_tables(_reported(case)) if report is not None else before.tables,
     )
+
+
+def _verified(before: Verification | None, report: Report | None) -> Verification | None:
+    """Return the last comparison, without keys of rows, which earlier drivers tell as well."""
+    verified = report.said.verified if report is not None else before
+    return without_keys(verified) if verified is not None else None
 
 
 def _warnings(case: Case) -> list[str] | None:
@@ -246,7 +253,15 @@ def _stalled(case: Case, health: Health) -> Verdict | None:
     if health.stalled:
         return Verdict(health.reason, health.message)
     obstacles = [o for o in case.observed.obstacles if o.reason in _NEED_SOMEONE]
-    return Verdict(obstacles[0].reason, obstacles[0].message) if obstacles else _source_restarted(case)
+    return Verdict(obstacles[0].reason, obstacles[0].message) if obstacles else _ended_by_positions(case)
+
+
+def _ended_by_positions(case: Case) -> Verdict | None:
+    """Report positions that start again if they have ended the driver. Newer ones go on with other tables."""
+    report, before = case.observed.report, case.observed.resource.status.condition("Stalled")
+    if report is None or report.said.positions_restarted:
+        return None
+    return _source_restarted(case) if report.said.source_restarted or before is not None else None
 
 
 _NEED_SOMEONE = ("ForeignObject", "Refused", "InvalidSpec", "PodRefused", "QuotaExceeded")
@@ -288,8 +303,9 @@ def _differs(verified: Verification | None) -> Verdict | None:
     ]
     return Verdict(
         "MirrorDiffers",
-        f"compared with its source at {verified.ended_at}: {_enumerated(texts)}. `lakemirror verify` lists "
-        "the keys, and with --repair has them read again",
+        f"compared with its source at {verified.ended_at}: {_enumerated(texts)}. The first keys are in "
+        "verified.json beside the checkpoint; `lakemirror verify` lists all of them, and with --repair has "
+        "them read again",
     )
 
 
@@ -305,10 +321,11 @@ def _source_restarted(case: Case) -> Verdict | None:
     report, before = case.observed.report, case.observed.resource.status.condition("SourceRestarted")
     if report is None:
         return None
-    if report.said.source_restarted:
+    told = report.said.source_restarted or report.said.positions_restarted
+    if told:
         if not is_of_revision(case.observed, case.decision.revision):
             return None  # the edit since may have mended it
-        return Verdict("PositionsStartAgain", report.said.source_restarted)
+        return Verdict("PositionsStartAgain", told)
     if before is None or case.decision.revision != _ran(case.observed):
         return None
     known = case.observed.resource.status.checkpoint

@@ -22,18 +22,17 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.api import CdcPipeline, duration_seconds
+from lakemirror.api import AmbiguousTable, CdcPipeline, duration_seconds
 from lakemirror.api.report import Counts
 from lakemirror.driver import faults
-from lakemirror.driver.applier import described, is_of, of_table
+from lakemirror.driver.applier import described, hold, is_of, of_table
 from lakemirror.driver.checkpoint import identity, possession, tokens
 from lakemirror.driver.checkpoint.storage import open_storage
 from lakemirror.driver.consistent.reach import BEGIN, Part, logs_of, reach
-from lakemirror.driver.decision import Decision
+from lakemirror.driver.decision import Decision, Held
 from lakemirror.driver.errors import (
     BadRecordRefused,
     OffsetsTaken,
-    SourceRestarted,
     cause_of,
     stops_pipeline,
 )
@@ -48,6 +47,7 @@ from lakemirror.driver.plan.places import Places
 from lakemirror.driver.plan.possession import Possession
 from lakemirror.driver.plan.targets import Fixed
 from lakemirror.driver.profile import epochs, positions, rewinds
+from lakemirror.driver.profile.admission import within_limits, without_foreign
 from lakemirror.driver.profile.overview import (
     Overview,
     cannot_matter,
@@ -81,7 +81,7 @@ class _Profiled:
     """A batch after profiling.
 
     It has the records, raw and as classified events, what the events contain, and what to remember about the
-    source's positions.
+    source's positions. ``restarted`` says what to do if these have started again.
     """
 
     batch: Batch
@@ -89,6 +89,7 @@ class _Profiled:
     events: DataFrame
     seen: Overview
     memory: Memory
+    restarted: str | None = None
 
 
 class BatchApplier:
@@ -129,6 +130,8 @@ class BatchApplier:
         self._memory = epochs.with_epochs(remembered, self._spec.order)
         self._logs = dict(history.logs)
         """The logs that the changes of each table came from. None if some came from elsewhere."""
+        self._mirrored = set(history.tables)
+        """The source tables that the pipeline has met and does not leave out."""
         self._topic_ids: Mapping[str, str] = {}
         self._numbered: set[TableName] = set()
         """The tables whose rows are known to have lower offsets than those of new files."""
@@ -167,10 +170,9 @@ class BatchApplier:
     def apply(self, raw: DataFrame, batch: Batch) -> BatchResult:
         """Apply one batch of RAW records. Applying it again changes nothing.
 
-        Raises a PipelineStopped error. SourceRestarted and SchemaDriftRefused mean that nothing was written,
-        and so does BadRecordRefused, unless records became bad when their table was tried again. After that,
-        and after BatchMismatch or RecordsUnaccounted, some tables may have been written; a replay completes
-        the others.
+        Raises a PipelineStopped error. SchemaDriftRefused means that nothing was written, and so does
+        BadRecordRefused, unless records became bad when their table was tried again. After that, and after
+        BatchMismatch or RecordsUnaccounted, some tables may have been written; a replay completes the others.
         """
         self._began = time.monotonic()
         self._session = raw.sparkSession
@@ -278,17 +280,20 @@ class BatchApplier:
     def _profile(self, raw: DataFrame, batch: Batch, events: DataFrame, seen: Overview) -> _Profiled:
         """Profile the batch.
 
-        Events whose schema cannot be read are set apart, and so are events whose place in the source's order
-        is undecided (kind ``held``). Bad events of tables that the manifest leaves out are no row changes
-        (kind ``other``), like all their events.
+        Events whose schema cannot be read or that are not admitted are set apart, and so are events whose
+        place in the source's order is undecided (kind ``held``). Bad events of tables that the manifest
+        leaves out are no row changes (kind ``other``), like all their events.
         """
         events, seen = with_readable_schemas(events, seen)
+        events, seen = without_foreign(events, seen, self._spec)
+        events, seen = within_limits(events, seen, self._mirrored, self._memory, self._tables.leaves_out)
         self._schemas.update(seen.documents)
         for name, table in seen.tables.items():
             self._logs[str(name)] = _both(self._logs.get(str(name), frozenset()), logs_of(table.parts))
         for name in sorted(seen.tables, key=str):
             self._tables.open(name)
         left_out = [str(name) for name in seen.tables if self._tables.leaves_out(name)]
+        self._mirrored |= {str(name) for name in seen.tables}.difference(left_out)
         no_matter = [str(name) for name in seen.apart if self._tables.leaves_out(name)]
         verdict = self._order(events, seen)
         if no_matter:
@@ -305,7 +310,10 @@ class BatchApplier:
         for table in seen.tables.values():
             if Kind.OFFSET in table.orders.places:
                 table.topic_ids = self._ids_of(table.topics)
-        return _Profiled(batch, raw, events, seen, verdict.memory)
+        restarted = verdict.restarted
+        if restarted is not None:
+            self._tables.wait_for_epoch(restarted.tables, restarted.message)
+        return _Profiled(batch, raw, events, seen, verdict.memory, restarted.message if restarted else None)
 
     def _ids_of(self, topics: Collection[str]) -> Mapping[str, str]:
         """Return the IDs of topics, if the source is Kafka."""
@@ -316,11 +324,17 @@ class BatchApplier:
         return {topic: self._topic_ids[topic] for topic in topics if topic in self._topic_ids}
 
     def _order(self, events: DataFrame, seen: Overview) -> rewinds.Verdict:
-        """Determine which events are undecided and what to remember about the source's positions."""
+        """Determine which events and tables wait, and what to remember about the source's positions."""
         about = (events, seen.streams, self._memory, self._spec.order, self._tables.standing)
         if self._again:
-            return rewinds.judge_held(*about)
-        return rewinds.judge(*about, self._standing_again, self._partitions)
+            return rewinds.judge_held(*about, self._partitions, self._is_mirrored)
+        return rewinds.judge(*about, self._standing_again, self._partitions, self._is_mirrored)
+
+    def _is_mirrored(self, source: str) -> bool:
+        try:
+            return self._spec.table_settings(source) is not None
+        except AmbiguousTable:
+            return True
 
     def _partitions(self) -> Mapping[str, Collection[int]]:
         return partitions_of(self._pipeline, open_storage(self._checkpoint, self._session))
@@ -345,22 +359,15 @@ class BatchApplier:
     def _decide(self, given: _Profiled) -> list[Decision]:
         """Decide what to do with each table's part of the batch."""
         names = sorted(given.seen.tables, key=str)
-        found = side_by_side(lambda name: self._decided(name, given), names)
-        moved = [each.begun for each in found if isinstance(each, LogMoved)]
-        begun = {where: at for each in moved for where, at in each.items()}
-        if begun:
-            rest = epochs.unread(begun, self._partitions(), given.memory, self._spec.order)
-            raise SourceRestarted(epochs.remedy_of_moved(begun, self._spec.order, rest))
-        return [each for each in found if isinstance(each, Decision)]
-
-    def _decided(self, name: TableName, given: _Profiled) -> Decision | LogMoved:
-        try:
-            return self._decide_one(name, given)
-        except LogMoved as moved:
-            return moved
+        return side_by_side(lambda name: self._decide_one(name, given), names)
 
     def _decide_one(self, name: TableName, given: _Profiled) -> Decision:
-        return self._tables.decide(name, given.events, given.seen.tables[name], self._schemas)
+        try:
+            return self._tables.decide(name, given.events, given.seen.tables[name], self._schemas)
+        except LogMoved as moved:
+            rest = epochs.unread(moved.begun, self._partitions(), given.memory, self._spec.order)
+            why = epochs.remedy_of_moved(moved.begun, self._spec.order, rest)
+            return hold(name, Held(why), given.events, given.seen.tables[name])
 
     def _refuse_bad(
         self, seen: Overview, decisions: Sequence[Decision], done: str = "nothing was written"
@@ -467,7 +474,8 @@ class BatchApplier:
         self._ahead.begin(self._tables[name].read_log for name in merged)
         tables = {each.source: each for each in self._placed(written, given)}
         tops = None if self._again else positions.tops(given.memory)
-        result = BatchResult(batch.batch_id, rest=_rest(seen, decisions), tables=tables, tops=tops)
+        rest = _rest(seen, decisions)
+        result = BatchResult(batch.batch_id, rest, tables, tops, restarted=given.restarted)
         require_accounted(result, seen.records)
         told = bool(result.tables or result.rest.quarantined)
         if self._again:

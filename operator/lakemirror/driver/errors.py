@@ -39,10 +39,6 @@ class CheckpointInUse(PipelineStopped):
     """Another driver owns the checkpoint."""
 
 
-class SourceRestarted(PipelineStopped):
-    """The source's positions have started again, so a new epoch must be declared in ``ordering.epochs``."""
-
-
 class ShardsDiffer(LakemirrorError):
     """Another shard has altered the mirror since a batch was planned for it."""
 

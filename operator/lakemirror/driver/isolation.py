@@ -85,6 +85,8 @@ class PipelineTables:
         """Why the mirrors could not be read that had to be known before this batch was decided."""
         self._waiting: set[TableName] = set()
         """The tables whose held records come before those of this batch."""
+        self._restarted: tuple[Collection[str], str] = ((), "")
+        """The source tables that wait for an epoch, and why."""
         self._fresh: set[str] = set()  # tables whose mirror this query creates
         self._background = ThreadPoolExecutor(_FEW, thread_name_prefix="lakemirror-begin")
 
@@ -130,7 +132,7 @@ class PipelineTables:
 
         This is done only while there are few tables.
         """
-        self._unread, self._waiting = {}, set()
+        self._unread, self._waiting, self._restarted = {}, set(), ((), "")
         if len(self._tables) <= _FEW:
             for table in self._tables.values():
                 table.begin(events, self._background)
@@ -151,6 +153,9 @@ class PipelineTables:
         """
         if name in self._unread:
             return self.failed(name, events, seen, self._unread[name])
+        sources, message = self._restarted
+        if str(name) in sources and not self.leaves_out(name):
+            return hold(name, Held(message), events, seen)
         if name in self._waiting:
             return hold(name, Held(_WAITING, error=False), events, seen)
 
@@ -217,6 +222,10 @@ class PipelineTables:
         name = self._met(source)
         if name is not None:
             self._waiting.add(name)
+
+    def wait_for_epoch(self, sources: Collection[str], message: str) -> None:
+        """Hold these source tables in this batch: the positions of their source have started again."""
+        self._restarted = sources, message
 
     def _met(self, source: str) -> TableName | None:
         """Return the name of a table that is open, or that was until it failed."""

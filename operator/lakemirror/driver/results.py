@@ -131,7 +131,8 @@ class BatchResult:
     ``rest`` counts the records that belong to no table of the pipeline: unreadable records, tombstones and
     heartbeats, and records of tables that the manifest leaves out. ``tops`` says what the source's streams
     have reached. It is None if the batch is not one of the source's own numbered batches. ``corrected`` is
-    the number of earlier records in the quarantine that the batch has in another form.
+    the number of earlier records in the quarantine that the batch has in another form. ``restarted`` says
+    what to do if positions of the source have started again, so that tables wait.
     """
 
     batch_id: int
@@ -139,6 +140,7 @@ class BatchResult:
     tables: dict[str, TableResult] = field(default_factory=dict)
     tops: tuple[Top, ...] | None = None
     corrected: int = 0
+    restarted: str | None = None
 
     @property
     def counts(self) -> Counts:

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from lakemirror.api import ManifestError
+from lakemirror.api.shown import shown
 from lakemirror.driver.errors import LakemirrorError, cause_of
 from lakemirror.driver.runtime import cleanup, log, runner
 from lakemirror.pod.api import Api
@@ -108,7 +109,7 @@ def clean() -> None:
 def _explain(message: str) -> None:
     """Tell Kubernetes, and through it the status, why this ended. Kubernetes keeps 4096 bytes."""
     with contextlib.suppress(OSError):
-        TERMINATION_LOG.write_bytes(message.encode()[:4096].decode(errors="ignore").encode())
+        TERMINATION_LOG.write_bytes(shown(message).encode()[:4096].decode(errors="ignore").encode())
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from lakemirror.api.report import Report
 from lakemirror.pod.api import Api
 
@@ -26,6 +24,5 @@ class ConfigMapSink:
 
     def publish(self, report: Report) -> None:
         """Write the report; called from one thread."""
-        whole = report.shortened().model_copy(update=self._by)
-        text = json.dumps(whole.document(), separators=(",", ":"), ensure_ascii=False)
-        self._api.request("PATCH", self._path, {"data": {KEY: text}})
+        whole = report.model_copy(update=self._by).shortened()
+        self._api.request("PATCH", self._path, {"data": {KEY: whole.text()}})

@@ -39,8 +39,8 @@ from lakemirror.driver.profile.positions import (
 )
 
 pytestmark = pytest.mark.guarantee(
-    "Records from a restored or different server are never dropped: they are applied, wait, or stop the "
-    "pipeline"
+    "Records from a restored or different server are never dropped: they are applied, or wait, at "
+    "most with their table"
 )
 
 STREAM = Stream("t", 0, "shop")

@@ -13,7 +13,7 @@ import pytest
 from lakemirror.api.report import Counts, DriverPhase, Report
 from lakemirror.driver.checkpoint.storage import LocalStorage
 from lakemirror.driver.document import iso
-from lakemirror.driver.errors import SourceRestarted, TableFailed
+from lakemirror.driver.errors import TableFailed
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.read.change_feed import FeedLost
 from lakemirror.driver.read.kafka import SourceLost
@@ -194,7 +194,6 @@ def test_files_that_wait_are_named_and_nothing_is_caught_up() -> None:
 
 def test_what_ended_the_run_is_told() -> None:
     for error, name in (
-        (SourceRestarted("epoch"), "source_restarted"),
         (SourceLost("offsets"), "source_lost"),
         (FeedLost("versions"), "source_lost"),
         (TableFailed("orders"), "table_failed"),
@@ -203,6 +202,22 @@ def test_what_ended_the_run_is_told() -> None:
         progress.failed(error)
         report = progress.report("Failed", Lag(None, False))
         assert getattr(report, name) == report.failure == str(error)
+
+
+def test_positions_that_started_again_are_told_until_an_epoch_is_declared() -> None:
+    progress = Progress("shop")
+
+    def told() -> str | None:
+        return progress.report("Running", Lag(None, False)).positions_restarted
+
+    progress.restarted("declare")  # known from an earlier run
+    assert told() == "declare"
+    progress.batch_done(BatchResult(1, restarted="declare more"))
+    assert told() == "declare more"
+    progress.batch_done(BatchResult(0), again=True)  # a replay says nothing about the source
+    assert told() == "declare more"
+    progress.batch_done(BatchResult(2))
+    assert told() is None
 
 
 class Kept:

@@ -19,6 +19,10 @@ _SNAPSHOT: Final = (
 )
 
 
+_NAMED: Final = 10
+"""The number of tables that a message names."""
+
+
 class Partition(NamedTuple):
     """A partition of a topic. Both are None if records do not say where they are from."""
 
@@ -74,7 +78,7 @@ def _newest(partition: Partition, ordering: Ordering) -> int:
 def with_epochs(memory: Memory, ordering: Ordering) -> Memory:
     """Return what was remembered, with the epochs that have been declared since applied to it."""
     return {
-        stream: declared(place, _starts_of(stream, ordering)) if place.tail else place
+        stream: declared(place, _starts_of(stream, ordering)) if place.tail or place.began else place
         for stream, place in memory.items()
     }
 
@@ -83,14 +87,21 @@ def declared(place: Place, epochs: Sequence[tuple[int, int]]) -> Place:
     """Settle a place's undecided tail if an epoch was declared for it.
 
     The tail is then what came last, and what follows may lie below it. ``epochs`` are pairs of a number and a
-    first offset.
+    first offset. Tables wait no more once a higher epoch than that of the place begins early enough.
     """
+    began = place.began
+    if began is not None:
+        newest = max((number for number, first in epochs if first <= began.offset), default=0)
+        place = replace(place, began=began if newest <= _epoch_of(place) else None)
+    settled = began is not None and place.began is None
     tail = []
     for stretch in place.tail:
         number = max((number for number, first in epochs if first <= stretch.first), default=0)
         low, high = (f"{number:04x}{each[4:]}" for each in (stretch.low, stretch.high))
         if low <= place.top.seq:
-            tail.append(stretch)
+            # All that waited is in the epoch, such as a change below its snapshot, unless a server says no.
+            if not settled or (place.servers and not set(stretch.servers) <= set(place.servers)):
+                tail.append(stretch)
             continue
         top = At(high, stretch.last)
         place = replace(
@@ -101,6 +112,56 @@ def declared(place: Place, epochs: Sequence[tuple[int, int]]) -> Place:
             servers=with_servers(place, stretch),
         )
     return replace(place, tail=tuple(tail))
+
+
+def _epoch_of(place: Place) -> int:
+    return int(place.top.seq[:4] or "0", 16)
+
+
+def waiting(memory: Memory) -> dict[tuple[str, int], int]:
+    """Return where an epoch has to begin for which tables wait, by topic and partition."""
+    found: dict[tuple[str, int], int] = {}
+    for stream, place in memory.items():
+        if place.began is not None:
+            where = stream.topic, stream.partition
+            found[where] = min(place.began.offset, found.get(where, place.began.offset))
+    return found
+
+
+def tables_of(memory: Memory) -> list[str]:
+    """Return the tables that wait for an epoch."""
+    return sorted({table for place in memory.values() if place.began for table in place.began.tables})
+
+
+def message(
+    memory: Memory,
+    ordering: Ordering,
+    later: Later = MappingProxyType({}),
+    partitions: Mapping[str, Collection[int]] = MappingProxyType({}),
+) -> str | None:
+    """Return what happened and what to do, if tables wait for an epoch; otherwise None.
+
+    ``partitions`` are those of the topics, as far as they are known.
+    """
+    begun, tables = waiting(memory), tables_of(memory)
+    if not begun or not tables:
+        return None
+    more = len(tables) - _NAMED
+    names = ", ".join(tables[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    rest = unread(begun, partitions, memory, ordering)
+    added = {where: offset for where, offset in begun.items() if _is_added(where, offset, ordering)}
+    if len(added) == len(begun):
+        return f"{remedy_of_undeclared({**rest, **added}, ordering)}. Waiting: {names}"
+    restarted = {where: offset for where, offset in begun.items() if where not in added}
+    reads = all(place.began.reads for place in memory.values() if place.began is not None)
+    told = remedy(restarted, memory, later, ordering, snapshot=reads, besides={**rest, **added})
+    return f"{told.rstrip().removesuffix('.')}. Waiting: {names}"
+
+
+def _is_added(where: tuple[str, int], offset: int, ordering: Ordering) -> bool:
+    """Return whether a partition waits only because its topic is in an epoch and the partition is not."""
+    declared = _declared(ordering)
+    return offset == 0 and Partition(*where) not in declared and where[0] in {each.topic for each in declared}
 
 
 def _starts_of(stream: Stream, ordering: Ordering) -> list[tuple[int, int]]:
@@ -141,7 +202,7 @@ def remedy(
     return (
         f"positions of the source start again: topic {topic}, partition {partition}, offset {offset} and "
         f"later{f' ({details})' if details else ''}: these records were made after those that were read "
-        "before them, but stand before them in the source's log. Nothing of this batch was written. If "
+        "before them, but stand before them in the source's log. Their tables wait, and the others go on. If "
         f"the source failed over or was restored, declare a new epoch: ordering.epochs: {epochs}; if these "
         "are old records that were sent again, declare it as well, and make the mirror equal to the source "
         "afterwards, with lakemirror verify --repair." + (_SNAPSHOT if snapshot else "")
@@ -206,7 +267,7 @@ def remedy_of_undeclared(new: Mapping[tuple[str, int], int], ordering: Ordering)
     return (
         f"topic {topic} is in an epoch, and ordering.epochs does not name its partition {partition}, which "
         "has its first records now: outside the epoch, they would be taken for old changes of rows that "
-        "were in other partitions before. Nothing of this batch was written. Declare the epoch for this "
+        "were in other partitions before. Their tables wait. Declare the epoch for this "
         f"partition, too: ordering.epochs: {json.dumps(extended(ordering, new))}; the order within it stays "
         "the same"
     )

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from lakemirror.driver.profile.positions import (
     MOST,
+    Began,
     Former,
     Memory,
     Place,
@@ -236,3 +237,43 @@ def without_reached(place: Place, later: Sequence[tuple[Former, Stretch]]) -> Pl
 def unreached(place: Place) -> list[tuple[str, Former]]:
     """Return the tables whose mirrors are still ahead of their stream, and what these mirrors hold."""
     return [(table, each) for table, each in place.former.items() if place.top.seq < each.seq]
+
+
+def earliest(*found: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """Return where an epoch begins, by topic and partition: the lowest offset of all that was ``found``."""
+    merged: dict[tuple[str, int], int] = {}
+    for each in found:
+        for where, offset in each.items():
+            merged[where] = min(offset, merged.get(where, offset))
+    return merged
+
+
+def with_restarts(
+    places: Memory,
+    before: Memory,
+    seen: Mapping[Stream, StreamSeen],
+    begun: Mapping[tuple[str, int], int],
+    mirrored: Callable[[str], bool],
+    *,
+    reads: bool,
+) -> dict[Stream, Place]:
+    """Return the places, with the tables that wait for an epoch in the partitions where it ``begun``.
+
+    What these tables had in the batch is not applied, so that the places stay where they were ``before`` it.
+    ``reads`` says whether all changes since then were rows of a snapshot, in partitions that begin now.
+    """
+    found = dict(places)
+    for stream, place in places.items():
+        where = stream.topic, stream.partition
+        if where not in begun:
+            continue
+        stood = before.get(stream, place)
+        tables = {table for table in (seen[stream].tables if stream in seen else ()) if mirrored(table)}
+        known = place.began
+        began = Began(
+            begun[where],
+            tuple(sorted(tables | set(known.tables if known is not None else ()))),
+            known.reads if known is not None else reads,
+        )
+        found[stream] = replace(place, top=stood.top, streamed=stood.streamed, began=began)
+    return found

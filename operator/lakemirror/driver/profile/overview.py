@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -19,6 +19,7 @@ from lakemirror.driver.document import aware
 from lakemirror.driver.expressions import kept
 from lakemirror.driver.orders import NO_ORDERS, Fact, Kind, Orders, kind_of
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA, unknown_schemas
+from lakemirror.driver.parse.lengths import NOT_ADMITTED
 from lakemirror.driver.parse.order import SET_APART
 from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
 from lakemirror.driver.parse.values.temporal import may_be_finer
@@ -27,7 +28,10 @@ from lakemirror.driver.profile.positions import Stream, StreamSeen
 from lakemirror.driver.tables.names import TableName, name_of
 from lakemirror.driver.times import own_time, possible
 
-_APART = ("bad", "no schema", SET_APART)
+APART: Final = ("no schema", SET_APART, NOT_ADMITTED)
+"""Kinds of events that were set apart after they were read."""
+
+_APART = ("bad", *APART)
 """Kinds of events that cannot be applied themselves."""
 
 _SHAPES = 4096
@@ -77,6 +81,11 @@ class Group:
     since: datetime | None = None
     changes: list[Changes] = field(default_factory=list)
     shapes: list[Shape] | None = field(default_factory=list)
+
+    @property
+    def identity(self) -> tuple[int | None, int | None]:
+        """The schemas of value and key."""
+        return self.schema_id, self.key_schema_id
 
 
 @dataclass

@@ -62,6 +62,19 @@ class Former:
 
 
 @dataclass(frozen=True)
+class Began:
+    """Where the positions of a stream have started again, and which tables wait for an epoch.
+
+    The epoch has to begin at ``offset`` or before. ``tables`` are those that had changes since then.
+    ``reads`` says that all of these were rows of a snapshot.
+    """
+
+    offset: int
+    tables: tuple[str, ...] = ()
+    reads: bool = False
+
+
+@dataclass(frozen=True)
 class Place:
     """What is remembered about a stream.
 
@@ -70,7 +83,7 @@ class Place:
     has been undecided since. ``former``, by table, is kept until the stream has caught up with it.
     ``snapshots`` are the sequences of the connector's snapshots that were applied: rows at these sequences
     come from the same source. ``unread`` are tables whose mirrors could not tell what they have: their
-    changes are held, and they are asked again.
+    changes are held, and they are asked again. ``began`` is set while an epoch has to be declared.
     """
 
     top: At
@@ -81,6 +94,7 @@ class Place:
     former: Mapping[str, Former] = field(default_factory=dict)
     snapshots: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    began: Began | None = None
 
 
 Memory = Mapping[Stream, Place]
@@ -117,13 +131,26 @@ class Standing(NamedTuple):
 
 
 def newest(memories: Iterable[Memory]) -> dict[Stream, Place]:
-    """Merge the memories of several queries: for each stream, the place that is furthest ahead wins."""
+    """Merge the memories of several queries: for each stream, the place that is furthest ahead wins.
+
+    If one of them has found that positions have started again, all tables that wait for that still wait.
+    """
     merged: dict[Stream, Place] = {}
     for memory in memories:
         for stream, place in memory.items():
-            if stream not in merged or merged[stream].top < place.top:
-                merged[stream] = place
+            known = merged.get(stream)
+            newer = place if known is None or known.top < place.top else known
+            merged[stream] = replace(
+                newer, began=_both(known.began if known is not None else None, place.began)
+            )
     return merged
+
+
+def _both(one: Began | None, other: Began | None) -> Began | None:
+    if one is None or other is None:
+        return one or other
+    tables = tuple(sorted({*one.tables, *other.tables}))
+    return Began(min(one.offset, other.offset), tables, one.reads and other.reads)
 
 
 def of_logs(memory: Memory, logs: Container[str]) -> Memory:
@@ -236,7 +263,14 @@ def _place(document: Mapping[str, Any]) -> Place:
         {table: Former(**former) for table, former in document["former"].items()},
         tuple(document.get("snapshots", ())),
         tuple(document.get("unread", ())),
+        _began(document.get("began")),
     )
+
+
+def _began(document: Mapping[str, Any] | None) -> Began | None:
+    if document is None:
+        return None
+    return Began(document["offset"], tuple(document["tables"]), document["reads"])
 
 
 def highest(one: At | None, other: At | None) -> At | None:

@@ -16,6 +16,9 @@ A reading without a memory of positions (a new checkpoint, a reset, a new topic)
 positions in the mirrors. In that case, everything may be sent again. Only what is later than everything in
 the mirrors waits, and it is evidence if it is later by more than ``ordering.toleranceMs``.
 
+Once there is evidence, the tables of that stream wait as a whole, until an epoch is declared that begins
+there or before. All other tables go on: the evidence may be a single record that somebody made up.
+
 `judge` is the entry point for a batch. `positions` defines what is remembered, `stretches` finds it in the
 events with Spark, `evidence` decides, and `epochs` says what to do.
 """
@@ -31,10 +34,9 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import Op
-from lakemirror.driver.errors import SourceRestarted
 from lakemirror.driver.profile import evidence, stretches
-from lakemirror.driver.profile.epochs import remedy, remedy_of_undeclared, undeclared, unread
-from lakemirror.driver.profile.evidence import Ask
+from lakemirror.driver.profile.epochs import message, tables_of, undeclared, waiting
+from lakemirror.driver.profile.evidence import Ask, Later
 from lakemirror.driver.profile.positions import Memory, Stream, StreamSeen
 
 _REASON: Final = (
@@ -51,15 +53,24 @@ _SNAPSHOT_REASON: Final = (
 
 
 @dataclass(frozen=True)
+class Restarted:
+    """Positions that have started again: the ``tables`` wait for an epoch, and ``message`` says which."""
+
+    tables: frozenset[str]
+    message: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The verdict on a batch.
 
     ``held`` is a BOOLEAN column that selects the events that wait (`reason` says why), or None if none do.
-    ``memory`` is what to remember.
+    ``memory`` is what to remember. ``restarted`` has the tables that wait as a whole, if any do.
     """
 
     memory: Memory
     held: Column | None = None
+    restarted: Restarted | None = None
 
 
 def reason() -> Column:
@@ -75,17 +86,14 @@ def judge(
     standing: Ask = lambda table: (),
     again: Ask | None = None,
     partitions: Callable[[], Mapping[str, Collection[int]]] = dict,
+    mirrored: Callable[[str], bool] = lambda table: True,
 ) -> Verdict:
-    """Determine which events of a batch must wait, and what to remember about the batch.
+    """Determine which events and tables of a batch must wait, and what to remember about the batch.
 
     ``standing`` returns what the mirror of a source table has, and ``again`` does so for a mirror that could
-    not tell before. ``partitions`` returns the partitions of each topic, as far as they are known. Raises
-    SourceRestarted with the epoch that must be declared.
+    not tell before. ``partitions`` returns the partitions of each topic, as far as they are known.
+    ``mirrored`` says whether a table is mirrored; the others do not wait.
     """
-    new = undeclared(seen, memory, ordering)
-    if new:
-        rest = unread(new, partitions(), memory, ordering)
-        raise SourceRestarted(remedy_of_undeclared({**rest, **new}, ordering))
     before = {}
     for stream, each in seen.items():
         place = memory.get(stream)
@@ -103,23 +111,29 @@ def judge(
     later = stretches.later_than_mirrors(events, dict(evidence.formers(places, seen)))
     every = {**memory, **places}
     begun = evidence.starts(every, later, ordering.tolerance_ms * 1000)
-    if begun:
-        reads = stretches.are_reads(events, begun)
-        rest = unread(begun, partitions(), every, ordering)
-        raise SourceRestarted(remedy(begun, every, later, ordering, snapshot=reads, besides=rest))
+    begun = evidence.earliest(waiting(memory), undeclared(seen, memory, ordering), begun)
     every |= {s: evidence.with_snapshots(places[s], seen[s]) for s in places if s not in later}
     waits = {stream: every[stream] for stream, place in places.items() if place.tail or stream in later}
     left = {stream: evidence.without_reached(place, later.get(stream, ())) for stream, place in every.items()}
-    return Verdict(left, stretches.held_by(waits))
+    new = {where: offset for where, offset in begun.items() if where not in waiting(memory)}
+    reads = bool(new) and stretches.are_reads(events, new)
+    left = evidence.with_restarts(left, before, seen, begun, mirrored, reads=reads)
+    restarted = _restarted(left, ordering, later, partitions) if begun else None
+    return Verdict(left, stretches.held_by(_elsewhere(waits, begun)), restarted)
 
 
 def judge_held(
-    events: DataFrame, seen: Mapping[Stream, StreamSeen], memory: Memory, ordering: Ordering, standing: Ask
+    events: DataFrame,
+    seen: Mapping[Stream, StreamSeen],
+    memory: Memory,
+    ordering: Ordering,
+    standing: Ask,
+    partitions: Callable[[], Mapping[str, Collection[int]]] = dict,
+    mirrored: Callable[[str], bool] = lambda table: True,
 ) -> Verdict:
-    """Determine which of the held events that are tried again must still wait.
+    """Determine which of the held events that are tried again, and which of their tables, must still wait.
 
     They were judged when they were read, except those of tables whose mirrors could not tell what they have.
-    Raises SourceRestarted with the epoch that must be declared.
     """
     known = {stream: memory[stream] for stream in seen if stream in memory}
     places = {
@@ -133,7 +147,24 @@ def judge_held(
     later = stretches.later_than_mirrors(events, {stream: each for stream, each in told.items() if each})
     every = {**memory, **places}
     begun = evidence.starts(every, later, ordering.tolerance_ms * 1000) if later else {}
-    if begun:
-        reads = stretches.are_reads(events, begun)
-        raise SourceRestarted(remedy(begun, every, later, ordering, snapshot=reads))
-    return Verdict(memory, stretches.held_by(places))
+    begun = evidence.earliest(waiting(memory), begun)
+    new = {where: offset for where, offset in begun.items() if where not in waiting(memory)}
+    reads = bool(new) and stretches.are_reads(events, new)
+    left = evidence.with_restarts(every, every, seen, begun, mirrored, reads=reads)
+    restarted = _restarted(left, ordering, later, partitions) if begun else None
+    return Verdict(memory, stretches.held_by(_elsewhere(places, begun)), restarted)
+
+
+def _restarted(
+    memory: Memory,
+    ordering: Ordering,
+    later: Later,
+    partitions: Callable[[], Mapping[str, Collection[int]]],
+) -> Restarted | None:
+    text = message(memory, ordering, later, partitions())
+    return None if text is None else Restarted(frozenset(tables_of(memory)), text)
+
+
+def _elsewhere(memory: Memory, begun: Collection[tuple[str, int]]) -> Memory:
+    """Return the streams of other partitions than those whose tables wait as a whole."""
+    return {each: place for each, place in memory.items() if (each.topic, each.partition) not in begun}

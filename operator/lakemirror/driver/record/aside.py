@@ -8,8 +8,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakemirror.driver.parse.order import SET_APART
-from lakemirror.driver.profile.overview import source_of
+from lakemirror.driver.profile.overview import APART, source_of
 from lakemirror.driver.read.base import Batch
 from lakemirror.driver.record import quarantine
 from lakemirror.driver.record.conservation import require_stored
@@ -61,11 +60,11 @@ def _unreadable(bad: DataFrame) -> DataFrame:
 def _set_apart(events: DataFrame) -> DataFrame:
     """Return records that are set apart: source, scope, reason and place.
 
-    These are records whose place in the source's order is undecided or missing, and records whose schema
-    cannot be read.
+    These are records whose place in the source's order is undecided or missing, records whose schema cannot
+    be read, and records that are not admitted.
     """
     scope = F.when(F.col("kind") == "held", "order").otherwise("record")
-    return _named(events.where(F.col("kind").isin("held", "no schema", SET_APART)), scope)
+    return _named(events.where(F.col("kind").isin("held", *APART)), scope)
 
 
 def _named(events: DataFrame, scope: Column | str) -> DataFrame:

@@ -31,13 +31,14 @@ def refuse_conflicts(table: MirroredTable, plan: TablePlan, reduced: Reduced) ->
     former = None if is_checked(table, plan.seen) else plan.former_floor
     floors = [floor for floor in (plan.seen.floor, former) if floor is not None]
     found = conflicts(reduced.events, stored_rows(table, plan, reduced), deleted, floors)
-    first = found.orderBy("seq").select(F.to_json("key").alias("key"), "topic", "partition", "offset").first()
+    first = found.orderBy("seq").select("topic", "partition", "offset").first()
     if first is None:
         return
     place = f"tables[{table.settings.source}].onConflict"
     raise Refused(
-        f"the record {first['topic']}/{first['partition']}/{first['offset']} creates the row {first['key']} "
-        f"of {table.name}, which is there already, and {place} is fail: the table's records are held. "
+        f"the record {first['topic']}/{first['partition']}/{first['offset']} creates a row of {table.name} "
+        f"that is there already, and {place} is fail: the table's records are held. The quarantine has the "
+        "record with the row's key. "
         f"They are applied by themselves if a delete of that row arrives; to take the new row, set {place}: "
         "replace"
     )

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import OWN_TOPICS, Op
-from lakemirror.driver.errors import SourceRestarted
+from lakemirror.driver.errors import PipelineStopped
 from lakemirror.driver.joins import hinted
 from lakemirror.driver.materialise import materialised
 from lakemirror.driver.orders import (
@@ -71,9 +71,10 @@ _BEGINS: Final = {
 }
 
 
-class LogMoved(SourceRestarted):
+class LogMoved(PipelineStopped):
     """Changes of another log lie below rows of the mirror and are later: the database was moved.
 
+    It passes all that would try the table again (`isolation`), and holds the table in the end (`batch`).
     ``begun`` has the first offsets of that log's partitions, by topic and partition.
     """
 

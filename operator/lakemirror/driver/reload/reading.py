@@ -8,6 +8,7 @@ from typing import Any, Final
 from lakemirror.api import CdcPipeline
 from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Epoch
+from lakemirror.api.topics import unbound
 from lakemirror.driver.codes import OWN_TOPICS, RELOAD_TOPIC
 from lakemirror.driver.sequence import GIVEN
 
@@ -38,9 +39,11 @@ def of_own_events(pipeline: CdcPipeline, ordering: Mapping[str, Any]) -> CdcPipe
     A row that cannot be applied goes to the quarantine, whatever the manifest says of bad records: there is
     no stream to stop, and the other rows do not depend on it.
     """
+    spec = pipeline.spec
     changes: dict[str, Any] = {
+        **unbound(spec),
         "envelope": Envelope(),
-        "ordering": pipeline.spec.ordering.model_copy(update=dict(ordering)).carried(pipeline.spec.order),
+        "ordering": spec.ordering.model_copy(update=dict(ordering)).carried(spec.order),
         "on_bad_record": "quarantine",
     }
-    return pipeline.model_copy(update={"spec": pipeline.spec.model_copy(update=changes)})
+    return pipeline.model_copy(update={"spec": spec.model_copy(update=changes)})

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakemirror.api.report import COUNTERS, Counts
+from lakemirror.api.shown import shown
 from lakemirror.driver.read.base import Lag
 from lakemirror.driver.results import Drift, TableResult, add
 from lakemirror.driver.runtime.events import (
@@ -98,9 +99,9 @@ class Display:
             return
         working = f", batch {self._working} is being applied" if self._working is not None else ""
         head = f"{self._batches} batches, {self._counts.records} records, lag {self._lag}{working}"
-        shown = sorted(self._tables.items())[:_LINES]
-        lines = [Text(f"  {table_line(table)}") for _, table in shown]
-        more = len(self._tables) - len(shown)
+        first = sorted(self._tables.items())[:_LINES]
+        lines = [Text(shown(f"  {table_line(table)}")) for _, table in first]
+        more = len(self._tables) - len(first)
         rest = [Text(f"  and {more} more tables")] if more > 0 else []
         self._live.update(Group(Text(head), *lines, *rest), refresh=True)
 
@@ -113,11 +114,12 @@ class Display:
         for why in summary.held.values():
             self._print(f"held: {why}")
         if summary.tables:
-            self._print(summary_table(summary))
+            for line in summary_table(summary).splitlines():
+                self._print(line)
         self._print(summary_line(summary))
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(shown(text), markup=False, soft_wrap=True)
 
 
 def table_line(table: TableResult) -> str:
@@ -148,12 +150,12 @@ def summary_table(summary: RunSummary) -> str:
 
     Lines are as long as they need to be, because a truncated number is worse than a wrapped line.
     """
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("table", no_wrap=True)
+    grid = Table(box=None, pad_edge=False)
+    grid.add_column("table", no_wrap=True)
     tables = list(summary.tables.values())
     counters = [name for name in COUNTERS if any(getattr(table.counts, name) for table in tables)]
     for name in ("rows", *counters, "tombstones_retained", "drift"):
-        shown.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
+        grid.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
     for source, table in summary.tables.items():
         numbers = [
             table.rows,
@@ -161,10 +163,10 @@ def summary_table(summary: RunSummary) -> str:
             table.tombstones_retained,
             len(table.drift),
         ]
-        shown.add_row(source, *("-" if number is None else str(number) for number in numbers))
+        grid.add_row(shown(source), *("-" if number is None else str(number) for number in numbers))
     wide = Console(width=10_000, force_terminal=False)
     with wide.capture() as text:
-        wide.print(shown)
+        wide.print(grid)
     return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from datetime import UTC, datetime
 
+from lakemirror.api.logs import OneLine
 from lakemirror.driver.document import iso
 from lakemirror.driver.runtime.display import counts_text, drift_text
 from lakemirror.driver.runtime.events import BatchDone, Event, Resync, Started
@@ -17,12 +17,11 @@ _log = logging.getLogger("lakemirror")
 
 def configure() -> None:
     """Log to standard error with UTC times. ``LAKEMIRROR_LOG_LEVEL=debug`` adds stack traces of errors."""
-    logging.Formatter.converter = time.gmtime
     level = os.environ.get(LEVEL_VARIABLE, "info").upper()
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(message)s",
+    OneLine.begin(
+        "%(asctime)s %(levelname)s %(message)s",
+        level=level if level in logging.getLevelNamesMapping() else "INFO",
         datefmt="%Y-%m-%dT%H:%M:%SZ",
-        level=level if level in logging.getLevelNamesMapping() else logging.INFO,
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every call between Python and Java
 

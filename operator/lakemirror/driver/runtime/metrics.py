@@ -20,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from lakemirror.api.report import COUNTERS, GAUGES, CompleteReport, Report, TableReport, Totals, Verification
+from lakemirror.api.shown import shown
 from lakemirror.driver.consistent import text as positions
 from lakemirror.driver.errors import LakemirrorError
 
@@ -144,8 +145,8 @@ def _of_pipeline(report: Report) -> Iterator[Metric]:
         ("caught_up", "1 if all changes in the source have been applied, 0 otherwise.", report.caught_up),
         (
             "source_restarted",
-            "1 if the run ended because the source's positions started over, 0 otherwise.",
-            report.source_restarted is not None,
+            "1 if tables wait because the source's positions started over, 0 otherwise.",
+            report.positions_restarted is not None,
         ),
         (
             "run_ended_by_table",
@@ -237,9 +238,9 @@ def _of_completeness(pipeline: str, complete: Iterable[CompleteReport]) -> Itera
         labels=["pipeline", "log"],
     )
     for each in complete:
-        position.add_metric([pipeline, each.log, positions.shown(each.below)], 1.0)
+        position.add_metric([pipeline, shown(each.log), positions.shown(each.below)], 1.0)
         if (seconds := _seconds(each.time)) is not None:
-            time.add_metric([pipeline, each.log], seconds)
+            time.add_metric([pipeline, shown(each.log)], seconds)
     yield position
     yield time
 

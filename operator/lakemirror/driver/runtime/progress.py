@@ -24,7 +24,7 @@ from lakemirror.api.report import (
     Verification,
 )
 from lakemirror.driver.document import iso
-from lakemirror.driver.errors import SourceRestarted, TableFailed, cause_of
+from lakemirror.driver.errors import TableFailed, cause_of
 from lakemirror.driver.profile import positions
 from lakemirror.driver.profile.positions import Memory
 from lakemirror.driver.read.base import ChangesLost, Committed, Lag
@@ -116,6 +116,11 @@ class Progress:
         with self._lock:
             self._complete.reached(positions.tops(memory), time.monotonic())
 
+    def restarted(self, message: str | None) -> None:
+        """Record what to do if positions of the source have started again, so that tables wait."""
+        with self._lock:
+            self._say(positions_restarted=message)
+
     @property
     def kept_aside(self) -> int:
         """How many batches have kept records aside."""
@@ -149,6 +154,8 @@ class Progress:
                 self.tables[source] = add(self.tables.get(source), table)
                 self._all[source] = add(self._all.get(source), table)
             self._complete.batch_done(result, time.monotonic(), again=again)
+            if not again:
+                self._say(positions_restarted=result.restarted)
             batch_id = self._report.batch_id if again else result.batch_id
             self._say(
                 batch_id=batch_id,
@@ -207,7 +214,6 @@ class Progress:
         with self._lock:
             self._say(
                 failure=message,
-                source_restarted=message if isinstance(error, SourceRestarted) else None,
                 source_lost=message if isinstance(error, ChangesLost) else None,
                 table_failed=message if isinstance(error, TableFailed) else None,
             )

@@ -22,6 +22,7 @@ from lakemirror.driver.checkpoint.possession import ensured
 from lakemirror.driver.checkpoint.storage import Storage, open_storage
 from lakemirror.driver.checkpoint.tokens import loads
 from lakemirror.driver.parse.encodings import encoding_of
+from lakemirror.driver.profile.epochs import message, with_epochs
 from lakemirror.driver.read.base import Feed, Lag, Standing
 from lakemirror.driver.read.open import FeedOpener
 from lakemirror.driver.read.secrets import Secrets
@@ -162,7 +163,9 @@ def _mirror(
         identity.begin_after(run.storage, latest(history))
     turns = Turns(owner, run.make_applier(run.pipeline, feed.query_id, history))
     announcer.progress.stands_at(feed.committed())
-    announcer.progress.reads_on(history.memories.get(feed.query_id, {}))
+    memory = with_epochs(history.memories.get(feed.query_id, {}), spec.order)
+    announcer.progress.reads_on(memory)
+    announcer.progress.restarted(message(memory, spec.order))
     told = partial(announcer.progress.batch_done, again=True)
     warn = announcer.warn
     replayer = Replayer(run.session, run.pipeline, turns.turn, told, run.encoding, run.target, warn)

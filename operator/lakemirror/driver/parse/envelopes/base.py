@@ -20,7 +20,7 @@ from pyspark.sql.types import DoubleType
 from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import Op
-from lakemirror.driver.parse import order
+from lakemirror.driver.parse import lengths, order
 from lakemirror.driver.parse.encodings import Encoding, JsonEncoding
 from lakemirror.driver.parse.envelopes.embedded import schema_id, unless_known
 from lakemirror.driver.parse.values.fit import is_exact
@@ -38,8 +38,8 @@ EVENT_COLUMNS: Final = (
 """Columns of a classified event.
 
 ``kind`` is ``change`` (op c, u, d, r), ``truncate``, ``tombstone`` (Kafka's null payload), ``other``
-(heartbeat, transaction metadata, schema change, logical message), or, with a ``reason``, ``bad`` or
-``no place`` (`lakemirror.driver.parse.order`).
+(heartbeat, transaction metadata, schema change, logical message), or, with a ``reason``, ``bad``,
+``no place`` (`lakemirror.driver.parse.order`) or ``not admitted`` (`lakemirror.driver.parse.lengths`).
 The texts are JSON objects. ``schema_text`` is the embedded schema document; it is null if there is none or if
 its ``schema_id`` is among the known ones.
 An update with ``old_key_text`` changes its row's key on its own. A create with ``old_key_text`` is one half
@@ -129,7 +129,7 @@ class Classifier(ABC):
         """
         given = frozenset(known), self._encoding.revision
         if given != self._known:
-            self._made = [*self.steps(known), *self._order(known)]
+            self._made = [*self.steps(known), *self._order(known), lengths.step(EVENT_COLUMNS.split(", "))]
             self._known = given
         return reduce(lambda frame, columns: frame.select(*columns), self._made, raw)
 
