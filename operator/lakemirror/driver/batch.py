@@ -72,6 +72,8 @@ from lakemirror.driver.write.transaction import noted, transaction
 
 log = logging.getLogger(__name__)
 
+_MOST_SCHEMAS = 2000
+"""How many schema documents are kept beyond those that a batch uses. Records may each bring another one."""
 _SORTED = 1_000_000
 """Maximum number of positions of a batch that are sorted, provided that the previous batch was as large."""
 
@@ -284,10 +286,10 @@ class BatchApplier:
         place in the source's order is undecided (kind ``held``). Bad events of tables that the manifest
         leaves out are no row changes (kind ``other``), like all their events.
         """
-        events, seen = with_readable_schemas(events, seen)
+        events, seen = with_readable_schemas(events, seen, self._schemas)
         events, seen = without_foreign(events, seen, self._spec)
         events, seen = within_limits(events, seen, self._mirrored, self._memory, self._tables.leaves_out)
-        self._schemas.update(seen.documents)
+        self._keep_schemas(seen)
         for name, table in seen.tables.items():
             self._logs[str(name)] = _both(self._logs.get(str(name), frozenset()), logs_of(table.parts))
         for name in sorted(seen.tables, key=str):
@@ -314,6 +316,17 @@ class BatchApplier:
         if restarted is not None:
             self._tables.wait_for_epoch(restarted.tables, restarted.message)
         return _Profiled(batch, raw, events, seen, verdict.memory, restarted.message if restarted else None)
+
+    def _keep_schemas(self, seen: Overview) -> None:
+        """Keep the schema documents of a batch, and of all of them those in use once there are many.
+
+        What is forgotten is learned again when a record brings it.
+        """
+        self._schemas.update(seen.documents)
+        if len(self._schemas) > _MOST_SCHEMAS:
+            used = {each for table in seen.tables.values() for pair in table.groups for each in pair}
+            used |= self._classifier.documents().keys()
+            self._schemas = {each: text for each, text in self._schemas.items() if each in used}
 
     def _ids_of(self, topics: Collection[str]) -> Mapping[str, str]:
         """Return the IDs of topics, if the source is Kafka."""

@@ -58,6 +58,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from lakemirror.api.spec import Epoch
+from lakemirror.driver import shapes
 
 WIDTH = 26
 """Number of bytes in the sequence of a position."""
@@ -380,7 +381,7 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
     binlog = F.when(
         file.isNotNull(),
         _digits(
-            F.substring_index(file, ".", -1).try_cast("bigint"),
+            shapes.whole(F.substring_index(file, ".", -1)),
             F.coalesce(source["pos"], F.lit(0)),
             F.when(snapshot, 0).otherwise(_after(source["event_serial_no"])),
         ),
@@ -398,8 +399,8 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
     oracle = F.when(
         scn.isNotNull(),
         _digits(
-            F.coalesce(_text(source, "commit_scn"), scn).try_cast("bigint"),
-            F.when(snapshot, 0).otherwise(scn.try_cast("bigint")),
+            shapes.whole(F.coalesce(_text(source, "commit_scn"), scn)),
+            F.when(snapshot, 0).otherwise(shapes.whole(scn)),
             tie,
         ),
     )
@@ -426,7 +427,7 @@ def _position(source: Column, snapshot: Column, offset: Column, by: str) -> Colu
 
 def _pair(source: Column, index: int) -> Column:
     """Return one element of ``source.sequence``, such as '["24023128","24023184"]' or '[null,"24023184"]'."""
-    return F.get(F.split(F.translate(source["sequence"], '[]" ', ""), ","), index).try_cast("bigint")
+    return shapes.whole(F.get(F.split(F.translate(source["sequence"], '[]" ', ""), ","), index))
 
 
 def _text(source: Column, name: str) -> Column:

@@ -22,6 +22,7 @@ from lakemirror.driver.runtime import retry
 from lakemirror.driver.runtime.replay_requests import ReplayRequest, file_request
 from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.runner import run
+from tests.driver.parse.values.test_schema_forms import AVRO
 from tests.support.mirroring import Mirroring, at
 from tests.support.records import Record
 from tests.support.registry import Registry, serving
@@ -163,6 +164,58 @@ def test_a_batch_asks_for_a_bounded_number_of_unknown_schemas() -> None:
         if encoding.documents.values:
             break
     assert encoding.documents.values
+
+
+@pytest.mark.long
+@pytest.mark.guarantee(
+    "A schema, embedded or registered, is checked whole before anything uses it, and is read or refused"
+)
+def test_a_schema_harms_only_the_records_that_use_it(
+    spark: SparkSession, tmp_path: Path, registry: Registry
+) -> None:
+    """In two batches: those that Avro or the driver refuses, and one whose names differ in case only."""
+    twins = {**ROW, "fields": [{"name": name, "type": "long"} for name in ("id", "ID")]}
+    whole = json.loads(json.dumps(ENVELOPE))
+    whole["fields"][0]["type"][1] = twins
+    registry.schemas[3] = {"schema": json.dumps(whole)}
+    source = {"connector": "postgresql", "name": "shop", "db": "shop", "schema": "public", "table": "twins"}
+    event = {"source": {**source, "ts_ms": 1000, "lsn": 100}, "op": "c", "ts_ms": 2000}
+    value = encoded(whole, 3, {**event, "after": {"id": 1, "ID": 2}})
+    odd = [{**record(50, value), "topic": "shop.public.twins"}]
+    body = base64.b64decode(record(9)["value"])[5:]
+    for number, (text, _) in enumerate(AVRO.values(), start=100):
+        registry.schemas[number] = {"schema": text}
+        odd.append(record(number, b"\x00" + number.to_bytes(4, "big") + body))
+    batches = [[record(0), *odd, record(1)], [record(1000), *odd, record(1001)]]
+    mirroring = Mirroring(tmp_path, {"envelope": registry.envelope}).deliver(batches)
+    summary = mirroring.run(spark)
+    assert rows(spark, mirroring) == [(number, "a") for number in (0, 1, 1000, 1001)]
+    assert "columns 'id' and 'ID' differ in case only" in (summary.tables["shop.public.twins"].error or "")
+    told = reasons(spark, mirroring)
+    for number in range(100, 100 + len(AVRO)):
+        assert told[number].startswith(f"the value: schema {number} "), told[number]
+
+
+def test_schemas_that_are_there_count_less_than_names_of_nothing() -> None:
+    """A pipeline of many tables learns all of them in its first batch."""
+    encoding = encodings.AvroEncoding(lambda _: Registered(json.dumps(ENVELOPE)))
+    named = [f"value {IDS}/{number.to_bytes(4, 'big').hex()}" for number in range(3000)]
+    encoding.ask_again(at_once=False)
+    encoding.learn(named[:900])
+    assert len(encoding.documents.values) == 900
+    encoding.ask_again(at_once=False)
+    encoding.learn(named)
+    learned = len(encoding._schemas["value"])
+    assert 900 < learned < 3000
+    while learned <= encodings._MOST_IN_PLAN:
+        encoding.ask_again(at_once=False)
+        encoding.learn(named)
+        learned = len(encoding._schemas["value"])
+    encoding.ask_again(at_once=False)
+    assert encoding._schemas["value"] == {}
+    encoding.learn(named[:5])
+    assert len(encoding._schemas["value"]) == 5
+    assert len(encoding.documents.values) >= learned
 
 
 GUID = "89791762-2336-4186-9674-299b90a802e2"

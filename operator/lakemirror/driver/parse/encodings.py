@@ -23,14 +23,19 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final, Protocol
 
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from lakemirror.api.spec import PipelineSpec
+from lakemirror.driver.errors import cause_of
+from lakemirror.driver.java import java_class
 from lakemirror.driver.parse.envelopes import embedded
 from lakemirror.driver.parse.values import avro
-from lakemirror.driver.parse.values.avro import AvroSchema
+from lakemirror.driver.parse.values.avro import AvroSchema, NotAvro, by_place, place
 from lakemirror.driver.parse.values.connect import SchemaError
 from lakemirror.driver.read.base import RAW_NAMES
 from lakemirror.driver.read.registry import (
@@ -52,7 +57,11 @@ UNKNOWN_SCHEMA: Final = "the schema is not known yet"
 
 _ASK_AGAIN_SECONDS: Final = 60.0
 _MOST_ASKED: Final = 100
-"""How many unknown schemas are asked for in one batch, because whoever writes records chooses the names."""
+"""How many names of unknown schemas may be of no use in one batch: whoever writes records chooses them."""
+_OF_ONE_USE: Final = 10
+"""How many names of schemas that are there count as much as one that is of no use."""
+_MOST_IN_PLAN: Final = 2000
+"""How many schemas the plan of a batch may have. Beyond that, it gets those that the batch names."""
 _WHOLE: Final = 2**31 - 1
 _SPACES: Final = {IDS: 0, GUIDS: 0, GLOBAL_IDS: 1 << 61, CONTENT_IDS: 1 << 62}
 _OF_KEYS: Final = 1 << 60
@@ -156,8 +165,10 @@ class AvroEncoding:
         self._schemas: dict[str, dict[int, AvroSchema | str]] = {"value": {}, "key": {}}
         self._missing: dict[Reference, float] = {}
         """Schemas that the registry lacked, and when it was last asked for them, as monotonic seconds."""
-        self._left = _MOST_ASKED
-        """How many schemas may still be asked for in this batch; negative once one was not."""
+        self._left = _MOST_ASKED * _OF_ONE_USE
+        """How many schemas that are there may still be asked for in this batch."""
+        self._passed_over = False
+        """Whether a schema was not asked for in this batch."""
         self.revision = 0
         self.documents = Documents()
 
@@ -176,10 +187,11 @@ class AvroEncoding:
             kind, _, raw = text.partition("/")
             reference = Reference(kind, bytes.fromhex(raw))
             if reference not in self._asked:
-                self._left -= 1
-                if self._left < 0:
+                if self._left < _OF_ONE_USE:
+                    self._passed_over = True
                     continue
-                self._asked[reference] = self._schema(reference)
+                found = self._asked[reference] = self._schema(reference)
+                self._left -= 1 if isinstance(found, AvroSchema) else _OF_ONE_USE
             schema, identity = self._asked[reference], _identity(name, reference)
             if name == "value" and isinstance(schema, AvroSchema) and schema.plain:
                 schema = f"{reference} of the registry is not one of a record"
@@ -190,9 +202,11 @@ class AvroEncoding:
 
     def ask_again(self, *, at_once: bool) -> None:
         until = time.monotonic() - (0 if at_once else _ASK_AGAIN_SECONDS)
-        if self._left < 0:
+        if self._passed_over or sum(map(len, self._schemas.values())) > _MOST_IN_PLAN:
             self.revision += 1
-        self._left = _MOST_ASKED
+        if sum(map(len, self._schemas.values())) > _MOST_IN_PLAN:
+            self._schemas = {"value": {}, "key": {}}
+        self._left, self._passed_over = _MOST_ASKED * _OF_ONE_USE, False
         oldest = list(self._missing)[:-_MOST_ASKED]  # or the plan of each batch grows with them
         again = [each for each, asked in self._missing.items() if asked <= until or each in oldest]
         for reference in again:
@@ -267,11 +281,13 @@ class AvroEncoding:
                 "write with an Avro or a JSON converter"
             )
         try:
-            return avro.parse(found.text, found.referenced)
+            schema = avro.parse(found.text, found.referenced)
+            _try(schema)
+        except NotAvro:
+            return f"{reference} of the registry is not a schema of Avro"
         except SchemaError as error:
             return f"{reference} of the registry cannot be used: {error}"
-        except (KeyError, TypeError, AttributeError):
-            return f"{reference} of the registry is not a schema of Avro"
+        return schema
 
     def _problem(self, name: str) -> Column:
         """Return the problem of a key or value (STRING); null if it has none or if its schema is unknown."""
@@ -323,7 +339,7 @@ class AvroEncoding:
             )
             found.append(F.when(self._is_read(name) & identity.isNotNull() & ~known, text))
         listed = F.concat_ws(", ", *found)
-        if self._left < 0:
+        if self._passed_over:
             why = (
                 f"the schema was not asked for, because the batch names more than {_MOST_ASKED} unknown "
                 "ones: replay the record"
@@ -377,8 +393,26 @@ def _column(name: str, identity: int) -> str:
     return f"{name}_{identity % 2**64:x}"
 
 
+def _try(schema: AvroSchema) -> None:
+    """Let Spark make a type of a schema before it is part of a plan. Raises SchemaError.
+
+    In a plan, a schema that Spark refuses would fail for all records. Nothing is tried without Spark.
+    """
+    context = SparkContext._active_spark_context
+    if context is None:
+        return
+    try:
+        parsed = java_class(context, "org.apache.avro.Schema$Parser")().parse(schema.reader)
+        converters = java_class(context, "org.apache.spark.sql.avro.SchemaConverters")
+        found = converters.toSqlType(parsed).dataType().catalogString()
+    except (Py4JJavaError, PySparkException) as error:
+        raise SchemaError(f"Spark refuses it: {cause_of(error)}") from None
+    if found != by_place(schema.type).simpleString():
+        raise SchemaError(f"Spark reads it as {found[:100]}")
+
+
 def _decoded(name: str, identity: int, schema: AvroSchema) -> Column:
-    """Return the value if it was written with this schema (STRUCT).
+    """Return the value if it was written with this schema (STRUCT), with fields named by their places.
 
     If it cannot be read, all its fields are null.
     """
@@ -392,7 +426,9 @@ def _unreadable(body: Column, decoded: Column, schema: AvroSchema) -> Column:
     Then all its fields are null, but not because that many nulls were written, of one byte each.
     """
     nothing = reduce(
-        Column.__and__, [decoded.getField(field).isNull() for field in schema.fields], F.lit(True)
+        Column.__and__,
+        [decoded.getField(place(number)).isNull() for number in range(len(schema.fields))],
+        F.lit(True),
     )
     return nothing & (F.octet_length(body) != len(schema.fields))
 
@@ -403,9 +439,10 @@ def _json(name: str, schemas: Mapping[int, AvroSchema]) -> Column:
 
 
 def _text(decoded: Column, schema: AvroSchema) -> Column:
+    named = decoded.cast(schema.type)
     if schema.plain is None:
-        return F.to_json(decoded, {"ignoreNullFields": "false"})
-    listed = F.to_json(F.array(decoded[schema.plain]))
+        return F.to_json(named, {"ignoreNullFields": "false"})
+    listed = F.to_json(F.array(named[schema.plain]))
     return F.when(decoded.isNotNull(), F.substr(listed, F.lit(2), F.length(listed) - 2))
 
 

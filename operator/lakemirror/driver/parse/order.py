@@ -27,13 +27,13 @@ from pyspark.sql.types import (
 
 from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Ordering
+from lakemirror.driver import shapes
 from lakemirror.driver.codes import Op
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA
 from lakemirror.driver.parse.values import temporal
 from lakemirror.driver.parse.values.connect import Field, field_at, is_at_path, parse_envelope
-from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
-from lakemirror.driver.parse.values.expressions import as_decimal
+from lakemirror.driver.parse.values.decode import Decoded, RowDecoder, columns_of
 from lakemirror.driver.sequence import LARGE, VALUE, is_large, sequence_of_values
 
 SET_APART: Final = "no place"
@@ -135,9 +135,11 @@ def _declared(document: str, paths: Sequence[str] | None) -> dict[str, Field] | 
     """
     try:
         if paths is None:
-            return {each.name: each for each in parse_envelope(document)}
+            return {each.name: each for each in columns_of(document, parse_envelope)}
         found = {path: field_at(document, path.split(".")) for path in paths} if is_at_path(document) else {}
-        return {path: each for path, each in found.items() if each is not None}
+        declared = {path: each for path, each in found.items() if each is not None}
+        RowDecoder(list(declared.values()))
+        return declared
     except LakemirrorError:
         return None
 
@@ -166,7 +168,7 @@ def _value(name: str, index: int, decoders: Sequence[_Decoder], *, texts: bool) 
     variant = F.col("_values")[name]
     text = variant.cast("string")
     number = F.schema_of_variant(variant).rlike(_NUMBERS)
-    plain = F.when(number, as_decimal(text, VALUE)).otherwise(_of_text(text, digits=texts))
+    plain = F.when(number, shapes.number(text, VALUE)).otherwise(_of_text(text, digits=texts))
     written = number | text.rlike(_DIGITS) if texts else number
     large, sent = _large(F.when(written & ~text.rlike(_FRACTION), text)), F.lit(None)
     value = plain
@@ -191,7 +193,7 @@ def _value(name: str, index: int, decoders: Sequence[_Decoder], *, texts: bool) 
 
 def _large(text: Column) -> Column:
     """Return the text of a whole number as `LARGE`; null for one that is a `VALUE`."""
-    number = as_decimal(text, LARGE)
+    number = shapes.number(text, LARGE)
     return F.when(is_large(number), number)
 
 
@@ -229,7 +231,7 @@ def _of(decoded: Decoded, kind: DataType) -> Column:
 def _of_text(text: Column, *, digits: bool) -> Column:
     """Return ISO text of a moment as `VALUE`, and with ``digits`` also a number; null for other text."""
     moment = F.when(text.rlike(_MOMENT), _seconds(temporal.instant_of(text)))
-    return F.when(text.rlike(_DIGITS), as_decimal(text, VALUE)).otherwise(moment) if digits else moment
+    return F.when(text.rlike(_DIGITS), shapes.number(text, VALUE)).otherwise(moment) if digits else moment
 
 
 def _seconds(moment: Column) -> Column:

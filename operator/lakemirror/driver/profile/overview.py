@@ -5,9 +5,10 @@ This covers its tables, schemas and positions, and the records that are not chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
@@ -21,7 +22,8 @@ from lakemirror.driver.orders import NO_ORDERS, Fact, Kind, Orders, kind_of
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA, unknown_schemas
 from lakemirror.driver.parse.lengths import NOT_ADMITTED
 from lakemirror.driver.parse.order import SET_APART
-from lakemirror.driver.parse.values.connect import parse_envelope, parse_key
+from lakemirror.driver.parse.values.connect import Field, parse_envelope, parse_key
+from lakemirror.driver.parse.values.decode import columns_of
 from lakemirror.driver.parse.values.temporal import may_be_finer
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.positions import Stream, StreamSeen
@@ -143,25 +145,29 @@ class Overview:
     again: int = 0
     apart: set[TableName] = field(default_factory=set)
 
-    def unreadable_schemas(self) -> dict[tuple[str, int], str]:
-        """Return why new schema documents cannot be read, by the column that holds their ID and the ID."""
-        found = {}
+    def unreadable_schemas(self, known: Mapping[int, str]) -> dict[tuple[str, int], str]:
+        """Return why schema documents cannot be read, by the column that holds their ID and the ID.
+
+        ``known`` are those of earlier batches, by ID.
+        """
+        found, documents = {}, {**known, **self.documents}
         for table in self.tables.values():
             for value, key in table.groups:
                 for column, identity, parse in (
                     ("schema_id", value, parse_envelope),
                     ("key_schema_id", key, parse_key),
                 ):
-                    if identity in self.documents:
-                        why = _unreadable(self.documents[identity], parse)
+                    if identity in documents:
+                        why = _unreadable(documents[identity], parse)
                         if why is not None:
                             found[column, identity] = why
         return found
 
 
-def _unreadable(document: str, parse: Callable[[str], object]) -> str | None:
+@lru_cache(maxsize=1000)
+def _unreadable(document: str, parse: Callable[[str], Sequence[Field]]) -> str | None:
     try:
-        parse(document)
+        columns_of(document, parse)
         return None
     except Exception as error:  # whatever is wrong, only these records are affected
         return f"the embedded schema cannot be read: {error or type(error).__name__}"
@@ -375,12 +381,18 @@ def cannot_matter(left_out: Collection[str]) -> Column:
     return bad & F.coalesce(source_of(), F.lit("")).isin(*left_out)
 
 
-def with_readable_schemas(events: DataFrame, seen: Overview) -> tuple[DataFrame, Overview]:
-    """Set apart (kind ``no schema``) the changes whose embedded schema cannot be read."""
-    wrong = seen.unreadable_schemas()
+def with_readable_schemas(
+    events: DataFrame, seen: Overview, known: Mapping[int, str]
+) -> tuple[DataFrame, Overview]:
+    """Set apart (kind ``no schema``) the changes whose schema cannot be read.
+
+    ``known`` are the schema documents of earlier batches, by ID.
+    """
+    wrong = seen.unreadable_schemas(known)
     if not wrong:
         return events, seen
-    reason = F.coalesce(*[F.when(F.col(column) == each, why) for (column, each), why in wrong.items()])
+    reasons = [F.when(F.col(column) == each, why) for (column, each), why in wrong.items()]
+    reason = F.coalesce(*reasons)
     apart = (F.col("kind") == "change") & reason.isNotNull()
     marked = events.withColumns(
         {"kind": F.when(apart, "no schema").otherwise(F.col("kind")), "reason": F.coalesce("reason", reason)}

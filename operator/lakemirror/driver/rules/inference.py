@@ -2,7 +2,8 @@
 
 A whole number is BIGINT (DECIMAL(38,0) if it does not fit), a number with a fraction is DOUBLE, and text is
 STRING. Arrays and objects are inferred element by element. An object without a known shape, and values of
-several kinds, are STRING (as JSON). A column in which only nulls were seen has no type yet.
+several kinds, are STRING (as JSON), and so is what is nested too deeply. A column in which only nulls were
+seen has no type yet.
 
 What was seen is a `Shape`. Shapes merge in any order, so that each block of a batch can infer its own.
 """
@@ -13,9 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import reduce
-from typing import Any
+from typing import Any, Final
 
 from lakemirror.driver.rules.kinds import BIGINT, BOOLEAN, DOUBLE, STRING, Arrays, Decimals, Kind, Structs
+
+DEEPEST: Final = 20
+"""How many arrays and objects are nested in a column. What is deeper is a STRING (as JSON)."""
+MOST_LISTS: Final = 4
+"""How many of them are arrays: their values are converted one by one, at each level."""
 
 _FLOATS = ("NaN", "Infinity", "-Infinity")
 """Floats that JSON has no numbers for, and spells as text. Beside numbers, they are numbers."""
@@ -68,15 +74,19 @@ def merge(one: Shape, other: Shape) -> Shape:
     return Shape(one.kinds | other.kinds, items, {**members, **both})
 
 
-def kind_of(shape: Shape) -> Kind | None:
-    """Return the type of a column that shows this; None if it is not known yet."""
+def kind_of(shape: Shape, levels: int = DEEPEST, lists: int = MOST_LISTS) -> Kind | None:
+    """Return the type of a column that shows this; None if it is not known yet.
+
+    ``levels`` and ``lists`` are how many arrays and objects, and how many arrays, may be nested in it.
+    """
     kinds = shape.kinds
     if not kinds:
         return None
-    if kinds == {"array"}:
-        return Arrays((kind_of(shape.items) if shape.items is not None else None) or STRING)
-    if kinds == {"object"}:
-        return _struct(shape)
+    if kinds == {"array"} and levels and lists:
+        items = kind_of(shape.items, levels - 1, lists - 1) if shape.items is not None else None
+        return Arrays(items or STRING)
+    if kinds == {"object"} and levels:
+        return _struct(shape, levels - 1, lists)
     if kinds == {"boolean"}:
         return BOOLEAN
     numbers = kinds - {"float"}
@@ -87,10 +97,10 @@ def kind_of(shape: Shape) -> Kind | None:
     return STRING
 
 
-def _struct(shape: Shape) -> Kind:
+def _struct(shape: Shape, levels: int, lists: int) -> Kind:
     if _is_pair(shape):
         return STRING  # Debezium's VariableScaleDecimal, as text
-    known = {name: kind_of(each) for name, each in shape.members.items()}
+    known = {name: kind_of(each, levels, lists) for name, each in shape.members.items()}
     mixed = any(len(_families(each.kinds)) > 1 for each in shape.members.values())
     fields = tuple((name, kind) for name, kind in sorted(known.items()) if kind is not None)
     return Structs(fields) if fields and not mixed else STRING

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -25,6 +25,16 @@ from lakemirror.driver.runtime import jars, log_store
 
 JAVA_NEEDED = 17
 _log = logging.getLogger(__name__)
+_AVRO: Final[Mapping[str, str]] = {
+    "org.apache.avro.limits.bytes.maxLength": "20000000",
+    "org.apache.avro.limits.string.maxLength": "20000000",
+    "org.apache.avro.limits.collectionItems.maxLength": "5000000",
+}
+"""What Avro allocates at most for a value of a record, as system properties.
+
+It allocates as much as the record claims to hold, before it finds that there is less: gigabytes for ten
+bytes. JSON has the same limit for texts (`parse.envelopes.base.CHARACTERS`).
+"""
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -62,6 +72,8 @@ def create_session(
         _drop_foreign(SparkContext.getOrCreate(given), settings)
     session = builder.getOrCreate()
     java.find_once(session)
+    for name, value in _AVRO.items():  # Avro reads them when it first decodes something
+        java.java_class(session, "java.lang.System").setProperty(name, value)
     log_store.install(session)
     _forget_origins(session)
     return session
@@ -129,6 +141,7 @@ def check_java() -> int:
 def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
     defaults = {
         **spark_settings.OURS,
+        "spark.executor.defaultJavaOptions": " ".join(f"-D{name}={value}" for name, value in _AVRO.items()),
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         **session_settings(),
         "spark.sql.adaptive.enabled": "true",

@@ -19,6 +19,7 @@ from pyspark.sql.types import DoubleType
 
 from lakemirror.api.source import Envelope
 from lakemirror.api.spec import Ordering
+from lakemirror.driver import shapes
 from lakemirror.driver.codes import Op
 from lakemirror.driver.parse import lengths, order
 from lakemirror.driver.parse.encodings import Encoding, JsonEncoding
@@ -235,7 +236,7 @@ def _with_texts(text: Column) -> Column:
 def _quoted_numbers(part: Column) -> Column:
     def quoted(token: Column) -> Column:
         few = ~F.lower(token).contains("e") & (F.length(F.translate(token, "-.", "")) <= 38)
-        exact = few | is_exact(token, token.try_cast("double"), DoubleType())
+        exact = few | is_exact(token, shapes.number(token, "double"), DoubleType())
         return F.when(token.rlike(_NUMBER) & ~exact, F.concat(F.lit('"'), token, F.lit('"'))).otherwise(token)
 
     tokens = F.split(part, r"(?<=[,:\[\]{}\s])|(?=[,:\[\]{}\s])")

@@ -10,7 +10,6 @@ into the payload, and the row and the key have the types that the schema declare
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Final
@@ -47,7 +46,7 @@ from lakemirror.driver.parse.envelopes.base import (
 )
 from lakemirror.driver.parse.order import GIVEN
 from lakemirror.driver.parse.values import temporal
-from lakemirror.driver.parse.values.connect import at_path, is_at_path
+from lakemirror.driver.parse.values.connect import at_path, is_at_path, name_at
 from lakemirror.driver.parse.values.texts import UNKNOWN
 from lakemirror.driver.read.base import RAW_NAMES
 from lakemirror.driver.sequence import misplaced, sequence, source_micros, unplaced
@@ -416,8 +415,7 @@ def _time_name(path: Sequence[str], text: Column, identity: Column, known: Mappi
     It comes from the ``text`` of the record's schema, or from the schema that is ``known`` by its id. Null if
     the schema has no name.
     """
-    documents = {each: json.loads(whole) for each, whole in known.items()}
-    names = {each: _semantic_name(found.get("record", found), path) for each, found in documents.items()}
+    names = {each: name_at(whole, path) for each, whole in known.items()}
     form = "field: STRING, name: STRING"
     for _ in path[1:]:
         form = f"field: STRING, name: STRING, fields: ARRAY<STRUCT<{form}>>"
@@ -430,16 +428,6 @@ def _time_name(path: Sequence[str], text: Column, identity: Column, known: Mappi
 
 def _is_field(name: str, field: Column) -> Column:
     return field["field"] == name
-
-
-def _semantic_name(schema: Mapping[str, Any], path: Sequence[str]) -> str | None:
-    """Return the semantic name of the value at ``path`` in a Connect schema, which may lack the value."""
-    found: Mapping[str, Any] = schema
-    for part in path:
-        inner = [each for each in found.get("fields") or () if each.get("field") == part]
-        found = inner[0] if inner else {}
-    name = found.get("name")
-    return name if isinstance(name, str) else None
 
 
 def _of_record(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from lakemirror.driver import shapes
 from lakemirror.driver.codes import Op
 from lakemirror.driver.parse.envelopes.base import (
     LIMITS,
@@ -187,9 +188,7 @@ def _position() -> Column:
         server_id=F.col("b.server_id"),
         system_identifier=F.when(position.isNull(), F.nullif(whose, F.lit(""))),
         file=F.coalesce(file, F.when(number.isNotNull(), F.concat(F.lit("gtid."), number))),
-        pos=F.try_to_number(
-            F.nullif(F.regexp_extract(position, r":(\d{1,18})$", 1), F.lit("")), F.lit("9" * 18)
-        ),
+        pos=shapes.whole(F.regexp_extract(position, r":(\d{1,18})$", 1)),
         # Unlike Debezium's row, it counts all rows of a transaction.
         event_serial_no=F.when(last, _LAST_OF_TRANSACTION).otherwise(F.col("b.xoffset")),
     )

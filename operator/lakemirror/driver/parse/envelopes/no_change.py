@@ -9,7 +9,6 @@ writes, with their values, and exactly the key that Debezium writes with them (`
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -18,6 +17,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from lakemirror.driver.parse.envelopes.base import values_of
+from lakemirror.driver.parse.values.connect import name_of
 
 MESSAGE: Final = "m"
 """The op of a logical message."""
@@ -42,7 +42,7 @@ def named_as_no_change(schema: Column, identity: Column, known: Mapping[int, str
     ``schema`` is its text if it is not among the ``known`` ones, which its ``identity`` names. Null if there
     is no schema.
     """
-    ours = [each for each, text in known.items() if re.match(_NAMED, _name_of(text))]
+    ours = [each for each, text in known.items() if re.match(_NAMED, name_of(text) or "")]
     name = F.when(schema.contains(_NAMES), F.get_json_object(schema, "$.name"))
     said = F.coalesce(name.rlike(_NAMED), F.lit(False)) | identity.isin(ours)
     return F.when(identity.isNotNull(), said)
@@ -140,12 +140,3 @@ def _is_text(document: Column, name: str) -> Column:
 def _has_connector(values: Column) -> Column:
     block = F.to_json(values["source"])
     return F.coalesce(F.get_json_object(block, "$.connector").isNotNull(), F.lit(False))
-
-
-def _name_of(document: str) -> str:
-    try:
-        found = json.loads(document)
-    except ValueError:
-        return ""
-    name = found.get("name") if isinstance(found, dict) else None
-    return name if isinstance(name, str) else ""

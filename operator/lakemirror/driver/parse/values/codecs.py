@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, cast
+from functools import lru_cache
+from typing import Final, NamedTuple, cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -39,6 +40,8 @@ from lakemirror.driver.parse.values.placeholder import Placeholder
 from lakemirror.driver.parse.values.temporal import MICROS, Unit
 
 _CORRUPT: Final = "_corrupt"
+MOST_BITS: Final = 1_000_000
+"""The largest number of bits in a value. A text has a character for each of them."""
 
 
 class Codec:
@@ -335,15 +338,17 @@ class Bits(Codec):
     natural = StringType()
 
     def parts(self, value: Column) -> Parts:
-        return Parts(self.text(value))
+        text = self.text(value)
+        return Parts(text, misfit=value.isNotNull() & text.isNull())
 
     def text(self, value: Column) -> Column:
         size = F.length(value)
+        some = size.between(1, MOST_BITS // 8)
         octets = F.transform(
-            F.when(size > 0, F.sequence(size, F.lit(1), F.lit(-1))),
+            F.when(some, F.sequence(size, F.lit(1), F.lit(-1))),
             lambda i: F.lpad(F.conv(F.hex(value.substr(i, F.lit(1))), 16, 2), 8, "0"),
         )
-        bits = F.when(size > 0, F.array_join(octets, "")).when(size == 0, "")
+        bits = F.when(some, F.array_join(octets, "")).when(size == 0, "")
         if self.length is None:
             return bits
         return F.lpad(F.ltrim(bits, F.lit("0")), self.length, "0")
@@ -378,15 +383,15 @@ class Array(Codec):
         )
 
     def _of(self, value: Column, element: DataType) -> Parts:
-        probe = self.item.decode(F.lit(None).cast(self.item.wire), element)
-        if self.item.wire == element and probe.unrepresentable is None and type(self.item) in (Plain, Text):
+        can = _possible(self.item, element)
+        if self.item.wire == element and not can.be_lost and type(self.item) in (Plain, Text):
             return Parts(value)
         lost = misfit = rounded = None
-        if probe.rounded is not None:
+        if can.be_rounded:
             rounded = F.exists(value, lambda x: _or_false(self.item.decode(x, element).rounded))
-        if probe.unrepresentable is not None:
+        if can.be_lost:
             lost = F.exists(value, lambda x: _or_false(self.item.decode(x, element).unrepresentable))
-        if probe.misfit is not None:
+        if can.misfit:
             misfit = F.exists(value, lambda x: _or_false(self.item.decode(x, element).misfit))
         text = None if lost is None else self.text(value)
         return Parts(
@@ -409,7 +414,7 @@ class Array(Codec):
         return None if inner is None else (F.size(value) == 1) & inner
 
     def doubt(self, value: Column) -> Column | None:
-        return _any(value, self.item.doubt)
+        return _exists(_can_be_in_doubt(self.item), value, self.item.doubt)
 
 
 @dataclass(frozen=True)
@@ -501,15 +506,16 @@ class Map(Codec):
 
         keys = F.transform(entries, of_key)
         wrong = F.exists(keys, lambda each: each.isNull()) | (F.size(F.array_distinct(keys)) < F.size(keys))
+        can = _possible(self.item, target.valueType)
         misfit = either(
             wrong,
-            _any(entries, lambda each: of_value(each).misfit),
+            _exists(can.misfit, entries, lambda each: of_value(each).misfit),
             None if self._object else F.exists(entries, lambda each: each["broken"]),
         )
         assert misfit is not None
         whole = F.map_from_arrays(keys, F.transform(entries, lambda each: of_value(each).value))
-        lost = _any(entries, lambda each: of_value(each).unrepresentable)
-        rounded = _any(entries, lambda each: of_value(each).rounded)
+        lost = _exists(can.be_lost, entries, lambda each: of_value(each).unrepresentable)
+        rounded = _exists(can.be_rounded, entries, lambda each: of_value(each).rounded)
         text = None if lost is None else self.text(value)
         return Parts(F.when(~wrong, whole), lost, text, _or_false(misfit), rounded)
 
@@ -536,8 +542,8 @@ class Map(Codec):
     def doubt(self, value: Column) -> Column | None:
         entries = self._entries(value)
         found = [
-            _any(entries, lambda each: self.key.doubt(each["key"])),
-            _any(entries, lambda each: self.item.doubt(each["value"])),
+            _exists(_can_be_in_doubt(self.key), entries, lambda each: self.key.doubt(each["key"])),
+            _exists(_can_be_in_doubt(self.item), entries, lambda each: self.item.doubt(each["value"])),
         ]
         return either(*found)
 
@@ -562,11 +568,29 @@ FORMATTED = Plain(StringType())
 """Text of bounded length with a format of its own (uuid, enum, interval), never TOASTed."""
 
 
-def _any(values: Column, condition: Callable[[Column], Column | None]) -> Column | None:
-    """Return whether a condition holds for one of the values (BOOLEAN); None if it cannot hold."""
-    if condition(F.get(values, F.lit(0))) is None:
-        return None
-    return F.exists(values, lambda each: _or_false(condition(each)))
+class _Possible(NamedTuple):
+    """What can happen to values of a codec that are decoded to a type (`Parts`)."""
+
+    be_lost: bool
+    misfit: bool
+    be_rounded: bool
+
+
+@lru_cache(maxsize=10_000)
+def _possible(codec: Codec, target: DataType) -> _Possible:
+    """Return what can happen to a value. It is found once: a codec of nested arrays asks at each level."""
+    parts = codec.decode(F.lit(None).cast(codec.wire), target)
+    return _Possible(parts.unrepresentable is not None, parts.misfit is not None, parts.rounded is not None)
+
+
+@lru_cache(maxsize=10_000)
+def _can_be_in_doubt(codec: Codec) -> bool:
+    return codec.doubt(F.lit(None).cast(codec.wire)) is not None
+
+
+def _exists(possible: bool, values: Column, condition: Callable[[Column], Column | None]) -> Column | None:
+    """Return whether a condition holds for one of the values (BOOLEAN); None if that is not possible."""
+    return F.exists(values, lambda each: _or_false(condition(each))) if possible else None
 
 
 def _or_false(condition: Column | None) -> Column:

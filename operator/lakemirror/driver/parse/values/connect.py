@@ -3,15 +3,20 @@
 A schema document is JSON: ``{"type", "optional", "name", "parameters", "default", "field", "fields",
 "items", "keys", "values"}``. ``type`` is the physical type, ``name`` the semantic one (Debezium's
 ``io.debezium.*`` or Connect's ``org.apache.kafka.connect.data.*``).
+
+Whoever writes records writes these documents, too. `document` reads them, and nothing else does: it checks
+the whole document, so that no part of it can surprise those who need another part.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from lakemirror.driver.errors import LakemirrorError
 
@@ -45,8 +50,155 @@ It holds the names that lead from the schema of a whole ``record`` to that of th
 """
 
 
+LONGEST: Final = 4 * 2**20
+"""The longest text of a schema, in characters."""
+MOST_TYPES: Final = 30_000
+"""The largest number of types in a schema, where each use of a named type counts."""
+DEEPEST: Final = 50
+"""How deep types may be nested."""
+_OF_LISTS: Final = 8
+"""How many times as much a type counts in an array or a map: its values are converted one by one."""
+_DEEPEST_TEXT: Final = 4 * DEEPEST
+
+
 class SchemaError(LakemirrorError):
     """A schema document that is not a Connect schema of a row."""
+
+
+@dataclass
+class Size:
+    """The size of a schema that is being walked. Raises SchemaError once it is too large."""
+
+    types: int = 0
+    _depth: int = 0
+    _weight: int = 1
+
+    @contextmanager
+    def of_a_type(self) -> Iterator[None]:
+        """Count a type, with all that is nested in it."""
+        self.types += self._weight
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise SchemaError(f"the schema has types that are nested more than {DEEPEST} deep")
+        if self.types > MOST_TYPES:
+            raise SchemaError(
+                f"the schema has more than {MOST_TYPES:,} types (each one in an array or a map counts as "
+                f"{_OF_LISTS})"
+            )
+        yield
+        self._depth -= 1
+
+    @contextmanager
+    def of_a_list(self) -> Iterator[None]:
+        """Count what is in an array or a map."""
+        self._weight *= _OF_LISTS
+        yield
+        self._weight //= _OF_LISTS
+
+
+def read(text: str) -> Any:
+    """Read the JSON of a schema. Raises SchemaError if it is none, or if it is too long or too deep."""
+    if len(text) > LONGEST:
+        raise SchemaError(f"the schema has more than {LONGEST:,} characters")
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise SchemaError(f"the schema is nested more than {_DEEPEST_TEXT} deep") from None
+    except ValueError as error:
+        raise SchemaError(f"the schema is not JSON: {error}") from error
+    level = [found]
+    for _ in range(_DEEPEST_TEXT):
+        level = [inner for each in level if isinstance(each, (dict, list)) for inner in _parts(each)]
+    if level:
+        raise SchemaError(f"the schema is nested more than {_DEEPEST_TEXT} deep")
+    if "\\ud" in text.lower():
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise SchemaError("the schema has half of a surrogate pair, which is no character") from None
+    return found
+
+
+def _parts(found: dict[str, Any] | list[Any]) -> Sequence[Any]:
+    return list(found.values()) if isinstance(found, dict) else found
+
+
+def document(text: str) -> Mapping[str, Any]:
+    """Return a schema document whose form is that of Connect's in all of its parts. Raises SchemaError."""
+    found = _checked(text)
+    if isinstance(found, str):
+        raise SchemaError(found)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _checked(text: str) -> Mapping[str, Any] | str:
+    """Return a schema document, or what is wrong with it."""
+    try:
+        found = read(text)
+        if not isinstance(found, dict):
+            raise SchemaError(f"the schema is not a JSON object: {text[:80]}")
+        if PATH in found:
+            if not (isinstance(found[PATH], list) and all(isinstance(each, str) for each in found[PATH])):
+                raise SchemaError(f"the {PATH} of the schema is not a list of names")
+            check(found.get("record"))
+        else:
+            check(found)
+        return found
+    except SchemaError as error:
+        return str(error)
+
+
+def check(schema: Any) -> None:
+    """Check the size and the form of a Connect schema in all of its parts. Raises SchemaError."""
+    _Form().of(schema, "the schema")
+
+
+class _Form:
+    """Checks the form of a Connect schema."""
+
+    def __init__(self) -> None:
+        self._size = Size()
+
+    def of(self, schema: Any, what: str) -> None:
+        with self._size.of_a_type():
+            if not isinstance(schema, dict):
+                raise SchemaError(f"{what} is not a JSON object: {_shown(schema)}")
+            physical = schema.get("type")
+            if not isinstance(physical, str) or physical not in PHYSICAL:
+                raise SchemaError(f"{what}: {physical!r} is not a type of Kafka Connect")
+            if not isinstance(schema.get("name"), str | None):
+                raise SchemaError(f"{what}: its name is not a text: {_shown(schema['name'])}")
+            parameters = schema.get("parameters")
+            if not isinstance(parameters, dict | None) or not all(
+                isinstance(each, str | int) for each in (parameters or {}).values()
+            ):
+                raise SchemaError(f"{what}: its parameters are not an object of texts: {_shown(parameters)}")
+            if physical == "struct":
+                self._fields(schema.get("fields"), what)
+            parts = {"array": ("items",), "map": ("keys", "values")}.get(physical, ())
+            for part in parts:
+                with self._size.of_a_list():
+                    self.of(schema.get(part), f"{part} of {what}")
+
+    def _fields(self, fields: Any, what: str) -> None:
+        if not isinstance(fields, list):
+            raise SchemaError(f"{what} is a struct without a list of fields")
+        names = set()
+        for each in fields:
+            if not isinstance(each, dict):
+                raise SchemaError(f"{what} has a field that is not a JSON object: {_shown(each)}")
+            name = each.get("field", "")
+            if not isinstance(name, str):
+                raise SchemaError(f"{what} has a field whose name is not a text: {_shown(name)}")
+            if name in names:
+                raise SchemaError(f"{what} has two fields called {name!r}")
+            names.add(name)
+            self.of(each, f"column {name!r}")
+
+
+def _shown(part: Any) -> str:
+    return json.dumps(part)[:80]
 
 
 @dataclass(frozen=True)
@@ -80,7 +232,7 @@ def parse_envelope(schema_json_text: str) -> list[Field]:
     """
     if _path(schema_json_text) is not None:
         return _columns_at(schema_json_text, "the row image")
-    images = {f.get("field"): f for f in _struct(_document(schema_json_text), "the envelope")}
+    images = {f.get("field"): f for f in _struct(document(schema_json_text), "the envelope")}
     image = images.get("after") or images.get("before")
     if image is None:
         raise SchemaError(
@@ -96,7 +248,7 @@ def parse_key(schema_json_text: str) -> list[Field]:
     """
     if _path(schema_json_text) is not None:
         return _columns_at(schema_json_text, "the key")
-    return [_field(f) for f in _struct(_document(schema_json_text), "the key")]
+    return [_field(f) for f in _struct(document(schema_json_text), "the key")]
 
 
 def at_path(path: Sequence[str]) -> tuple[str, str]:
@@ -109,7 +261,7 @@ def field_at(schema_json_text: str, path: Sequence[str]) -> Field | None:
 
     Returns None if the schema has no value there. Raises SchemaError.
     """
-    found: Mapping[str, Any] | None = _document(schema_json_text)["record"]
+    found: Mapping[str, Any] | None = document(schema_json_text)["record"]
     for name in path:
         inner = _struct(found, "the record") if found and found.get("type") == "struct" else []
         found = next((each for each in inner if each.get("field") == name), None)
@@ -122,19 +274,19 @@ def is_at_path(text: str) -> bool:
 
 
 def _path(text: str) -> list[str] | None:
-    return list(_document(text)[PATH]) if is_at_path(text) else None
+    return list(document(text)[PATH]) if is_at_path(text) else None
 
 
 def _columns_at(text: str, what: str) -> list[Field]:
     """Return the columns at a document's `PATH`: those of a struct, or the single one of a plain value."""
-    document = _document(text)
-    found: Mapping[str, Any] = document["record"]
-    for name in document[PATH]:
+    whole = document(text)
+    found: Mapping[str, Any] = whole["record"]
+    for name in whole[PATH]:
         inner = next((each for each in _struct(found, what) if each.get("field") == name), None)
         if inner is None:
-            raise SchemaError(f"the schema has no {'.'.join(document[PATH])}: {what} should stand there")
+            raise SchemaError(f"the schema has no {'.'.join(whole[PATH])}: {what} should stand there")
         found = inner
-    if found.get("type") == "struct" or not document[PATH]:
+    if found.get("type") == "struct" or not whole[PATH]:
         return [_field(each) for each in _struct(found, what)]
     return [_field(found)]
 
@@ -145,10 +297,10 @@ def connector_of(schema_json_text: str) -> str | None:
     An envelope names it in the schema of its ``source``. A flat record shows it by the position that
     ``add.fields`` adds. A custom record shows nothing. Raises SchemaError.
     """
-    document = _document(schema_json_text)
-    if document.get(PATH):
+    whole = document(schema_json_text)
+    if whole.get(PATH):
         return None
-    fields = {each.get("field"): each for each in _struct(document.get("record", document), "the record")}
+    fields = {each.get("field"): each for each in _struct(whole.get("record", whole), "the record")}
     if "source" in fields:
         named = _SOURCE.fullmatch(str(fields["source"].get("name")))
         return named[1] if named is not None else None
@@ -159,19 +311,35 @@ def connector_of(schema_json_text: str) -> str | None:
     return next((connector for position, connector in _POSITIONS.items() if position in names), None)
 
 
+def name_of(schema_json_text: str) -> str | None:
+    """Return the semantic name of a schema document; None if it has none, or cannot be read."""
+    try:
+        name = document(schema_json_text).get("name")
+    except SchemaError:
+        return None
+    return name if isinstance(name, str) else None
+
+
+def name_at(schema_json_text: str, path: Sequence[str]) -> str | None:
+    """Return the semantic name of the value at a path in a record's schema, which may lack the value.
+
+    Returns None also if the schema cannot be read.
+    """
+    try:
+        found = document(schema_json_text)
+    except SchemaError:
+        return None
+    found = found.get("record", found)
+    for part in path:
+        fields = found["fields"] if found.get("type") == "struct" else ()
+        found = next((each for each in fields if each.get("field", "") == part), {})
+    name = found.get("name")
+    return name if isinstance(name, str) else None
+
+
 def schemaless(name: str) -> Field:
     """Return a column whose records carry no schema."""
     return Field(name, SCHEMALESS)
-
-
-def _document(text: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise SchemaError(f"the schema is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise SchemaError(f"the schema is not a JSON object: {text[:80]}")
-    return document
 
 
 def _struct(schema: Mapping[str, Any], what: str) -> list[Mapping[str, Any]]:
@@ -181,20 +349,17 @@ def _struct(schema: Mapping[str, Any], what: str) -> list[Mapping[str, Any]]:
 
 
 def _field(schema: Mapping[str, Any]) -> Field:
-    name = schema.get("field", "")
-    physical = schema.get("type")
-    if physical not in PHYSICAL:
-        raise SchemaError(f"column {name!r}: {physical!r} is not a type of Kafka Connect")
-    element = schema.get("items") if physical == "array" else schema.get("values")
+    physical = schema["type"]
+    element = schema.get({"array": "items", "map": "values"}.get(physical, ""))
     return Field(
-        name=name,
+        name=schema.get("field", ""),
         connect_type={"float32": "float", "float64": "double"}.get(physical, physical),
         semantic_name=schema.get("name"),
-        parameters=schema.get("parameters") or {},
+        parameters={name: str(value) for name, value in (schema.get("parameters") or {}).items()},
         optional=bool(schema.get("optional")),
         default=schema.get("default"),
         items=_field(element) if element else None,
-        keys=_field(schema["keys"]) if schema.get("keys") else None,
-        fields=tuple(_field(f) for f in schema.get("fields") or ()),
+        keys=_field(schema["keys"]) if physical == "map" else None,
+        fields=tuple(_field(f) for f in schema["fields"]) if physical == "struct" else (),
         doc=schema.get("doc") if isinstance(schema.get("doc"), str) else None,
     )

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DecimalType
 
-from lakemirror.driver.parse.values.expressions import as_decimal, div, let
+from lakemirror.driver import shapes
+from lakemirror.driver.parse.values.expressions import div, let
 
 MAX_DIGITS = 38
 MAX_SCALE = 20_000
@@ -64,12 +65,12 @@ def of_digits(text: Column, kind: DecimalType) -> Column:
     """Convert the text of a `NUMBER` to a decimal; null if the type lacks digits for it."""
     mantissa = F.substring_index(F.lower(text), "e", 1)
     exponent = F.coalesce(F.regexp_extract(text, r"[eE][-+]?\d+$", 0), F.lit(""))
-    shift = F.when(exponent == "", 0).otherwise(F.substr(exponent, F.lit(2)).try_cast("int"))
+    shift = F.when(exponent == "", 0).otherwise(shapes.whole(F.substr(exponent, F.lit(2)), "int"))
     digits = F.translate(mantissa, "-+.", "")
     fraction = F.length(F.regexp_extract(mantissa, r"\.(\d*)", 1))
     zeros = F.length(digits) - F.length(F.rtrim(digits, F.lit("0")))
     exact = ~digits.rlike("[1-9]") | (fraction - zeros - shift <= kind.scale)
-    return F.when(exact, as_decimal(text, kind))
+    return F.when(exact, shapes.number(text, kind))
 
 
 def plain_text(unscaled: Column, scale: Column) -> Column:
@@ -101,7 +102,7 @@ def _pointed(integer: Column, scale: Column) -> Column:
         zeros = F.when(digits == "0", digits).otherwise(F.concat(digits, F.repeat(F.lit("0"), -scale)))
         return F.concat(sign, F.when(scale > 0, pointed).otherwise(zeros))
 
-    return F.when(F.abs(scale) <= MAX_SCALE, let(integer, point))
+    return F.when(scale.between(-MAX_SCALE, MAX_SCALE), let(integer, point))
 
 
 def _integer_text(unscaled: Column) -> Column:

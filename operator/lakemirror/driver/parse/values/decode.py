@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -93,6 +93,16 @@ def decode(
 def can_be_left_out(field: Field, target: DataType) -> bool:
     """Return whether the source may leave out the column's value, and send the placeholder for it."""
     return _codec(field, target).gap(F.lit(None), Placeholder()) is not None
+
+
+def columns_of(schema_json_text: str, parse: Callable[[str], Sequence[Field]]) -> Sequence[Field]:
+    """Return the columns in a schema document, as ``parse`` finds them, if values can be decoded with them.
+
+    Raises SchemaError.
+    """
+    fields = parse(schema_json_text)
+    RowDecoder(fields)
+    return fields
 
 
 class RowDecoder:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from operator import or_
-from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -25,15 +24,6 @@ def unless(condition: Column | None, value: Column) -> Column:
 
 def null(type: DataType) -> Column:
     return F.lit(None).cast(type)
-
-
-LONGEST_NUMBER: Final = 1000
-"""The longest text that is read as a decimal. The JVM takes quadratic time for longer ones."""
-
-
-def as_decimal(text: Column, kind: DataType | str) -> Column:
-    """Convert text to a decimal of type ``kind``; null if it does not fit, or has too many characters."""
-    return F.when(F.length(text) <= LONGEST_NUMBER, text).try_cast(kind)
 
 
 def div(value: Column, by: int) -> Column:

@@ -25,12 +25,12 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from lakemirror.driver import shapes
 from lakemirror.driver.parse.values import temporal
 from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL, of_digits
 from lakemirror.driver.parse.values.expressions import null
 
 _MOMENTS = (DateType, TimestampType, TimestampNTZType)
-_FLOAT = r"^\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*$"
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ def fit(value: Column, source: DataType, target: DataType) -> Parts:
         return _moment_text(value, target)
     if isinstance(source, StringType) and isinstance(target, (FloatType, DoubleType)):
         return _float_text(value, target)
+    if isinstance(source, StringType) and isinstance(target, IntegralType):
+        return _unless_null(value, shapes.whole(value, target))
     if _castable(source, target):
         return _unless_null(value, value.try_cast(target))
     return Parts(null(target), misfit=value.isNotNull())
@@ -149,8 +151,8 @@ def _moment_text(value: Column, target: DataType) -> Parts:
 
 
 def _float_text(value: Column, target: DataType) -> Parts:
-    fits = is_exact(value, value.try_cast("double"), target) | value.rlike(SPECIAL)
-    return _unless_null(value, F.when(fits, value.try_cast(target)))
+    fits = is_exact(value, shapes.number(value, "double"), target) | value.rlike(SPECIAL)
+    return _unless_null(value, F.when(fits, shapes.number(value, target)))
 
 
 def is_exact(number: Column, double: Column, target: DataType) -> Column:
@@ -169,7 +171,8 @@ def is_exact(number: Column, double: Column, target: DataType) -> Column:
         F.abs(double).between(sys.float_info.min, sys.float_info.max)
     )
     return F.coalesce(
-        number.rlike(_FLOAT) & (alike | (few if isinstance(target, DoubleType) else False)), F.lit(False)
+        number.rlike(shapes.NUMBER) & (alike | (few if isinstance(target, DoubleType) else False)),
+        F.lit(False),
     )
 
 

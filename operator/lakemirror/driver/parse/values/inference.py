@@ -3,7 +3,8 @@
 Inference runs in Spark, with one aggregation for all tables of a batch. A whole number is BIGINT
 (DECIMAL(38,0) if it does not fit), a number with a fraction is DOUBLE, and text is STRING. Arrays and objects
 are inferred element by element. An object without a known shape, and values of several kinds, are STRING (as
-JSON). A column in which only nulls were seen has no type yet.
+JSON), and so is what is nested too deeply (`DEEPEST`, `MOST_LISTS`). A column in which only nulls were seen
+has no type yet.
 
 No value is lost to an unknown type: the elements of arrays that are all empty are STRING, which takes any
 value, and "NaN" and "Infinity" are text where no number was seen.
@@ -29,6 +30,8 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+
+from lakemirror.driver.rules.inference import DEEPEST, MOST_LISTS
 
 # JSON has no numbers for these floats and spells them as text, which would turn a DOUBLE into a STRING.
 _NO_NUMBER = r'(?<!\\)"(NaN|-?Infinity)"(?=\s*[,}\]])'
@@ -142,7 +145,8 @@ def of_members(schema: str | None, where: Objects) -> DataType | None:
     shape = parsed[0] if where.in_arrays and isinstance(parsed, list) else parsed
     if not isinstance(shape, dict):
         return None
-    kinds = {name: _spark(each) for name, each in shape.items()}
+    levels, lists = max(DEEPEST - len(where.path), 0), MOST_LISTS - where.in_arrays
+    kinds = {name: _spark(each, levels, lists) for name, each in shape.items()}
     found: DataType = StructType(
         [StructField(name, kind) for name, kind in kinds.items() if kind is not None]
     )
@@ -192,11 +196,14 @@ def _completed(shape: _Shape, texts: _Shape) -> _Shape:
     return "DOUBLE" if is_number else _MIXED
 
 
-def _spark(shape: _Shape) -> DataType | None:
+def _spark(shape: _Shape, levels: int = DEEPEST, lists: int = MOST_LISTS) -> DataType | None:
+    """Return the type of a value; ``levels`` and ``lists`` are how many may be nested in it."""
+    if isinstance(shape, (list, dict)) and not (levels and (lists or isinstance(shape, dict))):
+        return StringType()
     if isinstance(shape, list):
-        return ArrayType(_spark(shape[0]) or StringType())
+        return ArrayType(_spark(shape[0], levels - 1, lists - 1) or StringType())
     if isinstance(shape, dict):
-        return _struct(shape)
+        return _struct(shape, levels - 1, lists)
     if shape.startswith("DECIMAL"):
         # An integer beyond BIGINT has no scale and at least 19 digits; anything else came with a fraction.
         precision, scale = (int(n) for n in re.findall(r"\d+", shape))
@@ -204,10 +211,10 @@ def _spark(shape: _Shape) -> DataType | None:
     return _ATOMIC.get(shape, StringType())
 
 
-def _struct(shape: dict[str, _Shape]) -> DataType:
+def _struct(shape: dict[str, _Shape], levels: int, lists: int) -> DataType:
     if set(shape) == {"scale", "value"} and shape["scale"] == "BIGINT" and shape["value"] == "STRING":
         return StringType()  # Debezium's VariableScaleDecimal, as text
-    members = {name: _spark(inner) for name, inner in shape.items()}
+    members = {name: _spark(inner, levels, lists) for name, inner in shape.items()}
     known = [StructField(name, type) for name, type in members.items() if type is not None]
     return StructType(known) if known and _MIXED not in shape.values() else StringType()
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, LongType
 from lakemirror.driver.parse.values import codecs
 from lakemirror.driver.parse.values.codecs import Codec
 from lakemirror.driver.parse.values.connect import PADDED, Field, SchemaError
-from lakemirror.driver.parse.values.decimals import MAX_DIGITS
+from lakemirror.driver.parse.values.decimals import MAX_DIGITS, MAX_SCALE
 from lakemirror.driver.parse.values.temporal import MICROS, MILLIS, NANOS
 
 _UNBOUNDED_BITS = 2**31 - 1  # the length that Debezium gives PostgreSQL's bit varying
@@ -45,6 +45,8 @@ _AS_THEY_ARE = (
 
 def _decimal(field: Field) -> Codec:
     scale = _parameter(field, "scale", 0)
+    if not -MAX_SCALE <= scale <= MAX_SCALE:
+        raise SchemaError(f"column {field.name!r}: its scale is beyond {MAX_SCALE:,} digits")
     precision = _parameter(field, "connect.decimal.precision", 0)
     if not 0 <= scale <= MAX_DIGITS:
         return codecs.DecimalText(scale)
@@ -56,6 +58,8 @@ def _decimal(field: Field) -> Codec:
 
 def _bits(field: Field) -> Codec:
     length = _parameter(field, "length", _UNBOUNDED_BITS)
+    if length != _UNBOUNDED_BITS and not 0 <= length <= codecs.MOST_BITS:
+        raise SchemaError(f"column {field.name!r}: its length is not one of 0 to {codecs.MOST_BITS:,} bits")
     return codecs.Bits(None if length == _UNBOUNDED_BITS else length)
 
 
@@ -64,7 +68,9 @@ def _parameter(field: Field, name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise SchemaError(f"column {field.name!r}: parameter {name} is {text!r}, not a number") from error
+        raise SchemaError(
+            f"column {field.name!r}: parameter {name} is {str(text)[:80]!r}, not a number"
+        ) from error
 
 
 def _array(field: Field) -> Codec:

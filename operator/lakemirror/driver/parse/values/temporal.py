@@ -15,7 +15,8 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from lakemirror.driver.parse.values.expressions import as_decimal, at_least, div, floor_div, let
+from lakemirror.driver import shapes
+from lakemirror.driver.parse.values.expressions import at_least, div, floor_div, let
 
 FIRST_DAY, LAST_DAY = -719162, 2932896  # 0001-01-01, 9999-12-31
 _PG_FIRST_DAY, _PG_LAST_DATE = -2440588, 2145031948  # 4714-11-24 BC, 5874897-12-31
@@ -25,7 +26,7 @@ _POSITIVE_INFINITY = 9223372036825200000
 _PG_LAST_DAY = 106762940  # 294277-01-01, the first day beyond the range
 _DAY_SECONDS = 86400
 
-_DAY = r"^\s*\d{4}-\d{1,2}-\d{1,2}\s*Z?\s*$"
+_DAY = r"^\s*\d{4}-\d{1,2}-\d{1,2}(\s*Z)?\s*$"
 _MOMENT = r"^\s*\d{4}-\d{1,2}-\d{1,2}(\s*$|[T ]\s*\d{1,2}:)"
 _WITH_OFFSET = r"^\s*\d{4}-\d{1,2}-\d{1,2}[T ][^-+]*([-+]\d|[A-Za-z]{2})"
 """Matches an ISO timestamp with an offset or the name of a zone."""
@@ -62,8 +63,6 @@ class Unit:
 
 MILLIS, MICROS, NANOS = Unit(1_000), Unit(1_000_000), Unit(1_000_000_000)
 
-NUMBER: Final = r"^\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*$"
-"""Matches a text or number of JSON that is a moment's number since 1970."""
 _FIRST_SECOND: Final = FIRST_DAY * _DAY_SECONDS
 _AFTER_SECONDS: Final = 10**11
 """Numbers from here on (5138 as seconds, 1973 as milliseconds) are in a finer unit."""
@@ -71,7 +70,7 @@ _AFTER_SECONDS: Final = 10**11
 
 def number_of(text: Column) -> Column:
     """Return the number since 1970 that a text is (DECIMAL(38,9)); null for other text."""
-    return as_decimal(F.when(text.rlike(NUMBER), text), "decimal(38,9)")
+    return shapes.number(text, "decimal(38,9)")
 
 
 def per_unit(number: Column, *, seconds: bool = True) -> Column:
@@ -106,9 +105,9 @@ def outside(value: Column, first: int, last: int) -> Column:
 def clock(value: Column, unit: Unit) -> Column:
     """Spell a number since midnight as ``HH:MM:SS[.f]``; any size and sign (MySQL's TIME reaches 838 h)."""
     value = value.cast("bigint")
-    size = F.abs(value)
-    seconds = div(size, unit.per_second)
-    fraction = F.rtrim(F.lpad((size % unit.per_second).cast("string"), unit.digits, "0"), F.lit("0"))
+    seconds = F.abs(div(value, unit.per_second))  # the lowest BIGINT itself has no opposite
+    finer = F.abs(value % unit.per_second).cast("string")
+    fraction = F.rtrim(F.lpad(finer, unit.digits, "0"), F.lit("0"))
     return F.concat(
         F.when(value < 0, "-").otherwise(""),
         at_least(2, div(seconds, 3600).cast("string")),
@@ -174,7 +173,7 @@ def day_of(text: Column) -> Column:
 
     A plain cast drops whatever follows a date, and adds a month or day that is missing.
     """
-    return F.when(text.rlike(_DAY), F.rtrim(F.rtrim(text), F.lit("Z")).try_cast("date"))
+    return F.when(text.rlike(_DAY), shapes.moment(F.rtrim(F.rtrim(text), F.lit("Z")), "date"))
 
 
 def is_moment(text: Column) -> Column:
@@ -187,7 +186,7 @@ def is_moment(text: Column) -> Column:
 
 def instant_of(text: Column) -> Column:
     """Convert an ISO timestamp to TIMESTAMP; null for any other text."""
-    return F.when(is_moment(text), _whole(text).try_cast("timestamp"))
+    return F.when(is_moment(text), shapes.moment(_whole(text), "timestamp"))
 
 
 def _whole(text: Column) -> Column:
@@ -201,8 +200,8 @@ def _whole(text: Column) -> Column:
 
 def local_of(text: Column) -> Column:
     """Convert an ISO timestamp, in UTC unless it has a zone, to TIMESTAMP_NTZ; null for any other text."""
-    shifted = ntz(F.unix_micros(_whole(text).try_cast("timestamp")))
-    local = F.when(text.rlike(_WITH_OFFSET), shifted).otherwise(_whole(text).try_cast("timestamp_ntz"))
+    shifted = ntz(F.unix_micros(shapes.moment(_whole(text), "timestamp")))
+    local = F.when(text.rlike(_WITH_OFFSET), shifted).otherwise(shapes.moment(_whole(text), "timestamp_ntz"))
     return F.when(is_moment(text), local)
 
 
@@ -228,7 +227,7 @@ def iso_timestamp_spelled(text: Column, *, zoned: bool) -> Column:
 
 
 def _iso_spelled(text: Column, local: Column, last_year: int, zone: str = "") -> Column:
-    year = F.regexp_extract(text, r"^([-+]?\d+)-", 1).try_cast("bigint")
+    year = shapes.whole(F.regexp_extract(text, r"^([-+]?\d+)-", 1))
     return let(
         year,
         lambda y: (
@@ -245,7 +244,7 @@ def _with_era(iso: Column, zone: str = "") -> Column:
 
     def spell(text: Column) -> Column:
         as_sent = text.rlike(_ZERO_IN_DATE)  # no calendar has it
-        year = F.regexp_extract(text, r"^-?\d+", 0).try_cast("int")
+        year = shapes.whole(F.regexp_extract(text, r"^-?\d+", 0), "int")
         rest = F.regexp_extract(text, r"(?s)^-?\d+(-.*)$", 1)
         before = F.concat(F.lpad((1 - year).cast("string"), 4, "0"), rest, F.lit(zone + " BC"))
         after = F.concat(F.ltrim(text, F.lit("+")), F.lit(zone))

@@ -42,6 +42,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from lakemirror.driver import shapes
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.parse.values import codecs, decimals, temporal
 from lakemirror.driver.parse.values.codecs import Codec
@@ -165,7 +166,7 @@ class JsonFloat(Codec):
         double = F.try_variant_get(value, "$", "double")
         exact = kind.rlike(_NUMBERS) & is_exact(text, double, self.natural)
         spelled = (kind == "STRING") & text.rlike(_FLOATS_AS_TEXT)
-        number = F.when(exact, double).when(spelled, text.try_cast("double")).cast(self.natural)
+        number = F.when(exact, double).when(spelled, shapes.number(text, "double")).cast(self.natural)
         return Parts(number, misfit=value.isNotNull() & (kind != "VOID") & number.isNull())
 
     def text(self, value: Column) -> Column:
@@ -195,7 +196,7 @@ class JsonText(codecs.Text):
 
     def _unless_text(self, value: Column) -> Column:
         octets = F.unbase64(F.regexp_extract(value, _PAIR, 2))
-        number = decimals.small_text(octets, F.regexp_extract(value, _PAIR, 1).cast("int"))
+        number = decimals.small_text(octets, shapes.whole(F.regexp_extract(value, _PAIR, 1), "int"))
         is_pair = value.startswith('{"scale":') & value.rlike(_PAIR)
         return F.when(is_pair, F.coalesce(number, value)).otherwise(value)
 
@@ -263,7 +264,7 @@ class JsonDate(Codec):
 
     def parts(self, value: Column) -> Parts:
         whole = value.rlike(_WHOLE)
-        number = codecs.Days().parts(F.when(whole, value.try_cast("int")))
+        number = codecs.Days().parts(F.when(whole, shapes.whole(value, "int")))
         text = codecs.IsoDate().parts(F.when(~whole, value))
         return _first_of(value, number, text)
 
@@ -277,7 +278,7 @@ class JsonTimestamp(Codec):
     wire = StringType()
 
     def parts(self, value: Column) -> Parts:
-        is_number = value.rlike(temporal.NUMBER)
+        is_number = shapes.is_number(value)
         number = self._number(temporal.number_of(value))
         zoneless = value.rlike(r"\d:\d\d:\d\d(\.\d+)?$")
         iso = F.when(~is_number, F.when(zoneless, F.concat(value, F.lit("Z"))).otherwise(value))
@@ -330,8 +331,9 @@ class JsonDecimal(Codec):
     def _of_pair(self, pair: Column) -> Column:
         octets = F.try_to_binary(F.try_variant_get(pair, "$.value", "string"), F.lit("base64"))
         unscaled = let(octets, lambda o: decimals.decimal(o, decimals.MAX_DIGITS, 0)).cast("string")
-        text = F.concat(unscaled, F.lit("E"), -F.try_variant_get(pair, "$.scale", "int"))
-        return decimals.of_digits(text, self.natural)
+        scale = F.when(unscaled != "0", F.try_variant_get(pair, "$.scale", "bigint")).otherwise(0)
+        exponent = F.when(scale.between(-decimals.MAX_SCALE, decimals.MAX_SCALE), -scale)
+        return decimals.of_digits(F.concat(unscaled, F.lit("E"), exponent), self.natural)
 
     def _of_double(self, value: Column) -> Column:
         number = F.try_variant_get(value, "$", self.natural.simpleString())
