@@ -438,22 +438,6 @@ def test_files_with_many_sets_of_columns_come_in_several_batches(
     assert [int(payload(row)["id"]) for row in taken.rows] == list(range(8))
 
 
-@pytest.mark.guarantee("Queries do not grow with the headers of CSV files")
-def test_a_query_does_not_grow_with_the_headers_of_its_files(spark: SparkSession, tmp_path: Path) -> None:
-    uris = []
-    for number in range(12):
-        (tmp_path / f"{number}.csv").write_text(f"id,name_{number}\n{number},x\n{number}\n")
-        uris.append(f"file://{tmp_path}/{number}.csv")
-    frame = csv_rows(spark, uris, CsvFormat())
-    read = sorted(map(payload, frame.collect()), key=str)
-    wrong = [("the line has 1 fields instead of 2", str(number).encode()) for number in range(12)]
-    right = [{"id": str(number), f"name_{number}": "x"} for number in range(12)]
-    assert read == sorted([*wrong, *right], key=str)
-    assert "name_7" not in frame._jdf.queryExecution().analyzed().toString()
-    alone = csv_rows(spark, uris[7:8], CsvFormat())
-    assert "name_7" in alone._jdf.queryExecution().analyzed().toString()
-
-
 @pytest.mark.guarantee(
     "A file whose lines, header, parts or compression are beyond a limit is set aside by name, also "
     "if a batch of an earlier run has it"
