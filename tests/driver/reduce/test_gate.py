@@ -95,3 +95,25 @@ def test_what_follows_keeps_the_values_of_its_own_position(spark: SparkSession) 
     )
     assert [row["row"]["big"] for row in found] == ["x", "x", None, "x", None]
     assert [row["seqs"] and bytes(row["seqs"]["big"]) for row in found] == [AT, MOVED, OWN, None, OWN]
+
+
+def test_what_an_open_transaction_creates_again_keeps_its_values(spark: SparkSession) -> None:
+    """The delete was placed after the row of the snapshot, whose position is above the transaction."""
+
+    def at(lsn: int, major: int) -> bytes:
+        return bytes(2) + major.to_bytes(10, "big") + lsn.to_bytes(10, "big") + (1).to_bytes(4, "big")
+
+    rows = [
+        ((1,), "c", at(80, 80), True, "t", 0, 11, ("x",), {"big": at(80, 80) + b"\xff"}),
+        ((2,), "c", at(60, 60), True, "t", 0, 11, ("x",), None),
+        ((3,), "c", at(80, 80), True, "t", 0, 9, ("x",), None),
+    ]
+    frame: DataFrame = spark.createDataFrame(rows, STATE)
+    place = (F.lit("t").alias("topic"), F.lit(0).alias("partition"), F.lit(10).cast("bigint").alias("offset"))
+    deleted = frame.select(encoded_key(frame).alias("key"), F.lit(at(70, 90)).alias("seq"), *place)
+    after, before, elsewhere = sorted(
+        gate(frame, deleted, tracked=["big"]).collect(), key=lambda row: row["key"]
+    )
+    assert (after["op"], after["row"]["big"], bytes(after["seq"])) == ("c", "x", at(80, 90))
+    assert bytes(after["seqs"]["big"]) == at(80, 90) + b"\xff"
+    assert [row["op"] for row in (before, elsewhere)] == ["p", "p"]

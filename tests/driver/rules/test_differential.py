@@ -7,6 +7,7 @@ delivery that is shuffled, cut and doubled. Each difference is a mistake in one 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 from tests.support.delivery import Batches, cut, doubled, parts, restarted, shuffled
 from tests.support.histories import History, Shape, Step, many, play
 from tests.support.mirroring import Mirroring, audited
+from tests.support.records import UNAVAILABLE, PostgresPosition, Topic
 from tests.support.rule_engine import Engine, Mirrored
 
 pytestmark = pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
@@ -37,6 +39,44 @@ def histories(number: int, size: int) -> list[History]:
         play(many(range(size), rnd, truncates=3), Shape(name="wiped")),
         play(many(range(size), rnd), Shape(full=True, schemas=False, name="whole")),
     ]
+
+
+ODD = replace(Shape(name="odd").table, name="odd")
+
+
+def odd() -> Batches:
+    """Rare things: changes at one position in two batches, and rows of an open transaction that come back."""
+    taken, first = 9_000, PostgresPosition(9_000, None, 1, 10**15, "last")
+    topic = Topic(ODD.topic)
+
+    def row(i: int, v: int, big: str | None = "large") -> dict[str, Any]:
+        return {"h": 0, "id": i, "v": v, "note": None, "big": big}
+
+    def opened(lsn: int, last: int | None = None) -> PostgresPosition:
+        return PostgresPosition(lsn, last, 2, 10**15 + lsn)
+
+    gap = UNAVAILABLE
+    late = opened(taken + 500, taken + 400)
+    batches = [
+        [ODD.read(first, row(i, 0)) for i in range(3)] + [*ODD.delete(opened(8_000), row(0, 0))],
+        [
+            ODD.create(opened(8_100), row(0, 1, "came back")),
+            ODD.update(opened(8_200), row(1, 1, gap), row(1, 0)),
+        ],
+        [
+            ODD.update(late, row(1, 2, "one"), row(1, 1)),
+            ODD.update(opened(taken + 600, taken + 550), row(0, 2, gap), row(0, 1)),
+        ],
+        [
+            ODD.update(late, row(1, 3, "two"), row(1, 2)),
+            *ODD.delete(opened(taken + 700, taken + 650), row(0, 2)),
+        ],
+        [
+            ODD.create(opened(taken + 690, taken + 650), row(0, 9)),
+            *ODD.delete(opened(taken + 700, taken + 650), row(0, 9)),
+        ],
+    ]
+    return [list(topic.append(batch)) for batch in batches]
 
 
 def beside(tables: list[Batches]) -> Batches:
@@ -73,7 +113,7 @@ def test_the_engine_and_the_rules_agree_on_many_histories(
 
 def compare(spark: SparkSession, folder: Path, number: int, size: int) -> None:
     played = histories(number, size)
-    batches = deliveries(played, number)
+    batches = beside([deliveries(played, number), odd()])
     mirroring = Mirroring(folder).deliver(batches)
     mirroring.run(spark)
     engine = Engine()
@@ -81,8 +121,7 @@ def compare(spark: SparkSession, folder: Path, number: int, size: int) -> None:
         engine.deliver(batch)
     counts = audited(spark, mirroring, COUNTS)
     differ = []
-    for history in played:
-        table = history.shape.table
+    for table in [*(history.shape.table for history in played), ODD]:
         name = ".".join(each for each in (table.db, table.schema, table.name) if each)
         mine = engine.tables[name]
         path = mirroring.path(table.db, table.schema, table.name)

@@ -213,6 +213,14 @@ def test_the_text_of_a_value_comes_from_where_the_value_is_from() -> None:
     assert after.row.texts == {}
 
 
+def test_texts_of_columns_that_every_event_carries_are_those_of_the_newest() -> None:
+    table = Table(TABLE.columns, ("note",))
+    old = event("u", 2, v=None, note=None, texts={"v": "-infinity", "note": "NaN"})
+    merged, _ = in_any_order([old, event("u", 3, v=None, texts={"v": "infinity"})], table=table)
+    assert merged.row is not None
+    assert merged.row.texts == {"v": "infinity", "note": "NaN"}
+
+
 # -- snapshots --------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.sequence import is_snapshot, minor, own
+from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.tombstones import encoded_key
 
@@ -26,10 +26,9 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
         F.col("key").alias("_key"),
         F.struct("seq", "topic", "partition", "offset").alias("_tomb"),
     )
-    joined = state.join(tomb, encoded_key(state) == F.col("_key"), "left")
+    joined = _after(state.join(tomb, encoded_key(state) == F.col("_key"), "left"))
     seq, newest = F.col("seq"), F.col("_tomb.seq")
     tied = follows(F.col("_tomb"))
-    opened = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset")) & F.col("unanchored")
     precedes = same_partition(F.col("_tomb")) & (F.col("offset") < F.col("_tomb.offset")) & is_snapshot(seq)
     # Within a batch, a change of an open transaction is placed after its snapshot row; its LSN still counts.
     outrun = (
@@ -37,7 +36,7 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
         & (minor(seq) <= minor(newest))
         & (F.substring(seq, 1, 2) == F.substring(newest, 1, 2))
     )
-    stale = newest.isNotNull() & (((seq <= newest) & ~tied & ~opened) | precedes | outrun)
+    stale = newest.isNotNull() & (((seq <= newest) & ~tied) | precedes | outrun)
     stale = F.coalesce(stale, F.lit(False))
     deletes = F.col("op") == Op.DELETE
     columns: dict[str, Column] = {
@@ -50,6 +49,34 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     for name in tracked:
         gated = _forget(gated, name)
     return gated.drop("_key", "_tomb")
+
+
+def _after(joined: DataFrame) -> DataFrame:
+    """Place changes of transactions that were open during the snapshot after the delete that they follow.
+
+    They do in its partition, with a higher LSN. The delete may be placed after a snapshot row, which has a
+    higher position; the change, and what it brings, then takes its place behind both.
+    """
+    seq, gone = F.col("seq"), F.col("_tomb.seq")
+    later = same_partition(F.col("_tomb")) & (F.col("offset") > F.col("_tomb.offset"))
+    opened = F.col("unanchored") & later & (seq <= gone) & (minor(seq) > minor(gone))
+    opened = F.coalesce(opened & (F.substring(seq, 1, 2) == F.substring(gone, 1, 2)), F.lit(False))
+
+    def lifted(value: Column) -> Column:
+        mine = (
+            (F.length(value) >= WIDTH) & ~is_snapshot(value) & (minor(value) > minor(gone)) & (value < gone)
+        )
+        return F.when(mine, F.concat(F.substring(gone, 1, 12), F.substr(value, F.lit(13)))).otherwise(value)
+
+    placed = {
+        "seq": anchored_at(seq, gone),
+        "row_seq": lifted(F.col("row_seq")),
+        "seqs": F.transform_values("seqs", lambda _, value: lifted(value)),
+    }
+    there = {name: value for name, value in placed.items() if name in joined.columns}
+    return joined.withColumns(
+        {name: F.when(opened, value).otherwise(F.col(name)) for name, value in there.items()}
+    )
 
 
 def follows(tombstone: Column) -> Column:

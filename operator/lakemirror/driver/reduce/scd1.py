@@ -266,11 +266,15 @@ def _last_row(plan: Scd1) -> dict[str, Column]:
     return {**values, "__unrepresentable": _texts(plan, others, seq, last, place=plan.unanchored)}
 
 
-def _texts(plan: Scd1, others: Column, mine: Column, row: Column, *, place: bool = False) -> Column:
+def _texts(
+    plan: Scd1, others: Column, mine: Column, row: Column, *, place: bool = False, tied: bool = False
+) -> Column:
     """The texts of unrepresentable values: a tracked column's text comes from where its value comes from."""
     stored = T("__unrepresentable") if plan.soft is None else F.when(_is_live(), T("__unrepresentable"))
     found = {
-        name: F.when(_wins(name, mine, row, place=place), F.col("s.texts")[name]).otherwise(stored[name])
+        name: F.when(_wins(name, mine, row, place=place, tied=tied), F.col("s.texts")[name]).otherwise(
+            stored[name]
+        )
         for name in plan.tracked
     }
     return texts_of(others, found)
@@ -290,7 +294,7 @@ def _update(plan: Scd1) -> dict[str, Column]:
     values = {name: S(name) for name in plan.columns if name != plan.soft}
     seq = _seq(plan)
     for name in plan.tracked:
-        values[name] = F.when(_wins(name, seq, seq, place=plan.unanchored), S(name)).otherwise(
+        values[name] = F.when(_wins(name, seq, seq, place=plan.unanchored, tied=True), S(name)).otherwise(
             _stored(plan, name)
         )
     if plan.soft is not None:
@@ -300,7 +304,7 @@ def _update(plan: Scd1) -> dict[str, Column]:
         **_stamp(plan),
         "__op": F.col("s.op"),
         "__column_seq": _column_seqs(plan, seq, seq, place=plan.unanchored),
-        "__unrepresentable": _texts(plan, F.col("s.texts"), seq, seq, place=plan.unanchored),
+        "__unrepresentable": _texts(plan, F.col("s.texts"), seq, seq, place=plan.unanchored, tied=True),
     }
 
 
@@ -345,13 +349,17 @@ def _stored(plan: Scd1, name: str) -> Column:
     return kept if plan.soft is None else F.when(_is_live(), kept)
 
 
-def _wins(name: str, mine: Column, row: Column, *, place: bool = False) -> Column:
+def _wins(name: str, mine: Column, row: Column, *, place: bool = False, tied: bool = False) -> Column:
     """BOOLEAN: whether the state's value of a column is newer than the stored one, and no newer than the row.
 
-    ``mine`` is the state's sequence, ``row`` the sequence that the row has afterwards.
+    ``mine`` is the state's sequence, ``row`` the sequence that the row has afterwards. ``tied`` says that the
+    state is newer than the row, perhaps at the same position.
     """
     value = _placed(_mine(name, mine)) if place else _mine(name, mine)
-    return (value > stored_seq(name)) & (event_part(value, row) <= row)
+    newer = value > stored_seq(name)
+    if tied:  # of two changes at one position, the later arrival counts
+        newer = newer | ((value == stored_seq(name)) & (mine == seq_of_row()))
+    return newer & (event_part(value, row) <= row)
 
 
 def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) -> Column:

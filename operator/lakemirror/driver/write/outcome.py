@@ -158,10 +158,9 @@ def _passed_over(
 
     The table is queried only if a key was passed over.
     """
-    changed = rows.inserted + rows.updated + rows.deleted
     # Only then does each changed row stand for a key of the batch.
     plain = plan.seen.floor is None and not plan.alteration.add
-    if reduced.state is None or before is None or (plain and changed >= reduced.counts.expected):
+    if reduced.state is None or before is None or (plain and _all_changed(plan, reduced, rows)):
         return _Passed()
     counts, own, known = reduced.counts, F.col("s.own"), F.col("s.known")
     stored = _bounded(table.rows(before), plan, reduced)
@@ -179,6 +178,20 @@ def _passed_over(
     # A delete whose tombstone exists came before, even if there is no row any more.
     without_row = counts.repeated - found["known"]
     return _Passed(found["stale"], found["same"] + without_row, found["out_of_order"])
+
+
+def _all_changed(plan: TablePlan, reduced: Reduced, rows: Written) -> bool:
+    """Return whether each key of a batch changed a row, or has a new delete.
+
+    A key that the batch itself created and deleted changes no row, unless the mirror had one of it, which
+    would make up for a key that was passed over.
+    """
+    counts = reduced.counts
+    changed = rows.inserted + rows.updated + rows.deleted
+    if plan.soft is not None or counts.known:
+        return changed >= counts.keys
+    passing = counts.keys - counts.expected
+    return changed >= counts.expected and rows.deleted <= counts.deletes - passing
 
 
 def _bounded(stored: DataFrame, plan: TablePlan, reduced: Reduced) -> DataFrame:
