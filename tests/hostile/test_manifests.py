@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from lakemirror import driver
-from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, source, spec, tables
+from lakemirror.api import CdcPipeline, ManifestError, PipelineSpec, source, spec, tables, topics
 from lakemirror.api.base import Model
 from lakemirror.api.report import Report
 from lakemirror.api.supported import not_supported
@@ -223,7 +223,7 @@ def fields(model: type[BaseModel], at: str = "") -> Iterator[tuple[str, tuple[ty
             yield from fields(inner, f"{path}.")
 
 
-ANSWERS = ("avoided", "keeps", "order", "own", "placeholder", "table_settings")
+ANSWERS = ("avoided", "keeps", "may_change", "order", "own", "placeholder", "table_settings")
 """Functions of the contract that answer the driver's questions."""
 
 
@@ -232,7 +232,7 @@ def _read_by_driver() -> set[tuple[type[BaseModel], str]]:
     code: list[ast.AST] = [
         ast.parse(file.read_text("utf-8")) for file in Path(driver.__path__[0]).rglob("*.py")
     ]
-    for module in (source, spec, tables):
+    for module in (source, spec, tables, topics):
         tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
         code += [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name in ANSWERS]
     names = {node.attr for part in code for node in ast.walk(part) if isinstance(node, ast.Attribute)}
