@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from pyspark.sql.types import _parse_datatype_string
 
 from lakemirror.api.source import FilesSource
 from lakemirror.driver import faults
-from lakemirror.driver.checkpoint.storage import LocalStorage
+from lakemirror.driver.checkpoint.storage import Entry, LocalStorage
 from lakemirror.driver.errors import BatchMismatch, CheckpointInUse
 from lakemirror.driver.read.base import RAW, Batch, Lag, Standing
 from lakemirror.driver.read.files import ledger, waiting
@@ -372,8 +371,8 @@ def test_a_file_that_is_being_copied_is_waited_for(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One that never becomes whole ends a run once, when all others are applied."""
-    monkeypatch.setattr(waiting, "SETTLE_SECONDS", 1.0)
-    monkeypatch.setattr(waiting, "PATIENCE_ONCE_SECONDS", 2.0)
+    monkeypatch.setattr(waiting, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "PATIENCE_ONCE_SECONDS", 600.0)
     write(tmp_path / "whole.jsonl.gz", record(0), record(1))
     whole = (tmp_path / "whole.jsonl.gz").read_bytes()
     setup.input.mkdir()
@@ -382,15 +381,21 @@ def test_a_file_that_is_being_copied_is_waited_for(
     (setup.input / "c.jsonl").write_text(json.dumps(record(2)))
     write(setup.input / "d.jsonl", record(3))
 
-    def copied_on() -> None:
-        time.sleep(0.5)
-        (setup.input / "a.jsonl.gz").write_bytes(whole)
+    is_ready = waiting.Waiting.is_ready
 
-    copying = threading.Thread(target=copied_on)
-    copying.start()
-    with pytest.raises(InputIncomplete, match=r"^b\.jsonl\.gz is skipped: it is not a complete gzip stream"):
-        setup.once()
-    copying.join()
+    def copied_on(files: waiting.Waiting, entry: Entry) -> bool:
+        """The rest of a file arrives when it was looked at, and patience ends when all others are read."""
+        if sum(map(len, setup.taken.offsets)) == 4:
+            monkeypatch.setattr(waiting, "PATIENCE_ONCE_SECONDS", 0.0)
+        ready = is_ready(files, entry)
+        if entry.name == "a.jsonl.gz" and not ready:
+            (setup.input / "a.jsonl.gz").write_bytes(whole)
+        return ready
+
+    with monkeypatch.context() as copying:
+        copying.setattr(waiting.Waiting, "is_ready", copied_on)
+        with pytest.raises(InputIncomplete, match=r"^b\.jsonl\.gz is skipped: it is not a complete gzip"):
+            setup.once()
     assert sorted(offset for offsets in setup.taken.offsets for offset in offsets) == [0, 1, 2, 3]
     assert len(setup.taken.offsets[0]) == 1
     assert [warning.split(":")[0] for warning in setup.warnings] == ["b.jsonl.gz is skipped"]
