@@ -1,14 +1,17 @@
 """Names that are hard for SQL, Delta, Spark or a file system: mirrored as they are, or refused by name.
 
-All cases go through one pipeline, so that a table that is refused is seen to leave the others alone.
+All cases go through one pipeline, so that a table that is refused is seen to leave the others alone. They go
+through another one in Avro, once with these names, which Avro has no room for, and once with those of them
+that are names of Avro.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,8 +27,10 @@ from lakemirror.driver.tables.columns import METADATA
 from lakemirror.driver.tables.delta import snapshot
 from lakemirror.driver.tables.mirror import needs_mapping
 from lakemirror.driver.tables.names import TableName, locate, name_of
+from tests.support.avro import AvroWriter
 from tests.support.mirroring import Mirroring, rows
 from tests.support.records import UNAVAILABLE, Column, Record, Row, Table
+from tests.support.registry import serving
 from tests.support.shop import Shop, decimal, table
 
 ODD = (
@@ -52,6 +57,7 @@ ODD = (
     ),
 )
 KEY = "key ,;{}()=`.x"
+NAME_OF_AVRO = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
@@ -90,59 +96,74 @@ class Case:
         return TableName(self.of.db, self.of.schema, self.of.name)
 
 
-def odd_columns(shop: Shop) -> Iterator[Case]:
+@dataclass(frozen=True)
+class Given:
+    """What the cases are made of: names of columns, of one in a key, and of members; a prefix in the catalog.
+
+    ``schemas`` says that all records have their schema.
+    """
+
+    odd: tuple[str, ...] = ODD
+    key: str = KEY
+    members: tuple[str, ...] = ("a.b", "c d", "e`f", "g,h")
+    schemas: bool = False
+    catalog: str = "names"
+
+
+def odd_columns(shop: Shop, given: Given) -> Iterator[Case]:
     """All odd names as columns of one table, of which one is part of the key: with schema and without; with a
     soft delete, in the catalog.
     """
-    of = replace(table("odd", text(KEY), *map(text, ODD)), key=("id", KEY))
+    of = replace(table("odd", text(given.key), *map(text, given.odd)), key=("id", given.key))
     soft = "gone `at`, x"
-    settings = {"target": {"table": "names_{table}"}, "delete": {"type": "soft", "column": soft}}
-    first, gone = ({"id": n, KEY: "k", **{name: f"{name}{n}" for name in ODD}} for n in (1, 2))
-    newer = {**first, **dict.fromkeys(ODD, "new")}
+    settings = {"target": {"table": f"{given.catalog}_{{table}}"}, "delete": {"type": "soft", "column": soft}}
+    first, gone = ({"id": n, given.key: "k", **{name: f"{name}{n}" for name in given.odd}} for n in (1, 2))
+    newer = {**first, **dict.fromkeys(given.odd, "new")}
     begun = shop.create(of, **first) + shop.create(of, **gone)
-    late = shop.update(of, **{**gone, **dict.fromkeys(ODD, "late")})
+    late = shop.update(of, **{**gone, **dict.fromkeys(given.odd, "late")})
     ended = shop.update(of, **newer) + shop.delete(of, **gone)
     yield Case(of, [begun, ended, late], [newer], mapped=True)
-    of = replace(of, name="odd_catalog", schemas=False)
+    of = replace(of, name="odd_catalog", schemas=given.schemas)
     begun, ended = shop.create(of, **first) + shop.create(of, **gone), shop.update(of, **newer)
     ended += shop.delete(of, **gone)
     left = [{**newer, soft: False}, {**gone, soft: True}]
     yield Case(of, [begun, ended], left, settings=settings, mapped=True)
 
 
-def later_columns(shop: Shop) -> Iterator[Case]:
+def later_columns(shop: Shop, given: Given) -> Iterator[Case]:
     """Odd columns that are added later, with a default, and widened."""
-    names = ODD[:4]
+    added = given.odd[:4]
     of = table("later", text("plain"))
-    grown = replace(of, columns=(*of.columns, *(Column(name, "int32", default=7) for name in names)))
-    wide = replace(of, columns=(*of.columns, *(Column(name, "int64", default=7) for name in names)))
+    grown = replace(of, columns=(*of.columns, *(Column(name, "int32", default=7) for name in added)))
+    wide = replace(of, columns=(*of.columns, *(Column(name, "int64", default=7) for name in added)))
     one = shop.create(of, id=1, plain="a")
-    two = shop.create(grown, id=2, plain="b", **dict.fromkeys(names, 2))
-    three = shop.create(wide, id=3, plain="c", **dict.fromkeys(names, 2**40))
+    two = shop.create(grown, id=2, plain="b", **dict.fromkeys(added, 2))
+    three = shop.create(wide, id=3, plain="c", **dict.fromkeys(added, 2**40))
     values = {1: 7, 2: 2, 3: 2**40}
-    left = [{"id": n, "plain": " abc"[n], **dict.fromkeys(names, value)} for n, value in values.items()]
+    left = [{"id": n, "plain": " abc"[n], **dict.fromkeys(added, value)} for n, value in values.items()]
     yield Case(of, [one, two, three], left, mapped=True, widened=True)
 
 
-def left_out_values(shop: Shop) -> Iterator[Case]:
+def left_out_values(shop: Shop, given: Given) -> Iterator[Case]:
     """Values that the source does not send, in odd columns; and a row that changes its key."""
-    of = replace(table("toast", text(KEY), *map(text, ODD[:9])), key=("id", KEY))
-    full = {name: f"big {name}" for name in ODD[:9]}
-    gap = dict.fromkeys(ODD[:9], UNAVAILABLE)
+    of = replace(table("toast", text(given.key), *map(text, given.odd[:9])), key=("id", given.key))
+    full = {name: f"big {name}" for name in given.odd[:9]}
+    gap = dict.fromkeys(given.odd[:9], UNAVAILABLE)
     at = shop.next
-    begun = shop.create(of, id=1, **{KEY: "k"}, **full) + shop.create(of, id=2, **{KEY: "k"}, **full)
-    update = shop.update(of, id=1, **{KEY: "k"}, **{**gap, ODD[0]: "new"})
-    before, moved = {"id": 2, KEY: "k", **full}, {"id": 2, KEY: "other", **gap}
+    begun = shop.create(of, id=1, **{given.key: "k"}, **full) + shop.create(
+        of, id=2, **{given.key: "k"}, **full
+    )
+    update = shop.update(of, id=1, **{given.key: "k"}, **{**gap, given.odd[0]: "new"})
+    before, moved = {"id": 2, given.key: "k", **full}, {"id": 2, given.key: "other", **gap}
     there = shop.send(of, *of.move(at(), before, moved))
-    left = [{"id": 1, KEY: "k", **full, ODD[0]: "new"}, {"id": 2, KEY: "other", **full}]
+    left = [{"id": 1, given.key: "k", **full, given.odd[0]: "new"}, {"id": 2, given.key: "other", **full}]
     # The create half of the move comes a batch after its delete.
     yield Case(of, [begun, update + there[:2], there[2:]], left, mapped=True)
 
 
-def nested(shop: Shop) -> Iterator[Case]:
-    fields = ("a.b", "c d", "e`f", "g,h")
-    of = table("nested", a_struct("point", "x"), a_struct("odd", *fields))
-    row = {"id": 1, "point": {"x": "1"}, "odd": {name: name for name in fields}}
+def nested(shop: Shop, given: Given) -> Iterator[Case]:
+    of = table("nested", a_struct("point", "x"), a_struct("odd", *given.members))
+    row = {"id": 1, "point": {"x": "1"}, "odd": {name: name for name in given.members}}
     yield Case(of, [shop.create(of, **row)], [row], mapped=True)
     of = table("nested_twins", a_struct("odd", "a", "A"))
     row = {"id": 1, "odd": {"a": "1", "A": "2"}}
@@ -151,13 +172,13 @@ def nested(shop: Shop) -> Iterator[Case]:
     )
 
 
-def plain(shop: Shop) -> Iterator[Case]:
+def plain(shop: Shop, given: Given) -> Iterator[Case]:
     """What needs no feature of Delta has none."""
     of = table("plain", text("note"), decimal("price", 10, 2))
     yield Case(of, [shop.create(of, id=1, note="a", price="AA==")], [{"id": 1, "note": "a", "price": 0}])
 
 
-def conflicts(shop: Shop) -> Iterator[Case]:
+def conflicts(shop: Shop, given: Given) -> Iterator[Case]:
     """Names that meet others, with and without the remedy that the refusal names."""
     soft = {"delete": {"type": "soft", "column": "Gone"}}
 
@@ -186,7 +207,7 @@ def conflicts(shop: Shop) -> Iterator[Case]:
 TABLES = ("a b.c", "a/`b`", "%20%", 'it\'s "q"', "Ünïcode 😀", "x" * 200, "[x]*?\n{table}")
 
 
-def odd_tables(shop: Shop) -> Iterator[Case]:
+def odd_tables(shop: Shop, given: Given) -> Iterator[Case]:
     for name in TABLES:
         of = replace(table(name, text("note")), schema="odd schema.x")
         yield Case(of, [shop.create(of, id=1, note=name)], [{"id": 1, "note": name}])
@@ -195,18 +216,21 @@ def odd_tables(shop: Shop) -> Iterator[Case]:
         of, [shop.create(of, id=1, note="a")], refused="folder whose name is longer than 255 bytes.*target"
     )
     of = replace(table("a b", text("note")), schema="catalog")
-    settings = {"target": {"table": "names_{table}"}}
+    settings = {"target": {"table": f"{given.catalog}_{{table}}"}}
     refused = "not a valid name of a table in the catalog.*target"
     yield Case(of, [shop.create(of, id=1, note="a")], refused=refused, settings=settings)
 
 
-def all_cases() -> list[Case]:
+def all_cases(given: Given) -> list[Case]:
     shop = Shop()
     makers = (odd_columns, later_columns, left_out_values, nested, plain, conflicts, odd_tables)
-    return [case for maker in makers for case in maker(shop)]
+    return [case for maker in makers for case in maker(shop, given)]
 
 
-CASES = all_cases()
+CASES = all_cases(Given())
+NAMES_OF_AVRO = tuple(filter(NAME_OF_AVRO.fullmatch, ODD))
+OF_NO_AVRO = [name for name in ODD if name not in NAMES_OF_AVRO]
+AVRO = all_cases(Given(NAMES_OF_AVRO, "key_x", NAMES_OF_AVRO[-4:], True, "avro"))
 
 
 @dataclass(frozen=True)
@@ -219,22 +243,45 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    listed = [{"source": str(case.name), **case.settings} for case in CASES if case.settings]
-    mirroring = Mirroring(tmp_path_factory.mktemp("names"), {"tables": listed})
     batches: list[list[Record]] = [[], [], []]
     for case in CASES:
         for batch, records in zip(batches, case.batches, strict=False):
             batch += records
+    yield run(spark, tmp_path_factory.mktemp("names"), CASES, batches)
+    spark.sql("DROP TABLE IF EXISTS names_odd_catalog")
+
+
+@pytest.fixture(scope="module")
+def in_avro(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """The same with records of Avro, and a table for each name that Avro does not have."""
+    shop, writer = Shop(seconds=10_000), AvroWriter()
+    batches: list[list[Record]] = [[], [], []]
+    for number, name in enumerate(OF_NO_AVRO):
+        of = table(f"no_{number}", text(name))
+        batches[0] += map(writer.record, shop.create(of, id=1, **{name: "a"}))
+    for case in AVRO:
+        for batch, records in zip(batches, case.batches, strict=False):
+            batch += map(writer.record, records)
+    with serving() as registry:
+        registry.schemas = {identity: {"schema": schema} for identity, schema in writer.schemas.items()}
+        yield run(spark, tmp_path_factory.mktemp("avro"), AVRO, batches, envelope=registry.envelope)
+    spark.sql("DROP TABLE IF EXISTS avro_odd_catalog")
+
+
+def run(
+    spark: SparkSession, folder: Path, cases: Sequence[Case], batches: list[list[Record]], **settings: Any
+) -> Outcome:
+    listed = [{"source": str(case.name), **case.settings} for case in cases if case.settings]
+    mirroring = Mirroring(folder, {"tables": listed, **settings})
     mirroring.deliver(batches).run(spark)
     quarantine = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
-    yield Outcome(mirroring, {row["source"]: row["reason"] for row in quarantine.collect()})
-    spark.sql("DROP TABLE IF EXISTS names_odd_catalog")
+    return Outcome(mirroring, {row["source"] or row["topic"]: row["reason"] for row in quarantine.collect()})
 
 
 def place(outcome: Outcome, case: Case) -> str:
     target = case.settings.get("target")
     if target is not None:
-        return "names_odd_catalog"
+        return str(target["table"]).format(table="odd_catalog")
     pipeline = outcome.mirroring.pipeline
     path = locate(pipeline.spec.target, case.name).path
     assert path is not None
@@ -248,6 +295,16 @@ def shown(case: Case) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if case.refused is None], ids=shown)
 def test_a_table_is_mirrored_under_its_own_names(spark: SparkSession, outcome: Outcome, case: Case) -> None:
+    check(spark, outcome, case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [case for case in AVRO if case.refused is None], ids=shown)
+def test_a_table_is_mirrored_from_avro(spark: SparkSession, in_avro: Outcome, case: Case) -> None:
+    check(spark, in_avro, case)
+
+
+def check(spark: SparkSession, outcome: Outcome, case: Case) -> None:
     where = place(outcome, case)
     frame = spark.table(where) if "target" in case.settings else spark.read.format("delta").load(where)
     soft = case.settings.get("delete", {}).get("column")
@@ -264,6 +321,22 @@ def test_a_table_is_mirrored_under_its_own_names(spark: SparkSession, outcome: O
 def test_a_table_is_refused_by_name(outcome: Outcome, case: Case) -> None:
     assert case.refused is not None
     assert re.search(case.refused, outcome.reasons[str(case.name)])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [case for case in AVRO if case.refused], ids=shown)
+def test_a_table_of_avro_is_refused_by_name(in_avro: Outcome, case: Case) -> None:
+    assert case.refused is not None
+    assert re.search(case.refused, in_avro.reasons[str(case.name)])
+
+
+@pytest.mark.long
+def test_a_name_that_avro_does_not_have_is_refused(in_avro: Outcome) -> None:
+    """Its schema is, with all of its records."""
+    for number, name in enumerate(OF_NO_AVRO):
+        reason = in_avro.reasons[f"demo.public.no_{number}"]
+        assert "cannot be used: a field of R" in reason, name
+        assert reason.endswith("which is no name of Avro"), name
 
 
 @pytest.mark.long
