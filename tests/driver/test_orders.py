@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakemirror.driver.codes import RELOAD_TOPIC
-from lakemirror.driver.orders import Fact, Floor, Kind, Orders, Rules, Why, kind_of, unordered
+from lakemirror.driver.orders import Fact, Floor, Orders, Rules, kind_of, unordered
+from lakemirror.driver.rules.orders import Kind, Why
 
 pytestmark = pytest.mark.guarantee(
     "Sequences compare only inside one order: between two, a change waits, a truncate removes nothing, and a "

@@ -38,7 +38,7 @@ from lakemirror.driver.errors import (
 )
 from lakemirror.driver.isolation import PipelineTables
 from lakemirror.driver.materialise import is_lost, materialised, release
-from lakemirror.driver.orders import Kind, is_dated
+from lakemirror.driver.orders import is_dated
 from lakemirror.driver.parallel import LookAhead, side_by_side
 from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.encodings import Encoding
@@ -65,6 +65,7 @@ from lakemirror.driver.record.conservation import require_accounted
 from lakemirror.driver.record.history import AuditHistory
 from lakemirror.driver.reduce.waiting import LogMoved
 from lakemirror.driver.results import BatchResult, TableResult, without_open
+from lakemirror.driver.rules.orders import Kind
 from lakemirror.driver.sequence import GIVEN
 from lakemirror.driver.tables.names import TableName
 from lakemirror.driver.write.target import DELTA, TargetKind

@@ -1,4 +1,4 @@
-"""Which two sequences may be compared. This is the only place that says so.
+"""Which two sequences may be compared. `lakemirror.driver.rules.orders` has the same rule over plain values.
 
 Every sequence (`lakemirror.driver.sequence`) is a place in one *order*:
 
@@ -30,7 +30,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import reduce
 from typing import NamedTuple
 
@@ -39,30 +38,8 @@ from pyspark.sql import functions as F
 
 from lakemirror.api.spec import PipelineSpec
 from lakemirror.driver.codes import OWN_TOPICS, RELOAD_TOPIC
+from lakemirror.driver.rules.orders import Kind, Why
 from lakemirror.driver.sequence import WIDTH
-
-
-class Kind(StrEnum):
-    """What an order is made of."""
-
-    POSITION = "position"
-    OFFSET = "offset"
-    TIME = "time"
-    COLUMNS = "columns"
-    GIVEN = "given"
-    NOTHING = "nothing"
-
-
-class Why(StrEnum):
-    """Why two sequences of one row do not compare."""
-
-    PARTITION = "partition"
-    TIE = "tie"
-    LOG = "log"
-    EPOCH = "epoch"
-    KIND = "kind"
-    MOVED = "moved"
-    """Of another log, below and later by more than the tolerance: its database was moved."""
 
 
 def rows_are_dated(spec: PipelineSpec) -> bool:

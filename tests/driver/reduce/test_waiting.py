@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from lakemirror.api.spec import Epoch, Ordering
-from lakemirror.driver.orders import Kind, Orders
+from lakemirror.driver.orders import Orders
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.reduce.waiting import require_same_topics
+from lakemirror.driver.rules.orders import Kind
 
 
 def _table(known: dict[str, tuple[str, int]], *epochs: int) -> Any:

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType
 from lakemirror.api import CdcPipeline, Table
 from lakemirror.api.tables import Mode, OwnColumn, groups_of
 from lakemirror.driver.codes import OWN_TOPICS, Op
-from lakemirror.driver.orders import NO_ORDERS, Fact, Kind, Orders, kind_of
+from lakemirror.driver.orders import NO_ORDERS, Fact, Orders, kind_of
 from lakemirror.driver.parse import computed, condition
 from lakemirror.driver.parse.computed import Computed
 from lakemirror.driver.parse.condition import Condition
@@ -30,6 +30,7 @@ from lakemirror.driver.plan.selection import Selection
 from lakemirror.driver.profile.epochs import Partition
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.results import Drift, DriftAction
+from lakemirror.driver.rules.orders import Kind
 from lakemirror.driver.sequence import GIVEN, as_bytes, beginning_of
 from lakemirror.driver.tables.columns import SHARD, T, of_shard
 from lakemirror.driver.tables.delta import unlimited

@@ -18,7 +18,7 @@ from lakemirror.driver.codes import Op
 from lakemirror.driver.consistent.reach import Part
 from lakemirror.driver.document import aware
 from lakemirror.driver.expressions import kept
-from lakemirror.driver.orders import NO_ORDERS, Fact, Kind, Orders, kind_of
+from lakemirror.driver.orders import NO_ORDERS, Fact, Orders, kind_of
 from lakemirror.driver.parse.encodings import UNKNOWN_SCHEMA, unknown_schemas
 from lakemirror.driver.parse.lengths import NOT_ADMITTED
 from lakemirror.driver.parse.order import SET_APART
@@ -27,6 +27,7 @@ from lakemirror.driver.parse.values.decode import columns_of
 from lakemirror.driver.parse.values.temporal import may_be_finer
 from lakemirror.driver.profile import stretches
 from lakemirror.driver.profile.positions import Stream, StreamSeen
+from lakemirror.driver.rules.orders import Kind
 from lakemirror.driver.tables.names import TableName, name_of
 from lakemirror.driver.times import own_time, possible
 

@@ -25,18 +25,7 @@ from lakemirror.driver.codes import OWN_TOPICS, Op
 from lakemirror.driver.errors import PipelineStopped
 from lakemirror.driver.joins import hinted
 from lakemirror.driver.materialise import materialised
-from lakemirror.driver.orders import (
-    Fact,
-    Floor,
-    Kind,
-    Orders,
-    Rules,
-    Why,
-    epoch_of,
-    kind_of,
-    major_of,
-    unordered,
-)
+from lakemirror.driver.orders import Fact, Floor, Orders, Rules, epoch_of, kind_of, major_of, unordered
 from lakemirror.driver.parse.decode import Reading
 from lakemirror.driver.parse.expectations import VIOLATIONS
 from lakemirror.driver.plan.mirrored import MirroredTable, stored_key
@@ -45,6 +34,7 @@ from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.profile.epochs import extended
 from lakemirror.driver.profile.overview import TableOverview
 from lakemirror.driver.reduce import bounds
+from lakemirror.driver.rules.orders import Kind, Why
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.sequence import epoch as epoch_at
 from lakemirror.driver.tables import keys

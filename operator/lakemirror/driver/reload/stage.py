@@ -17,12 +17,12 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.orders import Kind
 from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.refusal import left_out, new_mirror
 from lakemirror.driver.reload.compare import Shape, counted, differences, records
 from lakemirror.driver.reload.place import NOWHERE, Place, after, at_moment, at_position
 from lakemirror.driver.reload.reading import RELOAD_TOPIC
+from lakemirror.driver.rules.orders import Kind
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables.keys import can_be_key
 from lakemirror.driver.tables.mirror import MODE_PROPERTY

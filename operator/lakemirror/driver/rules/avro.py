@@ -90,14 +90,14 @@ def _of(schema: Any, namespace: str, names: _Names, within: tuple[str, ...]) -> 
         return _union(schema, namespace, names, within)
     told = _typed(schema, namespace, names, within)
     name = schema.get("connect.name") or _LOGICAL.get(str(schema.get("logicalType")))
-    parameters = schema.get("connect.parameters") or _of_decimal(schema)
+    parameters = schema.get("connect.parameters") or of_decimal(schema)
     default = schema.get("connect.default")
     if name is not None:
         told["name"] = name
     if parameters:
         told["parameters"] = parameters
     if default is not None:
-        told["default"] = _on_the_wire(default, told["type"])
+        told["default"] = on_the_wire(default, told["type"])
     return told
 
 
@@ -149,11 +149,11 @@ def _field(
 ) -> dict[str, Any]:
     told = _of(schema["type"], namespace, names, within)
     if schema.get("default") is not None and "default" not in told:
-        told = {**told, "default": _on_the_wire(schema["default"], told["type"])}
+        told = {**told, "default": on_the_wire(schema["default"], told["type"])}
     return {**told, "field": schema["name"]}
 
 
-def _of_decimal(schema: Mapping[str, Any]) -> dict[str, str]:
+def of_decimal(schema: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters of Connect's Decimal, from a logical type."""
     if schema.get("logicalType") != "decimal":
         return {}
@@ -162,7 +162,7 @@ def _of_decimal(schema: Mapping[str, Any]) -> dict[str, str]:
     return {"scale": str(schema.get("scale", 0)), **precision, **padded}
 
 
-def _on_the_wire(default: Any, kind: str) -> Any:
+def on_the_wire(default: Any, kind: str) -> Any:
     """Return a default as it appears in JSON. Avro writes bytes as text, one character each ("Records")."""
     if kind == "bytes" and isinstance(default, str):
         return base64.b64encode(default.encode("latin-1", "replace")).decode()

@@ -1,4 +1,4 @@
-"""Which two sequences may be compared. No other module decides this.
+"""Which two sequences may be compared. `lakemirror.driver.orders` has the same rule over columns of Spark.
 
 Every sequence is a place in one *order*:
 

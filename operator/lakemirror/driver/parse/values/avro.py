@@ -9,7 +9,6 @@ would have written, and is then read like any other. Producers other than Connec
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from lakemirror.driver.parse.values.connect import PADDED, SchemaError, Size, check, read
+from lakemirror.driver.parse.values.connect import SchemaError, Size, check, read
+from lakemirror.driver.rules.avro import of_decimal, on_the_wire
 
 _PRIMITIVES: Final = {
     "boolean": "boolean",
@@ -399,11 +399,11 @@ class _Connect(_Named):
         name = schema.get("connect.name") or _LOGICAL.get(str(schema.get("logicalType")))
         if name is not None:
             told["name"] = name
-        parameters = schema.get("connect.parameters") or _of_decimal(schema)
+        parameters = schema.get("connect.parameters") or of_decimal(schema)
         if parameters:
             told["parameters"] = parameters
         if schema.get("connect.default") is not None:
-            told["default"] = _on_the_wire(schema["connect.default"], told["type"])
+            told["default"] = on_the_wire(schema["connect.default"], told["type"])
         if schema.get("connect.doc"):
             told["doc"] = schema["connect.doc"]
         return told
@@ -427,22 +427,6 @@ class _Connect(_Named):
     def _field(self, schema: Mapping[str, Any], namespace: str) -> dict[str, Any]:
         told = self.of(schema["type"], namespace)
         if schema.get("default") is not None and "default" not in told:
-            told = {**told, "default": _on_the_wire(schema["default"], told["type"])}
+            told = {**told, "default": on_the_wire(schema["default"], told["type"])}
         doc = schema.get("doc") or told.get("doc")
         return {**told, "field": schema["name"], **({"doc": doc} if doc else {})}
-
-
-def _of_decimal(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters of Connect's Decimal, from a logical type."""
-    if schema.get("logicalType") != "decimal":
-        return {}
-    precision = {"connect.decimal.precision": str(schema["precision"])} if "precision" in schema else {}
-    padded = {PADDED: "true"} if schema.get("type") == "fixed" else {}
-    return {"scale": str(schema.get("scale", 0)), **precision, **padded}
-
-
-def _on_the_wire(default: Any, kind: str) -> Any:
-    """Return a default as it appears in JSON. Avro writes bytes as text, one character each ("Records")."""
-    if kind == "bytes" and isinstance(default, str):
-        return base64.b64encode(default.encode("latin-1", "replace")).decode()
-    return default
