@@ -155,11 +155,13 @@ class TableApplier:
             return None
         return begun[1].result() if begun[1].exception() is None else None
 
-    def decide(self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]) -> Decision:
+    def decide(
+        self, events: DataFrame, seen: TableOverview, documents: Mapping[int, str], batch: int
+    ) -> Decision:
         """Decide what to do with the table's part of the batch.
 
         Materializes the state, but writes nothing. ``documents`` holds every schema document that the batch
-        refers to, by ID.
+        refers to, by ID. ``batch`` is its number.
         """
         if self._held is not None:
             return hold(self.name, self._held, events, seen)
@@ -180,7 +182,7 @@ class TableApplier:
                 changes, truncates = with_arrival(changes), with_arrival(truncates)
             require_same_topics(self._table, plan)
             plan, truncates, apart = place_truncates(self._table, plan, changes, truncates)
-            reduced = reduce_table(self._table, plan, decoder, changes, truncates, begun)
+            reduced = reduce_table(self._table, plan, decoder, changes, truncates, begun, batch=batch)
             reduced = with_apart(reduced, apart)
             refuse_conflicts(self._table, plan, reduced)
             violated = violations(self._table, plan, reduced)

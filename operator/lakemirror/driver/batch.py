@@ -377,7 +377,8 @@ class BatchApplier:
 
     def _decide_one(self, name: TableName, given: _Profiled) -> Decision:
         try:
-            return self._tables.decide(name, given.events, given.seen.tables[name], self._schemas)
+            seen, batch = given.seen.tables[name], given.batch.batch_id
+            return self._tables.decide(name, given.events, seen, self._schemas, batch)
         except LogMoved as moved:
             rest = epochs.unread(moved.begun, self._partitions(), given.memory, self._spec.order)
             why = epochs.remedy_of_moved(moved.begun, self._spec.order, rest)

@@ -144,9 +144,14 @@ class PipelineTables:
             self.forget()
 
     def decide(
-        self, name: TableName, events: DataFrame, seen: TableOverview, documents: Mapping[int, str]
+        self,
+        name: TableName,
+        events: DataFrame,
+        seen: TableOverview,
+        documents: Mapping[int, str],
+        batch: int,
     ) -> Decision:
-        """Decide what to do with one table's part of a batch.
+        """Decide what to do with one table's part of a batch, whose number is given.
 
         If that fails, it is tried once more, and then without any records that make Spark throw. If it still
         fails, the table is held.
@@ -160,7 +165,7 @@ class PipelineTables:
             return hold(name, Held(_WAITING, error=False), events, seen)
 
         def attempt(some: DataFrame = events) -> Decision | Exception:
-            return self.tried(name, lambda: self[name].decide(some, seen, documents))
+            return self.tried(name, lambda: self[name].decide(some, seen, documents, batch))
 
         decision = attempt()
         if isinstance(decision, Exception):

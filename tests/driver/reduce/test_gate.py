@@ -28,6 +28,8 @@ def gated(
     *states: tuple[str, bytes, tuple[object, ...], dict[str, bytes] | None],
     gone: tuple[object, ...] = HERE,
     unanchored: bool = False,
+    by_delete: bool = True,
+    before: bytes | None = AT,
 ) -> list[Row]:
     """The states of keys that were all deleted at `AT`: op, sequence, origin, sequences of values."""
     rows = [
@@ -40,6 +42,8 @@ def gated(
         encoded_key(frame).alias("key"),
         F.lit(AT).alias("seq"),
         *[F.lit(each).cast(kind).alias(name) for name, kind, each in origin],
+        F.lit(by_delete).alias("by_delete"),
+        F.lit(before).cast("binary").alias("delete_before"),
     )
     return sorted(gate(frame, deleted, tracked=["big"]).collect(), key=lambda row: row["key"]["id"])
 
@@ -110,10 +114,33 @@ def test_what_an_open_transaction_creates_again_keeps_its_values(spark: SparkSes
     ]
     frame: DataFrame = spark.createDataFrame(rows, STATE)
     place = (F.lit("t").alias("topic"), F.lit(0).alias("partition"), F.lit(10).cast("bigint").alias("offset"))
-    deleted = frame.select(encoded_key(frame).alias("key"), F.lit(at(70, 90)).alias("seq"), *place)
+    known = (F.lit(True).alias("by_delete"), F.lit(at(70, 90)).alias("delete_before"))
+    deleted = frame.select(encoded_key(frame).alias("key"), F.lit(at(70, 90)).alias("seq"), *place, *known)
     after, before, elsewhere = sorted(
         gate(frame, deleted, tracked=["big"]).collect(), key=lambda row: row["key"]
     )
     assert (after["op"], after["row"]["big"], bytes(after["seq"])) == ("c", "x", at(80, 90))
     assert bytes(after["seqs"]["big"]) == at(80, 90) + b"\xff"
     assert [row["op"] for row in (before, elsewhere)] == ["p", "p"]
+
+
+@pytest.mark.parametrize(
+    ("by_delete", "before", "renewed", "repeated"),
+    [
+        pytest.param(True, AT, [False, True, False, False], [True, True, True, False], id="earlier batch"),
+        pytest.param(True, None, [False, True, False, False], [False, False, True, False], id="this batch"),
+        pytest.param(False, None, [True, True, False, False], [False, False, True, False], id="key change"),
+        pytest.param(False, BELOW, [True, True, False, False], [False, False, True, False], id="two lives"),
+    ],
+)
+def test_a_delete_is_repeated_if_it_came_in_an_earlier_batch(
+    spark: SparkSession, by_delete: bool, before: bytes | None, renewed: list[bool], repeated: list[bool]
+) -> None:
+    """The tombstone may be of a batch that failed after it was written, or of the other half of a key change."""
+    states = [("d", AT, ("t", 0, 10), None), ("d", AT, ("t", 0, 11), None)]
+    states += [("d", BELOW, ("t", 0, 9), None), ("d", ABOVE, ("t", 0, 11), None)]
+    gone = HERE if by_delete else (None, None, None)
+    found = gated(spark, *states, gone=gone, by_delete=by_delete, before=before)
+    assert [row["known"] for row in found] == [True, True, True, False]
+    assert [row["renewed"] for row in found] == renewed
+    assert [row["repeated"] for row in found] == repeated

@@ -63,6 +63,7 @@ def load(shop: Mirrored, token: str, folder: Path) -> None:
     secret.mkdir(exist_ok=True)
     (secret / "username").write_text(shop.server.user)
     (secret / "password").write_text(PASSWORD)
+    (secret / "password").chmod(0o600)
     run(
         type(shop.mirroring.pipeline).from_dict(document),
         once=True,

@@ -17,14 +17,16 @@ from lakemirror.driver.tables.tombstones import encoded_key
 def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> DataFrame:
     """Change states that a tombstone forbids to op ``p``, which writes no row.
 
-    Adds ``stale``, which says that the tombstone was newer, and ``known``, which says that a delete has its
-    tombstone already. ``renewed`` says that such a delete came after that tombstone's, so that it must be
-    recorded, too. Values from before the tombstone are forgotten. Deletes pass, because only the stored row
-    gates them.
+    ``deleted`` are the newest tombstones (`lakemirror.driver.tables.tombstones.Tombstones.deleted`). Adds
+    ``stale``, which says that the tombstone was newer, and ``known``, which says that a delete has its
+    tombstone already. ``renewed`` says that such a delete came after that tombstone's, or that only a change
+    of the key made it, so that the delete must be recorded, too. ``repeated`` says that a known delete came
+    in an earlier batch. Values from before the tombstone are forgotten. Deletes pass, because only the stored
+    row gates them.
     """
     tomb = deleted.select(
         F.col("key").alias("_key"),
-        F.struct("seq", "topic", "partition", "offset").alias("_tomb"),
+        F.struct("seq", "topic", "partition", "offset", "by_delete", "delete_before").alias("_tomb"),
     )
     joined = _after(state.join(tomb, encoded_key(state) == F.col("_key"), "left"))
     seq, newest = F.col("seq"), F.col("_tomb.seq")
@@ -39,9 +41,13 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     stale = newest.isNotNull() & (((seq <= newest) & ~tied) | precedes | outrun)
     stale = F.coalesce(stale, F.lit(False))
     deletes = F.col("op") == Op.DELETE
+    same, before = seq == newest, F.col("_tomb.delete_before")
+    # The tombstone is of this batch, which failed after it was written, or of the other half of a key change.
+    first = same & (before.isNull() | (before < newest))
     columns: dict[str, Column] = {
         "known": F.coalesce(deletes & (stale | tied), F.lit(False)),
-        "renewed": F.coalesce(deletes & tied, F.lit(False)),
+        "renewed": F.coalesce(deletes & (tied | (same & ~F.col("_tomb.by_delete"))), F.lit(False)),
+        "repeated": F.coalesce(deletes & (stale | tied) & ~first, F.lit(False)),
         "stale": stale & ~deletes,
         "op": F.when(stale & ~deletes, Op.PASSED).otherwise(F.col("op")),
     }

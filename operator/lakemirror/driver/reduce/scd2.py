@@ -138,7 +138,7 @@ def distinct(events: DataFrame) -> DataFrame:
         .alias("records"),
         F.col("records").cast("bigint").alias("own"),
         F.when(F.col("key").isNull(), 0).otherwise(F.col("_duplicates")).cast("bigint").alias("duplicates"),
-        *[F.lit(False).alias(name) for name in ("known", "renewed", "stale", "born")],
+        *[F.lit(False).alias(name) for name in ("known", "renewed", "repeated", "stale", "born")],
     )
 
 

@@ -35,7 +35,7 @@ from lakemirror.driver.tables.columns import SHARD, T, of_shard, seq_of_row
 from lakemirror.driver.tables.delta import ddl
 from lakemirror.driver.tables.tombstones import Summary
 
-_MARKS: Final = ("known", "renewed", "stale")
+_MARKS: Final = ("known", "renewed", "repeated", "stale")
 """The columns that `gate` adds to states."""
 _ONE_TASK: Final = 5_000
 """Maximum number of events of a table that are reduced in one task, and therefore without a shuffle."""
@@ -52,7 +52,7 @@ class StateCounts:
     - ``duplicates``: delivered again in the batch
     - ``stale``: older than a tombstone or a former truncate
     - ``newest``: the state of their key, and not stale
-    - ``repeated``: the newest of their key, a delete that has its tombstone already
+    - ``repeated``: the newest of their key, a delete that came before
     - ``left_out``: excluded by the filter of a table without a key
     - ``records``: all of these, counted independently
 
@@ -61,7 +61,7 @@ class StateCounts:
     - ``keys``: to be merged
     - ``deletes``: deleted
     - ``known``: deleted before
-    - ``renewed``: deleted before, and again at the same position
+    - ``renewed``: deleted before, and to be recorded nevertheless (`lakemirror.driver.reduce.gate`)
     - ``expected``: expected to appear as a changed row
     - ``unborn``: updated, without an event of the batch that created the row
 
@@ -164,10 +164,12 @@ def reduce_table(
     changes: DataFrame,
     truncates: DataFrame,
     begun: Begun | None = None,
+    *,
+    batch: int,
 ) -> Reduced:
     """Read and reduce a table's classified ``changes`` and ``truncates``. Materializes the state.
 
-    If ``begun`` was started for the same changes, it is used if it fits.
+    If ``begun`` was started for the same changes, it is used if it fits. ``batch`` is the batch's number.
     """
     if plan.seen.events <= _ONE_TASK:
         changes = changes.coalesce(1)
@@ -183,7 +185,7 @@ def reduce_table(
     if not keyed:
         events = _with_truncates(events, truncates, plan.reading) if plan.seen.truncates else events
         return Reduced(events, counts=_count_events(events))
-    state = _state(table, plan, events)
+    state = _state(table, plan, events, batch)
     return Reduced(events, state, replace(_count(state, plan.reading), waiting=waiting), found)
 
 
@@ -258,7 +260,7 @@ def states(table: MirroredTable, plan: TablePlan, reduced: Reduced) -> DataFrame
     return frame.where("key IS NOT NULL" if plan.tracked else f"key IS NOT NULL AND op <> '{Op.PASSED}'")
 
 
-def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
+def _state(table: MirroredTable, plan: TablePlan, events: DataFrame, batch: int) -> State:
     """Reduce an event frame to its state, with what `gate` adds."""
     seen, reading, tracked = plan.seen, plan.reading, plan.tracked
     if seen.snapshot and seen.unanchored:
@@ -277,8 +279,8 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame) -> State:
         soft=plan.soft is not None,
         filtered=reading.condition is not None,
     )
-    deleted = None if _outlived(seen, summary, tracked) else table.tombstones.deleted()
-    gating = deleted if plan.soft is None or deleted is None else table.tombstones.without_moves()
+    deleted = None if _outlived(seen, summary, tracked) else table.tombstones.deleted(batch)
+    gating = deleted if plan.soft is None or deleted is None else table.tombstones.without_moves(batch)
     state = state.select("*", *_ungated()) if gating is None else gate(state, gating, tracked=tracked)
     images = None
     if tracked and (seen.moves or summary.moved or reading.inherits):
@@ -394,7 +396,7 @@ def _aggregates(bounded: tuple[tuple[str, DataType], ...]) -> list[Column]:
         _sum(F.when(good, F.col("duplicates"))).alias("duplicates"),
         _sum(F.when((op == Op.TRUNCATED) | (good & F.col("stale")), own)).alias("stale"),
         _sum(F.when(good & ~F.col("stale"), own)).alias("newest"),
-        _sum(F.when(good & F.col("known"), own)).alias("repeated"),
+        _sum(F.when(good & F.col("repeated"), own)).alias("repeated"),
         F.count_if(good & (op != Op.PASSED)).alias("keys"),
         F.count_if(deleted).alias("deletes"),
         F.count_if(good & F.col("known")).alias("known"),
@@ -433,7 +435,7 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
         f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
         "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP>>, "
-        "number BIGINT, born BOOLEAN, known BOOLEAN, renewed BOOLEAN, stale BOOLEAN",
+        "number BIGINT, born BOOLEAN, known BOOLEAN, renewed BOOLEAN, repeated BOOLEAN, stale BOOLEAN",
     )
 
 

@@ -92,9 +92,10 @@ def _newer(one: Tombstone | None, other: Tombstone) -> Tombstone:
     return other if one is None else max((one, other), key=lambda each: _place(each.seq, each))
 
 
-def _place(seq: bytes, tombstone: Tombstone) -> tuple[bytes, str, int, int]:
+def _place(seq: bytes, tombstone: Tombstone) -> tuple[bytes, str, int, int, bool]:
     topic, partition, offset = tombstone.origin
-    return seq, topic or "", -1 if partition is None else partition, -1 if offset is None else offset
+    place = -1 if partition is None else partition, -1 if offset is None else offset
+    return seq, topic or "", *place, tombstone.by_delete
 
 
 def _gone(tombstones: Mapping[Key, Tombstone], images: Iterable[Image]) -> dict[Key, Tombstone]:
@@ -102,7 +103,7 @@ def _gone(tombstones: Mapping[Key, Tombstone], images: Iterable[Image]) -> dict[
     found = dict(tombstones)
     for image in images:
         move = image.move
-        found[move.key] = _newer(found.get(move.key), Tombstone(move.seq))
+        found[move.key] = _newer(found.get(move.key), Tombstone(move.seq, by_delete=False))
     return found
 
 

@@ -15,7 +15,7 @@ def outcome_of_newest(state: State, stored: Row | None, *, newer: bool) -> Outco
     if not state.is_written:
         return Outcome.STALE
     if stored is None:
-        return Outcome.DUPLICATE if state.is_known else Outcome.APPLIED
+        return Outcome.DUPLICATE if state.is_repeated else Outcome.APPLIED
     if newer:
         return Outcome.APPLIED
     return Outcome.DUPLICATE if state.seq == stored.seq else Outcome.STALE

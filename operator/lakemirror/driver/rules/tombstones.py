@@ -24,12 +24,15 @@ def gated(state: State, tombstone: Tombstone | None, table: Table) -> State:
     state = state if stale else after(state, tombstone.seq)
     oldest = tombstone.seq if again else own(tombstone.seq)
     forgotten = Said(None, own(tombstone.seq))
+    is_known = state.is_delete and (stale or again)
+    is_first = state.seq == tombstone.seq and not tombstone.by_delete
     return replace(
         state,
         op=state.op if state.is_delete or not stale else Op.PASSED,
         is_written=state.is_delete or not stale,
-        is_known=state.is_delete and (stale or again),
-        is_renewed=state.is_delete and again,
+        is_known=is_known,
+        is_renewed=is_known and (again or is_first),
+        is_repeated=is_known and not is_first,
         said={name: forgotten if each.seq < oldest else each for name, each in state.said.items()},
     )
 

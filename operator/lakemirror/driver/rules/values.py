@@ -96,11 +96,15 @@ class Row(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """What remains of a deleted row: older events do not write it again."""
+    """What remains of a deleted row: older events do not write it again.
+
+    ``by_delete`` says that the delete came, not only the other half of a change of the key.
+    """
 
     seq: bytes
     at: int | None = None
     origin: Origin = NO_ORIGIN
+    by_delete: bool = True
 
 
 class Said(NamedTuple):

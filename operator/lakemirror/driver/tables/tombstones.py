@@ -121,28 +121,33 @@ class Tombstones:
         self._facts.add(rows)
         self.summary, self.exist = summary, True
 
-    def deleted(self) -> DataFrame | None:
+    def deleted(self, batch: int | None = None) -> DataFrame | None:
         """Return the newest tombstone per key, or None if there are none.
 
-        Of several at one position, this is the one that arrived last.
-        Columns: key STRING, seq, topic, partition, offset.
+        Of several at one position, this is the one that arrived last. ``by_delete`` says that it is of a delete,
+        not of a change of the key alone, and ``delete_before`` is the newest delete of other batches than
+        ``batch``, which may be running again.
+        Columns: key STRING, seq, topic, partition, offset, by_delete BOOLEAN, delete_before BINARY.
         """
-        return self._newest("deleted", "moved")
+        return self._newest("deleted", "moved", batch=batch)
 
-    def without_moves(self) -> DataFrame | None:
+    def without_moves(self, batch: int | None = None) -> DataFrame | None:
         """Return the same as `deleted`, but from deletes alone.
 
         If deletes are soft, a move does not stand for the delete of its former key: until that comes, events
         of this key still change the row that it keeps.
         """
-        return self._newest("deleted")
+        return self._newest("deleted", batch=batch)
 
-    def _newest(self, *kinds: str) -> DataFrame | None:
+    def _newest(self, *kinds: str, batch: int | None) -> DataFrame | None:
         if not self.summary.retained:
             return None
-        newest = F.max(F.struct("seq", "topic", "partition", "offset"))
-        found = self.frame().where(F.col("kind").isin(*kinds)).groupBy("key").agg(newest.alias("t"))
-        return found.select("key", "t.*")
+        by_delete = F.col("kind") == "deleted"
+        newest = F.max(F.struct("seq", "topic", "partition", "offset", by_delete.alias("by_delete")))
+        before = by_delete if batch is None else by_delete & ~F.col("batch").eqNullSafe(batch)
+        before = F.max(F.when(before, F.col("seq")))
+        found = self.frame().where(F.col("kind").isin(*kinds)).groupBy("key")
+        return found.agg(newest.alias("t"), before.alias("delete_before")).select("key", "t.*", "delete_before")
 
     def truncated(self) -> DataFrame:
         """Return the truncates: seq, topic, partition (null for those of earlier versions)."""

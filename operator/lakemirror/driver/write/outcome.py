@@ -162,7 +162,7 @@ def _passed_over(
     plain = plan.seen.floor is None and not plan.alteration.add
     if reduced.state is None or before is None or (plain and _all_changed(plan, reduced, rows)):
         return _Passed()
-    counts, own, known = reduced.counts, F.col("s.own"), F.col("s.known")
+    counts, own, again = reduced.counts, F.col("s.own"), F.col("s.repeated")
     stored = _bounded(table.rows(before), plan, reduced)
     newest = reduced.state.frame.where(f"key IS NOT NULL AND op <> '{Op.PASSED}'")
     same_key = [T(name) == F.col("s.key")[name] for name in plan.reading.key]
@@ -172,11 +172,11 @@ def _passed_over(
         both,
         stale=F.when(later, own),
         same=F.when(T("__seq") == F.col("s.seq"), own),
-        known=F.when(known, own),
+        again=F.when(again, own),
         out_of_order=F.when(later & _is_much_older(table, F.col("s.event_time"), T("__event_time")), own),
     )
-    # A delete whose tombstone exists came before, even if there is no row any more.
-    without_row = counts.repeated - found["known"]
+    # A delete that came before is repeated, even if there is no row any more.
+    without_row = counts.repeated - found["again"]
     return _Passed(found["stale"], found["same"] + without_row, found["out_of_order"])
 
 
@@ -188,7 +188,7 @@ def _all_changed(plan: TablePlan, reduced: Reduced, rows: Written) -> bool:
     """
     counts = reduced.counts
     changed = rows.inserted + rows.updated + rows.deleted
-    if plan.soft is not None or counts.known:
+    if plan.soft is not None or counts.repeated:
         return changed >= counts.keys
     passing = counts.keys - counts.expected
     return changed >= counts.expected and rows.deleted <= counts.deletes - passing

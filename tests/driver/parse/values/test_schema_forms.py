@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakemirror.driver.parse.values import avro, connect, inference
@@ -334,6 +334,7 @@ def test_any_schema_of_avro_is_read_or_refused(document: Any) -> None:
 
 
 @given(st.one_of(ANYTHING, almost_schemas(CONNECTS, "field")))
+@example({"type": "int32", "name": None, "record": None})
 @settings(max_examples=100, deadline=None)
 def test_any_schema_of_connect_is_read_or_refused(document: Any) -> None:
     text = json.dumps(document)

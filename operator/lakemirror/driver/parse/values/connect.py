@@ -300,7 +300,7 @@ def connector_of(schema_json_text: str) -> str | None:
     whole = document(schema_json_text)
     if whole.get(PATH):
         return None
-    fields = {each.get("field"): each for each in _struct(whole.get("record", whole), "the record")}
+    fields = {each.get("field"): each for each in _struct(_record(whole), "the record")}
     if "source" in fields:
         named = _SOURCE.fullmatch(str(fields["source"].get("name")))
         return named[1] if named is not None else None
@@ -329,7 +329,7 @@ def name_at(schema_json_text: str, path: Sequence[str]) -> str | None:
         found = document(schema_json_text)
     except SchemaError:
         return None
-    found = found.get("record", found)
+    found = _record(found)
     for part in path:
         fields = found["fields"] if found.get("type") == "struct" else ()
         found = next((each for each in fields if each.get("field", "") == part), {})
@@ -340,6 +340,12 @@ def name_at(schema_json_text: str, path: Sequence[str]) -> str | None:
 def schemaless(name: str) -> Field:
     """Return a column whose records carry no schema."""
     return Field(name, SCHEMALESS)
+
+
+def _record(whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of the record that a row's schema document is a part of, or is."""
+    found: Mapping[str, Any] = whole["record"] if PATH in whole else whole
+    return found
 
 
 def _struct(schema: Mapping[str, Any], what: str) -> list[Mapping[str, Any]]:
