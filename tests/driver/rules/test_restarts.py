@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakemirror.api.spec import Ordering
-from lakemirror.driver.profile.positions import At, Place, Standing, Stream
+from lakemirror.driver.profile.epochs import with_epochs
+from lakemirror.driver.profile.positions import At, Began, Memory, Place, Standing, Stream
 from lakemirror.driver.rules.restarts import (
     Point,
-    Restarted,
-    Settled,
+    Verdict,
     judge,
     merge,
     stretches,
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.guarantee(
 )
 
 STREAM = Stream("t", 0, "shop")
+NO_EPOCHS = Ordering()
 NOW = 1_700_000_000_000_000
 
 
@@ -38,9 +39,8 @@ def point(offset: int, lsn: int, time: int | None = None, server: str | None = N
     return Point("t", offset, op, seq, time, server)
 
 
-def decide(
-    points: list[Point], memory: dict[Stream, Place] | None = None, **more: object
-) -> Settled | Restarted:
+def decide(points: list[Point], memory: Memory | None = None, **more: object) -> Verdict:
+    """Decide about a batch of one or several tables and partitions; a point is of topic "t"."""
     return judge({STREAM: summary(points)}, lambda _: points, memory or {}, Ordering(), **more)  # type: ignore[arg-type]
 
 
@@ -79,59 +79,118 @@ def test_blocks_tell_whether_positions_grow_as_the_whole_does(
 
 def test_a_tail_that_is_sent_again_waits_until_the_highest_position_is_reached_again() -> None:
     first = decide([point(n, 10 + n, time=n) for n in range(5)])
-    assert isinstance(first, Settled)
     again = [point(5, 12, time=2), point(6, 13, time=3)]
-    second = decide(again, dict(first.memory))
-    assert isinstance(second, Settled)
+    second = decide(again, first.memory)
     assert [second.waits(STREAM, each) for each in again] == [True, True]
+    assert (second.begun, second.tables) == ({}, frozenset())
     more = [point(7, 14, time=4), point(8, 15, time=5)]
-    third = decide(more, dict(second.memory))
-    assert isinstance(third, Settled)
+    third = decide(more, second.memory)
     assert not any(third.waits(STREAM, each) for each in [*again, *more])
     assert third.memory[STREAM].tail == ()
 
 
-def test_lower_positions_that_are_later_are_a_restart() -> None:
+@pytest.mark.parametrize("op", ["u", "r"])
+def test_lower_positions_that_are_later_are_a_restart_and_their_tables_wait(op: str) -> None:
     first = decide([point(n, 100 + n, time=n) for n in range(5)])
-    assert isinstance(first, Settled)
-    assert decide([point(5, 3, time=50)], dict(first.memory)) == Restarted({("t", 0): 5})
-    found = decide([point(5, 3, time=50, op="r")], dict(first.memory))
-    assert found == Restarted({("t", 0): 5}, only_reads=True)
+    new = point(5, 3, time=50, op=op)
+    found = decide([new], first.memory)
+    assert found.begun == {("t", 0): 5}
+    assert found.memory[STREAM].began == Began(5, ("t",), reads=op == "r")
+    assert found.memory[STREAM].top == first.memory[STREAM].top, "nothing of the batch is applied there"
+    assert found.waits(STREAM, new)
+
+
+def test_a_table_that_is_not_mirrored_does_not_wait() -> None:
+    first = decide([point(0, 100, time=0)])
+    found = decide([point(1, 3, time=50)], first.memory, mirrored=lambda table: table != "t")
+    assert (found.begun, found.tables) == ({("t", 0): 1}, frozenset())
+    assert not found.waits(STREAM, point(1, 3, time=50))
+
+
+OTHER = Stream("b", 0, "shop")
+
+
+def judged(batch: dict[Stream, list[Point]], memory: Memory, ordering: Ordering = NO_EPOCHS) -> Verdict:
+    seen = {stream: summary(points) for stream, points in batch.items()}
+    return judge(seen, lambda stream: batch.get(stream, []), memory, ordering)
+
+
+def test_only_the_tables_of_that_partition_wait_whatever_their_stream() -> None:
+    """A record with a made-up position holds the tables of its partition, and no other."""
+    quiet, moving = point(0, 100, time=0), point(0, 100, time=0)._replace(table="o")
+    known = judged({STREAM: [quiet], OTHER: [moving]}, {}).memory
+    batch = {
+        STREAM: [point(1, 3, time=50)],
+        OTHER: [point(1, 101, time=60)._replace(table="o"), point(2, 102, time=61)],
+    }
+    found = judged(batch, known)
+    assert (found.begun, found.tables) == ({("t", 0): 1}, frozenset({"t"}))
+    waits = [found.waits(stream, each) for stream, points in batch.items() for each in points]
+    assert waits == [True, False, True], "the table waits in other partitions, too"
+    assert found.memory[OTHER].began is None
+    assert found.memory[OTHER].top.offset == 2
+
+
+def test_they_wait_until_an_epoch_is_declared_there() -> None:
+    first = decide([point(n, 100 + n, time=n) for n in range(5)])
+    held = decide([point(5, 3, time=50)], first.memory)
+    more = [point(6, 4, time=51)._replace(table="more"), point(7, 200, time=52)]
+    later = decide(more, held.memory)
+    assert later.memory[STREAM].began == Began(5, ("more", "t"))
+    assert all(later.waits(STREAM, each) for each in more)
+    quiet = judge({}, lambda _: [], later.memory, Ordering())
+    assert quiet.tables == {"more", "t"}
+    for offset, waits in ((6, True), (5, False)):
+        ordering = Ordering.model_validate({"epochs": [{"epoch": 1, "from": {"t": {"0": offset}}}]})
+        memory = with_epochs(later.memory, ordering)
+        new = point(8, 5, time=53)
+        after = judged({STREAM: [new._replace(seq=b"\0\1" + new.seq[2:])]}, memory, ordering)
+        assert bool(after.tables) is waits
 
 
 def test_lower_positions_of_a_new_server_are_a_restart() -> None:
     first = decide([point(n, 100 + n, server="1") for n in range(5)])
-    assert isinstance(first, Settled)
-    assert isinstance(decide([point(5, 3, server="2")], dict(first.memory)), Restarted)
-    assert isinstance(decide([point(5, 3, server="1")], dict(first.memory)), Settled)
+    assert decide([point(5, 3, server="2")], first.memory).begun
+    assert not decide([point(5, 3, server="1")], first.memory).begun
+
+
+def test_undecided_tails_of_other_partitions_wait_with_the_evidence_or_alone() -> None:
+    """Those near the new positions are part of the restart; those near where they stood were sent again."""
+    streams = [Stream("t", number, "shop") for number in range(3)]
+    known = judged({each: [point(0, 1000, time=9)] for each in streams}, {}).memory
+    tails = [point(1, 5, time=50), point(1, 6, time=9), point(1, 998, time=9)]
+    tails = [each._replace(table=f"t{number}") for number, each in enumerate(tails)]
+    found = judged({stream: [each] for stream, each in zip(streams, tails, strict=True)}, known)
+    assert found.begun == {("t", 0): 1, ("t", 1): 1}
+    assert found.tables == {"t0", "t1"}
+    assert found.waits(streams[2], tails[2]), "undecided, by itself"
+    assert not found.waits(streams[2], point(2, 1001)._replace(table="t2"))
 
 
 def test_rows_of_a_known_snapshot_mean_nothing_however_late_they_come() -> None:
     first = decide([point(0, 10, op="r"), point(1, 11), point(2, 12)])
-    assert isinstance(first, Settled)
     late = point(3, 10, op="r", time=999)
-    second = decide([late], dict(first.memory))
-    assert isinstance(second, Settled)
-    assert not second.waits(STREAM, late)
+    assert not decide([late], first.memory).waits(STREAM, late)
 
 
 def test_a_new_reading_is_compared_with_what_the_mirrors_have() -> None:
     stands = (Standing("t", 0, point(0, 100).digits, 50),)
     again = decide([point(0, 3, time=40)], standing=lambda _: stands)
-    assert isinstance(again, Settled)
     assert not again.waits(STREAM, point(0, 3, time=40))
     later = decide([point(0, 3, time=51)], standing=lambda _: stands)
-    assert isinstance(later, Settled)
     assert later.waits(STREAM, point(0, 3, time=51))
-    assert isinstance(decide([point(0, 3, time=50 + 6_000_000)], standing=lambda _: stands), Restarted)
+    assert not later.begun
+    assert decide([point(0, 3, time=50 + 6_000_000)], standing=lambda _: stands).begun
 
 
 def test_a_partition_of_a_topic_with_epochs_needs_one_of_its_own() -> None:
     ordering = Ordering.model_validate({"epochs": [{"epoch": 1, "from": {"t": {"0": 5}}}]})
     known = {STREAM: Place(At("", 1))}
     new = Stream("t", 1, "shop")
-    found = judge({new: summary([point(0, 1)])}, lambda _: [point(0, 1)], known, ordering)
-    assert found == Restarted({("t", 1): 0}, undeclared=True)
+    found = judged({new: [point(0, 1)]}, known, ordering)
+    assert found.begun == {("t", 1): 0}
+    assert found.memory[new].began == Began(0, ("t",))
+    assert found.waits(new, point(0, 1))
 
 
 def test_stretches_end_where_positions_fall_back_pass_the_top_or_change_servers() -> None:

@@ -5,7 +5,8 @@ sends a tail again, until it reaches the highest position again. So a change tha
 it was either sent again, or made by another server whose log began elsewhere. One that is sent again is never
 later than everything before it, and never comes from a new server; one that is, is evidence. Without evidence
 the changes since the highest position are undecided: they wait until that position is reached again or an
-epoch is declared.
+epoch is declared. With evidence, the tables that have changes there wait as a whole, and no others do: the
+evidence may be a single record that somebody made up.
 
 A batch is looked at in two steps:
 
@@ -27,9 +28,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from lakemirror.api.spec import Ordering
 from lakemirror.driver.codes import Op
-from lakemirror.driver.profile import evidence
-from lakemirror.driver.profile.epochs import undeclared
-from lakemirror.driver.profile.evidence import Ask, Later
+from lakemirror.driver.profile import epochs, evidence
+from lakemirror.driver.profile.evidence import Ask
 from lakemirror.driver.profile.positions import (
     At,
     Former,
@@ -273,34 +273,30 @@ Look = Callable[[Stream], Sequence[Point]]
 
 
 @dataclass(frozen=True)
-class Restarted:
-    """The positions start again: nothing of the batch may be applied until an epoch is declared.
+class Verdict:
+    """What becomes of a batch: what to remember of each stream, and what waits.
 
-    ``begun`` is where it begins, by topic and partition. ``undeclared`` says that the epoch is declared for
-    the topic, but not for these partitions, which have their first change now. ``only_reads`` says that all
-    these changes are rows of a snapshot.
+    ``held`` are the streams that have undecided changes in the batch. ``begun`` is where positions have
+    started again, by topic and partition: an epoch has to begin there or before, and until one does, the
+    ``tables`` that have changes there wait as a whole. All other tables go on.
     """
 
-    begun: Mapping[tuple[str, int], int]
-    undeclared: bool = False
-    only_reads: bool = False
-
-
-@dataclass(frozen=True)
-class Settled:
-    """A batch may be applied: what to remember of each stream, and what waits."""
-
     memory: Memory
-    later: Later = field(default_factory=dict)
+    held: Memory = field(default_factory=dict)
+    begun: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The tables that wait for an epoch, with all their changes of any stream."""
+        return frozenset(epochs.tables_of(self.memory))
 
     def waits(self, stream: Stream, point: Point) -> bool:
-        """Return whether a change is undecided, so that it is not applied with the batch."""
-        place = self.memory.get(stream)
-        if place is None:
-            return False
-        formers = [(name, each) for name, each in evidence.unreached(place) if name == point.table]
-        later = stream in self.later or bool(place.tail)
-        return later and (_is_tail(point, place) or any(_is_later(point, each) for _, each in formers))
+        """Return whether a change is not applied with the batch: it is undecided, or its table waits."""
+        place = self.held.get(stream)
+        if point.table in self.tables or place is None:
+            return point.table in self.tables
+        formers = [each for name, each in evidence.unreached(place) if name == point.table]
+        return _is_tail(point, place) or any(_is_later(point, each) for each in formers)
 
 
 def _is_tail(point: Point, place: Place) -> bool:
@@ -327,16 +323,17 @@ def judge(
     memory: Memory,
     ordering: Ordering,
     standing: Ask = lambda table: (),
-) -> Settled | Restarted:
+    mirrored: Callable[[str], bool] = lambda table: True,
+) -> Verdict:
     """Decide about a batch. ``standing`` returns what the mirror of a table has (None: it cannot be read).
 
     A stream that is read for the first time (a new checkpoint, a reset, a new topic) is compared with what
     the mirrors have. Then everything may be sent again: only what is later than everything in the mirrors
     waits, and it is evidence if it is later by more than ``ordering.toleranceMs``.
+
+    Once there is evidence, the tables of that stream wait as a whole, until an epoch is declared that begins
+    there or before (`lakemirror.driver.profile.epochs.with_epochs`). Tables that are not ``mirrored`` do not.
     """
-    new = undeclared(seen, memory, ordering)
-    if new:
-        return Restarted(new, undeclared=True)
     batch = {stream: each.seen() for stream, each in seen.items()}
     before = {stream: _before(stream, each, memory, standing) for stream, each in batch.items()}
     found = {stream: _stretches(stream, each, memory, before, look) for stream, each in batch.items()}
@@ -350,12 +347,26 @@ def judge(
         if (mine := _later(look(stream), formers))
     }
     every = {**memory, **places}
-    begun = evidence.starts(every, later, ordering.tolerance_ms * 1000)
-    if begun:
-        return Restarted(begun, only_reads=_are_reads(batch, begun, look))
+    known = epochs.waiting(memory)
+    begun = evidence.earliest(
+        known,
+        epochs.undeclared(seen, memory, ordering),
+        evidence.starts(every, later, ordering.tolerance_ms * 1000),
+    )
     every |= {s: evidence.with_snapshots(places[s], batch[s]) for s in places if s not in later}
+    held = {
+        stream: every[stream]
+        for stream, place in places.items()
+        if (place.tail or stream in later) and _partition(stream) not in begun
+    }
     left = {stream: evidence.without_reached(each, later.get(stream, ())) for stream, each in every.items()}
-    return Settled(left, later)
+    reads = _are_reads(batch, {where: at for where, at in begun.items() if where not in known}, look)
+    left = evidence.with_restarts(left, before, batch, begun, mirrored, reads=reads)
+    return Verdict(left, held, begun)
+
+
+def _partition(stream: Stream) -> tuple[str, int]:
+    return stream.topic, stream.partition
 
 
 def _before(stream: Stream, seen: StreamSeen, memory: Memory, standing: Ask) -> Place:

@@ -27,8 +27,8 @@ class State:
     of the row. ``said`` has the newest value of each tracked column. ``ends`` are the deletes after the row:
     there may be several, because a filter makes deletes of events that show a row which stays outside.
     ``is_written`` says whether the event may write: no tombstone is newer. ``is_known`` says that a delete
-    has its tombstone already, ``is_renewed`` that it came after that tombstone at its position, or that only a
-    change of the key made the tombstone, and ``is_repeated`` that it came before.
+    has its tombstone already, ``is_renewed`` that it came after that tombstone at its position, or that only
+    a change of the key made the tombstone, and ``is_repeated`` that it came before.
     """
 
     op: str
