@@ -136,7 +136,7 @@ def test_what_an_open_transaction_creates_again_keeps_its_values(spark: SparkSes
 def test_a_delete_is_repeated_if_it_came_in_an_earlier_batch(
     spark: SparkSession, by_delete: bool, before: bytes | None, renewed: list[bool], repeated: list[bool]
 ) -> None:
-    """The tombstone may be of a batch that failed after it was written, or of the other half of a key change."""
+    """The tombstone may be of a batch that failed after it was written, or of half of a change of the key."""
     states = [("d", AT, ("t", 0, 10), None), ("d", AT, ("t", 0, 11), None)]
     states += [("d", BELOW, ("t", 0, 9), None), ("d", ABOVE, ("t", 0, 11), None)]
     gone = HERE if by_delete else (None, None, None)

@@ -124,9 +124,9 @@ class Tombstones:
     def deleted(self, batch: int | None = None) -> DataFrame | None:
         """Return the newest tombstone per key, or None if there are none.
 
-        Of several at one position, this is the one that arrived last. ``by_delete`` says that it is of a delete,
-        not of a change of the key alone, and ``delete_before`` is the newest delete of other batches than
-        ``batch``, which may be running again.
+        Of several at one position, this is the one that arrived last. ``by_delete`` says that it is of a
+        delete, not of a change of the key alone, and ``delete_before`` is the newest delete of other batches
+        than ``batch``, which may be running again.
         Columns: key STRING, seq, topic, partition, offset, by_delete BOOLEAN, delete_before BINARY.
         """
         return self._newest("deleted", "moved", batch=batch)
@@ -147,7 +147,9 @@ class Tombstones:
         before = by_delete if batch is None else by_delete & ~F.col("batch").eqNullSafe(batch)
         before = F.max(F.when(before, F.col("seq")))
         found = self.frame().where(F.col("kind").isin(*kinds)).groupBy("key")
-        return found.agg(newest.alias("t"), before.alias("delete_before")).select("key", "t.*", "delete_before")
+        return found.agg(newest.alias("t"), before.alias("delete_before")).select(
+            "key", "t.*", "delete_before"
+        )
 
     def truncated(self) -> DataFrame:
         """Return the truncates: seq, topic, partition (null for those of earlier versions)."""
