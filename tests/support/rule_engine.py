@@ -1,19 +1,22 @@
 """The rules as an engine: record lines in, mirrors out. Nothing of the driver's engine is used.
 
-It is what a pipeline of current rows does with default settings, one batch after the other.
+It is what a pipeline does, one batch after the other: mirrors of current rows with hard or soft deletes, of
+versions, and lists of events.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.rules import drift
-from lakemirror.driver.rules.batch import Mirror, apply
+from lakemirror.driver.rules.append import Listed, append
+from lakemirror.driver.rules.batch import Mirror, VersionedMirror, apply, apply_versions
 from lakemirror.driver.rules.envelopes import debezium
 from lakemirror.driver.rules.envelopes.records import (
     Bad,
@@ -29,27 +32,63 @@ from lakemirror.driver.rules.inference import Shape, kind_of, merge, shape_of
 from lakemirror.driver.rules.keys import encode
 from lakemirror.driver.rules.kinds import STRING, Kind
 from lakemirror.driver.rules.orders import Truncated
-from lakemirror.driver.rules.positions import Origin
+from lakemirror.driver.rules.positions import Origin, identity, log_of
+from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, keyed
 from lakemirror.driver.rules.rows import Column, read_row
-from lakemirror.driver.rules.schemas import fields_of_envelope, fields_of_struct
+from lakemirror.driver.rules.schemas import (
+    UNREADABLE,
+    Field,
+    SchemaError,
+    fields_of_envelope,
+    fields_of_struct,
+)
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row
+from lakemirror.driver.rules.versions import Tracking
 from tests.support.records import Record as Line
 
 Classify = Callable[[Record, Settings], Classified]
+Found = tuple[Record, Change | Truncate | Bad]
+Mode = Literal["scd1", "scd2", "append"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the manifest says of a table. Without a mode, it depends on whether records have a key."""
+
+    mode: Mode | None = None
+    primary_key: Sequence[str] = ()
+    soft: bool = False
 
 
 @dataclass
 class Mirrored:
-    """One table: its key, its columns, and what the rules keep of it."""
+    """One table: its key, its columns, and what the rules keep of it.
 
+    ``held`` are records that wait for the first row, ``reasons`` those of the quarantine, by the origin.
+    """
+
+    asked: Asked = field(default_factory=Asked)
+    location: str = ""
+    name: str = ""
     key: list[str] = field(default_factory=list)
     columns: dict[str, Kind] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
     mirror: Mirror = field(default_factory=Mirror)
+    versions: VersionedMirror = field(default_factory=VersionedMirror)
+    listed: list[Listed] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    reasons: list[tuple[str | None, int | None, int | None, str]] = field(default_factory=list)
+    reasons: dict[Origin, str] = field(default_factory=dict)
     drift: list[drift.Drift] = field(default_factory=list)
+    held: list[Found] = field(default_factory=list)
+    marks: dict[str, drift.Marks] = field(default_factory=dict)
+    is_made: bool = False
+
+    @property
+    def mode(self) -> Mode:
+        if self.asked.mode is not None:
+            return self.asked.mode
+        return "scd1" if self.key else "append"
 
     @property
     def rows(self) -> dict[Key, Row]:
@@ -58,63 +97,159 @@ class Mirrored:
     @property
     def tombstones(self) -> dict[str, str]:
         """By the text of the key: the sequence of the newest delete."""
+        return {self.text_of(key): each.seq.hex() for key, each in self.mirror.tombstones.items()}
+
+    def text_of(self, key: Key) -> str:
+        """The text of a key."""
         kinds = {name: self.columns[name] for name in self.key}
-        return {
-            encode(dict(zip(self.key, key, strict=True)), kinds): each.seq.hex()
-            for key, each in self.mirror.tombstones.items()
-        }
+        return encode(dict(zip(self.key, key, strict=True)), kinds)
 
 
 @dataclass
 class Engine:
-    """Mirrors of all tables, by name; ``unknown`` counts the records that belong to none."""
+    """Mirrors of all tables, by name; ``unknown`` counts the records that belong to none.
+
+    ``asked`` has what the manifest says of tables, ``reasons`` why records are in the quarantine whose table
+    is not known. ``location`` is where a mirror stands, as messages have it.
+    """
 
     classify: Classify = debezium.classify
     settings: Settings = field(default_factory=Settings)
     tables: dict[str, Mirrored] = field(default_factory=dict)
     unknown: Counter[str] = field(default_factory=Counter)
-    reasons: list[str] = field(default_factory=list)
+    reasons: dict[Origin, str] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+    location: Callable[[TableName], str] = lambda table: named(table)
+    topics: dict[str | None, str] = field(default_factory=dict)
 
     def deliver(self, lines: Iterable[Line]) -> None:
         """Apply one batch."""
-        by_table: dict[str, list[tuple[Record, Change | Truncate | Bad]]] = {}
+        by_table: dict[TableName, list[Found]] = {}
+        nothing = []
         for line in lines:
             record = record_of(line)
             found = self.classify(record, self.settings)
             if isinstance(found, NoRowChange):
-                self.unknown["no_row_change"] += 1
+                nothing.append(record.origin.topic)
             elif found.table is None:
                 assert isinstance(found, Bad)
                 self.unknown["quarantined"] += 1
-                self.reasons.append(found.reason)
+                self.reasons[record.origin] = found.reason
             else:
-                by_table.setdefault(named(found.table), []).append((record, found))
+                by_table.setdefault(found.table, []).append((record, found))
+                self.topics.setdefault(record.origin.topic, named(found.table))
         for name, mine in by_table.items():
-            self._apply(self.tables.setdefault(name, Mirrored()), mine)
+            self._table(name).deliver(mine)
+        for topic in nothing:
+            name = self.topics.get(topic)
+            counts = self.tables[name].counts if name in self.tables else self.unknown
+            counts[str(Outcome.NO_ROW_CHANGE)] += 1
 
-    def _apply(self, table: Mirrored, found: list[tuple[Record, Change | Truncate | Bad]]) -> None:
-        changes = [(record, each) for record, each in found if isinstance(each, Change)]
-        _plan(table, [each for _, each in changes])
-        events = []
-        for record, change in changes:
-            event = _event(table, record, change)
-            if isinstance(event, Event):
-                events.append(event)
-            else:
-                _refuse(table, record, event)
+    def _table(self, name: TableName) -> Applying:
+        whole = named(name)
+        if whole not in self.tables:
+            asked = self.asked.get(whole, Asked())
+            self.tables[whole] = Mirrored(asked, self.location(name), whole.partition(".")[2])
+        return Applying(self.tables[whole])
+
+
+@dataclass
+class Applying:
+    """Applies batches to one table."""
+
+    table: Mirrored
+
+    def deliver(self, found: Sequence[Found]) -> None:
+        """Apply a batch. Truncates wait until there is a row; their later outcome counts for nothing."""
+        table = self.table
+        if not table.is_made and not any(isinstance(each, Change) for _, each in found):
+            waiting = [each for each in found if isinstance(each[1], Truncate)]
+            table.held += waiting
+            table.counts["refused"] += len(waiting)
+            found = [each for each in found if isinstance(each[1], Bad)]
+        self._apply(found)
+        if table.held and table.is_made:
+            held, table.held = table.held, []
+            counted = Counter(table.counts)
+            self._apply(held)
+            table.counts = counted
+
+    def _apply(self, found: Sequence[Found]) -> None:
+        table = self.table
         for record, each in found:
             if isinstance(each, Bad):
                 _refuse(table, record, each.reason)
+        changes, schemas = self._readable(found)
+        if changes:
+            table.is_made = True
+        planned = _plan(table, [each for _, each in changes], schemas)
+        events = []
+        for (record, change), refused in zip(changes, planned, strict=True):
+            made = _events(table, record, change, refused)
+            if isinstance(made, str):
+                _refuse(table, record, made)
+            else:
+                events += made
         truncates = [
             Truncated(each.seq, origin=record.origin, at=each.at)
             for record, each in found
             if isinstance(each, Truncate)
         ]
+        if table.mode == "append":
+            self._append(changes, events, [each for each in found if isinstance(each[1], Truncate)])
+        else:
+            self._merge(events, truncates)
+
+    def _readable(self, found: Sequence[Found]) -> tuple[list[tuple[Record, Change]], list[Any]]:
+        """The changes whose schema can be read."""
+        changes, schemas = [], []
+        for record, each in found:
+            if isinstance(each, Change):
+                try:
+                    schemas.append(None if each.schema is None else fields_of_envelope(each.schema))
+                except SchemaError as error:
+                    _refuse(self.table, record, f"{UNREADABLE}{error}")
+                else:
+                    changes.append((record, each))
+        return changes, schemas
+
+    def _merge(self, events: Sequence[Event], truncates: Sequence[Truncated]) -> None:
+        table = self.table
         columns = list(table.columns)
         tracked = [name for name in columns if name not in table.key]
-        applied = apply(table.mirror, events, Table(columns, tracked, truncates=truncates))
-        table.mirror = applied.mirror
-        table.counts.update({str(name): n for name, n in applied.counts(events).items()})
+        settings = Table(columns, tracked, table.asked.soft, truncates=truncates)
+        if table.mode == "scd2":
+            versions = apply_versions(table.versions, events, Tracking(settings))
+            table.versions = versions.mirror
+            table.counts.update({str(name): n for name, n in versions.counts(events).items()})
+        else:
+            applied = apply(table.mirror, events, settings)
+            table.mirror = applied.mirror
+            table.counts.update({str(name): n for name, n in applied.counts(events).items()})
+
+    def _append(
+        self, changes: Sequence[tuple[Record, Change]], events: Sequence[Event], truncates: Sequence[Found]
+    ) -> None:
+        table = self.table
+        by_origin = {record.origin: change for record, change in changes}
+        listed = []
+        for event in events:
+            change = by_origin[event.origin]
+            log = identity(change.source, "auto")
+            images = [change.key, change.row, change.before if change.op == Op.DELETE else None]
+            payload = json.dumps([log, event.op, *images], default=str)
+            listed.append(
+                Listed(event.seq, event.op, event.origin, payload, event.row, is_placed=log is not None)
+            )
+        for record, each in truncates:
+            assert isinstance(each, Truncate)
+            log = identity(each.source, "auto")
+            listed.append(
+                Listed(each.seq, Op.TRUNCATE, record.origin, json.dumps(log), {}, is_placed=log is not None)
+            )
+        outcomes = append(listed, table.listed)
+        table.counts.update(map(str, outcomes))
+        table.listed += [each for each, what in zip(listed, outcomes, strict=True) if what == "applied"]
 
 
 def record_of(line: Line) -> Record:
@@ -136,54 +271,134 @@ def named(table: TableName) -> str:
 
 def _refuse(table: Mirrored, record: Record, reason: str) -> None:
     table.counts[str(Outcome.QUARANTINED)] += 1
-    table.reasons.append((*record.origin, reason))
+    table.reasons[record.origin] = reason
 
 
-def _plan(table: Mirrored, changes: list[Change]) -> None:
-    """The columns and the key of a table, as its changes show them."""
-    schemas = []
-    for change in changes:
-        if not table.key and change.key:
-            table.key = list(change.key)
-        if change.schema is not None:
-            fields = {each.name: Column.of(each).kind for each in fields_of_envelope(change.schema)}
-            if fields not in schemas:
-                schemas.append(fields)
-        elif change.row is not None:
-            for name, value in change.row.items():
+def _plan(
+    table: Mirrored, changes: Sequence[Change], fields: Sequence[Sequence[Field] | None]
+) -> list[frozenset[str]]:
+    """The key and the columns of a table, as its changes show them; for each change, the columns that the
+    mirror cannot hold.
+    """
+    _key_of_table(table, changes)
+    schemas: dict[str, tuple[bytes, dict[str, Kind]]] = {}
+    of_change = []
+    for change, mine in zip(changes, fields, strict=True):
+        if mine is None:
+            of_change.append("")
+            for name, value in (change.row or {}).items():
                 table.shapes[name] = reduce(merge, [table.shapes.get(name, Shape()), shape_of(value)])
+            continue
+        kinds = {each.name: Column.of(each).kind for each in mine}
+        text = repr(list(kinds.items()))
+        of_change.append(text)
+        first = min(schemas[text][0], change.seq) if text in schemas else change.seq
+        schemas[text] = (first, kinds)
     untyped = {name: kind for name, shape in table.shapes.items() if (kind := kind_of(shape)) is not None}
     if untyped:
-        schemas.append(untyped)
-    planned = drift.plan(table.columns or None, schemas, "evolve")
-    table.columns, table.drift = planned.columns, [*table.drift, *planned.drift]
-
-
-def _event(table: Mirrored, record: Record, change: Change) -> Event | str:
-    """A change as an event, or why its record cannot be applied."""
-    columns = _columns(table, change)
-    key = _key(table, change.key, change)
-    if key is None:
-        return f"the key is missing or does not fit (key columns: {', '.join(table.key)})"
-    found = read_row(
-        change.row or {}, columns, may_have_gaps=change.may_have_gaps, partial=change.partial, key=table.key
+        schemas[""] = (min((each.seq for each in changes), default=b""), untyped)
+    ordered = sorted(schemas, key=lambda text: schemas[text][0])
+    dropped, returned = _turned(table, changes, fields)
+    planned = drift.plan(
+        table.columns or None,
+        [schemas[text][1] for text in ordered],
+        "evolve",
+        dropped=dropped,
+        returned=returned,
     )
-    if isinstance(found, str) and change.row is not None:
-        return found
-    image = None if isinstance(found, str) or change.row is None else found
-    return Event(
-        key,
-        change.op,
+    table.columns, table.drift = planned.columns, [*table.drift, *planned.drift]
+    refused = dict(zip(ordered, planned.refused, strict=True))
+    return [refused.get(text, frozenset()) for text in of_change]
+
+
+def _turned(
+    table: Mirrored, changes: Sequence[Change], fields: Sequence[Sequence[Field] | None]
+) -> tuple[list[str], list[str]]:
+    """The columns that the streamed changes of a batch show to be gone, and those that have come back."""
+    streamed = [
+        (change.seq, {each.name for each in mine})
+        for change, mine in zip(changes, fields, strict=True)
+        if mine is not None and not change.is_snapshot and log_of(change.source, "auto") is not None
+    ]
+    names = {*table.columns, *(name for _, mine in streamed for name in mine)} - set(table.key)
+    dropped, returned = [], []
+    for name in sorted(names):
+        before = table.marks.get(name, drift.Marks())
+        absent = [seq for seq, mine in streamed if name not in mine]
+        present = [seq for seq, mine in streamed if name in mine]
+        after = drift.Marks(_highest(before.absent, *absent), _highest(before.present, *present))
+        table.marks[name] = after
+        if after.is_gone and not before.is_gone:
+            dropped.append(name)
+        elif before.is_gone and not after.is_gone and name in table.columns:
+            returned.append(name)
+    return dropped, returned
+
+
+def _highest(*sequences: bytes | None) -> bytes | None:
+    return max((each for each in sequences if each is not None), default=None)
+
+
+def _key_of_table(table: Mirrored, changes: Sequence[Change]) -> None:
+    """The key of a mirror: the manifest's, otherwise the one that it has, otherwise that of most records."""
+    if table.asked.mode == "append" or table.key:
+        return
+    keys = Counter(tuple(each.key) for each in changes if each.key)
+    table.key = list(table.asked.primary_key or (keys.most_common(1)[0][0] if keys else ()))
+
+
+def _events(table: Mirrored, record: Record, change: Change, refused: frozenset[str]) -> list[Event] | str:
+    """A change as an event, and the delete of its row's former key; or why its record cannot be applied."""
+    columns = _columns(table, change)
+    found = Keyed(())
+    if table.key:
+        of_key = keyed(change, record.key is not None, _key(table, change, columns))
+        if isinstance(of_key, str):
+            return of_key
+        found = of_key
+    row = change.row
+    if row is None and table.mode == "append":
+        row = {**(change.key or {}), **(change.before or {})}
+    if refused and change.op != Op.DELETE:
+        return f"column {min(refused)}: its type changed"
+    image = read_row(
+        row or {}, columns, may_have_gaps=change.may_have_gaps, partial=change.partial, key=table.key
+    )
+    if isinstance(image, str):
+        if row is not None:
+            return image
+        image = None
+    event = Event(
+        found.key,
+        change.op if found.former is None else Op.CREATE,
         change.seq,
         change.at,
         record.origin,
-        {} if image is None else image.values,
-        frozenset() if image is None else image.gaps,
-        old_key=_key(table, change.old_key, change),
-        new_key=_key(table, change.new_key, change),
+        {} if image is None or row is None else image.values,
+        frozenset() if image is None or row is None else image.gaps,
+        old_key=found.old_key or found.former,
+        new_key=found.new_key,
         unanchored=change.unanchored,
-        digest=json.dumps([change.op, change.row, change.before, change.source.row], default=str),
+        digest=_digest(change, record.origin),
     )
+    if found.former is None:
+        return [event]
+    half = event._replace(
+        key=found.former,
+        op=Op.DELETE,
+        row={},
+        gaps=frozenset(),
+        old_key=None,
+        new_key=found.key,
+        is_half=True,
+    )
+    return [event, half]
+
+
+def _digest(change: Change, origin: Origin) -> str:
+    """What two events at one position share if they are one event that was sent twice."""
+    before = change.before if change.op == Op.DELETE else None
+    return json.dumps([identity(change.source, "auto") or origin, change.op, change.row, before], default=str)
 
 
 def _columns(table: Mirrored, change: Change) -> dict[str, Column]:
@@ -196,15 +411,26 @@ def _columns(table: Mirrored, change: Change) -> dict[str, Column]:
     }
 
 
-def _key(table: Mirrored, key: Any, change: Change) -> Key | None:
-    if key is None:
-        return None
-    if change.key_schema is None:
-        columns = {name: Column(name, table.columns[name]) for name in table.key}
-    else:
-        fields = {each.name: each for each in fields_of_struct(change.key_schema)}
-        columns = {name: Column.of(fields[name], table.columns[name]) for name in table.key}
-    found = read_row(key, columns, may_have_gaps=False)
-    if isinstance(found, str) or any(found.values.get(name) is None for name in table.key):
-        return None
-    return tuple(found.values[name] for name in table.key)
+def _key(table: Mirrored, change: Change, columns: Mapping[str, Column]) -> KeyOfTable:
+    there = {name: columns[name] for name in table.key if name in columns}
+    declared = table.asked.primary_key
+    from_rows = [name for name in declared if name not in (change.key or {})]
+    own = list(change.key or {}) if change.key_schema is None else _names(change.key_schema)
+    other = None
+    if change.key is not None and not declared and sorted(own) != sorted(table.key):
+        other = another_key(table, own)
+    return KeyOfTable(table.key, there, from_rows, other=other)
+
+
+def _names(schema: Any) -> list[str]:
+    return [each.name for each in fields_of_struct(schema)]
+
+
+def another_key(table: Mirrored, other: Sequence[str]) -> str:
+    """Why a record with another key cannot be applied."""
+    return (
+        f"the mirror {table.location} has the key ({', '.join(table.key)}), and this record has "
+        f"the key ({', '.join(other)}): rows cannot be told apart by both. If the source's key changed, set "
+        f"tables[{table.name}].primaryKey: [{', '.join(other)}], and tables[{table.name}].target to a new "
+        "place with a new resyncToken"
+    )

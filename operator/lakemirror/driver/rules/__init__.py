@@ -17,6 +17,7 @@ untyped, texts      a value of a record without a schema, by the type of its col
 numbers, moments    decimals, floats, dates and times, exactly or not at all
 conversions         a value of one type as one of another
 rows                a whole row, or why its record cannot be applied
+row_keys            which row it is: its key, from the record's key or from the row
 inference           types from values, where nothing else tells them
 drift               columns that change: widened, added, stored as text, or refused
 values, table       change events, rows, tombstones and outcomes; what the rules know of a table

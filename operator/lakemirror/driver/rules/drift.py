@@ -48,7 +48,7 @@ class Action(StrEnum):
     ALTERED = "altered"
     KEPT = "kept"
     SKIPPED = "skipped"
-    STORED_AS_TEXT = "stored as text"
+    STORED_AS_TEXT = "stored-as-text"
     QUARANTINED = "quarantined"
     REFUSED = "refused"
 
@@ -61,6 +61,22 @@ class Drift(NamedTuple):
     before: Kind | None
     after: Kind | None
     action: Action
+
+
+class Marks(NamedTuple):
+    """The highest position of a change whose schema lacks a column, and of one whose schema has it.
+
+    Only changes that were streamed from one log say this (`positions.log_of`): neither rows of a snapshot nor
+    records without a schema.
+    """
+
+    absent: bytes | None = None
+    present: bytes | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the source no longer has the column."""
+        return self.absent is not None and (self.present is None or self.present < self.absent)
 
 
 @dataclass

@@ -290,6 +290,18 @@ def log_of(source: Source, by: By) -> str | None:
     return "/".join([source.name or "", *([] if database is None else [database])])
 
 
+def identity(source: Source, by: By) -> tuple[str | int | None, ...] | None:
+    """Return what tells an event from others with the same position, op, key and row, besides its payload.
+
+    It stands for the log that the position is one of; several rows may have one position of a binlog. None if
+    the event has no position: only its topic, partition and offset identify it then.
+    """
+    if by in ("timestamp", "offset", "columns") or not (has_position(source) or _pair(source.sequence)[1]):
+        return None
+    database = source.db if source.connector == "sqlserver" else None
+    return source.name, database, source.row, source.event_serial_no
+
+
 def server_of(source: Source) -> str | None:
     """Return the server that made a change, as far as the record names it."""
     number = str(source.server_id) if source.server_id else None

@@ -7,6 +7,7 @@ A schema document is JSON: ``{"type", "optional", "name", "parameters", "default
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +17,10 @@ PADDED: Final = "lakemirror.padded"
 
 _NUMBERS: Final = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
 PHYSICAL: Final = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
+_PARTS: Final = {"array": ("items",), "map": ("keys", "values")}
+
+UNREADABLE: Final = "the embedded schema cannot be read: "
+"""The beginning of the reason of a record with a schema that raises SchemaError."""
 
 
 class SchemaError(ValueError):
@@ -54,6 +59,7 @@ def fields_of_envelope(document: Any) -> list[Field]:
 
     Raises SchemaError.
     """
+    check(document)
     images = {each.get("field"): each for each in _members(document, "the envelope")}
     image = images.get("after") or images.get("before")
     if image is None:
@@ -65,12 +71,11 @@ def fields_of_envelope(document: Any) -> list[Field]:
 
 def fields_of_struct(document: Any, what: str = "the key") -> list[Field]:
     """Return the columns of the schema of a key, or of a flattened row. Raises SchemaError."""
+    check(document)
     return [field_of(each) for each in _members(document, what)]
 
 
-def _members(schema: Any, what: str) -> list[Mapping[str, Any]]:
-    if not isinstance(schema, Mapping):
-        raise SchemaError(f"the schema of {what} is not a JSON object")
+def _members(schema: Mapping[str, Any], what: str) -> list[Mapping[str, Any]]:
     if schema.get("type") != "struct" or not isinstance(schema.get("fields"), list):
         raise SchemaError(f"the schema of {what} is of type {schema.get('type')!r}; a struct is needed")
     return list(schema["fields"])
@@ -93,3 +98,51 @@ def field_of(schema: Mapping[str, Any]) -> Field:
         keys=field_of(schema["keys"]) if schema.get("keys") else None,
         fields=tuple(field_of(each) for each in schema.get("fields") or ()),
     )
+
+
+# -- the form of a document -------------------------------------------------------------------------------
+
+
+def check(schema: Any, what: str = "the schema") -> None:
+    """Check the form of a Connect schema in all of its parts. Raises SchemaError."""
+    if not isinstance(schema, Mapping):
+        raise SchemaError(f"{what} is not a JSON object: {_shown(schema)}")
+    physical, name, parameters = schema.get("type"), schema.get("name"), schema.get("parameters")
+    if not isinstance(physical, str) or physical not in PHYSICAL:
+        raise SchemaError(f"{what}: {physical!r} is not a type of Kafka Connect")
+    if name is not None and not isinstance(name, str):
+        raise SchemaError(f"{what}: its name is not a text: {_shown(name)}")
+    if not _are_texts(parameters):
+        raise SchemaError(f"{what}: its parameters are not an object of texts: {_shown(parameters)}")
+    if physical == "struct":
+        _check_fields(schema.get("fields"), what)
+    for part in _PARTS.get(physical, ()):
+        check(schema.get(part), f"{part} of {what}")
+
+
+def _are_texts(parameters: Any) -> bool:
+    if parameters is None:
+        return True
+    return isinstance(parameters, Mapping) and all(
+        isinstance(each, (str, int)) for each in parameters.values()
+    )
+
+
+def _check_fields(fields: Any, what: str) -> None:
+    if not isinstance(fields, list):
+        raise SchemaError(f"{what} is a struct without a list of fields")
+    names: set[str] = set()
+    for each in fields:
+        if not isinstance(each, Mapping):
+            raise SchemaError(f"{what} has a field that is not a JSON object: {_shown(each)}")
+        name = each.get("field", "")
+        if not isinstance(name, str):
+            raise SchemaError(f"{what} has a field whose name is not a text: {_shown(name)}")
+        if name in names:
+            raise SchemaError(f"{what} has two fields called {name!r}")
+        names.add(name)
+        check(each, f"column {name!r}")
+
+
+def _shown(part: Any) -> str:
+    return json.dumps(part, default=str)[:80]

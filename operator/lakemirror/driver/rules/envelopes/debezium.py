@@ -21,6 +21,7 @@ from lakemirror.driver.rules.envelopes.records import (
     Settings,
     TableName,
     Truncate,
+    as_text,
     is_object,
     key_in_header,
     key_of,
@@ -53,17 +54,20 @@ def classify(record: Record, settings: Settings) -> Classified:
         return Bad(_NO_ENVELOPE)
     if not isinstance(value, dict):
         return Bad(_NO_ENVELOPE)
+    schema = schema if schema is not None else value.get("schema")
+    if not is_object(schema):
+        return Bad("the schema of the value is not a JSON object")
     body, source = _body(value), _source(value)
-    if source is None or not isinstance(body.get("op", ""), (str, type(None))):
+    if source is None:
         return Bad(_MISFIT)
-    op = body.get("op")
+    op = as_text(body.get("op"))
     if (op is None or op == MESSAGE) and changes_no_row(body, key, record.origin.topic, schema):
         return NoRowChange("one of Debezium's own records")
     table = TableName(source.db, _text(body, "schema"), _text(body, "table"))
     reason = _objection(body, op, table, record) or misplaced(source, record.origin, by=settings.ordering.by)
     if reason is not None:
         return Bad(reason, table if table.table else None)
-    return _event(record, settings, body, source, table, (key, schema, key_schema))
+    return _event(record, settings, body, source, table, op, (key, schema, key_schema))
 
 
 def _body(value: dict[str, Any]) -> dict[str, Any]:
@@ -114,10 +118,10 @@ def _event(
     body: Document,
     source: Source,
     table: TableName,
+    op: Any,
     parts: tuple[Document | None, Document | None, Document | None],
 ) -> Classified:
     key, schema, key_schema = parts
-    op = body["op"]
     millis = body.get("ts_ms")
     at = source_micros(source, millis if isinstance(millis, int) else None)
     place = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)

@@ -260,7 +260,7 @@ def source_of(block: Document) -> Source | None:
     numbers, texts = [get(name) for name in _INTEGERS], [get(name) for name in _TEXTS]
     if any(each is not None and (type(each) is not int or not _is_long(each)) for each in numbers):
         return None
-    told = [each if each is None or isinstance(each, str) else _as_text(each) for each in texts]
+    told = [as_text(each) for each in texts]
     found: dict[str, Any] = {
         **dict(zip(_INTEGERS, numbers, strict=True)),
         **dict(zip(_TEXTS, told, strict=True)),
@@ -268,8 +268,11 @@ def source_of(block: Document) -> Source | None:
     return Source(**found)
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+def as_text(value: Any) -> str | None:
+    """Return a field that is a text in the envelope; what is another value there, as its JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), default=str)
 
 
 def _is_long(number: int) -> bool:
