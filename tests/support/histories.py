@@ -30,6 +30,7 @@ from tests.support.records import (
     Row,
     Table,
     Topic,
+    payload,
 )
 
 Key = tuple[int, int]
@@ -152,6 +153,37 @@ class History:
                 assert change.before is not None
                 moved.add(key_of(change.before))
         return frozenset(h for h, i in moved if lives.get((h, i), 0) > 1)
+
+    def needs_the_place_of_a_value(self) -> frozenset[int]:
+        """Histories in which a transaction that was open during the snapshot set a TOASTed value.
+
+        If the row of the snapshot comes after a later change that leaves the value out, nothing that a mirror
+        stores tells whether the value was set before the row was read: the later change has taken the place
+        of the one that set it.
+        """
+        opened = self._unanchored() if self.shape.snapshot == "open" else ()
+        rows = [change["after"] for change in opened if change["op"] != "d"]
+        changes = [each for transaction in self.transactions for each in transaction.changes]
+        waits = {each.row["h"] for each in changes if each.row is not None and gaps(each, self.shape)}
+        return frozenset(row["h"] for row in rows if row["big"] != UNAVAILABLE) & waits
+
+    def repeats_a_beginning(self) -> frozenset[int]:
+        """Histories whose rows were read again while no commit was known, before some changes.
+
+        If a connector sends the first transaction again after that, its changes look as if they had been
+        open during the reading, and followed it.
+        """
+        reads = any(each.reads for each in self.transactions[1:])
+        changes = self._unanchored() if reads else ()
+        return frozenset((each["after"] or each["before"])["h"] for each in changes)
+
+    def _unanchored(self) -> Iterator[Row]:
+        """The changes that do not know the last commit before them."""
+        for record in self.records:
+            change = payload(record["value"]) if record["value"] else {}
+            is_change = change.get("op") in ("c", "u", "d")
+            if is_change and str(change["source"].get("sequence")).startswith("[null"):
+                yield change
 
 
 def key_of(row: Row) -> Key:

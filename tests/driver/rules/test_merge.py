@@ -244,6 +244,49 @@ def test_a_transaction_that_was_open_during_the_snapshot_follows_its_row() -> No
     assert values(before) == (7, "read")
 
 
+def test_what_an_open_transaction_set_outlives_a_later_change_without_it() -> None:
+    """The row of the snapshot is stored, and the newest change of the batch knows the commit before it."""
+    read = merge([event("r", 90, 1, v=0, note="read")], None, None, TABLE).row
+    batch = [event("u", 70, 2, v=7, note="set", unanchored=True), event("u", 95, 3, v=8)]
+    assert values(in_any_order(batch, read)[0]) == (8, "set")
+    soft = merge([*batch, event("d", 97, 4)], read, None, SOFT)
+    assert values(soft) == (8, "set")
+    one = merge(batch[:1], read, None, TABLE).row
+    more = [event("u", 80, 3, v=8, note="more", unanchored=True), event("u", 95, 4, v=9)]
+    assert values(in_any_order(more, one)[0]) == (9, "more"), "its place is behind the first"
+    late = merge(more[:1], merge(more[1:], one, None, TABLE).row, None, TABLE)
+    assert values(late) == (9, "more")
+
+
+def test_of_an_earlier_transaction_the_row_of_a_later_snapshot_knows_already() -> None:
+    """It comes before the row in its partition, so that it was not open meanwhile."""
+    read = merge([event("r", 90, 5, v=0, note="read")], None, None, TABLE).row
+    batch = [event("u", 70, 2, v=7, note="set", unanchored=True), event("u", 95, 9, v=8)]
+    assert values(in_any_order(batch, read)[0]) == (8, "read")
+
+
+def test_a_row_of_a_snapshot_fills_what_an_open_transaction_left_waiting() -> None:
+    """The batch has the row, and a change that is older than the stored one."""
+    stored = merge([event("u", 80, 4, v=8, unanchored=True)], None, None, TABLE).row
+    batch = [event("r", 90, 1, v=0, note="read"), event("u", 70, 2, v=7, note="set", unanchored=True)]
+    assert values(in_any_order(batch, stored)[0]) == (8, "set")
+    again = [batch[0], event("u", 80, 4, v=8, unanchored=True)]
+    merged, _ = in_any_order(again, stored)
+    assert values(merged) == (8, "read")
+    assert merged.row is not None
+    assert merged.row.seq == at(80, major=90)
+
+
+def test_a_value_of_an_open_transaction_follows_the_delete_that_it_follows() -> None:
+    tombstone = merge(
+        [event("r", 90, 1, v=0, note="read"), event("d", 70, 2, unanchored=True)], None, None, TABLE
+    )
+    batch = [event("c", 80, 3, v=8, note="new", unanchored=True), event("u", 95, 4, v=9)]
+    assert values(in_any_order(batch, None, tombstone.tombstone)[0]) == (9, "new")
+    former = [event("u", 60, 3, v=6, note="old", unanchored=True), event("u", 95, 4, v=9)]
+    assert values(in_any_order(former, None, tombstone.tombstone)[0]) == (9, None)
+
+
 def test_what_such_a_transaction_deleted_and_created_again_is_there() -> None:
     read, gone = event("r", 90, 1, v=0, note="read"), event("d", 70, 2, unanchored=True)
     back = event("c", 80, 3, v=8, note="new", unanchored=True)
@@ -384,6 +427,64 @@ def test_a_move_in_a_transaction_that_was_open_during_the_snapshot_brings_what_w
         assert {key: dict(each.values) for key, each in mirror.rows.items()} == {
             (2,): {**there, "note": "read"}
         }
+
+
+def test_a_move_of_an_open_transaction_brings_its_value_to_a_row_that_changed_again() -> None:
+    read = event("r", 90, 1, v=0, note="read")
+    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
+    there = Event(
+        *((2,), "c", at(70), 7000, Origin("t", 0, 5), {"id": 2, "v": 7}, frozenset({"note"})),
+        old_key=(1,),
+        unanchored=True,
+        digest=2,
+    )
+    taken = Event((2,), "r", at(90, 0), 9000, Origin("t", 0, 0), {"id": 2, "v": 1, "note": "other"}, digest=5)
+    freed = Event((2,), "d", at(60), 6000, Origin("t", 0, 1), unanchored=True, digest=6)
+    later = Event(
+        (2,), "u", at(95), 9500, Origin("t", 0, 6), {"id": 2, "v": 8}, frozenset({"note"}), digest=3
+    )
+    onward = [
+        Event((2,), "d", at(97), 9700, Origin("t", 0, 7), new_key=(3,), digest=7),
+        Event(
+            *((3,), "c", at(97), 9700, Origin("t", 0, 8), {"id": 3, "v": 9}, frozenset({"note"})),
+            old_key=(2,),
+            digest=8,
+        ),
+    ]
+    events = [taken, read, freed, gone, there, later]
+    for cut in range(len(events)):
+        assert delivered([events[:cut], events[cut:]]) == {(2,): {"id": 2, "v": 8, "note": "read"}}
+        batches = [events[:cut], events[cut:], onward]
+        assert delivered(batches) == {(3,): {"id": 3, "v": 9, "note": "read"}}
+    assert delivered([[*events, *onward]]) == {(3,): {"id": 3, "v": 9, "note": "read"}}
+
+
+def test_an_older_change_of_the_new_key_does_not_keep_away_what_its_row_brings() -> None:
+    """The value is found in the batch that has a late delete of an earlier row with that key."""
+    first, second = moved_events()[:2]
+    freed = Event((2,), "d", at(3), 3000, Origin("t", 0, 3), digest=9)
+    value = event("c", 1, v=1, note="big")
+    assert delivered([[first, second], [freed, value]]) == {(2,): {"id": 2, "v": 5, "note": "big"}}
+
+
+def test_a_row_that_was_read_after_a_move_says_nothing_about_what_moved() -> None:
+    """The move of the open transaction is known from both halves, in two batches."""
+    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)
+    there = Event(
+        *((2,), "c", at(70), 7000, Origin("t", 1, 0), {"id": 2, "v": 7}, frozenset({"note"})),
+        old_key=(1,),
+        unanchored=True,
+        digest=2,
+    )
+    read = event("r", 90, 3, v=9, note="of another row")
+    assert delivered([[gone], [there, read]])[2,] == {"id": 2, "v": 7, "note": None}
+
+
+def delivered(batches: Sequence[Sequence[Event]]) -> dict[Any, dict[str, Any]]:
+    mirror = Mirror()
+    for batch in batches:
+        mirror = apply(mirror, batch, TABLE).mirror
+    return {key: dict(each.values) for key, each in mirror.rows.items()}
 
 
 def test_a_late_change_of_the_former_key_reaches_the_row_under_its_new_one() -> None:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from lakemirror.driver.rules.positions import (
     MISSING,
     WIDTH,
+    Origin,
     anchored_at,
     epoch_of,
     is_snapshot,
     minor_of,
     own,
 )
-from lakemirror.driver.rules.values import Event, Row
+from lakemirror.driver.rules.values import Event, Row, Said
 
 Numbered = tuple[int, Event]
 """An event with its number among those that were given."""
@@ -50,6 +51,19 @@ def _anchored(event: Event, reads: Iterable[Event | Row]) -> Event:
 def outruns(seq: bytes, other: bytes) -> bool:
     """Return whether an unanchored change, which its LSN alone places, has a higher one than another."""
     return epoch_of(seq) == epoch_of(other) and minor_of(seq) > minor_of(other)
+
+
+def beside(said: Said, base: bytes, origin: Origin) -> bytes:
+    """Return the sequence of a value next to what is known at ``base``, which is from ``origin``.
+
+    A value that an unanchored change carried takes its place behind that if it has a higher LSN, or follows
+    it in its partition if that is a row of a snapshot. On one row, LSNs are in the order of its changes.
+    """
+    if said.opened is None or len(base) < WIDTH or epoch_of(said.seq) != epoch_of(base):
+        return said.seq
+    if is_snapshot(base) and not said.opened.follows(origin):
+        return said.seq
+    return lifted(said.seq, base)
 
 
 def lifted(value: bytes, base: bytes) -> bytes:

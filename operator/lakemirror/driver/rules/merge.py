@@ -58,11 +58,13 @@ def merge(
     state = newest(live, table)
     if state is None:
         return Merged(_without_event(stored, inherited, table), None, _in_order(events, outcomes))
-    state = with_inherited(gated(state, tombstone, table), inherited, table)
+    known = gated(state, tombstone, table)
+    state = with_inherited(known, inherited, table, stored)
     if stored is None or is_newer(state, stored, table):
         row, newer = met(state, stored, table), True
     else:
-        row, newer = not_newer(state, stored, table), False
+        late = with_inherited(known, inherited, table, stored, stored.seq)
+        row, newer = not_newer(late, stored, table), False
     outcome = outcome_of_newest(state, stored, newer=newer)
     outcomes.update(outcomes_of(live, outcome, table))
     return Merged(row, new_tombstone(state, table), _in_order(events, outcomes))
@@ -74,7 +76,7 @@ def _without_event(stored: Row | None, inherited: Inherited, table: Table) -> Ro
     if row is None or not inherited:
         return row
     nothing = State(Op.PASSED, MISSING, is_written=False)
-    return not_newer(with_inherited(nothing, inherited, table), row, table)
+    return not_newer(with_inherited(nothing, inherited, table, row, row.seq), row, table)
 
 
 def is_above(event: Event, stored: Row | None, tombstone: Tombstone | None, table: Table) -> bool:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.anchors import anchored
+from lakemirror.driver.rules.anchors import anchored, beside
+from lakemirror.driver.rules.columns import beside_stored
 from lakemirror.driver.rules.positions import (
     MISSING,
     NO_ORIGIN,
@@ -27,7 +28,7 @@ from lakemirror.driver.rules.positions import (
     moved,
     own,
 )
-from lakemirror.driver.rules.states import said_by
+from lakemirror.driver.rules.states import at_create, said_by
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Row, Said, Tombstone
 
@@ -87,7 +88,7 @@ def images(
     are what the mirror has of each key: the row, or all of its versions, and deletes.
     """
     told = [*(each.move for each in stored), *moves(each for mine in events.values() for each in mine)]
-    known = {(move.key, move.seq): move for move in told}
+    known = {(move.key, move.seq): move for move in sorted(told, key=lambda each: each.origin != NO_ORIGIN)}
     facts = {
         key: _facts(events.get(key, ()), rows.get(key, ()), tombstones.get(key, ()), table)
         for key in {each.key for each in told}
@@ -147,7 +148,7 @@ def _facts(
 ) -> list[_Fact]:
     """Return all that is said about the columns of a key, whenever it was."""
     facts = [
-        _Fact(name, said, event.origin)
+        _Fact(name, _beside(said, name, rows, gone), event.origin)
         for event in anchored(events, rows)
         for name in table.tracked
         if (said := said_by(event, name)) is not None
@@ -160,6 +161,15 @@ def _facts(
     ]
     ends = [each.seq for each in gone] + ([] if table.floor is None else [table.floor.seq])
     return facts + [_Fact(name, Said(None, own(end))) for end in ends for name in table.tracked]
+
+
+def _beside(said: Said, column: str, rows: Iterable[Row], gone: Iterable[Tombstone]) -> Said:
+    """Return what an event says about a column, in its place among all else that is known of the key."""
+    if said.opened is None:
+        return said
+    seqs = [beside(said, each.seq, each.origin) for each in gone]
+    seqs += [beside_stored(said, each, column) for each in rows if each.is_live]
+    return said._replace(seq=max([said.seq, *seqs]), opened=None)
 
 
 def _image(move: Move, facts: Iterable[_Fact], stored: Iterable[Image], table: Table) -> Image:
@@ -181,6 +191,7 @@ def _improved(image: Image, passed: Mapping[str, Sequence[Said]]) -> Image:
     said = dict(image.said)
     for name, values in passed.items():
         for each in values:
-            if said[name].seq < each.seq and image.move.follows(each.seq):
-                said[name] = each
+            seq = at_create(each.seq, said[name].seq)
+            if said[name].seq < seq and image.move.follows(seq):
+                said[name] = each._replace(seq=seq)
     return Image(image.move, said, image.is_new)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import lifted
-from lakemirror.driver.rules.columns import kept, own_of, seq_after, wins
+from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
 from lakemirror.driver.rules.positions import MISSING, change_of
 from lakemirror.driver.rules.states import State, texts_of, value_of
 from lakemirror.driver.rules.table import Table
@@ -30,7 +30,8 @@ def deleted(state: State, stored: Row | None, table: Table) -> Row:
     texts = dict(state.texts if shows_row else stored.texts)
     said = {}
     for name, mine in state.said.items():
-        is_newer = wins(lift(own_of(state, mine, seq)), stored, name, last)
+        at = max(lift(own_of(state, mine, seq)), beside_stored(mine, stored, name))
+        is_newer = wins(at, stored, name, last)
         said[name] = mine if is_newer else kept(stored, name)
         values[name] = said[name].value
     after = stored.seq if row_seq is None else max(stored.seq, row_seq)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import Numbered, lifted
-from lakemirror.driver.rules.positions import MISSING, WIDTH, anchored_at, change_of, major_of, minor_of, own
+from lakemirror.driver.rules.positions import MISSING, WIDTH, anchored_at, change_of, epoch_of, minor_of, own
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import Event, Said, Value
+from lakemirror.driver.rules.values import Event, Row, Said, Value
 
 Inherited = Mapping[str, Sequence[Said]]
 """By column: what rows had under former keys (`lakemirror.driver.rules.moves`), one value for each move."""
@@ -91,11 +91,12 @@ def said_by(event: Event, column: str) -> Said | None:
     life of the row, so nothing older may fill the gap, except what the row had under its former key: the
     sequence has no suffix.
     """
+    opened = event.origin if event.unanchored else None
     if event.is_delete:
-        return Said(None, own(event.seq))
+        return Said(None, own(event.seq), opened=opened)
     if column not in event.gaps:
-        return Said(event.row.get(column), own(event.seq), event.texts.get(column))
-    return Said(None, event.seq) if event.op == Op.CREATE else None
+        return Said(event.row.get(column), own(event.seq), event.texts.get(column), opened)
+    return Said(None, event.seq, opened=opened) if event.op == Op.CREATE else None
 
 
 def _above_floor(
@@ -135,30 +136,37 @@ def after(state: State, seq: bytes) -> State:
     return replace(state, seq=anchored_at(state.seq, seq), row_seq=row_seq, said=said)
 
 
-def with_inherited(state: State, inherited: Inherited, table: Table) -> State:
+def with_inherited(
+    state: State, inherited: Inherited, table: Table, stored: Row | None, row: bytes | None = None
+) -> State:
     """Return the state with values of the row's former key where they are newer.
 
     A value that a later move brings waits for the create at the new key; until then the row keeps its own. A
-    softly deleted row gets none from after its last event with a row.
+    softly deleted row gets none from after its last event with a row. ``row`` is the sequence of the row that
+    gets the values, if that is not the state's.
     """
     if not inherited:
         return state
-    last = state.seq if state.row_seq is None else state.row_seq
+    last = row or (state.seq if state.row_seq is None else state.row_seq)
     said = {name: state.said.get(name, Said()) for name in table.tracked}
     for name, values in inherited.items():
-        for theirs in (each._replace(seq=_beside(each.seq, state)) for each in values):
-            is_due = state.event is None or change_of(theirs.seq, state.seq) <= last
-            if is_due and theirs.seq > said[name].seq:
-                said[name] = said[name]._replace(value=theirs.value, seq=theirs.seq)
+        creates = (said[name].seq, MISSING if stored is None else stored.seq_of(name))
+        for theirs in values:
+            seq = max(at_create(theirs.seq, each) for each in creates)
+            if change_of(seq, last) <= last and seq > said[name].seq:
+                said[name] = said[name]._replace(value=theirs.value, seq=seq)
     return replace(state, said=said)
 
 
-def _beside(value: bytes, state: State) -> bytes:
-    """Return the sequence of an inherited value; of a move in a transaction that was open during the snapshot
-    it takes the place of the create at the new key, if that follows a row of the snapshot.
+def at_create(value: bytes, create: bytes) -> bytes:
+    """Return the sequence of an inherited value, in the place of the ``create`` if that is of the same move.
+
+    The create of an unanchored move may have its place after a row of the snapshot. It keeps its LSN.
     """
-    was_lifted = state.unanchored and state.seq[2:12] != minor_of(state.seq)
-    return lifted(value, major_of(state.seq) + bytes(WIDTH - 12)) if was_lifted else value
+    is_unanchored = len(value) > WIDTH and value[2:12] == minor_of(value)
+    if not (is_unanchored and epoch_of(create) == epoch_of(value) and minor_of(create) == minor_of(value)):
+        return value
+    return max(value, create[:WIDTH] + value[WIDTH:])
 
 
 def older(said: Mapping[str, Said], seq: bytes) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lakemirror.driver.rules.anchors import lifted, outruns
-from lakemirror.driver.rules.columns import kept, own_of, seq_after, wins
+from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
 from lakemirror.driver.rules.positions import (
     WIDTH,
     change_of,
@@ -88,6 +88,7 @@ def _updated(state: State, stored: Row, table: Table) -> Row:
     said = {}
     for name, mine in state.said.items():
         at = _at(own_of(state, mine, seq), state, stored)
+        at = max(at, beside_stored(mine, stored, name))
         # Of two changes at one place, the later arrival counts.
         again = state.seq == stored.seq and at == stored.seq_of(name)
         is_newer = again or wins(at, stored, name, seq)
@@ -116,10 +117,11 @@ def not_newer(state: State, stored: Row, table: Table) -> Row | None:
     if not stored.is_live:
         return stored
     stored = _after_read(stored, state)
-    filled = {name: each for name, each in state.said.items() if wins(each.seq, stored, name, stored.seq)}
-    if not filled:
+    seqs = {name: beside_stored(each, stored, name) for name, each in state.said.items()}
+    seqs = {name: seq for name, seq in seqs.items() if wins(seq, stored, name, stored.seq)}
+    if not seqs:
         return stored
-    seqs = {name: each.seq for name, each in filled.items()}
+    filled = {name: state.said[name] for name in seqs}
     return stored._replace(
         values={**stored.values, **{name: each.value for name, each in filled.items()}},
         seqs=without(stored.seq, {**stored.seqs, **seqs}),
@@ -130,15 +132,11 @@ def not_newer(state: State, stored: Row, table: Table) -> Row | None:
 def _after_read(stored: Row, state: State) -> Row:
     """Return the stored row; after a row that a snapshot read before it, if that has a higher position.
 
-    The change of the stored row is then one of a transaction that was open during the snapshot.
+    The change of the stored row is then one of a transaction that was open during the snapshot. The state is
+    the row of the snapshot, or an earlier change that follows it.
     """
     read = state.seq
-    if (
-        not is_snapshot(read)
-        or is_snapshot(stored.seq)
-        or stored.seq > read
-        or not _is_overtaken(state, stored)
-    ):
+    if is_snapshot(stored.seq) or stored.seq > read or not _is_read_before(state, stored):
         return stored
 
     def lift(seq: bytes) -> bytes:
@@ -147,6 +145,13 @@ def _after_read(stored: Row, state: State) -> Row:
 
     seqs = {name: lift(seq) for name, seq in stored.seqs.items()}
     return stored._replace(seq=lift(stored.seq), seqs=seqs)
+
+
+def _is_read_before(state: State, stored: Row) -> bool:
+    if is_snapshot(state.seq):
+        return _is_overtaken(state, stored)
+    is_one_log = epoch_of(state.seq) == epoch_of(stored.seq)
+    return state.unanchored and is_one_log and not outruns(state.seq, stored.seq)
 
 
 def _row(

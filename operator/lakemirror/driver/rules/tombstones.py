@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.anchors import outruns
+from lakemirror.driver.rules.anchors import beside, outruns
 from lakemirror.driver.rules.positions import epoch_of, is_snapshot, own
 from lakemirror.driver.rules.states import State, after
 from lakemirror.driver.rules.table import Table
@@ -24,6 +24,10 @@ def gated(state: State, tombstone: Tombstone | None, table: Table) -> State:
     state = state if stale else after(state, tombstone.seq)
     oldest = tombstone.seq if again else own(tombstone.seq)
     forgotten = Said(None, own(tombstone.seq))
+    said = {
+        name: each._replace(seq=beside(each, tombstone.seq, tombstone.origin))
+        for name, each in state.said.items()
+    }
     is_known = state.is_delete and (stale or again)
     is_first = state.seq == tombstone.seq and not tombstone.by_delete
     return replace(
@@ -33,7 +37,7 @@ def gated(state: State, tombstone: Tombstone | None, table: Table) -> State:
         is_known=is_known,
         is_renewed=is_known and (again or is_first),
         is_repeated=is_known and not is_first,
-        said={name: forgotten if each.seq < oldest else each for name, each in state.said.items()},
+        said={name: forgotten if each.seq < oldest else each for name, each in said.items()},
     )
 
 

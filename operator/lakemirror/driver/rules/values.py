@@ -108,11 +108,15 @@ class Tombstone(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What is known about a column of a row: its value, the sequence of that value, and the source's text."""
+    """What is known about a column of a row: its value, the sequence of that value, and the source's text.
+
+    ``opened`` is the origin of an unanchored event that said it (`lakemirror.driver.rules.anchors`).
+    """
 
     value: Value = None
     seq: bytes = MISSING
     text: str | None = None
+    opened: Origin | None = None
 
 
 class Outcome(StrEnum):
