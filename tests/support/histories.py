@@ -14,7 +14,7 @@ Debezium:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -48,6 +48,9 @@ COLUMNS = (
     Column("big", "string", optional=True),
 )
 """`v` is the number of the change that wrote the row, growing with the source; `big` may be TOASTed."""
+
+
+NO_ROWS: Mapping[Key, Row] = {}
 
 
 class Step(NamedTuple):
@@ -211,9 +214,11 @@ def gaps(change: Change, shape: Shape) -> frozenset[str]:
 class Database:
     """Rows of all histories; every change is numbered within its history."""
 
-    def __init__(self) -> None:
-        self.rows: dict[Key, Row] = {}
+    def __init__(self, rows: Mapping[Key, Row] = NO_ROWS) -> None:
+        self.rows: dict[Key, Row] = dict(rows)
         self._numbers: dict[int, int] = {}
+        for (h, _), row in rows.items():
+            self._numbers[h] = max(self._numbers.get(h, 0), row["v"])
 
     def perform(self, step: Step) -> list[Change]:
         """What the step changes, in order."""
@@ -296,15 +301,16 @@ class Database:
 # From steps to records
 
 
-def play(steps: Sequence[Step], shape: Shape) -> History:
+def play(steps: Sequence[Step], shape: Shape, rows: Mapping[Key, Row] = NO_ROWS) -> History:
     """Play the steps of one or many histories, merged as they stand, against one source.
 
-    A MariaDB plays changes of rows alone: truncates and incremental snapshots are left out.
+    A MariaDB plays changes of rows alone: truncates and incremental snapshots are left out. With ``rows``,
+    the source has these already.
     """
     if shape.source == "mariadb":
         steps = [step for step in steps if step.verb in VERBS]
-    database, rnd = Database(), random.Random(shape.seed)
-    for h in sorted({step.h for step in steps}):
+    database, rnd = Database(rows), random.Random(shape.seed)
+    for h in [] if rows else sorted({step.h for step in steps}):
         for i in range(shape.before):
             database.perform(Step(h, "put", i, big=1 + (h + i) % 3, note=h % 3))
     snapshot = [] if shape.snapshot == "none" else [dict(row) for _, row in sorted(database.rows.items())]
@@ -314,6 +320,20 @@ def play(steps: Sequence[Step], shape: Shape) -> History:
     records = list(Topic(shape.table.topic).append(list(messages)))
     reads = Transaction(changes=[Change("read", row=row) for row in snapshot])
     return History(shape, tuple(steps), records, database.rows, [reads, *transactions])
+
+
+def failed_over(former: History, later: History) -> History:
+    """The history of a source whose positions start again with ``later``, in the same partitions."""
+    counts: dict[int, int] = {}
+    for record in former.records:
+        counts[record["partition"]] = max(counts.get(record["partition"], 0), record["offset"] + 1)
+    moved = [{**each, "offset": each["offset"] + counts.get(each["partition"], 0)} for each in later.records]
+    return replace(
+        later,
+        steps=(*former.steps, *later.steps),
+        records=[*former.records, *moved],
+        transactions=[*former.transactions, *later.transactions],
+    )
 
 
 def _transactions(database: Database, steps: Sequence[Step]) -> Iterator[Transaction]:
