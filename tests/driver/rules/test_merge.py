@@ -467,6 +467,17 @@ def test_an_older_change_of_the_new_key_does_not_keep_away_what_its_row_brings()
     assert delivered([[first, second], [freed, value]]) == {(2,): {"id": 2, "v": 5, "note": "big"}}
 
 
+def test_a_row_that_takes_the_place_of_a_moved_one_at_its_position_is_there() -> None:
+    """A statement that changes several keys has one position in a binlog. Half of the move came before."""
+    gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), digest=1)
+    other = Event((2,), "c", at(70), 7000, Origin("t", 1, 0), {"id": 2, "v": 7, "note": "a"}, old_key=(1,))
+    taken = Event((1,), "c", at(70), 7000, Origin("t", 0, 3), {"id": 1, "v": 8, "note": "b"}, old_key=(3,))
+    former = event("c", 60, 1, v=6, note="a")
+    expected = {(1,): {"id": 1, "v": 8, "note": "b"}, (2,): {"id": 2, "v": 7, "note": "a"}}
+    assert delivered([[former], [other], [gone, taken]]) == expected
+    assert delivered([[former], [other], [gone], [taken]]) == expected
+
+
 def test_a_row_that_was_read_after_a_move_says_nothing_about_what_moved() -> None:
     """The move of the open transaction is known from both halves, in two batches."""
     gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)

@@ -14,6 +14,7 @@ from lakemirror.driver.rules import moves
 from lakemirror.driver.rules.merge import merge
 from lakemirror.driver.rules.moves import Image
 from lakemirror.driver.rules.orders import Truncated
+from lakemirror.driver.rules.positions import NO_ORIGIN
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row, Tombstone
 from lakemirror.driver.rules.versions import Stored, Tracking, history
@@ -54,7 +55,7 @@ def apply(mirror: Mirror, events: Sequence[Event], table: Table) -> Applied:
     for number, event in enumerate(events):
         numbers.setdefault(event.key, []).append(number)
     by_key = {key: [events[i] for i in mine] for key, mine in numbers.items()}
-    gone = _gone(mirror.tombstones, mirror.images)
+    gone = _gone(mirror.tombstones, mirror.images, events)
     found = _images(by_key, mirror, gone, table)
     passed = moves.inherited(found.values())
     gating = mirror.tombstones if table.soft else gone
@@ -98,12 +99,19 @@ def _place(seq: bytes, tombstone: Tombstone) -> tuple[bytes, str, int, int, bool
     return seq, topic or "", *place, tombstone.by_delete
 
 
-def _gone(tombstones: Mapping[Key, Tombstone], images: Iterable[Image]) -> dict[Key, Tombstone]:
-    """Return the newest fact of each key that says that its row is gone: a delete, or a change of the key."""
+def _gone(
+    tombstones: Mapping[Key, Tombstone], images: Iterable[Image], events: Iterable[Event]
+) -> dict[Key, Tombstone]:
+    """Return the newest fact of each key that says that its row is gone: a delete, or a change of the key.
+
+    Where a change of the key was read is known once its delete has come, at the latest in this batch.
+    """
+    origins = {(each.key, each.seq): each.origin for each in events if each.new_key is not None}
     found = dict(tombstones)
     for image in images:
         move = image.move
-        found[move.key] = _newer(found.get(move.key), Tombstone(move.seq, by_delete=False))
+        origin = origins.get((move.key, move.seq), NO_ORIGIN)
+        found[move.key] = _newer(found.get(move.key), Tombstone(move.seq, None, origin, by_delete=False))
     return found
 
 
