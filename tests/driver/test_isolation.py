@@ -15,7 +15,9 @@ from pyspark.sql import functions as F
 
 from lakemirror.driver.applier import TableApplier
 from lakemirror.driver.errors import RecordsUnaccounted
+from lakemirror.driver.parse import isolate
 from lakemirror.driver.parse.decode import EventDecoder
+from lakemirror.driver.parse.envelopes.debezium import Debezium
 from lakemirror.driver.plan.refusal import Refused
 from lakemirror.driver.plan.targets import Targets, canonical
 from lakemirror.driver.runtime.replayer import replay
@@ -146,6 +148,47 @@ def test_a_record_that_makes_spark_throw_is_quarantined_alone(
     (row,) = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect()
     assert (row["offset"], row["source"]) == (5, "demo.public.bad")
     assert "a codec's mistake" in row["reason"]
+
+
+@pytest.mark.long
+@pytest.mark.guarantee("However many records cannot be read, the others are applied")
+def test_more_records_make_spark_throw_than_can_be_found_at_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those among which some fail wait, and the driver tries them again until each has its own outcome."""
+    shop = Shop()
+    records = [record for n in range(4) for each in (GOOD, BAD) for record in shop.create(each, id=n, v=n)]
+    poison = {_place(records[number]) for number in (1, 2, 4)}
+    monkeypatch.setattr(isolate, "SUSPECT", 0)
+    monkeypatch.setattr(isolate, "ATTEMPTS", 6)
+    whole = Debezium.classify
+
+    def throwing(self: Debezium, raw: DataFrame, *known: Any) -> DataFrame:
+        bad = F.concat_ws("/", "topic", "partition", "offset").isin(*poison)
+        thrown = F.when(bad, F.raise_error(F.lit("a classifier's mistake")))
+        return whole(self, raw.withColumn("topic", F.coalesce(thrown.cast("string"), F.col("topic"))), *known)
+
+    monkeypatch.setattr(Debezium, "classify", throwing)
+    mirroring = Mirroring(tmp_path).deliver([records])
+    summary = mirroring.run(spark)
+    assert summary.counts.quarantined > len(poison)
+    for _ in poison:
+        open_still = (
+            spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").where("state = 'open'")
+        )
+        rows = {_place(row.asDict()): row for row in open_still.collect()}
+        if all(row["scope"] == "record" for row in rows.values()):
+            break
+        mirroring.run(spark)
+    assert rows.keys() == poison
+    assert all("a classifier's mistake" in row["reason"] for row in rows.values())
+    for number, name in enumerate(("good", "bad")):
+        kept = [n for n in range(4) if _place(records[2 * n + number]) not in poison]
+        assert values(spark, mirroring, name) == [(n, n) for n in kept]
+
+
+def _place(record: dict[str, Any]) -> str:
+    return f"{record['topic']}/{record['partition']}/{record['offset']}"
 
 
 @pytest.mark.guarantee("Each record that was read has exactly one outcome (conservation)")

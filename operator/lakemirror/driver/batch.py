@@ -223,12 +223,21 @@ class BatchApplier:
             if stops_pipeline(error, self._session) or is_lost(error):
                 raise
             log.warning("a batch cannot be read, so its records are tried one by one: %s", cause_of(error))
-            poison = isolate.poisoned(
-                raw, lambda some: overview(self._classifier.classify(some, self._schemas)), error
-            )
+            return self._classified_without_poison(raw, error)
+
+    def _classified_without_poison(self, raw: DataFrame, error: Exception) -> tuple[DataFrame, Overview]:
+        """Return the same for a batch whose classification failed with this error."""
+
+        def probe(some: DataFrame) -> object:
+            return overview(self._classifier.classify(some, self._schemas))
+
+        tried = materialised(raw)  # it is read once for each attempt
+        try:
+            poison = isolate.poisoned(tried, probe, error, blank=isolate.without_content)
+        finally:
+            release(tried)
         readable = self._classifier.classify(isolate.without(raw, poison), self._schemas)
-        bad = isolate.as_bad(raw, poison)
-        return self._materialised(readable.unionByName(bad, allowMissingColumns=True))
+        return self._materialised(readable.unionByName(isolate.aside(raw, poison), allowMissingColumns=True))
 
     def _materialised(self, events: DataFrame) -> tuple[DataFrame, Overview]:
         """Return the events, materialized, and their overview."""

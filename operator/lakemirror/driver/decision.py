@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,6 +18,8 @@ from lakemirror.driver.reduce.table import NOTHING, Reduced
 from lakemirror.driver.reduce.waiting import WAITS
 from lakemirror.driver.results import Violated
 from lakemirror.driver.tables.names import TableName
+
+NO_POISON: Final = isolate.Poison()
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Decision:
     reduced: Reduced = NOTHING
     held: Held | None = None
     changes: DataFrame | None = None
-    poison: Mapping[int, str] = field(default_factory=dict)
-    """The reason for each record that makes Spark throw, by `lakemirror.driver.parse.isolate.origin`."""
+    poison: isolate.Poison = NO_POISON
+    """The records that make Spark throw. No part of them is undecided."""
     violated: Sequence[Violated] = ()
     """Expectations that rows of the batch violate."""
     causes: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class Decision:
     @property
     def bad(self) -> int:
         """The number of the table's records that cannot be applied themselves."""
-        return len(self.poison) + self.reduced.counts.bad
+        return len(self.poison.records) + self.reduced.counts.bad
 
     @property
     def waiting(self) -> int:
@@ -102,7 +105,7 @@ class Decision:
         if apart.records is not None:
             parts.append(self._aside(apart.records, F.lit(apart.reason), "order"))
         aside = reduce(DataFrame.unionByName, parts)
-        if not self.poison:
+        if not self.poison.records:
             return aside
         reason = isolate.reason(self.poison)
         return aside.unionByName(self._aside(self.changes, reason, "record"))

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemirror.api import AmbiguousTable, CdcPipeline, Table
 from lakemirror.driver.applier import KnownFile, TableApplier, hold, of_table
-from lakemirror.driver.decision import Decision, Held
+from lakemirror.driver.decision import NO_POISON, Decision, Held
 from lakemirror.driver.errors import cause_of, stops_pipeline
 from lakemirror.driver.materialise import is_lost
 from lakemirror.driver.parse import isolate
@@ -273,7 +273,8 @@ class PipelineTables:
     ) -> Decision | Exception:
         """Decide again without the ``events`` that are to blame for the ``error``.
 
-        Returns an error if no event is to blame, or if the attempt also fails for another reason.
+        Returns an error if no event is to blame, if too many are to find them all, or if the attempt also
+        fails for another reason.
         """
 
         def probe(some: DataFrame) -> None:
@@ -287,11 +288,13 @@ class PipelineTables:
             if stops_pipeline(failure, self._session) or is_lost(failure):
                 raise
             return failure
+        if poison.parts:
+            return error
         decision = attempt(isolate.without(events, poison))
         if isinstance(decision, Exception):
             return decision
         # If the table is held because of other events, these events are held with it.
-        return replace(decision, poison={} if decision.held else poison, changes=events)
+        return replace(decision, poison=NO_POISON if decision.held else poison, changes=events)
 
     def _opened(self, name: TableName) -> TableApplier:
         try:

@@ -1,7 +1,8 @@
 """No text that a record's producer chose is cast but in `lakemirror.driver.shapes`, which looks at it first.
 
-The code is searched for casts. Those of constants and those whose result is text or bytes are harmless. The
-others are listed here by the function that they are in, with what they cast.
+The code is searched for casts, and for other functions that make Spark throw. Those of constants and those
+whose result is text or bytes are harmless. The others are listed here by the function that they are in, with
+what they cast.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ from lakemirror.driver.parse.values.texts import DEBEZIUM, MAXWELL, UNKNOWN
 from lakemirror.driver.parse.values.untyped import codec_of_type
 
 DRIVER = Path(shapes.__file__).parent
-SEARCHED = ("parse", "read", "sequence.py", "orders.py", "times.py")
+SEARCHED = ("parse", "read", "verify/values.py", "sequence.py", "orders.py", "times.py")
 CASTS = (
     *("cast", "try_cast", "astype", "conv", "to_number", "try_to_number", "to_date", "try_to_date"),
     *("to_timestamp", "try_to_timestamp", "to_timestamp_ntz", "to_timestamp_ltz"),
     *("variant_get", "try_variant_get", "make_timestamp", "make_dt_interval", "make_ym_interval"),
+    *("unbase64", "to_binary", "parse_json", "map_concat", "map_from_entries"),
 )
 HARMLESS = ("'string'", "'binary'", "'array<string>'", "'map<string, string>'", "'array<bigint>'")
 CONSTANTS = ("F.lit(", "F.array()", "F.create_map()", "nothing.", "unknown.")
@@ -55,10 +57,12 @@ LISTED = {
     "parse/condition.py:applied": "a decoded value, to its own type",
     "parse/decode.py:_former_row": "a decoded value, to its own type",
     "parse/decode.py:_value": "a constant, to its own type",
+    "parse/decode.py:_texts": "entries with one name for each column",
     "parse/encodings.py:_number": "eight bytes",
     "parse/encodings.py:_text": "a struct, whose fields get other names",
     "parse/envelopes/base.py:source_block": "fields of the source block, which have their types",
     "parse/envelopes/custom.py:Custom._micros": "a decimal",
+    "parse/envelopes/maxwell.py:_with_nulls": "a constant",
     "parse/order.py:_of": "a number or a date",
     "parse/order.py:_seconds": "a moment",
     "parse/order.py:_value": "a decimal",
@@ -82,6 +86,13 @@ LISTED = {
     "sequence.py:_digits_of_value": "a decimal",
     "sequence.py:_hex": "a number",
     "orders.py:_ten_bytes": "a number",
+    "verify/values.py:_boolean": "a BOOLEAN",
+    "verify/values.py:_date": "a date, or its number of days",
+    "verify/values.py:_micros_of_day": "a decimal",
+    "verify/values.py:_nearest": "a double",
+    "verify/values.py:_single": "a float",
+    "verify/values.py:_time": "a number",
+    "verify/values.py:_timestamp.number": "a number",
 }
 
 

@@ -32,6 +32,7 @@ from lakemirror.driver.parse.condition import LACKS, Condition
 from lakemirror.driver.parse.expectations import VIOLATIONS, Expected
 from lakemirror.driver.parse.values.connect import Field, schemaless
 from lakemirror.driver.parse.values.decode import Decoded, RowDecoder
+from lakemirror.driver.parse.values.expressions import with_members
 from lakemirror.driver.parse.values.placeholder import DEFAULT
 from lakemirror.driver.parse.values.texts import DEBEZIUM, Writing
 from lakemirror.driver.tables.columns import SHARD
@@ -407,7 +408,7 @@ def _gone() -> Column:
     before, key = F.col("before_text"), F.col("key_text")
     there = F.json_object_keys(before)
     lacking = F.map_filter(_values(key), lambda name, _: ~F.array_contains(there, name))
-    completed = F.to_json(F.map_concat(_values(before), lacking))
+    completed = with_members(_values(before), lacking)
     named = F.when(F.json_object_keys(key).isNotNull(), key)
     return F.when(before.isNull(), named).when(F.size(lacking) > 0, completed).otherwise(before)
 

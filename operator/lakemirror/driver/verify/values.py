@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from lakemirror.driver import shapes
 from lakemirror.driver.parse.values import temporal
 from lakemirror.driver.parse.values.decimals import NUMBER, SPECIAL, plain_text
 from lakemirror.driver.parse.values.fit import fit
@@ -165,10 +166,6 @@ def _plain(value: Column) -> Column:
     return value
 
 
-def _cast(kind: DataType) -> Parse:
-    return lambda text: text.try_cast(kind)
-
-
 def _number(source: SourceType, kind: DataType) -> Rule | None:
     if isinstance(kind, BooleanType):
         return Rule(lambda text: F.when(text.rlike(r"^[01](\.0*)?$"), text.startswith("1")))
@@ -189,7 +186,7 @@ def _number(source: SourceType, kind: DataType) -> Rule | None:
 def _whole(kind: DataType) -> Parse:
     """Return how to read a whole number. Text with other digits after its point would be cut by a cast."""
     return lambda text: F.when(
-        text.rlike(r"^[-+]?\d+(\.0*)?$"), F.substring_index(text, ".", 1).try_cast(kind)
+        text.rlike(r"^[-+]?\d+(\.0*)?$"), shapes.whole(F.substring_index(text, ".", 1), kind)
     )
 
 
@@ -220,21 +217,25 @@ def _significant(number: Column) -> Column:
 
 def _float(source: SourceType, kind: DataType) -> Rule | None:
     if isinstance(kind, DoubleType):
-        return Rule(_cast(kind))
+        return Rule(_double)
     if not isinstance(kind, FloatType):
         return None
     return Rule(_nearest if source.name in _SINGLES else _single)
 
 
+def _double(text: Column) -> Column:
+    return shapes.number(text, "double")
+
+
 def _nearest(text: Column) -> Column:
     """FLOAT: a number whose text has the digits of the float, or of the double that it equals."""
-    return text.try_cast("double").cast("float")
+    return _double(text).cast("float")
 
 
 def _single(text: Column) -> Column:
     """FLOAT: a double, if a float has its value or its digits."""
-    double, found = text.try_cast("double"), _nearest(text)
-    comes_back = (found.cast("double") == double) | (found.cast("string").try_cast("double") == double)
+    double, found = _double(text), _nearest(text)
+    comes_back = (found.cast("double") == double) | (_double(found.cast("string")) == double)
     return F.when(comes_back, found)
 
 
@@ -277,7 +278,7 @@ def _date(source: SourceType, kind: DataType) -> Rule | None:
         return ~text.rlike(_DAY) | (text < "0001")
 
     def day(text: Column) -> Column:
-        return F.when(~lost(text), text.try_cast("date"))
+        return F.when(~lost(text), shapes.moment(text, "date"))
 
     if isinstance(kind, DateType):
         return Rule(day, lost)
@@ -293,7 +294,7 @@ def _timestamp(source: SourceType, kind: DataType) -> Rule | None:
         return ~text.rlike(_MOMENT) | (text < "0001")
 
     def moment(text: Column) -> Column:
-        return F.when(~lost(text), text.try_cast("timestamp_ntz"))
+        return F.when(~lost(text), shapes.moment(text, "timestamp_ntz"))
 
     if isinstance(kind, TimestampNTZType):
         return Rule(moment, lost)
@@ -316,7 +317,7 @@ def _timestamptz(source: SourceType, kind: DataType) -> Rule | None:
         return ~text.rlike(_MOMENT) | (text < "0001")
 
     def instant(text: Column) -> Column:
-        return F.when(~lost(text), F.concat(text, F.lit("Z")).try_cast("timestamp"))
+        return F.when(~lost(text), shapes.moment(F.concat(text, F.lit("Z")), "timestamp"))
 
     if isinstance(kind, TimestampType):
         return Rule(instant, lost)
@@ -324,7 +325,7 @@ def _timestamptz(source: SourceType, kind: DataType) -> Rule | None:
         return Rule(
             lambda text: F.when(~lost(text), F.concat(F.translate(text, " ", "T"), F.lit("Z"))),
             lost,
-            lambda text: F.coalesce(F.unix_micros(text.try_cast("timestamp")).cast("string"), text),
+            lambda text: F.coalesce(F.unix_micros(shapes.moment(text, "timestamp")).cast("string"), text),
         )
     return None
 
@@ -340,8 +341,9 @@ def _time(source: SourceType, kind: DataType) -> Rule | None:
 
 def _micros_of_day(text: Column) -> Column:
     parts = F.split(F.ltrim(text, F.lit("-")), ":")
-    whole = F.get(parts, 0).cast("bigint") * 3600 + F.get(parts, 1).cast("bigint") * 60
-    micros = whole * 1_000_000 + (F.get(parts, 2).cast("decimal(12,6)") * 1_000_000).cast("bigint")
+    hours, minutes = (shapes.whole(F.get(parts, at)) for at in (0, 1))
+    seconds = shapes.number(F.get(parts, 2), "decimal(12,6)")
+    micros = (hours * 3600 + minutes * 60) * 1_000_000 + (seconds * 1_000_000).cast("bigint")
     return F.when(text.startswith("-"), -micros).otherwise(micros)
 
 
@@ -356,7 +358,7 @@ def _timetz(source: SourceType, kind: DataType) -> Rule | None:
 
 
 def _interval(source: SourceType, kind: DataType) -> Rule | None:
-    return Rule(_cast(kind)) if isinstance(kind, LongType) else None
+    return Rule(shapes.whole) if isinstance(kind, LongType) else None
 
 
 def _array(element: SourceType, kind: DataType) -> Rule | None:

@@ -124,6 +124,8 @@ CASES: list[tuple[DataType, list[tuple[Any, dict[str, Any]]]]] = [
             (True, fine("true")),
             ({"a": [1]}, fine('{"a":[1]}')),
             ({"scale": 4, "value": "B1vNFQ=="}, fine("12345.6789")),
+            ({"scale": 2, "value": "A"}, fine('{"scale":2,"value":"A"}')),
+            ({"scale": 2, "value": "=A=="}, fine('{"scale":2,"value":"=A=="}')),
             ({"scale": 4, "value": unscaled(10**38)}, fine(f'{{"scale":4,"value":"{unscaled(10**38)}"}}')),
             (MARK, GAP),
             (base64.b64encode(MARK.encode()).decode(), GAP),
@@ -336,6 +338,17 @@ WRITTEN: list[tuple[str, DataType, Writing, list[tuple[Any, dict[str, Any]]]]] =
         MapType(IntegerType(), StringType()),
         UNKNOWN,
         [({"1": "a"}, fine({1: "a"})), ({"x": "a"}, MISFIT), ({"1": "a", "01": "b"}, MISFIT)],
+    ),
+    (
+        "maps with floats as keys",
+        MapType(DoubleType(), StringType()),
+        UNKNOWN,
+        [
+            ({"0.5": "a", "-0": "b"}, fine({0.5: "a", 0.0: "b"})),
+            ({"0": "a", "-0.0": "b"}, MISFIT),
+            ({"NaN": "a", "nan": "b"}, MISFIT),
+            ({"1": "a", "1.0": "b"}, MISFIT),
+        ],
     ),
     (
         "maps with times as keys",

@@ -30,6 +30,7 @@ from lakemirror.driver.parse.envelopes.base import (
     unreadable,
     values_of,
 )
+from lakemirror.driver.parse.values.expressions import with_members
 from lakemirror.driver.parse.values.texts import MAXWELL
 from lakemirror.driver.sequence import identity, misplaced, sequence, server, source_micros, stream, unplaced
 
@@ -125,7 +126,7 @@ def _with_nulls(data: Column, old: Column) -> Column:
     gone = F.array_except(F.json_object_keys(old), F.json_object_keys(data))
     null = F.parse_json(F.lit("null"))
     nulls = F.map_from_arrays(gone, F.transform(gone, lambda _: null))
-    return F.when(F.size(gone) > 0, F.to_json(F.map_concat(values_of(data), nulls))).otherwise(data)
+    return F.when(F.size(gone) > 0, with_members(values_of(data), nulls)).otherwise(data)
 
 
 def _body() -> Column:

@@ -499,7 +499,7 @@ class Map(Codec):
 
         def of_key(entry: Column) -> Column:
             parts = self.key.decode(entry["key"], target.keyType)
-            return unless(parts.rounded, parts.value)
+            return unless(parts.rounded, _one_zero(parts.value, target.keyType))
 
         def of_value(entry: Column) -> Parts:
             return self.item.decode(entry["value"], target.valueType)
@@ -546,6 +546,12 @@ class Map(Codec):
             _exists(_can_be_in_doubt(self.item), entries, lambda each: self.item.doubt(each["value"])),
         ]
         return either(*found)
+
+
+def _one_zero(value: Column, kind: DataType) -> Column:
+    """Return a map's key with a single zero: to Spark, -0.0 is the same key as 0.0, but another value."""
+    is_float = isinstance(kind, (FloatType, DoubleType))
+    return F.when(value == 0, F.lit(0).cast(kind)).otherwise(value) if is_float else value
 
 
 def _reread(value: Column, codec: Codec) -> Column:

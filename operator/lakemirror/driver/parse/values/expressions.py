@@ -46,6 +46,17 @@ def let(value: Column, body: Callable[[Column], Column]) -> Column:
     return F.transform(F.array(value), body).getItem(0)
 
 
+def with_members(values: Column, more: Column) -> Column:
+    """Return a JSON object (STRING) with the members of two maps, the second of which is not empty.
+
+    A name that ``values`` has twice stays there twice, as the record has it: Spark puts no such map together
+    (DUPLICATED_MAP_KEY).
+    """
+    first, second = F.to_json(values), F.to_json(more)
+    both = F.concat(F.substr(first, F.lit(1), F.length(first) - 1), F.lit(","), F.substr(second, F.lit(2)))
+    return F.when(first == "{}", second).otherwise(both)
+
+
 def same_value(one: Column, other: Column, kind: DataType) -> Column:
     """Return whether both are the same value of type ``kind``, or both null (BOOLEAN).
 

@@ -195,7 +195,7 @@ class JsonText(codecs.Text):
         return F.when(is_text, F.substr(value, F.lit(2))).otherwise(self._unless_text(value))
 
     def _unless_text(self, value: Column) -> Column:
-        octets = F.unbase64(F.regexp_extract(value, _PAIR, 2))
+        octets = F.try_to_binary(F.regexp_extract(value, _PAIR, 2), F.lit("base64"))
         number = decimals.small_text(octets, shapes.whole(F.regexp_extract(value, _PAIR, 1), "int"))
         is_pair = value.startswith('{"scale":') & value.rlike(_PAIR)
         return F.when(is_pair, F.coalesce(number, value)).otherwise(value)
