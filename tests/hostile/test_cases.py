@@ -12,15 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakemirror.api.report import OUTCOMES
+from tests.hostile import rules
 from tests.hostile.cases import RECORDS, TABLES, RecordCase, TableCase
+from tests.hostile.rules import GOOD, RECORDS_SOURCE, hostile_records
 from tests.support.mirroring import Mirroring, at
-from tests.support.records import Column, Record, Row
-from tests.support.shop import Shop, table
-
-RECORD_TABLE = table("records", Column("v", "int32", optional=True), Column("text", "string", optional=True))
-RECORDS_SOURCE = "demo.public.records"
-GOOD = (-1, -2)
-"""Rows that stand before and after the hostile records."""
+from tests.support.records import Row
+from tests.support.shop import Shop
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,7 @@ class Outcome:
 
     rows: Mapping[int, Row]
     reasons: Mapping[int, str]
+    reasons_of_tables: Mapping[str, Mapping[int, str]]
     counts: Mapping[str, Mapping[str, int]]
     errors: Mapping[str, str]
     mirroring: Mirroring
@@ -44,7 +42,7 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
         for number, case in enumerate(TABLES)
         if case.settings
     ]
-    batches = [_hostile_records(Shop()), *[[] for _ in range(3)]]
+    batches = [hostile_records(Shop()), *[[] for _ in range(3)]]
     for number, case in enumerate(TABLES):
         for at_batch, records in enumerate(case.batches(Shop(), case.table(number))):
             batches[at_batch] += records
@@ -52,10 +50,13 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
     mirroring.run(spark)
     audit = spark.read.format("delta").load(f"{mirroring.checkpoint}/audit")
     told = audit.where("source IS NOT NULL AND query_id NOT LIKE 'replay-%'").collect()
-    aside = spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine")
+    reasons: dict[str, dict[int, str]] = {}
+    for row in spark.read.format("delta").load(f"{mirroring.checkpoint}/quarantine").collect():
+        reasons.setdefault(row["topic"], {})[row["offset"]] = row["reason"]
     return Outcome(
         {row["id"]: row.asDict() for row in at(spark, mirroring.path("demo", "public", "records")).collect()},
-        {row["offset"]: row["reason"] for row in aside.where("topic LIKE '%.records'").collect()},
+        reasons[RECORDS_SOURCE],
+        reasons,
         _added(told),
         {row["source"]: row["error"] for row in told if row["error"]},
         mirroring,
@@ -71,17 +72,6 @@ def _placed(settings: Mapping[str, Any], folder: Path, number: int) -> Mapping[s
         path = path.replace(word, f"{folder}/{word.lower()}")
     path = path.replace("BEFORE", str(number - 1))
     return {**settings, "target": {"path": path}}
-
-
-def _hostile_records(shop: Shop) -> list[Record]:
-    """A good row, then the hostile record of each case with its number as id and v, then a good row."""
-
-    def create(id: int) -> Record:
-        (record,) = shop.create(RECORD_TABLE, id=id, v=id, text=None)
-        return record
-
-    first, last = GOOD
-    return [create(first), *[case.change(create(n)) for n, case in enumerate(RECORDS)], create(last)]
 
 
 def _added(rows: Iterable[Any]) -> dict[str, Counter[str]]:
@@ -139,6 +129,23 @@ def test_a_table(number: int, spark: SparkSession, outcome: Outcome) -> None:
         assert not Path(place, "_delta_log").exists()
     else:
         assert _sorted(row.asDict() for row in at(spark, place).collect()) == _sorted(case.rows)
+
+
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
+def test_the_rules_say_the_same_of_each_record(outcome: Outcome) -> None:
+    engine = rules.of_records(str(outcome.mirroring.lake))
+    assert rules.reasons(engine) == dict(outcome.reasons)
+    counts = engine.tables[RECORDS_SOURCE].counts
+    assert dict(counts) == {name: n for name, n in outcome.counts[RECORDS_SOURCE].items() if n}
+
+
+@pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", rules.COVERED, ids=[TABLES[number].name for number in rules.COVERED])
+def test_the_rules_give_the_same_reasons_in_a_table(number: int, outcome: Outcome) -> None:
+    found = rules.of_table(number).reasons
+    mine = {origin.offset: reason for origin, reason in found.items()}
+    assert mine == dict(outcome.reasons_of_tables.get(f"demo.public.t{number}", {}))
 
 
 def _sorted(rows: Iterable[Row]) -> list[Row]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules import drift
-from lakemirror.driver.rules.append import Listed, append
+from lakemirror.driver.rules.append import Listed, append, former_row
 from lakemirror.driver.rules.batch import Mirror, VersionedMirror, apply, apply_versions
 from lakemirror.driver.rules.envelopes import debezium
 from lakemirror.driver.rules.envelopes.records import (
@@ -32,7 +32,7 @@ from lakemirror.driver.rules.inference import Shape, kind_of, merge, shape_of
 from lakemirror.driver.rules.keys import encode
 from lakemirror.driver.rules.kinds import STRING, Kind
 from lakemirror.driver.rules.orders import Truncated
-from lakemirror.driver.rules.positions import Origin, identity, log_of
+from lakemirror.driver.rules.positions import By, Origin, identity, log_of
 from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, keyed
 from lakemirror.driver.rules.rows import Column, read_row
 from lakemirror.driver.rules.schemas import (
@@ -48,7 +48,7 @@ from lakemirror.driver.rules.versions import Tracking
 from tests.support.records import Record as Line
 
 Classify = Callable[[Record, Settings], Classified]
-Found = tuple[Record, Change | Truncate | Bad]
+Found = tuple[Record, Change | Truncate]
 Mode = Literal["scd1", "scd2", "append"]
 
 
@@ -59,6 +59,7 @@ class Asked:
     mode: Mode | None = None
     primary_key: Sequence[str] = ()
     soft: bool = False
+    exclude: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -83,6 +84,11 @@ class Mirrored:
     held: list[Found] = field(default_factory=list)
     marks: dict[str, drift.Marks] = field(default_factory=dict)
     is_made: bool = False
+    is_metadata: Callable[[str], bool] = lambda _: False
+
+    def has(self, column: str) -> bool:
+        """Whether the mirror has a column of the source."""
+        return column not in self.asked.exclude and not self.is_metadata(column)
 
     @property
     def mode(self) -> Mode:
@@ -119,54 +125,62 @@ class Engine:
     unknown: Counter[str] = field(default_factory=Counter)
     reasons: dict[Origin, str] = field(default_factory=dict)
     asked: Mapping[str, Asked] = field(default_factory=dict)
+    default: Asked = field(default_factory=Asked)
     location: Callable[[TableName], str] = lambda table: named(table)
-    topics: dict[str | None, str] = field(default_factory=dict)
+    is_metadata: Callable[[str], bool] = lambda _: False
+    topics: dict[str | None, set[str]] = field(default_factory=dict)
 
     def deliver(self, lines: Iterable[Line]) -> None:
         """Apply one batch."""
-        by_table: dict[TableName, list[Found]] = {}
-        nothing = []
+        by_table: dict[TableName, list[tuple[Record, Change | Truncate]]] = {}
+        tombstones = []
         for line in lines:
             record = record_of(line)
             found = self.classify(record, self.settings)
             if isinstance(found, NoRowChange):
-                nothing.append(record.origin.topic)
-            elif found.table is None:
-                assert isinstance(found, Bad)
-                self.unknown["quarantined"] += 1
-                self.reasons[record.origin] = found.reason
+                if found.why == "tombstone":
+                    tombstones.append(record.origin.topic)
+                else:
+                    self.unknown[str(Outcome.NO_ROW_CHANGE)] += 1
+            elif (reason := _unreadable(found)) is not None or isinstance(found, Bad):
+                self.unknown[str(Outcome.QUARANTINED)] += 1
+                self.reasons[record.origin] = found.reason if isinstance(found, Bad) else reason or ""
             else:
                 by_table.setdefault(found.table, []).append((record, found))
-                self.topics.setdefault(record.origin.topic, named(found.table))
+                self.topics.setdefault(record.origin.topic, set()).add(named(found.table))
         for name, mine in by_table.items():
             self._table(name).deliver(mine)
-        for topic in nothing:
-            name = self.topics.get(topic)
-            counts = self.tables[name].counts if name in self.tables else self.unknown
+        for topic in tombstones:
+            names = self.topics.get(topic, set())
+            counts = self.tables[min(names)].counts if len(names) == 1 else self.unknown
             counts[str(Outcome.NO_ROW_CHANGE)] += 1
 
     def _table(self, name: TableName) -> Applying:
         whole = named(name)
         if whole not in self.tables:
-            asked = self.asked.get(whole, Asked())
-            self.tables[whole] = Mirrored(asked, self.location(name), whole.partition(".")[2])
-        return Applying(self.tables[whole])
+            short = ".".join(whole.split(".")[-2:])
+            asked = self.asked.get(whole, self.asked.get(short, self.default))
+            made = Mirrored(asked, self.location(name), whole)
+            made.is_metadata = self.is_metadata
+            self.tables[whole] = made
+        return Applying(self.tables[whole], self.settings.ordering.by)
 
 
 @dataclass
 class Applying:
-    """Applies batches to one table."""
+    """Applies batches to one table. ``by`` is what orders its changes."""
 
     table: Mirrored
+    by: By = "auto"
 
     def deliver(self, found: Sequence[Found]) -> None:
         """Apply a batch. Truncates wait until there is a row; their later outcome counts for nothing."""
         table = self.table
         if not table.is_made and not any(isinstance(each, Change) for _, each in found):
-            waiting = [each for each in found if isinstance(each[1], Truncate)]
-            table.held += waiting
-            table.counts["refused"] += len(waiting)
-            found = [each for each in found if isinstance(each[1], Bad)]
+            table.held += found
+            table.counts["refused"] += len(found)
+            table.reasons.update((record.origin, _no_row(table)) for record, _ in found)
+            return
         self._apply(found)
         if table.held and table.is_made:
             held, table.held = table.held, []
@@ -176,13 +190,10 @@ class Applying:
 
     def _apply(self, found: Sequence[Found]) -> None:
         table = self.table
-        for record, each in found:
-            if isinstance(each, Bad):
-                _refuse(table, record, each.reason)
-        changes, schemas = self._readable(found)
+        changes = [(record, each) for record, each in found if isinstance(each, Change)]
         if changes:
             table.is_made = True
-        planned = _plan(table, [each for _, each in changes], schemas)
+        planned = _plan(table, [each for _, each in changes])
         events = []
         for (record, change), refused in zip(changes, planned, strict=True):
             made = _events(table, record, change, refused)
@@ -199,19 +210,6 @@ class Applying:
             self._append(changes, events, [each for each in found if isinstance(each[1], Truncate)])
         else:
             self._merge(events, truncates)
-
-    def _readable(self, found: Sequence[Found]) -> tuple[list[tuple[Record, Change]], list[Any]]:
-        """The changes whose schema can be read."""
-        changes, schemas = [], []
-        for record, each in found:
-            if isinstance(each, Change):
-                try:
-                    schemas.append(None if each.schema is None else fields_of_envelope(each.schema))
-                except SchemaError as error:
-                    _refuse(self.table, record, f"{UNREADABLE}{error}")
-                else:
-                    changes.append((record, each))
-        return changes, schemas
 
     def _merge(self, events: Sequence[Event], truncates: Sequence[Truncated]) -> None:
         table = self.table
@@ -232,24 +230,33 @@ class Applying:
     ) -> None:
         table = self.table
         by_origin = {record.origin: change for record, change in changes}
-        listed = []
+        listed, is_record = [], []
         for event in events:
             change = by_origin[event.origin]
-            log = identity(change.source, "auto")
-            images = [change.key, change.row, change.before if change.op == Op.DELETE else None]
-            payload = json.dumps([log, event.op, *images], default=str)
-            listed.append(
-                Listed(event.seq, event.op, event.origin, payload, event.row, is_placed=log is not None)
-            )
+            found = self._listed(event, change)
+            listed.append(found)
+            is_record.append(True)
+            if change.op == Op.UPDATE and change.old_key is not None:
+                columns = _columns(table, change)
+                former = read_row(change.old_key, {name: columns[name] for name in change.old_key})
+                assert not isinstance(former, str)
+                listed.append(former_row(found, former.values))
+                is_record.append(False)
         for record, each in truncates:
             assert isinstance(each, Truncate)
-            log = identity(each.source, "auto")
-            listed.append(
-                Listed(each.seq, Op.TRUNCATE, record.origin, json.dumps(log), {}, is_placed=log is not None)
-            )
+            log = identity(each.source, self.by)
+            payload, is_placed = json.dumps(log), log is not None
+            listed.append(Listed(each.seq, Op.TRUNCATE, record.origin, payload, {}, is_placed))
+            is_record.append(True)
         outcomes = append(listed, table.listed)
-        table.counts.update(map(str, outcomes))
-        table.listed += [each for each, what in zip(listed, outcomes, strict=True) if what == "applied"]
+        table.counts.update(str(each) for each, mine in zip(outcomes, is_record, strict=True) if mine)
+        table.listed += [each for each, what in zip(listed, outcomes, strict=True) if what is Outcome.APPLIED]
+
+    def _listed(self, event: Event, change: Change) -> Listed:
+        log = identity(change.source, self.by)
+        images = [change.key, change.row, change.before if change.op == Op.DELETE else None]
+        payload = json.dumps([log, event.op, *images], default=str)
+        return Listed(event.seq, event.op, event.origin, payload, event.row, is_placed=log is not None)
 
 
 def record_of(line: Line) -> Record:
@@ -269,27 +276,44 @@ def named(table: TableName) -> str:
     return ".".join(each for each in table if each)
 
 
+def _unreadable(found: Classified) -> str | None:
+    """Why the schema that a change has with it cannot be read."""
+    try:
+        if isinstance(found, Change) and found.schema is not None:
+            fields_of_envelope(found.schema)
+        if isinstance(found, Change) and found.key_schema is not None:
+            fields_of_struct(found.key_schema)
+    except SchemaError as error:
+        return f"{UNREADABLE}{error}"
+    return None
+
+
+def _no_row(table: Mirrored) -> str:
+    return f"no row of {table.name} was seen yet, only a truncate: its mirror is made with the first"
+
+
 def _refuse(table: Mirrored, record: Record, reason: str) -> None:
     table.counts[str(Outcome.QUARANTINED)] += 1
     table.reasons[record.origin] = reason
 
 
-def _plan(
-    table: Mirrored, changes: Sequence[Change], fields: Sequence[Sequence[Field] | None]
-) -> list[frozenset[str]]:
+def _plan(table: Mirrored, changes: Sequence[Change]) -> list[frozenset[str]]:
     """The key and the columns of a table, as its changes show them; for each change, the columns that the
     mirror cannot hold.
     """
     _key_of_table(table, changes)
+    fields = [None if each.schema is None else fields_of_envelope(each.schema) for each in changes]
     schemas: dict[str, tuple[bytes, dict[str, Kind]]] = {}
     of_change = []
     for change, mine in zip(changes, fields, strict=True):
         if mine is None:
             of_change.append("")
-            for name, value in (change.row or {}).items():
+            for name, value in (change.row or change.before or {}).items():
+                if not table.has(name):
+                    continue
                 table.shapes[name] = reduce(merge, [table.shapes.get(name, Shape()), shape_of(value)])
             continue
-        kinds = {each.name: Column.of(each).kind for each in mine}
+        kinds = {each.name: Column.of(each).kind for each in mine if table.has(each.name)}
         text = repr(list(kinds.items()))
         of_change.append(text)
         first = min(schemas[text][0], change.seq) if text in schemas else change.seq

@@ -1,7 +1,8 @@
 """The driver's engine and the rules make the same of the same records.
 
-Rows with their metadata, tombstones and counts are compared, after generated histories of several tables in a
-delivery that is shuffled, cut and doubled. Each difference is a mistake in one of them.
+Rows with their metadata, versions, tombstones, counts, reasons and drift are compared, after generated
+histories of several tables, in mirrors of each mode, in a delivery that is shuffled, cut and doubled. Each
+difference is a mistake in one of them.
 """
 
 from __future__ import annotations
@@ -13,32 +14,47 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
+from tests.support.agreement import DELETED_AT, by_rules, differences
 from tests.support.delivery import Batches, cut, doubled, parts, restarted, shuffled
 from tests.support.histories import History, Shape, Step, many, play
-from tests.support.mirroring import Mirroring, audited
+from tests.support.mirroring import Mirroring
 from tests.support.records import UNAVAILABLE, PostgresPosition, Topic
-from tests.support.rule_engine import Engine, Mirrored
 
 pytestmark = pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
 
-COUNTS = ("applied", "superseded", "stale", "duplicates", "quarantined")
 
+def histories(number: int, size: int, *, modes: bool) -> list[History]:
+    """Tables with open transactions beside a snapshot, a binlog, incremental snapshots, and truncates.
 
-def histories(number: int, size: int) -> list[History]:
-    """Tables with open transactions beside a snapshot, a binlog, incremental snapshots, and truncates."""
+    With ``modes``, some of them end in versions, in rows of soft deletes, and in a list of events.
+    """
     rnd = random.Random(number)
     opening = [Step(h, "put", rnd.randrange(3), big=h % 4, joined=True) for h in range(0, size, 3)]
     late = many(range(size), rnd)
     reread = [*late[: len(late) * 2 // 3], Step(0, "reread"), *late[len(late) * 2 // 3 :]]
-    return [
+    played = [
         play([*opening, *many(range(size), rnd)], Shape(snapshot="open", name="items")),
         play(many(range(size), rnd), Shape(source="mariadb", name="stock", schemas=False)),
         play(reread, Shape(snapshot="none", name="unread")),
         play(many(range(size), rnd, truncates=3), Shape(name="wiped")),
         play(many(range(size), rnd), Shape(full=True, schemas=False, name="whole")),
     ]
+    if not modes:
+        return played
+    return [
+        *played,
+        play([*opening, *many(range(size), rnd, truncates=1)], Shape(snapshot="open", name="versions")),
+        play([*opening, *many(range(size), rnd, truncates=1)], Shape(snapshot="open", name="soft")),
+        play(many(range(size), rnd, truncates=1), Shape(name="listed")),
+    ]
+
+
+SETTINGS = [
+    {"source": "public.versions", "mode": "scd2"},
+    {"source": "public.soft", "mode": "scd1", "delete": {"type": "soft", "column": DELETED_AT}},
+    {"source": "public.listed", "mode": "append"},
+]
 
 
 ODD = replace(Shape(name="odd").table, name="odd")
@@ -104,67 +120,24 @@ def test_the_engine_and_the_rules_agree(spark: SparkSession, tmp_path: Path) -> 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3000)
+def test_the_engine_and_the_rules_agree_in_each_mode(spark: SparkSession, tmp_path: Path) -> None:
+    compare(spark, tmp_path, number=7, size=10, modes=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("number", range(20))
 def test_the_engine_and_the_rules_agree_on_many_histories(
     number: int, spark: SparkSession, tmp_path: Path
 ) -> None:
-    compare(spark, tmp_path, number=number, size=100)
+    """Together, these are more than 10,000 histories."""
+    compare(spark, tmp_path, number=number, size=100, modes=True)
 
 
-def compare(spark: SparkSession, folder: Path, number: int, size: int) -> None:
-    played = histories(number, size)
+def compare(spark: SparkSession, folder: Path, number: int, size: int, *, modes: bool = False) -> None:
+    played = histories(number, size, modes=modes)
     batches = beside([deliveries(played, number), odd()])
-    mirroring = Mirroring(folder).deliver(batches)
+    mirroring = Mirroring(folder, {"tables": SETTINGS if modes else []}).deliver(batches)
     mirroring.run(spark)
-    engine = Engine()
-    for batch in batches:
-        engine.deliver(batch)
-    counts = audited(spark, mirroring, COUNTS)
-    differ = []
-    for table in [*(history.shape.table for history in played), ODD]:
-        name = ".".join(each for each in (table.db, table.schema, table.name) if each)
-        mine = engine.tables[name]
-        path = mirroring.path(table.db, table.schema, table.name)
-        differ += [f"{name}: {each}" for each in rows_differ(spark, path, mine)]
-        differ += [f"{name}: {each}" for each in tombstones_differ(spark, path, mine)]
-        expected = {each: counts[name][each] for each in COUNTS}
-        found = {each: mine.counts[each] for each in COUNTS}
-        if expected != found:
-            differ.append(f"{name}: counts of the engine {expected}, of the rules {found}")
+    differ = differences(spark, mirroring, by_rules(mirroring))
     assert not differ, "\n".join(differ[:40])
-
-
-def rows_differ(spark: SparkSession, path: str, table: Mirrored) -> list[str]:
-    frame = spark.read.format("delta").load(path)
-    names = [each for each in frame.columns if not each.startswith("__")]
-    stored: dict[Any, Any] = {}
-    for each in frame.collect():
-        seqs = {name: bytes(seq).hex() for name, seq in (each["__column_seq"] or {}).items()}
-        values = tuple((name, each[name]) for name in sorted(names))
-        stored[tuple(each[name] for name in table.key)] = (
-            values,
-            bytes(each["__seq"]).hex(),
-            each["__op"],
-            seqs,
-        )
-    mine = {
-        key: (
-            tuple((name, row.values.get(name)) for name in sorted(names)),
-            row.seq.hex(),
-            str(row.op),
-            {name: seq.hex() for name, seq in row.seqs.items()},
-        )
-        for key, row in table.rows.items()
-    }
-    wrong = sorted(key for key in stored.keys() | mine.keys() if stored.get(key) != mine.get(key))
-    return [f"{key}\n  engine {stored.get(key)}\n  rules  {mine.get(key)}" for key in wrong]
-
-
-def tombstones_differ(spark: SparkSession, path: str, table: Mirrored) -> list[str]:
-    facts = spark.read.format("delta").load(f"{path}/_tombstones").where("kind = 'deleted'")
-    newest = facts.groupBy("key").agg(F.max("seq").alias("seq")).collect()
-    stored = {each["key"]: bytes(each["seq"]).hex() for each in newest}
-    wrong = sorted(
-        key for key in stored.keys() | table.tombstones.keys() if stored.get(key) != table.tombstones.get(key)
-    )
-    return [f"tombstone {key}: engine {stored.get(key)}, rules {table.tombstones.get(key)}" for key in wrong]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
+from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.positions import NO_ORIGIN, Origin, is_snapshot, without_tie
 from lakemirror.driver.rules.values import Outcome, Values, is_same
 
@@ -57,6 +58,14 @@ def _is_alike(event: Listed, stored: Listed) -> bool:
         return event.payload == stored.payload
     mine, theirs = event.values or {}, stored.values or {}
     return all(is_same(value, theirs.get(name)) for name, value in mine.items())
+
+
+def former_row(event: Listed, row: Values) -> Listed:
+    """Return what ends the row that an update gave another key: a delete at its place, with the former key.
+
+    It has no record of its own.
+    """
+    return event._replace(op=Op.DELETE, values=row, payload=(event.payload, str(Op.DELETE)))
 
 
 def append(events: Sequence[Listed], stored: Iterable[Listed]) -> list[Outcome]:
