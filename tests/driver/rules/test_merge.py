@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -256,6 +257,19 @@ def test_what_an_open_transaction_set_outlives_a_later_change_without_it() -> No
     assert values(in_any_order(more, one)[0]) == (9, "more"), "its place is behind the first"
     late = merge(more[:1], merge(more[1:], one, None, TABLE).row, None, TABLE)
     assert values(late) == (9, "more")
+
+
+def test_a_former_truncate_takes_no_value_that_was_read_after_it() -> None:
+    """The change was open while the table was read, long after the truncate, and left the value out."""
+    wiped = Table(TABLE.columns, TABLE.tracked, former=Truncated(at(50)))
+    read = merge([event("r", 90, 1, v=0, note="read")], None, None, wiped).row
+    change = event("u", 70, 2, v=7, unanchored=True)
+    assert values(in_any_order([change], read, table=wiped)[0]) == (7, "read")
+    gone = event("d", 80, 3, unanchored=True)
+    soft = merge([change, gone], read, None, replace(wiped, soft=True))
+    assert values(soft) == (7, "read")
+    later = change._replace(seq=b"\0\1" + change.seq[2:])
+    assert values(in_any_order([later], read, table=wiped)[0]) == (7, "read")
 
 
 def test_of_an_earlier_transaction_the_row_of_a_later_snapshot_knows_already() -> None:

@@ -30,7 +30,7 @@ def deleted(state: State, stored: Row | None, table: Table) -> Row:
     texts = dict(state.texts if shows_row else stored.texts)
     said = {}
     for name, mine in state.said.items():
-        at = max(lift(own_of(state, mine, seq)), beside_stored(mine, stored, name))
+        at = max(own_of(state, mine, seq), beside_stored(mine, stored, name))
         is_newer = wins(at, stored, name, last)
         said[name] = mine if is_newer else kept(stored, name)
         values[name] = said[name].value

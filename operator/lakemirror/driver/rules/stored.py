@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lakemirror.driver.rules.anchors import lifted, outruns
+from lakemirror.driver.rules.anchors import outruns
 from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
 from lakemirror.driver.rules.positions import (
     WIDTH,
@@ -87,18 +87,13 @@ def _updated(state: State, stored: Row, table: Table) -> Row:
     values = {name: state.row.get(name) for name in table.columns}
     said = {}
     for name, mine in state.said.items():
-        at = _at(own_of(state, mine, seq), state, stored)
-        at = max(at, beside_stored(mine, stored, name))
+        at = max(own_of(state, mine, seq), beside_stored(mine, stored, name))
         # Of two changes at one place, the later arrival counts.
         again = state.seq == stored.seq and at == stored.seq_of(name)
         is_newer = again or wins(at, stored, name, seq)
         said[name] = Said(mine.value, at, mine.text) if is_newer else kept(stored, name)
         values[name] = said[name].value
     return _row(replace(state, said=said), seq, values, older(said, seq), state.texts)
-
-
-def _at(value: bytes, state: State, stored: Row) -> bytes:
-    return lifted(value, stored.seq) if state.unanchored else value
 
 
 def _values_of_new(state: State, table: Table) -> dict[str, Value]:
