@@ -17,7 +17,11 @@ TABLE = "public.types_full"
 
 @pytest.fixture(autouse=True)
 def whole_plans(spark: SparkSession) -> Iterator[None]:
-    """Plans are printed whole: nothing hides behind what was cut off."""
+    """Plans are printed whole: nothing hides behind what was cut off.
+
+    The settings of the active session count, and an earlier test may have left another one active.
+    """
+    spark.createDataFrame([(1,)], "a INT")  # makes it the active one
     settings = ("spark.sql.maxPlanStringLength", "spark.sql.debug.maxToStringFields")
     before = {name: spark.conf.get(name) for name in settings}
     for name in settings:
