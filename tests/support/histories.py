@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hypothesis import strategies as st
 
@@ -169,6 +169,21 @@ class History:
         changes = [each for transaction in self.transactions for each in transaction.changes]
         waits = {each.row["h"] for each in changes if each.row is not None and gaps(each, self.shape)}
         return frozenset(row["h"] for row in rows if row["big"] != UNAVAILABLE) & waits
+
+    def retakes_a_key_at_once(self) -> frozenset[int]:
+        """Histories in which a row takes the key of another at the position in a binlog where that left it.
+
+        If the new row comes after one half of the move and before the other, nothing tells which came first.
+        """
+        left: set[tuple[Any, ...]] = set()
+        taken: set[tuple[Any, ...]] = set()
+        for record in self.records:
+            change = payload(record["value"]) if record["value"] else {}
+            if change.get("op") in ("c", "d") and change["source"].get("file"):
+                key = tuple(payload(record["key"]).values())
+                place = (*key, change["source"]["file"], change["source"]["pos"])
+                (left if change["op"] == "d" else taken).add(place)
+        return frozenset(place[0] for place in left & taken)
 
     def repeats_a_beginning(self) -> frozenset[int]:
         """Histories whose rows were read again while no commit was known, before some changes.
