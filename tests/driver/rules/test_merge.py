@@ -291,6 +291,14 @@ def test_a_row_of_a_snapshot_fills_what_an_open_transaction_left_waiting() -> No
     assert merged.row.seq == at(80, major=90)
 
 
+def test_a_late_value_counts_although_a_change_of_the_next_epoch_comes_again_with_it() -> None:
+    former, late = event("u", 60, 1, v=6, note="former"), event("u", 65, 2, v=6, note="late")
+    gap = event("u", 20, 3, v=7, unanchored=True)
+    newest = gap._replace(seq=b"\0\1" + gap.seq[2:])
+    stored = merge([former, newest], None, None, TABLE).row
+    assert values(in_any_order([late, newest], stored)[0]) == (7, "late")
+
+
 def test_a_value_of_an_open_transaction_follows_the_delete_that_it_follows() -> None:
     tombstone = merge(
         [event("r", 90, 1, v=0, note="read"), event("d", 70, 2, unanchored=True)], None, None, TABLE
