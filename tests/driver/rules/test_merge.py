@@ -500,6 +500,12 @@ def test_a_row_that_takes_the_place_of_a_moved_one_at_its_position_is_there() ->
     assert delivered([[former], [other], [gone], [taken]]) == expected
 
 
+def test_the_delete_of_a_move_that_is_sent_again_is_a_duplicate() -> None:
+    moved = apply(Mirror(), [event("c", 1, v=1, note="a"), *moved_events()[:2]], TABLE)
+    again = moved_events()[0]._replace(origin=Origin("t", 0, 50))
+    assert apply(moved.mirror, [again], TABLE).events == [DUPLICATE]
+
+
 def test_a_row_that_was_read_after_a_move_says_nothing_about_what_moved() -> None:
     """The move of the open transaction is known from both halves, in two batches."""
     gone = Event((1,), "d", at(70), 7000, Origin("t", 0, 2), new_key=(2,), unanchored=True, digest=1)

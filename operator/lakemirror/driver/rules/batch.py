@@ -110,8 +110,10 @@ def _gone(
     found = dict(tombstones)
     for image in images:
         move = image.move
-        origin = origins.get((move.key, move.seq), NO_ORIGIN)
-        found[move.key] = _newer(found.get(move.key), Tombstone(move.seq, None, origin, by_delete=False))
+        known = found.get(move.key)
+        if known is None or known.seq < move.seq or not known.by_delete:
+            origin = origins.get((move.key, move.seq), NO_ORIGIN)
+            found[move.key] = _newer(known, Tombstone(move.seq, None, origin, by_delete=False))
     return found
 
 
