@@ -14,6 +14,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lakemirror.driver.raised import LakemirrorError as LakemirrorError
+
 _LONGEST, _LONGEST_CONTEXT = 600, 240
 """Maximum number of characters of a cause, and of an enclosing message that is shown in its place."""
 _DEEPEST = 30
@@ -25,10 +27,6 @@ _LOST_TASK = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID 
 """How Spark quotes the failure of a task (DAGScheduler)."""
 _QUOTED = "\nCaused by: "
 _PACKAGE = re.compile(r"^(?:\w+\.)+(?=[A-Z])")
-
-
-class LakemirrorError(Exception):
-    """Base class of all errors that Lakemirror raises deliberately."""
 
 
 class PipelineStopped(LakemirrorError):

@@ -37,9 +37,10 @@ from pyspark.sql.types import (
 
 from lakemirror.driver import shapes
 from lakemirror.driver.parse.values import codecs, semantics, temporal
-from lakemirror.driver.parse.values.connect import PHYSICAL, Field
+from lakemirror.driver.parse.values.connect import Field
 from lakemirror.driver.parse.values.texts import DEBEZIUM, MAXWELL, UNKNOWN
 from lakemirror.driver.parse.values.untyped import codec_of_type
+from lakemirror.driver.rules.schemas import PHYSICAL
 
 DRIVER = Path(shapes.__file__).parent
 SEARCHED = ("parse", "read", "verify/values.py", "sequence.py", "orders.py", "times.py")

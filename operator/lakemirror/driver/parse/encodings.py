@@ -36,7 +36,6 @@ from lakemirror.driver.java import java_class
 from lakemirror.driver.parse.envelopes import embedded
 from lakemirror.driver.parse.values import avro
 from lakemirror.driver.parse.values.avro import AvroSchema, NotAvro, by_place, place
-from lakemirror.driver.parse.values.connect import SchemaError
 from lakemirror.driver.read.base import RAW_NAMES
 from lakemirror.driver.read.registry import (
     CONTENT_IDS,
@@ -51,6 +50,7 @@ from lakemirror.driver.read.registry import (
 )
 from lakemirror.driver.read.secrets import Secrets
 from lakemirror.driver.read.watch import SourceWatch
+from lakemirror.driver.rules.schemas import SchemaError
 
 UNKNOWN_SCHEMA: Final = "the schema is not known yet"
 """Prefix of the ``problem`` of a record whose schema has to be fetched from the registry."""

@@ -8,22 +8,31 @@ A schema document is JSON: ``{"type", "optional", "name", "parameters", "default
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from lakemirror.driver.raised import LakemirrorError
 
 PADDED: Final = "lakemirror.padded"
 """The parameter of a decimal whose bytes have a fixed length (Avro's type fixed); Connect has none."""
 
 _NUMBERS: Final = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
 PHYSICAL: Final = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
-_PARTS: Final = {"array": ("items",), "map": ("keys", "values")}
 
 UNREADABLE: Final = "the embedded schema cannot be read: "
 """The beginning of the reason of a record with a schema that raises SchemaError."""
 
+MOST_TYPES: Final = 30_000
+"""The largest number of types in a schema, where each use of a named type counts."""
+DEEPEST: Final = 50
+"""How deep types may be nested."""
+_OF_LISTS: Final = 8
+"""How many times as much a type counts in an array or a map: its values are converted one by one."""
 
-class SchemaError(ValueError):
+
+class SchemaError(LakemirrorError):
     """A schema document that is not a Connect schema of a row."""
 
 
@@ -100,48 +109,86 @@ def field_of(schema: Mapping[str, Any]) -> Field:
     )
 
 
-# -- the form of a document -------------------------------------------------------------------------------
+# -- the size and the form of a document ------------------------------------------------------------------
 
 
-def check(schema: Any, what: str = "the schema") -> None:
-    """Check the form of a Connect schema in all of its parts. Raises SchemaError."""
-    if not isinstance(schema, Mapping):
-        raise SchemaError(f"{what} is not a JSON object: {_shown(schema)}")
-    physical, name, parameters = schema.get("type"), schema.get("name"), schema.get("parameters")
-    if not isinstance(physical, str) or physical not in PHYSICAL:
-        raise SchemaError(f"{what}: {physical!r} is not a type of Kafka Connect")
-    if name is not None and not isinstance(name, str):
-        raise SchemaError(f"{what}: its name is not a text: {_shown(name)}")
-    if not _are_texts(parameters):
-        raise SchemaError(f"{what}: its parameters are not an object of texts: {_shown(parameters)}")
-    if physical == "struct":
-        _check_fields(schema.get("fields"), what)
-    for part in _PARTS.get(physical, ()):
-        check(schema.get(part), f"{part} of {what}")
+@dataclass
+class Size:
+    """The size of a schema that is being walked. Raises SchemaError once it is too large."""
+
+    types: int = 0
+    _depth: int = 0
+    _weight: int = 1
+
+    @contextmanager
+    def of_a_type(self) -> Iterator[None]:
+        """Count a type, with all that is nested in it."""
+        self.types += self._weight
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise SchemaError(f"the schema has types that are nested more than {DEEPEST} deep")
+        if self.types > MOST_TYPES:
+            raise SchemaError(
+                f"the schema has more than {MOST_TYPES:,} types (each one in an array or a map counts as "
+                f"{_OF_LISTS})"
+            )
+        yield
+        self._depth -= 1
+
+    @contextmanager
+    def of_a_list(self) -> Iterator[None]:
+        """Count what is in an array or a map."""
+        self._weight *= _OF_LISTS
+        yield
+        self._weight //= _OF_LISTS
 
 
-def _are_texts(parameters: Any) -> bool:
-    if parameters is None:
-        return True
-    return isinstance(parameters, Mapping) and all(
-        isinstance(each, (str, int)) for each in parameters.values()
-    )
+def check(schema: Any) -> None:
+    """Check the size and the form of a Connect schema in all of its parts. Raises SchemaError."""
+    _Form().of(schema, "the schema")
 
 
-def _check_fields(fields: Any, what: str) -> None:
-    if not isinstance(fields, list):
-        raise SchemaError(f"{what} is a struct without a list of fields")
-    names: set[str] = set()
-    for each in fields:
-        if not isinstance(each, Mapping):
-            raise SchemaError(f"{what} has a field that is not a JSON object: {_shown(each)}")
-        name = each.get("field", "")
-        if not isinstance(name, str):
-            raise SchemaError(f"{what} has a field whose name is not a text: {_shown(name)}")
-        if name in names:
-            raise SchemaError(f"{what} has two fields called {name!r}")
-        names.add(name)
-        check(each, f"column {name!r}")
+class _Form:
+    """Checks the form of a Connect schema."""
+
+    def __init__(self) -> None:
+        self._size = Size()
+
+    def of(self, schema: Any, what: str) -> None:
+        with self._size.of_a_type():
+            if not isinstance(schema, dict):
+                raise SchemaError(f"{what} is not a JSON object: {_shown(schema)}")
+            physical = schema.get("type")
+            if not isinstance(physical, str) or physical not in PHYSICAL:
+                raise SchemaError(f"{what}: {physical!r} is not a type of Kafka Connect")
+            if not isinstance(schema.get("name"), str | None):
+                raise SchemaError(f"{what}: its name is not a text: {_shown(schema['name'])}")
+            parameters = schema.get("parameters")
+            if not isinstance(parameters, dict | None) or not all(
+                isinstance(each, str | int) for each in (parameters or {}).values()
+            ):
+                raise SchemaError(f"{what}: its parameters are not an object of texts: {_shown(parameters)}")
+            if physical == "struct":
+                self._fields(schema.get("fields"), what)
+            parts = {"array": ("items",), "map": ("keys", "values")}.get(physical, ())
+            for part in parts:
+                with self._size.of_a_list():
+                    self.of(schema.get(part), f"{part} of {what}")
+
+    def _fields(self, fields: Any, what: str) -> None:
+        if not isinstance(fields, list):
+            raise SchemaError(f"{what} is a struct without a list of fields")
+        names = set()
+        for each in fields:
+            if not isinstance(each, dict):
+                raise SchemaError(f"{what} has a field that is not a JSON object: {_shown(each)}")
+            name = each.get("field", "")
+            if not isinstance(name, str):
+                raise SchemaError(f"{what} has a field whose name is not a text: {_shown(name)}")
+            if name in names:
+                raise SchemaError(f"{what} has two fields called {name!r}")
+            names.add(name)
+            self.of(each, f"column {name!r}")
 
 
 def _shown(part: Any) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lakemirror.driver.parse.values.avro import parse
-from lakemirror.driver.parse.values.connect import PADDED, SchemaError, parse_key
+from lakemirror.driver.parse.values.connect import parse_key
+from lakemirror.driver.rules.schemas import PADDED, SchemaError
 
 pytestmark = pytest.mark.guarantee("Types are exact")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakemirror.driver.parse.values import Field, parse_envelope, parse_key
-from lakemirror.driver.parse.values.connect import SchemaError
+from lakemirror.driver.rules.schemas import SchemaError
 
 pytestmark = pytest.mark.guarantee("Types are exact")
 

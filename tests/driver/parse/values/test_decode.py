@@ -26,9 +26,9 @@ from pyspark.sql.types import (
 )
 
 from lakemirror.driver.parse.values import Field, RowDecoder
-from lakemirror.driver.parse.values.connect import PADDED
 from lakemirror.driver.parse.values.decimals import twos_complement
 from lakemirror.driver.parse.values.placeholder import Placeholder
+from lakemirror.driver.rules.schemas import PADDED
 from tests.driver.parse.values.images import CORRUPT, GAP, MISFIT, fine, lost, outcomes, wired
 
 TIME, DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from lakemirror.driver.parse.values import avro, connect, inference
 from lakemirror.driver.parse.values.connect import (
-    SchemaError,
     connector_of,
     field_at,
     name_at,
@@ -21,6 +20,7 @@ from lakemirror.driver.parse.values.connect import (
 )
 from lakemirror.driver.parse.values.decode import RowDecoder, columns_of
 from lakemirror.driver.rules.inference import kind_of, shape_of
+from lakemirror.driver.rules.schemas import SchemaError
 
 pytestmark = pytest.mark.guarantee(
     "A schema, embedded or registered, is checked whole before anything uses it, and is read or refused"

@@ -30,8 +30,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from lakemirror.driver.parse.values.connect import SchemaError, Size, check, read
+from lakemirror.driver.parse.values.connect import read
 from lakemirror.driver.rules.avro import of_decimal, on_the_wire
+from lakemirror.driver.rules.schemas import SchemaError, Size, check
 
 _PRIMITIVES: Final = {
     "boolean": "boolean",

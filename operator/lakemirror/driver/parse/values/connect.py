@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from lakemirror.driver.errors import LakemirrorError
+from lakemirror.driver.rules.schemas import DEEPEST, SchemaError, check
 
 SCHEMALESS = "json"
 """``connect_type`` of a field without a schema: its value is whatever JSON says it is."""
-
-PADDED = "lakemirror.padded"
-"""The parameter of a decimal whose bytes have a fixed length; Connect itself has no such decimals."""
 
 _SOURCE = re.compile(r"io\.debezium\.connector\.(\w+)\.Source")
 """The name of the schema of Debezium's source block."""
@@ -39,10 +35,6 @@ _POSITIONS = {
 }
 """Fields of Debezium's source block that only one connector has."""
 
-_NUMBERS = ("int8", "int16", "int32", "int64", "float", "double", "float32", "float64")
-PHYSICAL = frozenset((*_NUMBERS, "boolean", "string", "bytes", "array", "map", "struct"))
-
-
 PATH = "path"
 """First member of a schema document that is not purely Connect's.
 
@@ -52,48 +44,7 @@ It holds the names that lead from the schema of a whole ``record`` to that of th
 
 LONGEST: Final = 4 * 2**20
 """The longest text of a schema, in characters."""
-MOST_TYPES: Final = 30_000
-"""The largest number of types in a schema, where each use of a named type counts."""
-DEEPEST: Final = 50
-"""How deep types may be nested."""
-_OF_LISTS: Final = 8
-"""How many times as much a type counts in an array or a map: its values are converted one by one."""
 _DEEPEST_TEXT: Final = 4 * DEEPEST
-
-
-class SchemaError(LakemirrorError):
-    """A schema document that is not a Connect schema of a row."""
-
-
-@dataclass
-class Size:
-    """The size of a schema that is being walked. Raises SchemaError once it is too large."""
-
-    types: int = 0
-    _depth: int = 0
-    _weight: int = 1
-
-    @contextmanager
-    def of_a_type(self) -> Iterator[None]:
-        """Count a type, with all that is nested in it."""
-        self.types += self._weight
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise SchemaError(f"the schema has types that are nested more than {DEEPEST} deep")
-        if self.types > MOST_TYPES:
-            raise SchemaError(
-                f"the schema has more than {MOST_TYPES:,} types (each one in an array or a map counts as "
-                f"{_OF_LISTS})"
-            )
-        yield
-        self._depth -= 1
-
-    @contextmanager
-    def of_a_list(self) -> Iterator[None]:
-        """Count what is in an array or a map."""
-        self._weight *= _OF_LISTS
-        yield
-        self._weight //= _OF_LISTS
 
 
 def read(text: str) -> Any:
@@ -147,58 +98,6 @@ def _checked(text: str) -> Mapping[str, Any] | str:
         return found
     except SchemaError as error:
         return str(error)
-
-
-def check(schema: Any) -> None:
-    """Check the size and the form of a Connect schema in all of its parts. Raises SchemaError."""
-    _Form().of(schema, "the schema")
-
-
-class _Form:
-    """Checks the form of a Connect schema."""
-
-    def __init__(self) -> None:
-        self._size = Size()
-
-    def of(self, schema: Any, what: str) -> None:
-        with self._size.of_a_type():
-            if not isinstance(schema, dict):
-                raise SchemaError(f"{what} is not a JSON object: {_shown(schema)}")
-            physical = schema.get("type")
-            if not isinstance(physical, str) or physical not in PHYSICAL:
-                raise SchemaError(f"{what}: {physical!r} is not a type of Kafka Connect")
-            if not isinstance(schema.get("name"), str | None):
-                raise SchemaError(f"{what}: its name is not a text: {_shown(schema['name'])}")
-            parameters = schema.get("parameters")
-            if not isinstance(parameters, dict | None) or not all(
-                isinstance(each, str | int) for each in (parameters or {}).values()
-            ):
-                raise SchemaError(f"{what}: its parameters are not an object of texts: {_shown(parameters)}")
-            if physical == "struct":
-                self._fields(schema.get("fields"), what)
-            parts = {"array": ("items",), "map": ("keys", "values")}.get(physical, ())
-            for part in parts:
-                with self._size.of_a_list():
-                    self.of(schema.get(part), f"{part} of {what}")
-
-    def _fields(self, fields: Any, what: str) -> None:
-        if not isinstance(fields, list):
-            raise SchemaError(f"{what} is a struct without a list of fields")
-        names = set()
-        for each in fields:
-            if not isinstance(each, dict):
-                raise SchemaError(f"{what} has a field that is not a JSON object: {_shown(each)}")
-            name = each.get("field", "")
-            if not isinstance(name, str):
-                raise SchemaError(f"{what} has a field whose name is not a text: {_shown(name)}")
-            if name in names:
-                raise SchemaError(f"{what} has two fields called {name!r}")
-            names.add(name)
-            self.of(each, f"column {name!r}")
-
-
-def _shown(part: Any) -> str:
-    return json.dumps(part)[:80]
 
 
 @dataclass(frozen=True)

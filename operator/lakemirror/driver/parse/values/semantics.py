@@ -12,9 +12,10 @@ from pyspark.sql.types import IntegerType, LongType
 
 from lakemirror.driver.parse.values import codecs
 from lakemirror.driver.parse.values.codecs import Codec
-from lakemirror.driver.parse.values.connect import PADDED, Field, SchemaError
+from lakemirror.driver.parse.values.connect import Field
 from lakemirror.driver.parse.values.decimals import MAX_DIGITS, MAX_SCALE
 from lakemirror.driver.parse.values.temporal import MICROS, MILLIS, NANOS
+from lakemirror.driver.rules.schemas import PADDED, SchemaError
 
 _UNBOUNDED_BITS = 2**31 - 1  # the length that Debezium gives PostgreSQL's bit varying
 
