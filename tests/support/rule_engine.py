@@ -82,7 +82,7 @@ class Mirrored:
     reasons: dict[Origin, str] = field(default_factory=dict)
     drift: list[drift.Drift] = field(default_factory=list)
     held: list[Found] = field(default_factory=list)
-    marks: dict[str, drift.Marks] = field(default_factory=dict)
+    marks: dict[str, drift.ColumnMarks] = field(default_factory=dict)
     is_made: bool = False
     is_metadata: Callable[[str], bool] = lambda _: False
 
@@ -347,10 +347,10 @@ def _turned(
     names = {*table.columns, *(name for _, mine in streamed for name in mine)} - set(table.key)
     dropped, returned = [], []
     for name in sorted(names):
-        before = table.marks.get(name, drift.Marks())
+        before = table.marks.get(name, drift.ColumnMarks())
         absent = [seq for seq, mine in streamed if name not in mine]
         present = [seq for seq, mine in streamed if name in mine]
-        after = drift.Marks(_highest(before.absent, *absent), _highest(before.present, *present))
+        after = drift.ColumnMarks(_highest(before.absent, *absent), _highest(before.present, *present))
         table.marks[name] = after
         if after.is_gone and not before.is_gone:
             dropped.append(name)

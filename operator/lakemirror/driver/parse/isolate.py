@@ -45,7 +45,7 @@ def origin() -> Column:
     return F.xxhash64("topic", "partition", "offset", "file", "row")
 
 
-class Part(NamedTuple):
+class Undecided(NamedTuple):
     """Records between two origins that fail together, and why. They were not tried one by one."""
 
     first: int
@@ -62,7 +62,7 @@ class Poison:
     """
 
     records: Mapping[int, str] = field(default_factory=dict)
-    parts: Sequence[Part] = ()
+    parts: Sequence[Undecided] = ()
 
     def all(self) -> Column:
         """BOOLEAN: whether a record is one of them."""
@@ -99,7 +99,7 @@ def poisoned(frame: DataFrame, probe: Probe, error: Exception, *, blank: Blank |
     found, rest = bisect(places, fails, error, others)
     if not found and not rest:
         raise error
-    parts = [Part(some[0], some[-1], len(some), cause_of(why)) for some, why in rest]
+    parts = [Undecided(some[0], some[-1], len(some), cause_of(why)) for some, why in rest]
     return Poison({place: cause_of(why) for place, why in found.items()}, parts)
 
 
@@ -176,7 +176,7 @@ def aside(raw: DataFrame, poison: Poison) -> DataFrame:
     )
 
 
-def _undecided(part: Part) -> str:
+def _undecided(part: Undecided) -> str:
     return (
         f"undecided: it is one of {part.records} records, some of which cannot be read, and the batch has "
         f"too many of these to find each. It is tried again by the driver: {part.why}"

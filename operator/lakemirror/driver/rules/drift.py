@@ -63,7 +63,7 @@ class Drift(NamedTuple):
     action: Action
 
 
-class Marks(NamedTuple):
+class ColumnMarks(NamedTuple):
     """The highest position of a change whose schema lacks a column, and of one whose schema has it.
 
     Only changes that were streamed from one log say this (`positions.log_of`): neither rows of a snapshot nor

@@ -76,10 +76,12 @@ def keyed(change: Change, has_key: bool, table: KeyOfTable) -> Keyed | str:
     ``has_key`` says whether its record has a key, which need not be a JSON object.
     """
     image = change.before if change.op == Op.DELETE else change.row
-    key = table.of(image if table.from_rows else change.key)
-    reason = _objection(change, has_key, key, table)
-    if reason is not None or key is None:
-        return reason or f"the key is missing or does not fit (key columns: {table.listed})"
+    holder = image if table.from_rows else change.key
+    key = table.of(holder)
+    reason = _objection(change, has_key, holder, key, table)
+    if reason is not None:
+        return reason
+    assert key is not None  # or there would be a reason
     if table.from_rows:
         former = table.of(change.before) if change.op == Op.UPDATE else None
         return Keyed(key, former=None if former == key else former)
@@ -91,7 +93,10 @@ def keyed(change: Change, has_key: bool, table: KeyOfTable) -> Keyed | str:
     return Keyed(key, former=None if former == key else former)
 
 
-def _objection(change: Change, has_key: bool, key: Key | None, table: KeyOfTable) -> str | None:
+def _objection(
+    change: Change, has_key: bool, holder: Document | None, key: Key | None, table: KeyOfTable
+) -> str | None:
+    """Return why a record cannot be applied. ``holder`` is what its ``key`` was taken from."""
     if table.from_rows:
         doubt = _doubt(change, has_key, key, table)
         if doubt is not None:
@@ -102,8 +107,7 @@ def _objection(change: Change, has_key: bool, key: Key | None, table: KeyOfTable
     if key is None and not table.from_rows and has_key and change.key is None:
         return "the key is not a JSON object"
     if key is None:
-        image = change.before if change.op == Op.DELETE else change.row
-        wrong = _wrong_part(image if table.from_rows else change.key, table)
+        wrong = _wrong_part(holder, table)
         return f"the key is missing or does not fit (key columns: {table.listed}){wrong}"
     if not table.from_rows and change.op != Op.DELETE and _differs(key, change.row or {}, table):
         return f"key and row differ in {table.listed}"
