@@ -126,6 +126,8 @@ def float_of(text: str, kind: Kind) -> float | None:
     if _FLOAT.fullmatch(text) is None:
         return None
     number = float(text)
+    if kind == DOUBLE and repr(number) == text:
+        return number
     if kind == DOUBLE and len(text) <= 16 and "e" not in text and "E" not in text:
         return number  # up to 15 digits always survive
     if number in (float("inf"), float("-inf")):

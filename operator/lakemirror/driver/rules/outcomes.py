@@ -31,9 +31,9 @@ def outcomes_of(events: Sequence[Numbered], newest: Outcome, table: Table) -> di
     floor = table.floor_of_batch
     before: Event | None = None
     for number, event in events:
-        below = floor is not None and floor.removes(event.place)
         again = before is not None and is_again(event, before)
-        found[number] = Outcome.DUPLICATE if again and not below else Outcome.SUPERSEDED
+        counts = again and not (floor is not None and floor.removes(event.place))
+        found[number] = Outcome.DUPLICATE if counts else Outcome.SUPERSEDED
         before = event
     if events:
         found.update(_of_newest(events, newest, found, table))
@@ -42,7 +42,7 @@ def outcomes_of(events: Sequence[Numbered], newest: Outcome, table: Table) -> di
 
 def is_again(event: Event, other: Event) -> bool:
     """Return whether two events of a key are one that was sent twice."""
-    return event.digest is not None and (event.seq, event.digest) == (other.seq, other.digest)
+    return event.seq == other.seq and event.digest is not None and event.digest == other.digest
 
 
 def _of_newest(

@@ -21,7 +21,8 @@ The fields are those of the source block of Debezium's "change event values", on
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -139,8 +140,9 @@ def sequence(
 
 def epoch_at(origin: Origin, epochs: Sequence[Epoch]) -> int:
     """Return the highest declared epoch that a record has reached in its partition, 0 if it has none."""
-    reached = [each.number for each in epochs if _is_in(origin, each)]
-    return max(reached, default=0)
+    if not epochs:
+        return 0
+    return max((each.number for each in epochs if _is_in(origin, each)), default=0)
 
 
 def _is_in(origin: Origin, epoch: Epoch) -> bool:
@@ -216,6 +218,7 @@ def _after(number: int | None, missing: int = 0) -> int:
     return (missing if number is None else number) + 1
 
 
+@lru_cache(maxsize=64)  # each rule about a position asks for the parts of the same text
 def _pair(text: str | None) -> tuple[int | None, int | None]:
     """Read PostgreSQL's ``source.sequence``, such as ``["24023128","24023184"]`` or ``[null,"24023184"]``."""
     found = None if text is None else _PAIR.match(text)
@@ -258,9 +261,12 @@ def source_micros(source: Source, *more: int | None) -> int | None:
 
     ``more`` are further times, in milliseconds. A time before 1970 or after 9998 is a mistake.
     """
-    millis = [each * 1000 for each in (source.ts_ms, *more) if each is not None]
-    times = [*([] if source.ts_us is None else [source.ts_us]), *millis]
-    return next((each for each in times if _is_time(each)), None)
+    if source.ts_us is not None and _is_time(source.ts_us):
+        return source.ts_us
+    for millis in (source.ts_ms, *more):
+        if millis is not None and _is_time(millis * 1000):
+            return millis * 1000
+    return None
 
 
 def _is_time(micros: int) -> bool:
@@ -331,65 +337,63 @@ def misplaced(
     return None if anywhere else _lacking(source, by, called)
 
 
-def _invalid(source: Source, origin: Origin, by: By) -> list[tuple[str, object]]:
-    """Return the fields that are there but cannot be part of a position, with their values."""
-    wrong: list[tuple[str, object]] = []
+def _invalid(source: Source, origin: Origin, by: By) -> Iterator[tuple[str, object]]:
+    """Yield the fields that are there but cannot be part of a position, with their values."""
     if origin.partition is not None and origin.partition < 0:
-        wrong.append(("partition", origin.partition))
+        yield "partition", origin.partition
     if origin.offset is not None and not 0 <= origin.offset <= _LARGEST_OFFSET:
-        wrong.append(("offset", origin.offset))
+        yield "offset", origin.offset
     if by in ("auto", "lsn", "binlog"):
-        wrong += [(name, value) for name, value, most in _numbers(source) if not _is_between(value, most)]
-        texts = [(name, value, form) for name, value, form in _texts(source) if value is not None]
-        wrong += [(name, value) for name, value, form in texts if not form.search(value)]
+        yield from _invalid_numbers(source)
+        yield from _invalid_texts(source)
     if by == "timestamp" or (by == "auto" and is_by_time(source)):
-        wrong += _impossible_times(source)
-    return wrong
+        yield from _impossible_times(source)
 
 
-def _numbers(source: Source) -> list[tuple[str, int | None, int]]:
-    """Return the name, the value and the greatest possible value of each number in a position."""
-    return [
+def _invalid_numbers(source: Source) -> Iterator[tuple[str, object]]:
+    for name, value, most in (
         ("lsn", source.lsn, _LARGEST_LSN),
         ("pos", source.pos, _LARGEST_LSN),
         ("row", source.row, _LARGEST_INT - 1),
         ("event_serial_no", source.event_serial_no, _LARGEST_INT - 1),
-    ]
+    ):
+        if value is not None and not 0 <= value <= most:
+            yield name, value
 
 
-def _texts(source: Source) -> list[tuple[str, str | None, re.Pattern[str]]]:
-    """Return the name, the value and the form of each text in a position."""
+def _invalid_texts(source: Source) -> Iterator[tuple[str, object]]:
     postgres = source.lsn is not None or source.connector == "postgresql"
-    return [
+    for name, value, form in (
         ("sequence", source.sequence if postgres else None, _PAIR),
         ("commit_lsn", _text(source.commit_lsn), _LSN),
         ("change_lsn", _text(source.change_lsn), _LSN),
         ("scn", _text(source.scn), _SCN),
         ("commit_scn", _text(source.commit_scn), _SCN),
         ("file", _text(source.file), _FILE),
-    ]
+    ):
+        if value is not None and not form.search(value):
+            yield name, value
 
 
-def _is_between(value: int | None, most: int) -> bool:
-    return value is None or 0 <= value <= most
-
-
-def _impossible_times(source: Source) -> list[tuple[str, object]]:
+def _impossible_times(source: Source) -> Iterator[tuple[str, object]]:
     if source.ts_us is not None:
-        return [] if _is_time(source.ts_us) else [("ts_us", source.ts_us)]
-    ms = source.ts_ms
-    return [] if ms is None or _is_time(ms * 1000) else [("ts_ms", ms)]
+        if not _is_time(source.ts_us):
+            yield "ts_us", source.ts_us
+    elif source.ts_ms is not None and not _is_time(source.ts_ms * 1000):
+        yield "ts_ms", source.ts_ms
 
 
 def _lacking(source: Source, by: By, called: Mapping[str, str]) -> str | None:
     """Return the reason if the position that ``ordering.by`` declares is missing."""
+    if by not in ("lsn", "binlog", "timestamp"):
+        return None
     texts = (_text(source.commit_lsn), _text(source.change_lsn))
     there: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
         "lsn": ((source.lsn, _pair(source.sequence)[1], *texts), ("lsn", "commit_lsn")),
         "binlog": ((_text(source.file),), ("file",)),
         "timestamp": ((source.ts_us, source.ts_ms), ("ts_ms",)),
     }
-    values, fields = there.get(by, ((True,), ()))
+    values, fields = there[by]
     if any(each is not None for each in values):
         return None
     names = " or ".join(_named(field, called) for field in fields)

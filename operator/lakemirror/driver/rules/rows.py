@@ -44,16 +44,17 @@ class Column:
         """Return the value of the mirror for one of the wire."""
         if value is None:
             return untyped.NULL
-        if self.codec is None:
-            return self._reader(value) if placeholder is DEFAULT else self._read_with(value, placeholder)
-        return types.read_by(self.codec, value, self.kind, placeholder)
+        reader = self._reader if placeholder is DEFAULT else self._reader_with(placeholder)
+        return reader(value)
 
     @cached_property
     def _reader(self) -> untyped.Reader:
-        return untyped.reader(self.kind, self.writing)
+        return self._reader_with(DEFAULT)
 
-    def _read_with(self, value: Any, placeholder: Placeholder) -> Read:
-        return untyped.read(value, self.kind, self.writing, placeholder)
+    def _reader_with(self, placeholder: Placeholder) -> untyped.Reader:
+        if self.codec is None:
+            return untyped.reader(self.kind, self.writing, placeholder)
+        return types.reader(self.codec, self.kind, placeholder)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ def read_row(
         values[name] = read.value
         if read.is_odd:
             odd[name] = read
-    gaps = {name for name, each in columns.items() if partial and each.source not in row and name not in key}
+    gaps: set[str] = set()
+    if partial:
+        gaps = {name for name, each in columns.items() if each.source not in row and name not in key}
     if not odd and not gaps:
         return Image(values)
     reason = _objection(odd, columns, unrepresentable)

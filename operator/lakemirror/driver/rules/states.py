@@ -7,20 +7,19 @@ the newest value that any event carried counts, back to the last delete, truncat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import Numbered, lifted
 from lakemirror.driver.rules.positions import MISSING, WIDTH, anchored_at, change_of, epoch_of, minor_of, own
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import Event, Row, Said, Value
+from lakemirror.driver.rules.values import NOTHING, Event, Row, Said, Value
 
 Inherited = Mapping[str, Sequence[Said]]
 """By column: what rows had under former keys (`lakemirror.driver.rules.moves`), one value for each move."""
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The newest event of a key, and what is known of each column as of then.
 
     ``row`` is the last row that events show, ``row_seq`` its sequence (None: they show none), ``texts`` those
@@ -34,10 +33,10 @@ class State:
     op: str
     seq: bytes
     event: Event | None = None
-    row: Mapping[str, Value] = field(default_factory=dict)
+    row: Mapping[str, Value] = NOTHING
     row_seq: bytes | None = None
-    texts: Mapping[str, str] = field(default_factory=dict)
-    said: Mapping[str, Said] = field(default_factory=dict)
+    texts: Mapping[str, str] = NOTHING
+    said: Mapping[str, Said] = NOTHING
     ends: Sequence[tuple[bytes, int | None]] = ()
     unanchored: bool = False
     is_written: bool = True
@@ -54,9 +53,10 @@ def newest(events: Sequence[Numbered], table: Table) -> State | None:
     """Return the newest of a key's events, which are in their order, with what is known of each column."""
     if not events:
         return None
-    last = events[-1][1]
-    shown = _last_row([each for _, each in events]) if table.soft else last
-    said = {name: _newest_of([each for _, each in events], name, table) for name in table.tracked}
+    mine = [each for _, each in events]
+    last = mine[-1]
+    shown = _last_row(mine) if table.soft else last
+    said = {name: _newest_of(mine, name, table) for name in table.tracked}
     return State(
         last.op,
         last.seq,
@@ -133,7 +133,7 @@ def after(state: State, seq: bytes) -> State:
         return state
     said = {name: each._replace(seq=lifted(each.seq, seq)) for name, each in state.said.items()}
     row_seq = None if state.row_seq is None else lifted(state.row_seq, seq)
-    return replace(state, seq=anchored_at(state.seq, seq), row_seq=row_seq, said=said)
+    return state._replace(seq=anchored_at(state.seq, seq), row_seq=row_seq, said=said)
 
 
 def with_inherited(
@@ -155,7 +155,7 @@ def with_inherited(
             seq = max(at_create(theirs.seq, each) for each in creates)
             if change_of(seq, last) <= last and seq > said[name].seq:
                 said[name] = said[name]._replace(value=theirs.value, seq=seq)
-    return replace(state, said=said)
+    return state._replace(said=said)
 
 
 def at_create(value: bytes, create: bytes) -> bytes:

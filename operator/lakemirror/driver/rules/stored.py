@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from lakemirror.driver.rules.anchors import outruns
 from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
@@ -72,7 +71,7 @@ def met(state: State, stored: Row | None, table: Table) -> Row | None:
     if not state.is_written:
         return None
     if stored is None:
-        row = _row(state, state.seq, _values_of_new(state, table), older(state.said, state.seq), state.texts)
+        row = _row(state, state.seq, _values_of_new(state, table), older(state.said, state.seq), state.said)
     else:
         row = _updated(state, stored, table)
     floor = table.floor_of_batch
@@ -93,7 +92,7 @@ def _updated(state: State, stored: Row, table: Table) -> Row:
         is_newer = again or wins(at, stored, name, seq)
         said[name] = Said(mine.value, at, mine.text) if is_newer else kept(stored, name)
         values[name] = said[name].value
-    return _row(replace(state, said=said), seq, values, older(said, seq), state.texts)
+    return _row(state, seq, values, older(said, seq), said)
 
 
 def _values_of_new(state: State, table: Table) -> dict[str, Value]:
@@ -156,8 +155,8 @@ def _row(
     seq: bytes,
     values: Mapping[str, Value],
     seqs: Mapping[str, bytes],
-    texts: Mapping[str, str],
+    said: Mapping[str, Said],
 ) -> Row:
     event = state.event
     assert event is not None
-    return Row(seq, state.op, event.at, event.origin, values, seqs, texts_of(texts, state.said))
+    return Row(seq, state.op, event.at, event.origin, values, seqs, texts_of(state.texts, said))

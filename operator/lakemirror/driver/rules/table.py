@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from lakemirror.driver.rules.orders import Truncated
 
@@ -27,18 +28,18 @@ class Table:
     corrects: bool = False
     now: int | None = None
 
-    @property
+    @cached_property
     def floor(self) -> Truncated | None:
         """The newest truncate."""
         known = [*self.truncates, *([] if self.former is None else [self.former])]
         return max(known, key=lambda each: each.seq, default=None)
 
-    @property
+    @cached_property
     def floor_of_batch(self) -> Truncated | None:
         """The newest truncate of the batch."""
         return max(self.truncates, key=lambda each: each.seq, default=None)
 
-    @property
+    @cached_property
     def floor_before(self) -> Truncated | None:
         """The newest truncate before the batch: what is below it is stale.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import beside, outruns
 from lakemirror.driver.rules.positions import epoch_of, is_snapshot, own
@@ -30,8 +28,7 @@ def gated(state: State, tombstone: Tombstone | None, table: Table) -> State:
     }
     is_known = state.is_delete and (stale or again)
     is_first = state.seq == tombstone.seq and not tombstone.by_delete
-    return replace(
-        state,
+    return state._replace(
         op=state.op if state.is_delete or not stale else Op.PASSED,
         is_written=state.is_delete or not stale,
         is_known=is_known,

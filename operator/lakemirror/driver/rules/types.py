@@ -78,6 +78,14 @@ class Placeholder:
         )
 
     @cached_property
+    def forms(self) -> tuple[bytes, ...]:
+        """What a record with a value that was not sent has in its JSON: one of these, in whatever shape."""
+        codes = ",".join(map(str, self.codes))
+        texts = {json.dumps(each, ensure_ascii=False)[1:-1] for each in self.spellings}
+        forms = {each.encode() for each in (*texts, self.uuid, codes)}
+        return tuple(each for each in forms if not any(other in each for other in forms - {each}))
+
+    @cached_property
     def codes(self) -> list[int]:
         """The placeholder as an array of integers (or of days): one signed code per byte."""
         return [each - 256 if each > 127 else each for each in self.octets]
@@ -107,14 +115,22 @@ def read(value: Any, field: Field, kind: Kind | None = None, placeholder: Placeh
 
 def read_by(codec: Codec, value: Any, kind: Kind | None = None, placeholder: Placeholder = DEFAULT) -> Read:
     """Return the value of the mirror for a value on the wire, given the codec of its field (`codec_of`)."""
-    if value is None:
-        return Read()
-    wire = codec.wire(value)
-    if wire is NOT_ONE:
-        return MISFIT
-    if codec.is_gap(wire, placeholder):
-        return Read(is_gap=True)
-    return codec.read_as(wire, kind or codec.kind)
+    return Read() if value is None else reader(codec, kind or codec.kind, placeholder)(value)
+
+
+def reader(codec: Codec, kind: Kind, placeholder: Placeholder = DEFAULT) -> Callable[[Any], Read]:
+    """Return the function that reads the values of a field, except for null."""
+    as_it_is = kind == codec.kind
+
+    def read_one(value: Any) -> Read:
+        wire = codec.wire(value)
+        if wire is NOT_ONE:
+            return MISFIT
+        if codec.is_gap(wire, placeholder):
+            return Read(is_gap=True)
+        return codec.read(wire) if as_it_is else codec.read_as(wire, kind)
+
+    return read_one
 
 
 class _NotOne:

@@ -70,12 +70,10 @@ _FLOATS: Final = {
 class Number(Decimal):
     """A number of JSON with a fraction or an exponent; ``sent`` is its text."""
 
-    sent: str
+    __slots__ = ("sent",)
 
-    def __new__(cls, text: str) -> Number:
-        found = super().__new__(cls, text)
-        found.sent = text
-        return found
+    def __init__(self, text: str) -> None:
+        self.sent = text
 
 
 def loads(text: str) -> Any:
@@ -122,7 +120,8 @@ def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = D
     if isinstance(kind, Maps):
         return lambda value: _map(value, kind, writing)
     if kind in (TIMESTAMP, TIMESTAMP_NTZ):
-        return lambda value: _timestamp(value, kind, seconds=writing.seconds)
+        zoned = kind == TIMESTAMP
+        return lambda value: _timestamp(value, zoned=zoned, seconds=writing.seconds)
     if kind in BITS:
         half = 1 << (BITS[kind] - 1)
         return lambda value: Read(value) if type(value) is int and -half <= value < half else MISFIT
@@ -132,13 +131,17 @@ def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = D
         return _boolean if kind == BOOLEAN else lambda value: _date(_as_text(value))
     of_text = _reader_of_text(kind, writing)
     spellings = placeholder.spellings
-    return lambda value: GAP if isinstance(value, str) and value in spellings else of_text(value)
+
+    def read_unless_gap(value: Any) -> Read:
+        return GAP if isinstance(value, str) and value in spellings else of_text(value)
+
+    return read_unless_gap
 
 
 def _reader_of_text(kind: Kind, writing: Writing) -> Reader:
     """Return the function for a type whose values PostgreSQL may store out of line."""
     if kind == STRING:
-        return lambda value: Read(_text(value))
+        return lambda value: Read(value if isinstance(value, str) else _text(value))
     if isinstance(kind, Decimals):
         return lambda value: _decimal(value, kind, writing)
     if kind == BINARY:
@@ -182,8 +185,6 @@ def _date(text: str) -> Read:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
     pair = _pair(value)
     return dumps(value) if pair is None else pair
 
@@ -229,26 +230,25 @@ def _decimal_of_pair(value: Mapping[str, Any], kind: Decimals) -> Read:
 # -- moments ----------------------------------------------------------------------------------------------
 
 
-def _timestamp(value: Any, kind: Kind, *, seconds: bool) -> Read:
+def _timestamp(value: Any, *, zoned: bool, seconds: bool) -> Read:
     text = _as_text(value)
     plain = moments.plain_instant(text)
     if plain is not None:
-        return Read(plain if kind == TIMESTAMP else plain.replace(tzinfo=None))
+        return Read(plain if zoned else plain.replace(tzinfo=None))
     if _NUMBER.fullmatch(text):
-        return _moment_of_number(text, kind, seconds=seconds)
+        return _moment_of_number(text, zoned=zoned, seconds=seconds)
     iso = text + "Z" if _ZONELESS.search(text) else text
     if moments.iso_is_outside(iso):
-        zoned = kind == TIMESTAMP
         return lost(
             moments.instant_spelled(iso) if zoned else moments.iso_timestamp_spelled(iso, zoned=False)
         )
     found = moments.instant_of(iso)
     if found is None:
         return MISFIT
-    return Read(found if kind == TIMESTAMP else found.replace(tzinfo=None), is_rounded=moments.is_finer(iso))
+    return Read(found if zoned else found.replace(tzinfo=None), is_rounded=moments.is_finer(iso))
 
 
-def _moment_of_number(text: str, kind: Kind, *, seconds: bool) -> Read:
+def _moment_of_number(text: str, *, zoned: bool, seconds: bool) -> Read:
     number = numbers.of_digits(text.strip(), 38, 9)
     if number is None:
         return MISFIT
@@ -260,7 +260,7 @@ def _moment_of_number(text: str, kind: Kind, *, seconds: bool) -> Read:
         found = moments.moment(micros)
     except OverflowError:
         return MISFIT
-    return Read(found if kind == TIMESTAMP_NTZ else found.replace(tzinfo=UTC), is_rounded=micros != exact)
+    return Read(found.replace(tzinfo=UTC) if zoned else found, is_rounded=micros != exact)
 
 
 def micros_per_unit(number: Decimal, *, seconds: bool = True) -> Decimal:

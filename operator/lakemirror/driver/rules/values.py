@@ -63,7 +63,12 @@ class Event(NamedTuple):
     def arrival(self) -> tuple[bytes, str, int, int]:
         """Sorts the events of a key: by sequence, and at one place in the order in which they arrived."""
         topic, partition, offset = self.origin
-        return self.seq, topic or "", _or(partition), _or(offset)
+        return (
+            self.seq,
+            topic or "",
+            -1 if partition is None else partition,
+            -1 if offset is None else offset,
+        )
 
 
 class Row(NamedTuple):
@@ -149,7 +154,3 @@ def is_same(one: Value, other: Value) -> bool:
 
 def _are_same(some: Sequence[Value], others: Sequence[Value]) -> bool:
     return len(some) == len(others) and all(map(is_same, some, others))
-
-
-def _or(number: int | None) -> int:
-    return -1 if number is None else number

@@ -57,7 +57,8 @@ def classify(record: Record, settings: Settings) -> Classified:
     schema = schema if schema is not None else value.get("schema")
     if not is_object(schema):
         return Bad("the schema of the value is not a JSON object")
-    body, source = _body(value), _source(value)
+    body = _body(value)
+    source = _source(body)
     if source is None:
         return Bad(_MISFIT)
     op = as_text(body.get("op"))
@@ -76,8 +77,8 @@ def _body(value: dict[str, Any]) -> dict[str, Any]:
     return payload if isinstance(payload, dict) and not _MEMBERS & value.keys() else value
 
 
-def _source(value: dict[str, Any]) -> Source | None:
-    block = _body(value).get("source")
+def _source(body: dict[str, Any]) -> Source | None:
+    block = body.get("source")
     if block is None:
         return Source()
     return source_of(block) if isinstance(block, dict) else None

@@ -141,12 +141,38 @@ def text_of(octets: bytes, what: str) -> str:
 def parsed(octets: bytes, what: str) -> Any:
     """Return the JSON of a value or key, with all digits of its numbers. Raises NotReadable or ValueError."""
     text = text_of(octets, what)
-    document = loads(text)
+    document = _with_known_schema(text) or loads(text)
     if "\\u" in text and _has_half_character(document):
         raise NotReadable(f"the {what} {HALF_CHARACTER}")
     if _may_exceed(octets) and not _is_within(document, LEVELS):
         raise ValueError("too many levels")
     return document
+
+
+_PAYLOAD: Final = ',"payload":'
+
+
+def _with_known_schema(text: str) -> Any:
+    """Return a document with the schema that JsonConverter puts first; None for any other document.
+
+    The same schema comes with each record of a table, and is larger than the record.
+    """
+    begin = text.find(_PAYLOAD) if text.startswith('{"schema":{') and text.endswith("}") else -1
+    schema = _schema(text[:begin]) if begin > 0 else None
+    try:
+        return schema and {**schema, "payload": loads(text[begin + len(_PAYLOAD) : -1])}
+    except ValueError:
+        return None  # there is more than a schema and a payload
+
+
+@lru_cache(maxsize=256)
+def _schema(text: str) -> Document | None:
+    """Return what an object has before its payload, if that is a schema alone."""
+    try:
+        found: Document = loads(text + "}")
+    except ValueError:
+        return None
+    return found if found.keys() == {"schema"} else None
 
 
 def _has_half_character(value: Any) -> bool:
@@ -214,14 +240,7 @@ def key_in_header(record: Record, name: str) -> Document | None:
 def may_have_gaps(record: Record, placeholder: Placeholder) -> bool:
     """Return whether a value contains the placeholder of a value that was not sent, in any of its forms."""
     value = record.value
-    return value is not None and any(each in value for each in _forms(placeholder))
-
-
-@lru_cache(maxsize=16)
-def _forms(placeholder: Placeholder) -> tuple[bytes, ...]:
-    codes = ",".join(map(str, placeholder.codes))
-    texts = {json.dumps(each, ensure_ascii=False)[1:-1] for each in placeholder.spellings}
-    return tuple(each.encode() for each in (*texts, placeholder.uuid, codes))
+    return value is not None and any(each in value for each in placeholder.forms)
 
 
 def quoted(word: Any) -> str:
@@ -256,15 +275,13 @@ def placed(source: Source, origin: Origin, ordering: Ordering, *, snapshot: bool
 
 def source_of(block: Document) -> Source | None:
     """Return the source block; None if a field has another type than Debezium gives it."""
-    get = block.get
-    numbers, texts = [get(name) for name in _INTEGERS], [get(name) for name in _TEXTS]
-    if any(each is not None and (type(each) is not int or not _is_long(each)) for each in numbers):
-        return None
-    told = [as_text(each) for each in texts]
-    found: dict[str, Any] = {
-        **dict(zip(_INTEGERS, numbers, strict=True)),
-        **dict(zip(_TEXTS, told, strict=True)),
-    }
+    found: dict[str, Any] = {}
+    for name, value in block.items():
+        if value is None or name not in _FIELDS:
+            continue
+        if name in _INTEGERS and (type(value) is not int or not _is_long(value)):
+            return None
+        found[name] = value if name in _INTEGERS else as_text(value)
     return Source(**found)
 
 
@@ -279,5 +296,5 @@ def _is_long(number: int) -> bool:
     return -(2**63) <= number < 2**63
 
 
-_INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
-_TEXTS: Final = tuple(name for name in Source._fields if name not in _INTEGERS)
+_FIELDS: Final = frozenset(Source._fields)
+_INTEGERS: Final = frozenset(("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id"))
