@@ -141,38 +141,49 @@ def text_of(octets: bytes, what: str) -> str:
 def parsed(octets: bytes, what: str) -> Any:
     """Return the JSON of a value or key, with all digits of its numbers. Raises NotReadable or ValueError."""
     text = text_of(octets, what)
-    document = _with_known_schema(text) or loads(text)
+    wrapped = _with_known_schema(text, what) if text.startswith(_WRAPPED) else None
+    return _document(text, what, LEVELS) if wrapped is None else wrapped
+
+
+def _document(text: str, what: str, levels: int) -> Any:
+    document = loads(text)
     if "\\u" in text and _has_half_character(document):
         raise NotReadable(f"the {what} {HALF_CHARACTER}")
-    if _may_exceed(octets) and not _is_within(document, LEVELS):
+    if _may_exceed(text, levels) and not _is_within(document, levels):
         raise ValueError("too many levels")
     return document
 
 
+# JsonConverter puts the schema first. It is larger than the record, and the same for each record of a table.
+_WRAPPED: Final = '{"schema":{'
 _PAYLOAD: Final = ',"payload":'
+_LARGEST_SCHEMA: Final = 250_000
 
 
-def _with_known_schema(text: str) -> Any:
-    """Return a document with the schema that JsonConverter puts first; None for any other document.
+def _with_known_schema(text: str, what: str) -> Any:
+    """Return a document whose schema was parsed before. None if it has to be read as a whole.
 
-    The same schema comes with each record of a table, and is larger than the record.
+    What comes before the first ``,"payload":`` is an object of nothing but a schema, once it is closed: so
+    this is where the payload begins. What comes after it is one value: so there is nothing but the payload.
     """
-    begin = text.find(_PAYLOAD) if text.startswith('{"schema":{') and text.endswith("}") else -1
+    begin = text.find(_PAYLOAD, 0, _LARGEST_SCHEMA) if text[-1] == "}" else -1
     schema = _schema(text[:begin]) if begin > 0 else None
-    try:
-        return schema and {**schema, "payload": loads(text[begin + len(_PAYLOAD) : -1])}
-    except ValueError:
-        return None  # there is more than a schema and a payload
-
-
-@lru_cache(maxsize=256)
-def _schema(text: str) -> Document | None:
-    """Return what an object has before its payload, if that is a schema alone."""
-    try:
-        found: Document = loads(text + "}")
-    except ValueError:
+    if schema is None:
         return None
-    return found if found.keys() == {"schema"} else None
+    try:
+        return {"schema": schema, "payload": _document(text[begin + len(_PAYLOAD) : -1], what, LEVELS - 1)}
+    except ValueError:
+        return None  # there is more, or something that may not be: the document as a whole says what
+
+
+@lru_cache(maxsize=64)
+def _schema(text: str) -> Document | None:
+    """Return the schema that is all that an object has before its payload; None if there is anything else."""
+    try:
+        found = _document(text + "}", "schema", LEVELS)
+    except (ValueError, RecursionError):
+        return None
+    return found["schema"] if found.keys() == {"schema"} else None
 
 
 def _has_half_character(value: Any) -> bool:
@@ -183,8 +194,8 @@ def _has_half_character(value: Any) -> bool:
     return isinstance(value, list) and any(map(_has_half_character, value))
 
 
-def _may_exceed(octets: bytes) -> bool:
-    return octets.count(b"{") + octets.count(b"[") > LEVELS or len(octets) > CHARACTERS
+def _may_exceed(text: str, levels: int) -> bool:
+    return text.count("{") + text.count("[") > levels or len(text) > CHARACTERS
 
 
 def _is_within(value: Any, levels: int) -> bool:
