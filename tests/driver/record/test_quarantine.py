@@ -212,6 +212,48 @@ def test_open_records_have_files_of_their_own(spark: SparkSession, tmp_path: Pat
     assert quarantine.open_counts(spark, where) == {}
 
 
+@pytest.mark.guarantee("What is closed in the quarantine is not read for what is open")
+def test_what_was_closed_is_read_only_for_records_from_the_same_places(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A file of closed records that is gone is not missed by others, with and without positions."""
+    where = str(tmp_path)
+
+    def store(number: int, *records: str) -> int:
+        return quarantine.store(spark.sql(" UNION ALL ".join(records)), where, Batch("q", number))
+
+    def placed(*place: str) -> str:
+        names = ("topic", "partition", "offset", "file", "row")
+        listed = ", ".join(f"{value} AS {name}" for value, name in zip(place, names, strict=True))
+        return f"SELECT * EXCEPT ({', '.join(names)}), {listed} FROM ({bad('x', 'first')})"
+
+    def kafka(partition: int, offset: int) -> str:
+        return placed("'t'", f"{partition}", f"{offset}L", "CAST(NULL AS STRING)", "CAST(NULL AS BIGINT)")
+
+    def line(file: str, row: int) -> str:
+        return placed(
+            "CAST(NULL AS STRING)", "CAST(NULL AS INT)", "CAST(NULL AS BIGINT)", f"'{file}'", f"{row}L"
+        )
+
+    assert store(0, kafka(0, 10), kafka(1, 7_000), kafka(1, 7_000), line("a", 3), line("b", 9)) == 4
+    quarantine.close(spark, where, F.col("state") == "open")
+    version = delta.snapshot(spark, quarantine.path(where)).version()
+    [closed] = (tmp_path / "quarantine" / "state=replayed").glob("*.parquet")
+    hidden = closed.with_name("hidden")
+    closed.rename(hidden)
+    # Other places: later ones of each partition, and other lines.
+    assert store(1, kafka(0, 7_001), kafka(1, 7_001), line("a", 10), line("c", 4)) == 4
+    assert store(2, *[kafka(partition, 7_001) for partition in range(2, 40)]) == 38
+    assert delta.snapshot(spark, quarantine.path(where)).version() == version + 2, "no file was missed"
+    hidden.rename(closed)
+    assert store(3, kafka(0, 10), line("b", 9)) == 2
+    assert store(3, kafka(0, 10), line("b", 9)) == 2
+    rows = quarantine.read(spark, where)
+    assert rows is not None
+    states = rows.groupBy("state").agg(F.count("*"), F.count_distinct("id")).collect()
+    assert sorted(map(tuple, states)) == [("open", 44, 44), ("replayed", 2, 2)]
+
+
 def ids(spark: SparkSession, mirroring: Mirroring) -> list[int]:
     return sorted(row["id"] for row in at(spark, mirroring.path("demo", "public", "items")).collect())
 

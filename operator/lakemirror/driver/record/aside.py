@@ -39,7 +39,7 @@ def keep_aside(
     parts += [_with_bytes(records, raw) for records, _ in tables]
     if parts:
         stored = quarantine.store(reduce(DataFrame.unionByName, parts), checkpoint, batch)
-        require_stored(rest + sum(count for _, count in tables), stored.count())
+        require_stored(rest + sum(count for _, count in tables), stored)
 
 
 def _unreadable(bad: DataFrame) -> DataFrame:

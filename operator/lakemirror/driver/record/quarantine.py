@@ -15,9 +15,11 @@ Records of scope ``table`` and ``order`` are held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeVar
+from functools import reduce
+from typing import Any, Final, Literal, TypeVar
 
 from delta import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -55,6 +57,11 @@ the batch that last refused it. A null scope, as in tables created by earlier ve
 _PARTITIONS: Final = ("state",)
 """The files of open records are apart, so that reading them does not cost more with each closed one."""
 
+_PLACE: Final = ("topic", "partition", "offset", "file", "row")
+"""Where a record is from. Its ``id`` depends on all of these."""
+_MOST_RANGES: Final = 16
+"""Of how many partitions or files each has a range of its own. More take longer to plan than to read."""
+
 _TOLD = ("source", "reason", "scope", "query_id", "batch_id")
 """Columns that are updated if a record arrives again and is still bad. So are its headers."""
 
@@ -72,8 +79,36 @@ def path(checkpoint: str) -> str:
     return f"{checkpoint.rstrip('/')}/quarantine"
 
 
-def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
-    """Store records (RAW columns with ``source``, ``reason`` and ``scope``), and return them with their IDs.
+@dataclass(frozen=True)
+class _Range:
+    """What a column of a group of records has: the least and the greatest value, and whether it has nulls."""
+
+    least: Any
+    greatest: Any
+    nulls: bool
+
+    def or_of(self, other: _Range) -> _Range:
+        """Return the range of both groups."""
+        values = [
+            each for each in (self.least, self.greatest, other.least, other.greatest) if each is not None
+        ]
+        nulls = self.nulls or other.nulls
+        return _Range(min(values), max(values), nulls) if values else _Range(None, None, nulls)
+
+    def has(self, column: Column) -> Column:
+        """BOOLEAN: whether a value is within the range."""
+        if self.least is None:
+            return column.isNull()
+        within = column.between(self.least, self.greatest)
+        return within | column.isNull() if self.nulls else within
+
+
+_Places = Mapping[str, _Range]
+"""Where the records of a group are from, by the columns of `_PLACE`."""
+
+
+def store(records: DataFrame, checkpoint: str, batch: Batch) -> int:
+    """Store records (RAW columns with ``source``, ``reason`` and ``scope``), and return how many it were.
 
     Without the column ``scope``, the scope is ``record``. If a record is already there, its reason is
     updated. If it was replayed, it becomes open again.
@@ -91,6 +126,7 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
             "batch_id": F.lit(batch.batch_id),
         }
     ).dropDuplicates(["id"])
+    number, same = _counted_by_place(rows)
     again: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in (*_TOLD, "headers", "state")}
     again["scope"] = F.expr(_SCOPE)
     differs = " OR ".join(f"NOT t.{name} <=> s.{name}" for name in _TOLD)
@@ -99,7 +135,7 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
         (
             DeltaTable.forPath(spark, path(checkpoint))
             .alias("t")
-            .merge(rows.alias("s"), "t.id = s.id")
+            .merge(rows.alias("s"), same)
             .whenMatchedUpdate("t.state <> 'open'", {**again, "quarantined_at": F.col("s.quarantined_at")})
             .whenMatchedUpdate(differs, again)
             .whenNotMatchedInsertAll()
@@ -107,7 +143,44 @@ def store(records: DataFrame, checkpoint: str, batch: Batch) -> DataFrame:
         )
 
     without_lost_files(spark, checkpoint, merge)
-    return rows
+    return number
+
+
+def _counted_by_place(rows: DataFrame) -> tuple[int, Column]:
+    """Return how many rows there are, and the condition that a stored row ``t`` is one of them (``s``).
+
+    The same record is from the same place. The statistics of most files say that they have none of these
+    places, so a file of records that were closed long ago is not read.
+    """
+    about = [
+        column
+        for name in _PLACE
+        for column in (F.min(name), F.max(name), F.count_if(F.col(name).isNull()) > 0)
+    ]
+    number, groups = 0, []
+    for row in rows.groupBy("topic", "partition", "file").agg(F.count("*"), *about).collect():
+        told = tuple(row)[3:]
+        number += told[0]
+        groups.append({name: _Range(*told[3 * i + 1 : 3 * i + 4]) for i, name in enumerate(_PLACE)})
+    same = F.col("t.id") == F.col("s.id")
+    return number, same & _within(groups, "t") if groups else same
+
+
+def _within(groups: Sequence[_Places], alias: str) -> Column:
+    """BOOLEAN: whether a row is from a place of one of the groups, or between their places."""
+    if len(groups) > _MOST_RANGES:
+        groups = [reduce(_together, groups)]
+    return reduce(
+        Column.__or__,
+        [
+            reduce(Column.__and__, [each.has(F.col(f"{alias}.{name}")) for name, each in group.items()])
+            for group in groups
+        ],
+    )
+
+
+def _together(some: _Places, others: _Places) -> _Places:
+    return {name: each.or_of(others[name]) for name, each in some.items()}
 
 
 def without_lost_files(spark: SparkSession, checkpoint: str, step: Callable[[], Out]) -> Out:

@@ -238,10 +238,10 @@ class Replayer:
             self._told(applier.apply(_raw(rows), batch))
             faults.reach("after-replay-applied")
             # Records that are still bad were stored again by this query, perhaps with another reason.
-            applied = F.expr(f"t.state = 'open' AND NOT t.query_id <=> '{query}'")
+            applied = f"NOT t.query_id <=> '{query}'"
             (
                 target.alias("t")
-                .merge(rows.select("id").alias("s"), "t.id = s.id")
+                .merge(rows.select("id").alias("s"), "t.id = s.id AND t.state = 'open'")
                 .whenMatchedUpdate(applied, {"state": F.lit("replayed")})
                 .execute()
             )
