@@ -48,12 +48,13 @@ def at(lsn: int, tie: int = 1, major: int | None = None) -> bytes:
 
 def event(op: str, lsn: int, offset: int | None = None, partition: int = 0, **given: Any) -> Event:
     """An event of the row 1; ``v`` and ``note`` are gaps where they are not given."""
-    row = {name: given.pop(name) for name in ("v", "note") if name in given}
+    row: dict[str, Any] = {name: given.pop(name) for name in ("v", "note") if name in given}
     gaps = frozenset() if op == "d" else frozenset({"v", "note"} - row.keys())
     seq = given.pop("seq", at(lsn, 0 if op == "r" else 1))
     origin = Origin("t", partition, lsn if offset is None else offset)
     row = {"id": 1, **row} if op != "d" else {}
-    return Event((1,), op, seq, lsn * 1000, origin, row, gaps, **{"digest": (op, str(row)), **given})
+    when = given.pop("at", lsn * 1000)
+    return Event((1,), op, seq, when, origin, row, gaps, **{"digest": (op, str(row)), **given})
 
 
 def row(lsn: int, v: Any = None, note: Any = None, op: str = "u", **given: Any) -> Row:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.rules.anchors import lifted
+from lakemirror.driver.rules.anchors import beside, lifted
 from lakemirror.driver.rules.columns import beside_stored, kept, own_of, seq_after, wins
-from lakemirror.driver.rules.positions import MISSING, change_of
+from lakemirror.driver.rules.positions import MISSING
 from lakemirror.driver.rules.states import State, texts_of, value_of
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import Row
+from lakemirror.driver.rules.values import Row, Said
 
 
 def deleted(state: State, stored: Row | None, table: Table) -> Row:
@@ -21,7 +21,7 @@ def deleted(state: State, stored: Row | None, table: Table) -> Row:
         return _deleted_alone(state, table)
     lift = _lifting(state, stored)
     seq = seq_after(state, stored)
-    row_seq = None if state.row_seq is None else lift(state.row_seq)
+    row_seq = _row_beside(state, stored)
     shows_row = row_seq is not None and row_seq > stored.seq
     if not (stored.is_live or shows_row):  # it was deleted before, and stays so
         return stored._replace(seq=seq, at=event.at, origin=event.origin)
@@ -39,6 +39,13 @@ def deleted(state: State, stored: Row | None, table: Table) -> Row:
     return Row(seq, Op.DELETE, event.at, event.origin, values, {}, texts_of(texts, said), when)
 
 
+def _row_beside(state: State, stored: Row) -> bytes | None:
+    """Return the sequence of the state's last row next to the stored one, which it may follow by its LSN."""
+    if state.row_seq is None:
+        return None
+    return beside(Said(None, state.row_seq, opened=state.row_opened), stored.seq, stored.origin)
+
+
 def _lifting(state: State, stored: Row) -> Callable[[bytes], bytes]:
     return lambda value: lifted(value, stored.seq) if state.unanchored else value
 
@@ -51,8 +58,6 @@ def _deleted_alone(state: State, table: Table) -> Row:
     event = state.event
     assert event is not None
     values = {name: value_of(state, name) for name in table.columns}
-    for name, said in state.said.items():
-        values[name] = said.value if change_of(said.seq, state.seq) <= state.seq else None
     seen = state.row_seq is not None
     first = min(state.ends, key=_end, default=(MISSING, None))[1] if not seen else None
     when = first if first is not None else _gone_at(state, state.row_seq or MISSING, table, lambda seq: seq)

@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.rules.anchors import Numbered, lifted
-from lakemirror.driver.rules.positions import MISSING, WIDTH, anchored_at, change_of, epoch_of, minor_of, own
+from lakemirror.driver.rules.positions import (
+    MISSING,
+    WIDTH,
+    Origin,
+    anchored_at,
+    change_of,
+    epoch_of,
+    minor_of,
+    own,
+)
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import NOTHING, Event, Row, Said, Value
 
@@ -22,12 +31,13 @@ Inherited = Mapping[str, Sequence[Said]]
 class State(NamedTuple):
     """The newest event of a key, and what is known of each column as of then.
 
-    ``row`` is the last row that events show, ``row_seq`` its sequence (None: they show none), ``texts`` those
-    of the row. ``said`` has the newest value of each tracked column. ``ends`` are the deletes after the row:
-    there may be several, because a filter makes deletes of events that show a row which stays outside.
-    ``is_written`` says whether the event may write: no tombstone is newer. ``is_known`` says that a delete
-    has its tombstone already, ``is_renewed`` that it came after that tombstone at its position, or that only
-    a change of the key made the tombstone, and ``is_repeated`` that it came before.
+    ``row`` is the last row that events show, ``row_seq`` its sequence (None: they show none), ``texts``
+    those of the row, ``row_opened`` its origin if its event is unanchored. ``said`` has the newest value
+    of each tracked column. ``ends`` are the deletes after the row: there may be several, because a filter
+    makes deletes of events that show a row which stays outside. ``is_written`` says whether the event may
+    write: no tombstone is newer. ``is_known`` says that a delete has its tombstone already,
+    ``is_renewed`` that it came after that tombstone at its position, or that only a change of the key
+    made the tombstone, and ``is_repeated`` that it came before.
     """
 
     op: str
@@ -35,6 +45,7 @@ class State(NamedTuple):
     event: Event | None = None
     row: Mapping[str, Value] = NOTHING
     row_seq: bytes | None = None
+    row_opened: Origin | None = None
     texts: Mapping[str, str] = NOTHING
     said: Mapping[str, Said] = NOTHING
     ends: Sequence[tuple[bytes, int | None]] = ()
@@ -63,6 +74,7 @@ def newest(events: Sequence[Numbered], table: Table) -> State | None:
         event=last,
         row=last.row if shown is None else shown.row,
         row_seq=None if shown is None else shown.seq,
+        row_opened=shown.origin if shown is not None and shown.unanchored else None,
         texts=last.texts if shown is None else shown.texts,
         said=_above_floor(said, last, None if shown is None else shown.seq, table),
         ends=_ends(events, None if shown is None else shown.seq) if table.soft else (),

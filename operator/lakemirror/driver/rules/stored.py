@@ -130,14 +130,12 @@ def _after_read(stored: Row, state: State) -> Row:
     the row of the snapshot, or an earlier change that follows it.
     """
     read = state.seq
-    if is_snapshot(stored.seq) or stored.seq >= read or not _is_read_before(state, stored):
+    if stored.seq >= read or not _is_read_before(state, stored):
         return stored
 
     def lift(seq: bytes) -> bytes:
-        is_older = (
-            len(seq) >= WIDTH and not is_snapshot(seq) and epoch_of(seq) == epoch_of(read) and seq < read
-        )
-        return major_of(read) + seq[12:] if is_older else seq
+        is_change = len(seq) >= WIDTH and not is_snapshot(seq)
+        return major_of(read) + seq[12:] if is_change and epoch_of(seq) == epoch_of(read) else seq
 
     seqs = {name: lift(seq) for name, seq in stored.seqs.items()}
     return stored._replace(seq=lift(stored.seq), seqs=seqs)

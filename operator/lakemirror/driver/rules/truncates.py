@@ -54,7 +54,7 @@ def truncated(stored: Row | None, table: Table) -> Row | None:
 
 
 def truncated_at(row: Row, seq: bytes, table: Table) -> Row:
-    """Return what the first truncate after ``seq`` makes of a row, if deletes are soft."""
-    first = min((each for each in table.truncates if each.seq > seq), key=lambda each: each.seq)
+    """Return what the first truncate from ``seq`` on makes of a row, if deletes are soft."""
+    first = min((each for each in table.truncates if each.seq >= seq), key=lambda each: each.seq)
     when = first.at if first.at is not None else table.now
     return row._replace(seq=first.seq, op=Op.DELETE, seqs={}, deleted_at=when)
