@@ -17,7 +17,7 @@ from lakemirror.driver.rules.conditions import filtered
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import Origin
 from lakemirror.driver.rules.table import Table
-from lakemirror.driver.rules.values import NOTHING, Event, Key
+from lakemirror.driver.rules.values import NOTHING, Event, Key, Row
 from lakemirror.driver.rules.versions import Tracking
 
 pytestmark = pytest.mark.guarantee(
@@ -276,7 +276,7 @@ NAMES = [each.name for each in HISTORIES]
 ALL = 4
 """The greatest number of changes that are delivered in all ways; of more, some are drawn."""
 
-DRAWN = 150
+DRAWN = 100
 
 
 def deliveries(odd: Odd) -> Iterator[list[list[Change]]]:
@@ -368,3 +368,116 @@ def test_the_current_versions_are_those_of_the_source(odd: Odd) -> None:
             if each.is_current
         }
         assert now == odd.rows, batches
+
+
+class OddVersions(NamedTuple):
+    """What happened in the source, and since when until when a key had which ``v`` and ``note``."""
+
+    name: str
+    changes: Sequence[Change]
+    spans: Mapping[str, Sequence[tuple[int, int | None, Any, Any]]]
+    compared: Sequence[str] | None = None
+    """The columns that begin a version when they change; None: every change begins one."""
+    keyed: bool = False
+
+
+VERSIONS = [
+    OddVersions(
+        "A row goes to two other keys and back to its own.",
+        [
+            created("a", 1, 1, "big"),
+            *moved("a", "b", 10, 2),
+            *moved("b", "c", 11, 3),
+            *moved("c", "a", 12, 4),
+        ],
+        {
+            "a": [(1, 10, 1, "big"), (12, None, 4, "big")],
+            "b": [(10, 11, 2, "big")],
+            "c": [(11, 12, 3, "big")],
+        },
+    ),
+    OddVersions(
+        "A row is deleted and created again in one transaction, at one time.",
+        [
+            created("a", 1, 1, "x"),
+            deleted("a", 10),
+            created("a", 11, 2, None)._replace(at=10),
+            updated("a", 12, 3),
+        ],
+        {"a": [(1, 10, 1, "x"), (10, 12, 2, None), (12, None, 3, None)]},
+    ),
+    OddVersions(
+        "A row that was created after a truncate gets another key.",
+        [created("a", 1, 1, "old"), truncated(3), created("a", 4, 2, "new"), *moved("a", "b", 5, 3)],
+        {"a": [(1, 3, 1, "old"), (4, 5, 2, "new")], "b": [(5, None, 3, "new")]},
+    ),
+    OddVersions(
+        "A row stops meeting a filter, and meets it again.",
+        [
+            created("a", 1, 1, "in"),
+            left_out(updated("a", 2, -1, note="out")),
+            left_out(updated("a", 3, -2, note="out")),
+            updated("a", 4, 4, note="back"),
+        ],
+        {"a": [(1, 2, 1, "in"), (4, None, 4, "back")]},
+    ),
+    OddVersions(
+        "A row that a snapshot read is deleted.",
+        [was_read("a", 50, 1, "read", 1), updated("a", 60, 2, offset=2), deleted("a", 70, offset=3)],
+        {"a": [(50, 60, 1, "read"), (60, 70, 2, "read")]},
+    ),
+    OddVersions(
+        "Two updates of one row have one position, and arrived one after the other.",
+        [
+            created("a", 1, 1, "one"),
+            updated("a", 5, 2, note="first", offset=5),
+            updated("a", 5, 3, note="second", offset=6),
+        ],
+        {"a": [(1, 5, 1, "one"), (5, None, 3, "second")]},
+        keyed=True,
+    ),
+    OddVersions(
+        "Only a column changes that begins no version.",
+        [created("a", 1, 1, "x"), updated("a", 2, 1, note="y"), updated("a", 3, 1), updated("a", 4, 2)],
+        {"a": [(1, 4, 1, "y"), (4, None, 2, "y")]},
+        compared=("v",),
+    ),
+    OddVersions(
+        "A value changes, and changes back.",
+        [created("a", 1, 1, "x"), updated("a", 2, 2), updated("a", 3, 1), updated("a", 4, 1, note="y")],
+        {"a": [(1, 2, 1, "x"), (2, 3, 2, "x"), (3, None, 1, "y")]},
+        compared=("v",),
+    ),
+    OddVersions(
+        "A row is deleted, and comes back as it was.",
+        [created("a", 1, 1, "x"), updated("a", 2, 1, note="y"), deleted("a", 3), created("a", 4, 1, "y")],
+        {"a": [(1, 3, 1, "y"), (4, None, 1, "y")]},
+        compared=("v",),
+    ),
+]
+
+
+@pytest.mark.parametrize("odd", VERSIONS, ids=[each.name for each in VERSIONS])
+def test_the_versions_are_those_of_the_source(odd: OddVersions) -> None:
+    for batches in deliveries(Odd(odd.name, odd.changes, {}, keyed=odd.keyed)):
+        found = versions(batches, odd.compared)
+        assert found == {key: list(spans) for key, spans in odd.spans.items()}, batches
+
+
+def versions(
+    batches: Sequence[Sequence[Change]], compared: Sequence[str] | None
+) -> dict[str, list[tuple[int, int | None, Any, Any]]]:
+    mirror = VersionedMirror()
+    for batch in batches:
+        events, truncates = _parts(batch)
+        tracking = Tracking(Table(COLUMNS, ("note",), truncates=truncates), compared)
+        mirror = apply_versions(mirror, events, tracking).mirror
+    return {
+        key[0]: [(each.valid_from, each.valid_to, *_shown(each.row)) for each in stored.versions]
+        for key, stored in mirror.keys.items()
+        if stored.versions
+    }
+
+
+def _shown(row: Row) -> tuple[Any, Any]:
+    return row.values["v"], row.values["note"]
