@@ -26,7 +26,12 @@ Numbered = tuple[int, Event]
 
 def placed(events: Sequence[Event]) -> list[Numbered]:
     """Return the events in the order in which the source made them, each at its place."""
-    return sorted(enumerate(anchored(events)), key=lambda each: each[1].arrival)
+    numbered = list(enumerate(anchored(events)))
+    return sorted(numbered, key=_arrival) if len(numbered) > 1 else numbered
+
+
+def _arrival(numbered: Numbered) -> tuple[bytes, str, int, int]:
+    return numbered[1].arrival
 
 
 def anchored(events: Sequence[Event], stored: Sequence[Row] = ()) -> Sequence[Event]:
@@ -35,7 +40,7 @@ def anchored(events: Sequence[Event], stored: Sequence[Row] = ()) -> Sequence[Ev
     An unanchored change that follows the snapshot row of its key in its partition is newer than the row, even
     if its LSN is below that of the snapshot. The row may be ``stored``.
     """
-    if not any(each.unanchored for each in events):
+    if True not in [each.unanchored for each in events]:
         return events
     known: list[Event | Row] = [*events, *stored]
     reads = [each for each in known if is_snapshot(each.seq)]

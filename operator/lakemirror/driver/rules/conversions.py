@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lakemirror.driver.rules import moments, numbers
 from lakemirror.driver.rules.keys import exact, java_text, local_text
@@ -31,7 +32,7 @@ from lakemirror.driver.rules.values import Value
 
 
 class Read(NamedTuple):
-    """What reading a value gave.
+    """What reading a value gave, and what else there is to tell.
 
     ``is_lost`` says that the source's value is valid, but the type has no equivalent: infinity, a date before
     the year 1, too many digits. ``text`` is then the source's spelling. ``is_misfit`` says that the value is
@@ -54,8 +55,17 @@ class Read(NamedTuple):
         return self[1:] != _PLAIN
 
 
+Reader = Callable[[Any], Value | Read]
+"""Reads a value that is not null: the value of the mirror, or a `Read` if there is more to tell."""
+
 _PLAIN = Read()[1:]
 MISFIT = Read(is_misfit=True)
+GAP = Read(is_gap=True)
+
+
+def as_read(found: Value | Read) -> Read:
+    """Return what a reader found (`Reader`) with what there is to tell."""
+    return found if type(found) is Read else Read(found)
 
 
 def lost(text: str | None) -> Read:
@@ -114,7 +124,8 @@ def as_decimal(value: int | float | Decimal, kind: Decimals) -> Decimal | None:
             return None
         found = numbers.holds(Decimal(repr(value)), kind.precision, kind.scale)
         return found if found is not None and float(found) == value else None
-    return numbers.holds(Decimal(value), kind.precision, kind.scale)
+    number = value if isinstance(value, Decimal) else Decimal(value)
+    return numbers.holds(number, kind.precision, kind.scale)
 
 
 def _as_integer(value: int | float | Decimal, bits: int) -> int | None:

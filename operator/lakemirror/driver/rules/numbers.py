@@ -8,6 +8,7 @@ import re
 import struct
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
+from math import isfinite
 from typing import Final
 
 from lakemirror.driver.rules.kinds import DOUBLE, FLOAT, MAX_DIGITS, Kind
@@ -123,11 +124,14 @@ def float_of(text: str, kind: Kind) -> float | None:
 
     They are if the float's shortest spelling has them.
     """
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if repr(number) == text and kind == DOUBLE and isfinite(number):
+        return number
     if _FLOAT.fullmatch(text) is None:
         return None
-    number = float(text)
-    if kind == DOUBLE and repr(number) == text:
-        return number
     if kind == DOUBLE and len(text) <= 16 and "e" not in text and "E" not in text:
         return number  # up to 15 digits always survive
     if number in (float("inf"), float("-inf")):

@@ -21,10 +21,11 @@ The fields are those of the source block of Debezium's "change event values", on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 By = Literal["auto", "lsn", "binlog", "timestamp", "offset", "columns", "given"]
 """What orders changes: ``ordering.by`` of the manifest, or ``given`` by Lakemirror itself."""
@@ -218,12 +219,16 @@ def _after(number: int | None, missing: int = 0) -> int:
     return (missing if number is None else number) + 1
 
 
-@lru_cache(maxsize=64)  # each rule about a position asks for the parts of the same text
 def _pair(text: str | None) -> tuple[int | None, int | None]:
     """Read PostgreSQL's ``source.sequence``, such as ``["24023128","24023184"]`` or ``[null,"24023184"]``."""
-    found = None if text is None else _PAIR.match(text)
+    return (None if text is None else _numbers(text)) or (None, None)
+
+
+@lru_cache(maxsize=64)  # each rule about a position asks for the parts of the same text
+def _numbers(text: str) -> tuple[int | None, int | None] | None:
+    found = _PAIR.match(text)
     if found is None:
-        return None, None
+        return None
     first, second = found.groups()
     return (None if first is None else int(first)), (None if second is None else int(second))
 
@@ -243,8 +248,10 @@ def _lsn(text: str) -> bytes:
 
 def has_position(source: Source) -> bool:
     """Return whether a change has a position in its source's log."""
+    if source.lsn is not None:
+        return True
     texts = (source.file, source.commit_lsn, source.change_lsn, source.scn)
-    return source.lsn is not None or any(_text(each) is not None for each in texts)
+    return any(_text(each) is not None for each in texts)
 
 
 def is_by_time(source: Source) -> bool:
@@ -332,55 +339,68 @@ def misplaced(
     position. Only a change that may be ``anywhere`` may lack the position that ``by`` declares. ``called``
     maps fields of the source block to their names in records.
     """
-    for name, value in _invalid(source, origin, by):
+    wrong = _invalid(source, origin, by)
+    if wrong is not None:
+        name, value = wrong
         return f"{_named(name, called)} is not valid: {str(value)[:50]}"
     return None if anywhere else _lacking(source, by, called)
 
 
-def _invalid(source: Source, origin: Origin, by: By) -> Iterator[tuple[str, object]]:
-    """Yield the fields that are there but cannot be part of a position, with their values."""
-    if origin.partition is not None and origin.partition < 0:
-        yield "partition", origin.partition
-    if origin.offset is not None and not 0 <= origin.offset <= _LARGEST_OFFSET:
-        yield "offset", origin.offset
-    if by in ("auto", "lsn", "binlog"):
-        yield from _invalid_numbers(source)
-        yield from _invalid_texts(source)
-    if by == "timestamp" or (by == "auto" and is_by_time(source)):
-        yield from _impossible_times(source)
+def _invalid(source: Source, origin: Origin, by: By) -> tuple[str, object] | None:
+    """Return the first field that is there but cannot be part of a position, with its value."""
+    _, partition, offset = origin
+    if partition is not None and partition < 0:
+        return "partition", partition
+    if offset is not None and not 0 <= offset <= _LARGEST_OFFSET:
+        return "offset", offset
+    wrong = _invalid_part(source) if by in ("auto", "lsn", "binlog") else None
+    if wrong is None and (by == "timestamp" or (by == "auto" and is_by_time(source))):
+        return _impossible_time(source)
+    return wrong
 
 
-def _invalid_numbers(source: Source) -> Iterator[tuple[str, object]]:
-    for name, value, most in (
-        ("lsn", source.lsn, _LARGEST_LSN),
-        ("pos", source.pos, _LARGEST_LSN),
-        ("row", source.row, _LARGEST_INT - 1),
-        ("event_serial_no", source.event_serial_no, _LARGEST_INT - 1),
-    ):
-        if value is not None and not 0 <= value <= most:
-            yield name, value
+def _invalid_part(source: Source) -> tuple[str, object] | None:
+    for name, value in zip(_VALID, _parts_of(source)):  # noqa: B905 (they are the same)
+        is_wrong = value is not None and not _VALID[name](value)
+        if is_wrong and (name != "sequence" or _may_be_postgres(source)):
+            return name, value
+    return None
 
 
-def _invalid_texts(source: Source) -> Iterator[tuple[str, object]]:
-    postgres = source.lsn is not None or source.connector == "postgresql"
-    for name, value, form in (
-        ("sequence", source.sequence if postgres else None, _PAIR),
-        ("commit_lsn", _text(source.commit_lsn), _LSN),
-        ("change_lsn", _text(source.change_lsn), _LSN),
-        ("scn", _text(source.scn), _SCN),
-        ("commit_scn", _text(source.commit_scn), _SCN),
-        ("file", _text(source.file), _FILE),
-    ):
-        if value is not None and not form.search(value):
-            yield name, value
+def _up_to(most: int) -> Callable[[int], bool]:
+    return lambda value: 0 <= value <= most
 
 
-def _impossible_times(source: Source) -> Iterator[tuple[str, object]]:
+def _of_form(form: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda value: _text(value) is None or form.search(value) is not None
+
+
+_VALID: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "lsn": _up_to(_LARGEST_LSN),
+    "pos": _up_to(_LARGEST_LSN),
+    "row": _up_to(_LARGEST_INT - 1),
+    "event_serial_no": _up_to(_LARGEST_INT - 1),
+    "sequence": lambda value: _numbers(value) is not None,
+    "commit_lsn": _of_form(_LSN),
+    "change_lsn": _of_form(_LSN),
+    "scn": _of_form(_SCN),
+    "commit_scn": _of_form(_SCN),
+    "file": _of_form(_FILE),
+}
+"""Whether a field can be part of a position."""
+
+_parts_of: Final = itemgetter(*map(Source._fields.index, _VALID))
+
+
+def _may_be_postgres(source: Source) -> bool:
+    return source.lsn is not None or source.connector == "postgresql"
+
+
+def _impossible_time(source: Source) -> tuple[str, object] | None:
     if source.ts_us is not None:
-        if not _is_time(source.ts_us):
-            yield "ts_us", source.ts_us
-    elif source.ts_ms is not None and not _is_time(source.ts_ms * 1000):
-        yield "ts_ms", source.ts_ms
+        return None if _is_time(source.ts_us) else ("ts_us", source.ts_us)
+    ms = source.ts_ms
+    return None if ms is None or _is_time(ms * 1000) else ("ts_ms", ms)
 
 
 def _lacking(source: Source, by: By, called: Mapping[str, str]) -> str | None:

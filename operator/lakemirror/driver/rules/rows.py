@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lakemirror.driver.rules import types, untyped
-from lakemirror.driver.rules.conversions import Read
+from lakemirror.driver.rules.conversions import Read, Reader, as_read
 from lakemirror.driver.rules.kinds import Kind
 from lakemirror.driver.rules.schemas import Field
 from lakemirror.driver.rules.texts import DEBEZIUM, Writing
 from lakemirror.driver.rules.types import DEFAULT, Codec, Placeholder
-from lakemirror.driver.rules.values import Values
+from lakemirror.driver.rules.values import NOTHING, Values
 
 Unrepresentable = Literal["quarantine", "null", "text"]
 """What becomes of a value that its column cannot hold (``onUnrepresentable``)."""
@@ -42,31 +42,31 @@ class Column:
 
     def read(self, value: Any, placeholder: Placeholder) -> Read:
         """Return the value of the mirror for one of the wire."""
-        if value is None:
-            return untyped.NULL
-        reader = self._reader if placeholder is DEFAULT else self._reader_with(placeholder)
-        return reader(value)
+        return Read() if value is None else as_read(self.reader(placeholder)(value))
+
+    def reader(self, placeholder: Placeholder) -> Reader:
+        """Return the function that reads values, except for null."""
+        return self._reader if placeholder is DEFAULT else self._reader_with(placeholder)
 
     @cached_property
-    def _reader(self) -> untyped.Reader:
+    def _reader(self) -> Reader:
         return self._reader_with(DEFAULT)
 
-    def _reader_with(self, placeholder: Placeholder) -> untyped.Reader:
+    def _reader_with(self, placeholder: Placeholder) -> Reader:
         if self.codec is None:
             return untyped.reader(self.kind, self.writing, placeholder)
         return types.reader(self.codec, self.kind, placeholder)
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """A row as an event shows it. ``gaps`` and ``texts`` are those of `Event`.
 
     ``rounded`` are the columns whose value has digits below the microsecond, which a mirror cannot hold.
     """
 
-    values: Values = field(default_factory=dict)
+    values: Values = NOTHING
     gaps: frozenset[str] = frozenset()
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = NOTHING
     rounded: frozenset[str] = frozenset()
 
 
@@ -88,10 +88,14 @@ def read_row(
     values: dict[str, Any] = {}
     odd: dict[str, Read] = {}
     for name, column in columns.items():
-        read = column.read(row.get(column.source), placeholder)
-        values[name] = read.value
-        if read.is_odd:
-            odd[name] = read
+        value = row.get(column.source)
+        if value is not None:
+            value = column.reader(placeholder)(value)
+            if type(value) is Read:
+                if value.is_odd:
+                    odd[name] = value
+                value = value.value
+        values[name] = value
     gaps: set[str] = set()
     if partial:
         gaps = {name for name, each in columns.items() if each.source not in row and name not in key}

@@ -64,8 +64,8 @@ def newest(events: Sequence[Numbered], table: Table) -> State | None:
     """Return the newest of a key's events, which are in their order, with what is known of each column."""
     if not events:
         return None
-    mine = [each for _, each in events]
-    last = mine[-1]
+    last = events[-1][1]
+    mine = [each for _, each in reversed(events)]
     shown = _last_row(mine) if table.soft else last
     said = {name: _newest_of(mine, name, table) for name in table.tracked}
     return State(
@@ -83,13 +83,13 @@ def newest(events: Sequence[Numbered], table: Table) -> State | None:
 
 
 def _last_row(events: Sequence[Event]) -> Event | None:
-    """Return the last event that shows a row: a soft delete leaves that row."""
-    return next((each for each in reversed(events) if not each.is_delete), None)
+    """Return the newest event that shows a row: a soft delete leaves that row."""
+    return next((each for each in events if not each.is_delete), None)
 
 
 def _newest_of(events: Sequence[Event], column: str, table: Table) -> Said | None:
-    """Return the newest thing that any event said about a column."""
-    for event in reversed(events):
+    """Return the newest thing that any event, from the newest on, said about a column."""
+    for event in events:
         found = said_by(event, column)
         if found is not None and not (table.soft and event.is_delete):  # a soft delete leaves the values
             return found
@@ -183,16 +183,18 @@ def at_create(value: bytes, create: bytes) -> bytes:
 
 def older(said: Mapping[str, Said], seq: bytes) -> dict[str, bytes]:
     """Return the memory of the columns whose value is older than the row at ``seq``."""
-    return without(seq, {name: each.seq for name, each in said.items()})
+    mine = own(seq)
+    return {name: each.seq for name, each in said.items() if each.seq != mine}
 
 
 def without(seq: bytes, seqs: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {name: each for name, each in seqs.items() if each != own(seq)}
+    mine = own(seq)
+    return {name: each for name, each in seqs.items() if each != mine}
 
 
 def texts_of(others: Mapping[str, str], said: Mapping[str, Said]) -> Mapping[str, str]:
     """Return the texts of values that their columns cannot hold: each from where its value is from."""
-    if not said:
-        return others
-    texts = {name: text for name, text in others.items() if name not in said}
-    return {**texts, **{name: each.text for name, each in said.items() if each.text is not None}}
+    newer = {name: each.text for name, each in said.items() if each.text is not None}
+    if not others:
+        return newer
+    return {**{name: text for name, text in others.items() if name not in said}, **newer}

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from lakemirror.driver.rules import moments, numbers
-from lakemirror.driver.rules.conversions import MISFIT, Read, convert, lost
+from lakemirror.driver.rules.conversions import GAP, MISFIT, Read, Reader, as_read, convert, lost
 from lakemirror.driver.rules.keys import java_text, to_json
 from lakemirror.driver.rules.kinds import (
     BIGINT,
@@ -86,6 +86,15 @@ class Placeholder:
         return tuple(each for each in forms if not any(other in each for other in forms - {each}))
 
     @cached_property
+    def longest(self) -> int:
+        """How many bytes the longest of the forms has."""
+        return max(map(len, self.forms))
+
+    def may_be_in(self, octets: bytes) -> bool:
+        """Return whether a part of a record has one of the forms."""
+        return any(map(octets.__contains__, self.forms))
+
+    @cached_property
     def codes(self) -> list[int]:
         """The placeholder as an array of integers (or of days): one signed code per byte."""
         return [each - 256 if each > 127 else each for each in self.octets]
@@ -115,20 +124,23 @@ def read(value: Any, field: Field, kind: Kind | None = None, placeholder: Placeh
 
 def read_by(codec: Codec, value: Any, kind: Kind | None = None, placeholder: Placeholder = DEFAULT) -> Read:
     """Return the value of the mirror for a value on the wire, given the codec of its field (`codec_of`)."""
-    return Read() if value is None else reader(codec, kind or codec.kind, placeholder)(value)
+    return Read() if value is None else as_read(reader(codec, kind or codec.kind, placeholder)(value))
 
 
-def reader(codec: Codec, kind: Kind, placeholder: Placeholder = DEFAULT) -> Callable[[Any], Read]:
+def reader(codec: Codec, kind: Kind, placeholder: Placeholder = DEFAULT) -> Reader:
     """Return the function that reads the values of a field, except for null."""
     as_it_is = kind == codec.kind
+    read = codec.read if as_it_is else partial(codec.read_as, kind=kind)
+    # Most types keep what is on the wire, and have no placeholder.
+    keeps, may_be_gap = type(codec).read is Codec.read and as_it_is, type(codec).is_gap is not Codec.is_gap
 
-    def read_one(value: Any) -> Read:
+    def read_one(value: Any) -> Value | Read:
         wire = codec.wire(value)
         if wire is NOT_ONE:
             return MISFIT
-        if codec.is_gap(wire, placeholder):
-            return Read(is_gap=True)
-        return codec.read(wire) if as_it_is else codec.read_as(wire, kind)
+        if may_be_gap and codec.is_gap(wire, placeholder):
+            return GAP
+        return wire if keeps else read(wire)
 
     return read_one
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC
 from decimal import Decimal
@@ -30,7 +30,17 @@ from functools import lru_cache
 from typing import Any, Final
 
 from lakemirror.driver.rules import moments, numbers
-from lakemirror.driver.rules.conversions import MISFIT, Read, as_decimal, convert, lost, or_misfit
+from lakemirror.driver.rules.conversions import (
+    GAP,
+    MISFIT,
+    Read,
+    Reader,
+    as_decimal,
+    as_read,
+    convert,
+    lost,
+    or_misfit,
+)
 from lakemirror.driver.rules.keys import java_text, to_json
 from lakemirror.driver.rules.kinds import (
     BINARY,
@@ -53,6 +63,7 @@ from lakemirror.driver.rules.kinds import (
 from lakemirror.driver.rules.moments import MICROS, MILLIS
 from lakemirror.driver.rules.texts import DEBEZIUM, Writing, binary_text, decimal_text
 from lakemirror.driver.rules.types import DEFAULT, Placeholder, has_twice, together
+from lakemirror.driver.rules.values import Value
 
 _AFTER_SECONDS: Final = 10**11
 """Numbers from here on (5138 as seconds, 1973 as milliseconds) are in a finer unit."""
@@ -78,7 +89,11 @@ class Number(Decimal):
 
 def loads(text: str) -> Any:
     """Return a JSON document, in which no number has lost a digit. Raises ValueError."""
-    return _DECODER.decode(text)
+    try:
+        document, end = _DECODER.raw_decode(text)
+    except ValueError:
+        end = -1
+    return document if end == len(text) else _DECODER.decode(text)  # whitespace around it, or a mistake
 
 
 def _refuse(name: str) -> Any:
@@ -100,14 +115,9 @@ def dumps(value: Any) -> str:
     return to_json(value)
 
 
-Reader = Callable[[Any], Read]
-NULL: Final = Read()
-GAP: Final = Read(is_gap=True)
-
-
 def read(value: Any, kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = DEFAULT) -> Read:
     """Return a JSON value as one of a type."""
-    return NULL if value is None else reader(kind, writing, placeholder)(value)
+    return Read() if value is None else as_read(reader(kind, writing, placeholder)(value))
 
 
 @lru_cache(maxsize=4096)
@@ -124,15 +134,15 @@ def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = D
         return lambda value: _timestamp(value, zoned=zoned, seconds=writing.seconds)
     if kind in BITS:
         half = 1 << (BITS[kind] - 1)
-        return lambda value: Read(value) if type(value) is int and -half <= value < half else MISFIT
+        return lambda value: value if type(value) is int and -half <= value < half else MISFIT
     if kind in (FLOAT, DOUBLE):
-        return lambda value: or_misfit(_float(value, kind))
+        return lambda value: _float(value, kind)
     if kind in (BOOLEAN, DATE):
         return _boolean if kind == BOOLEAN else lambda value: _date(_as_text(value))
     of_text = _reader_of_text(kind, writing)
     spellings = placeholder.spellings
 
-    def read_unless_gap(value: Any) -> Read:
+    def read_unless_gap(value: Any) -> Value | Read:
         return GAP if isinstance(value, str) and value in spellings else of_text(value)
 
     return read_unless_gap
@@ -141,17 +151,17 @@ def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = D
 def _reader_of_text(kind: Kind, writing: Writing) -> Reader:
     """Return the function for a type whose values PostgreSQL may store out of line."""
     if kind == STRING:
-        return lambda value: Read(value if isinstance(value, str) else _text(value))
+        return lambda value: value if isinstance(value, str) else _text(value)
     if isinstance(kind, Decimals):
         return lambda value: _decimal(value, kind, writing)
     if kind == BINARY:
         return lambda value: binary_text(value, writing) if isinstance(value, str) else MISFIT
-    return lambda value: Read(_variant(value))
+    return _variant
 
 
-def _boolean(value: Any) -> Read:
+def _boolean(value: Any) -> Value | Read:
     if value is True or value is False:
-        return Read(value)
+        return value
     known = {"true": True, "1": True, "false": False, "0": False}
     return or_misfit(known.get(_as_text(value)))
 
@@ -160,13 +170,13 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value)
 
 
-def _float(value: Any, kind: Kind) -> float | None:
-    if isinstance(value, str):
-        return _FLOATS.get(value)
-    is_number = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
-    return (
-        numbers.float_of(value.sent if isinstance(value, Number) else str(value), kind) if is_number else None
-    )
+def _float(value: Any, kind: Kind) -> float | Read:
+    found = _FLOATS.get(value) if isinstance(value, str) else None
+    if isinstance(value, Number):
+        found = numbers.float_of(value.sent, kind)
+    elif isinstance(value, (int, Decimal)) and not isinstance(value, bool):
+        found = numbers.float_of(str(value), kind)
+    return MISFIT if found is None else found
 
 
 def _date(text: str) -> Read:
@@ -210,7 +220,7 @@ def _variant(value: Any) -> Any:
         return value
 
 
-def _decimal(value: Any, kind: Decimals, writing: Writing) -> Read:
+def _decimal(value: Any, kind: Decimals, writing: Writing) -> Value | Read:
     if isinstance(value, str):
         return decimal_text(value, kind, writing)
     if isinstance(value, (bool, list)):
@@ -218,7 +228,7 @@ def _decimal(value: Any, kind: Decimals, writing: Writing) -> Read:
     if isinstance(value, dict):
         return _decimal_of_pair(value, kind)
     found = as_decimal(value, kind)
-    return Read(found) if found is not None else lost(_as_text(value))
+    return lost(_as_text(value)) if found is None else found
 
 
 def _decimal_of_pair(value: Mapping[str, Any], kind: Decimals) -> Read:
@@ -230,11 +240,11 @@ def _decimal_of_pair(value: Mapping[str, Any], kind: Decimals) -> Read:
 # -- moments ----------------------------------------------------------------------------------------------
 
 
-def _timestamp(value: Any, *, zoned: bool, seconds: bool) -> Read:
+def _timestamp(value: Any, *, zoned: bool, seconds: bool) -> Value | Read:
     text = _as_text(value)
     plain = moments.plain_instant(text)
     if plain is not None:
-        return Read(plain if zoned else plain.replace(tzinfo=None))
+        return plain if zoned else plain.replace(tzinfo=None)
     if _NUMBER.fullmatch(text):
         return _moment_of_number(text, zoned=zoned, seconds=seconds)
     iso = text + "Z" if _ZONELESS.search(text) else text

@@ -58,14 +58,17 @@ def classify(record: Record, settings: Settings) -> Classified:
     if not is_object(schema):
         return Bad("the schema of the value is not a JSON object")
     body = _body(value)
-    source = _source(body)
+    block = body.get("source")
+    source = _source(block)
     if source is None:
         return Bad(_MISFIT)
     op = as_text(body.get("op"))
     if (op is None or op == MESSAGE) and changes_no_row(body, key, record.origin.topic, schema):
         return NoRowChange("one of Debezium's own records")
-    table = TableName(source.db, _text(body, "schema"), _text(body, "table"))
-    reason = _objection(body, op, table, record) or misplaced(source, record.origin, by=settings.ordering.by)
+    table = TableName(source.db, _text(block, "schema"), _text(block, "table"))
+    reason = _objection(body, op, source, table, record) or misplaced(
+        source, record.origin, by=settings.ordering.by
+    )
     if reason is not None:
         return Bad(reason, table if table.table else None)
     return _event(record, settings, body, source, table, op, (key, schema, key_schema))
@@ -77,19 +80,18 @@ def _body(value: dict[str, Any]) -> dict[str, Any]:
     return payload if isinstance(payload, dict) and not _MEMBERS & value.keys() else value
 
 
-def _source(body: dict[str, Any]) -> Source | None:
-    block = body.get("source")
+def _source(block: Any) -> Source | None:
     if block is None:
         return Source()
     return source_of(block) if isinstance(block, dict) else None
 
 
-def _text(body: Document, name: str) -> str | None:
-    found = (body.get("source") or {}).get(name)
+def _text(block: Document | None, name: str) -> str | None:
+    found = None if block is None else block.get(name)
     return None if found is None else str(found)
 
 
-def _objection(body: Document, op: Any, table: TableName, record: Record) -> str | None:
+def _objection(body: Document, op: Any, source: Source, table: TableName, record: Record) -> str | None:
     """Return why an envelope is not that of a change that can be applied."""
     after, before = body.get("after"), body.get("before")
     if op is None:
@@ -98,7 +100,7 @@ def _objection(body: Document, op: Any, table: TableName, record: Record) -> str
         return "op m without a message of prefix and content, or without a source block"
     if op not in SOURCE_OPS:
         return f"unknown op {quoted(op)}"
-    if (body.get("source") or {}).get("connector") == "mongodb":
+    if source.connector == "mongodb":
         return "changes of MongoDB are not supported: its documents have no columns"
     if not table.table:
         return "source.table is missing"

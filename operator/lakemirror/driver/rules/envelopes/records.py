@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from lakemirror.driver.rules.positions import NO_ORIGIN, By, Epoch, Origin, Source, is_unanchored, sequence
@@ -140,50 +141,67 @@ def text_of(octets: bytes, what: str) -> str:
 
 def parsed(octets: bytes, what: str) -> Any:
     """Return the JSON of a value or key, with all digits of its numbers. Raises NotReadable or ValueError."""
+    head = _head_of(octets, what)
+    if head is not None and octets.endswith(b"}"):
+        payload = octets[len(head.octets) : -1]
+        try:
+            return {"schema": head.schema, "payload": _document(payload, what, LEVELS - 1)}
+        except ValueError:
+            pass  # there is more, or something that may not be: the document as a whole says what
+    return _document(octets, what, LEVELS)
+
+
+def _document(octets: bytes, what: str, levels: int) -> Any:
     text = text_of(octets, what)
-    wrapped = _with_known_schema(text, what) if text.startswith(_WRAPPED) else None
-    return _document(text, what, LEVELS) if wrapped is None else wrapped
-
-
-def _document(text: str, what: str, levels: int) -> Any:
     document = loads(text)
-    if "\\u" in text and _has_half_character(document):
+    if "\\" in text and "\\u" in text and _has_half_character(document):
         raise NotReadable(f"the {what} {HALF_CHARACTER}")
     if _may_exceed(text, levels) and not _is_within(document, levels):
         raise ValueError("too many levels")
     return document
 
 
-# JsonConverter puts the schema first. It is larger than the record, and the same for each record of a table.
-_WRAPPED: Final = '{"schema":{'
-_PAYLOAD: Final = ',"payload":'
+class _Head(NamedTuple):
+    """What a record has before its payload: its schema, which is the same for each record of a table.
+
+    It is larger than the record. JsonConverter puts it first.
+    """
+
+    octets: bytes
+    schema: Document
+    gaps: dict[str, bool]
+    """By placeholder: whether it is in the schema."""
+
+
+_WRAPPED: Final = b'{"schema":{'
+_PAYLOAD: Final = b',"payload":'
 _LARGEST_SCHEMA: Final = 250_000
+_latest: Final[dict[str, _Head]] = {}
 
 
-def _with_known_schema(text: str, what: str) -> Any:
-    """Return a document whose schema was parsed before. None if it has to be read as a whole.
+def _head_of(octets: bytes, what: str) -> _Head | None:
+    """Return what is before the payload, if that is a schema and nothing else, so that it is read only once.
 
     What comes before the first ``,"payload":`` is an object of nothing but a schema, once it is closed: so
-    this is where the payload begins. What comes after it is one value: so there is nothing but the payload.
+    this is where the payload begins. If what comes after it is one value, it is the payload and all there is.
     """
-    begin = text.find(_PAYLOAD, 0, _LARGEST_SCHEMA) if text[-1] == "}" else -1
-    schema = _schema(text[:begin]) if begin > 0 else None
-    if schema is None:
-        return None
-    try:
-        return {"schema": schema, "payload": _document(text[begin + len(_PAYLOAD) : -1], what, LEVELS - 1)}
-    except ValueError:
-        return None  # there is more, or something that may not be: the document as a whole says what
+    latest = _latest.get(what)
+    if latest is not None and octets.startswith(latest.octets):
+        return latest
+    begin = octets.find(_PAYLOAD, 0, _LARGEST_SCHEMA) if octets.startswith(_WRAPPED) else -1
+    head = _head(octets[: begin + len(_PAYLOAD)]) if begin > 0 else None
+    if head is not None:
+        _latest[what] = head
+    return head
 
 
 @lru_cache(maxsize=64)
-def _schema(text: str) -> Document | None:
-    """Return the schema that is all that an object has before its payload; None if there is anything else."""
+def _head(octets: bytes) -> _Head | None:
     try:
-        found = _document(text + "}", "schema", LEVELS)
+        found = _document(octets.removesuffix(_PAYLOAD) + b"}", "schema", LEVELS)
     except (ValueError, RecursionError):
         return None
-    return found["schema"] if found.keys() == {"schema"} else None
+    return _Head(octets, found["schema"], {}) if found.keys() == {"schema"} else None
 
 
 def _has_half_character(value: Any) -> bool:
@@ -250,8 +268,15 @@ def key_in_header(record: Record, name: str) -> Document | None:
 
 def may_have_gaps(record: Record, placeholder: Placeholder) -> bool:
     """Return whether a value contains the placeholder of a value that was not sent, in any of its forms."""
-    value = record.value
-    return value is not None and any(each in value for each in placeholder.forms)
+    if record.value is None:
+        return False
+    head = _head_of(record.value, "value")
+    if head is None:
+        return placeholder.may_be_in(record.value)
+    known = head.gaps.get(placeholder.text)
+    if known is None:
+        known = head.gaps[placeholder.text] = placeholder.may_be_in(head.octets)
+    return known or placeholder.may_be_in(record.value[max(0, len(head.octets) - placeholder.longest) :])
 
 
 def quoted(word: Any) -> str:
@@ -286,14 +311,14 @@ def placed(source: Source, origin: Origin, ordering: Ordering, *, snapshot: bool
 
 def source_of(block: Document) -> Source | None:
     """Return the source block; None if a field has another type than Debezium gives it."""
-    found: dict[str, Any] = {}
-    for name, value in block.items():
-        if value is None or name not in _FIELDS:
-            continue
-        if name in _INTEGERS and (type(value) is not int or not _is_long(value)):
+    found = Source._make(map(block.get, Source._fields))
+    for number in _integers_of(found):
+        if number is not None and (type(number) is not int or not _is_long(number)):
             return None
-        found[name] = value if name in _INTEGERS else as_text(value)
-    return Source(**found)
+    if _TEXTUAL.issuperset(map(type, _texts_of(found))):
+        return found
+    texts: dict[str, Any] = {name: as_text(getattr(found, name)) for name in _TEXTS}
+    return found._replace(**texts)
 
 
 def as_text(value: Any) -> str | None:
@@ -307,5 +332,8 @@ def _is_long(number: int) -> bool:
     return -(2**63) <= number < 2**63
 
 
-_FIELDS: Final = frozenset(Source._fields)
-_INTEGERS: Final = frozenset(("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id"))
+_INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
+_TEXTS: Final = tuple(name for name in Source._fields if name not in _INTEGERS)
+_TEXTUAL: Final = frozenset((str, type(None)))
+_integers_of: Final = itemgetter(*map(Source._fields.index, _INTEGERS))
+_texts_of: Final = itemgetter(*map(Source._fields.index, _TEXTS))
