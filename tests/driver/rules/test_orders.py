@@ -53,6 +53,7 @@ LOGS = Orders(logs={"a": "shop", "b": "shop", "c": "other"}, tolerance=5)
         (offset(5), Kind.OFFSET),
         (time(5), Kind.TIME),
         (NOTHING, Kind.NOTHING),
+        (NOTHING._replace(seq=bytes(25) + b"\1"), Kind.NOTHING),  # a change without a place, after a row
         (COLUMNS, Kind.COLUMNS),
         (GIVEN, Kind.GIVEN),
         (time(5)._replace(at=6), Kind.POSITION),  # the bytes of a time repeat what the change says
@@ -75,6 +76,8 @@ def test_the_bytes_tell_what_a_sequence_is_made_of(place: Place, kind: Kind) -> 
         (position(9, at=4), position(9, at=4, topic="c"), None),
         (position(5, topic="x"), position(9, topic="y"), None),
         (position(5, at=1, topic="x"), position(9, topic="y"), Why.LOG),
+        (position(5, at=3), position(9, topic="c")._replace(at=None), Why.LOG),
+        (position(5, topic="c")._replace(at=None), position(9, at=3), Why.LOG),
         (offset(5), offset(9), None),
         (offset(5), offset(9, partition=1), Why.PARTITION),
         (offset(5), offset(9, topic="b"), Why.PARTITION),
@@ -116,12 +119,16 @@ def test_a_reload_notes_the_partition_that_a_row_was_from() -> None:
     assert unordered(offset(60, partition=2), row, LOGS) is None
     assert unordered(offset(60, partition=3), row, LOGS) is Why.PARTITION
     assert unordered(offset(60, partition=3), Place(seq, None, Origin(RELOAD_TOPIC, 0, 0)), LOGS) is None
+    assert unordered(position(60, partition=3), row, LOGS) is None
+    assert unordered(Place(seq, None, Origin("a", None, 60)), row, LOGS) is None
 
 
 def test_rows_of_topics_that_times_order_are_compared_as_times() -> None:
     truncated = position(7)
     assert unordered(time(9), truncated, Orders()) is Why.KIND
     assert unordered(time(9), truncated, Orders(timed=frozenset({"a"}))) is None
+    assert unordered(time(9), truncated, Orders(timed=frozenset({"b"}))) is Why.KIND
+    assert unordered(time(9), truncated, Orders(timed=frozenset({"b"}), of_files=True)) is None
 
 
 def test_in_a_batch_the_order_of_a_create_stands_for_a_row_that_is_new() -> None:
@@ -141,6 +148,22 @@ def test_changes_of_a_batch_have_to_compare_with_each_other() -> None:
         Change("u", position(30, at=30)),
     ]
     assert waiting(logs, position(1, at=1), LOGS) == [None, Why.LOG, None]
+    latest = [
+        Change("u", position(5, at=1, topic="c")),
+        Change("u", position(20, at=50, topic="c")),
+        Change("u", position(30, at=40)),
+    ]
+    assert waiting(latest, position(1, topic="c"), LOGS) == [None, None, Why.LOG]
+
+
+def test_of_changes_in_several_topics_the_first_topic_stands_for_a_row_that_is_new() -> None:
+    creates = [Change("c", offset(3, topic="b")), Change("c", offset(5, partition=1))]
+    assert waiting(creates, None, Orders()) == [Why.PARTITION, None]
+    ties = [Change("u", time(5, partition=0)), Change("u", time(5, partition=1))]
+    ties[0] = Change("u", ties[0].place._replace(origin=Origin("b", 0, 5)))
+    assert waiting(ties, time(1), Orders()) == [Why.TIE, None]
+    nowhere = Change("c", Place(offset(3).seq, None, Origin(None, None, 3)))
+    assert waiting([nowhere, creates[1]], None, Orders()) == [None, Why.PARTITION]
 
 
 def test_a_truncate_removes_only_what_compares_with_it() -> None:
@@ -155,6 +178,8 @@ def test_a_truncate_removes_only_what_compares_with_it() -> None:
     assert by_position.removes(position(49, topic="b"))
     assert not by_position.removes(position(49, topic="c"))
     assert not by_position.removes(offset(1))
+    assert by_position.compares(GIVEN)
+    assert by_position.compares(COLUMNS)
     above = Truncated(position(50, epoch=1).seq, Kind.POSITION, Origin("a", 0, 1), frozenset({"a"}))
     assert above.removes(position(99, topic="c"))
     assert Truncated(position(50).seq).removes(offset(1, partition=7))
