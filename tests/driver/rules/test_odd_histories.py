@@ -137,6 +137,17 @@ HISTORIES = [
         {"a": 5},
     ),
     Odd(
+        "A row gets another key, a new large value, and another key again.",
+        [
+            created("a", 1, 1, "big"),
+            *moved("a", "b", 5, 2),
+            updated("b", 6, 3, note="newer"),
+            *moved("b", "c", 7, 4),
+        ],
+        {"c": (4, "newer")},
+        {"a": 5, "b": 7},
+    ),
+    Odd(
         "Two updates leave the large value out.",
         [created("a", 1, 1, "big"), updated("a", 2, 2), updated("a", 3, 3)],
         {"a": (3, "big")},

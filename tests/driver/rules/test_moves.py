@@ -1,0 +1,76 @@
+"""What a change of a key finds of the row under its former key, and what of it is stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakemirror.driver.rules.moves import Image, Move, images, improved
+from lakemirror.driver.rules.positions import MISSING, NO_ORIGIN, Origin, own
+from lakemirror.driver.rules.values import Event, Said
+from tests.driver.rules.test_merge import TABLE, at, delivered, event
+
+MOVE = Move((1,), at(70), (2,))
+OPENED = Move((1,), at(70), (2,), unanchored=True, origin=Origin("t", 0, 5))
+"""Of a transaction that was open during the snapshot: its LSN alone places it."""
+
+
+def in_epoch(number: int, seq: bytes) -> bytes:
+    return number.to_bytes(2, "big") + seq[2:]
+
+
+@pytest.mark.parametrize(
+    ("move", "value", "origin", "follows"),
+    [
+        (MOVE, own(at(69)), NO_ORIGIN, True),
+        (MOVE, at(70), NO_ORIGIN, False),  # the gap of a create at its own position
+        (MOVE, own(at(60, major=90)), NO_ORIGIN, False),
+        (MOVE, own(at(90, 0)), Origin("t", 0, 4), False),  # a row of a later snapshot
+        (OPENED, MISSING, NO_ORIGIN, True),
+        (OPENED, own(at(69)), NO_ORIGIN, True),
+        (OPENED, own(at(70)), NO_ORIGIN, False),
+        (OPENED, own(at(60, major=90)), NO_ORIGIN, True),  # open, too, and placed after the row
+        (OPENED, own(at(80, major=90)), NO_ORIGIN, False),
+        (OPENED, own(at(90, 0)), Origin("t", 0, 4), True),
+        (OPENED, own(at(90, 0)), Origin("t", 0, 6), False),  # read after it
+        (OPENED, own(in_epoch(1, at(60))), NO_ORIGIN, False),
+        (OPENED._replace(seq=in_epoch(1, at(70))), own(at(99)), NO_ORIGIN, True),
+    ],
+)
+def test_a_move_comes_after_a_value(move: Move, value: bytes, origin: Origin, follows: bool) -> None:
+    assert move.follows(value, origin) == follows
+
+
+def image(lsn: int, value: str = "x", *, new: bool = False) -> Image:
+    return Image(MOVE, {"note": Said(value, own(at(lsn)))}, new)
+
+
+def test_an_image_is_stored_if_it_is_new_or_has_a_newer_value_than_all_that_are() -> None:
+    assert improved([image(5, new=True)], []) == [image(5, new=True)]
+    assert improved([image(5)], [image(5)]) == []
+    assert improved([image(6)], [image(5)]) == [image(6)]
+    assert improved([image(6)], [image(5), image(6)]) == []
+    assert improved([image(6)], [image(6), image(5)]) == []
+    other = Image(MOVE._replace(key=(3,)), image(9).said, is_new=False)
+    assert improved([image(6)], [image(5), other]) == [image(6)]
+
+
+def test_a_stored_image_has_nothing_of_a_column_that_every_event_carries_now() -> None:
+    said = {"former": Said("old", own(at(5))), "note": Said("x", own(at(5)))}
+    found = images({}, [Image(MOVE, said, is_new=False)], {}, {}, TABLE)
+    assert found[(1,), at(70)].said == {"v": Said(), "note": Said("x", own(at(5)))}
+
+
+def test_a_move_brings_what_an_open_transaction_set_after_the_row_was_read() -> None:
+    read = event("r", 90, 1, v=0, note="read")
+    change = event("u", 65, 2, v=6, note="set", unanchored=True)
+    gone = Event((1,), "d", at(97), 9700, Origin("t", 0, 3), new_key=(2,), digest=1)
+    row = {"id": 2, "v": 7}
+    there = Event(
+        *((2,), "c", at(97), 9700, Origin("t", 0, 4), row, frozenset({"note"})), old_key=(1,), digest=2
+    )
+    for batches in (
+        [[read], [change, gone, there]],
+        [[read, change], [gone, there]],
+        [[read, change, gone, there]],
+    ):
+        assert delivered(batches) == {(2,): {**row, "note": "set"}}
