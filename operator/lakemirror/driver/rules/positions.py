@@ -375,12 +375,12 @@ def _of_form(form: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda value: _text(value) is None or form.search(value) is not None
 
 
-_VALID: Final[Mapping[str, Callable[[Any], bool]]] = {
+_VALID: Final[Mapping[str, Callable[[Any], object]]] = {
     "lsn": _up_to(_LARGEST_LSN),
     "pos": _up_to(_LARGEST_LSN),
     "row": _up_to(_LARGEST_INT - 1),
     "event_serial_no": _up_to(_LARGEST_INT - 1),
-    "sequence": lambda value: _numbers(value) is not None,
+    "sequence": _numbers,
     "commit_lsn": _of_form(_LSN),
     "change_lsn": _of_form(_LSN),
     "scn": _of_form(_SCN),

@@ -46,10 +46,11 @@ class Column:
 
     def reader(self, placeholder: Placeholder) -> Reader:
         """Return the function that reads values, except for null."""
-        return self._reader if placeholder is DEFAULT else self._reader_with(placeholder)
+        return self.as_by_default if placeholder is DEFAULT else self._reader_with(placeholder)
 
     @cached_property
-    def _reader(self) -> Reader:
+    def as_by_default(self) -> Reader:
+        """Reads values, except for null, where the placeholder is Debezium's own."""
         return self._reader_with(DEFAULT)
 
     def _reader_with(self, placeholder: Placeholder) -> Reader:
@@ -87,10 +88,11 @@ def read_row(
     """
     values: dict[str, Any] = {}
     odd: dict[str, Read] = {}
+    is_default = placeholder is DEFAULT
     for name, column in columns.items():
         value = row.get(column.source)
         if value is not None:
-            value = column.reader(placeholder)(value)
+            value = (column.as_by_default if is_default else column.reader(placeholder))(value)
             if type(value) is Read:
                 if value.is_odd:
                     odd[name] = value

@@ -83,7 +83,7 @@ def met(state: State, stored: Row | None, table: Table) -> Row | None:
 def _updated(state: State, stored: Row, table: Table) -> Row:
     """Return the row after an update: a tracked column keeps the stored value where that is newer."""
     seq = seq_after(state, stored)
-    values = {name: state.row.get(name) for name in table.columns}
+    values = _shown(state, table)
     said = {}
     for name, mine in state.said.items():
         at = max(own_of(state, mine, seq), beside_stored(mine, stored, name))
@@ -95,9 +95,15 @@ def _updated(state: State, stored: Row, table: Table) -> Row:
     return _row(state, seq, values, older(said, seq), said)
 
 
+def _shown(state: State, table: Table) -> dict[str, Value]:
+    """Return the values of the row that a state shows."""
+    row = state.row
+    return {name: row.get(name) for name in table.columns}
+
+
 def _values_of_new(state: State, table: Table) -> dict[str, Value]:
     """Return the values of a row that the mirror has not had. Those of later moves are still to come."""
-    values = {name: state.row.get(name) for name in table.columns}
+    values = _shown(state, table)
     for name, said in state.said.items():
         values[name] = said.value if change_of(said.seq, state.seq) <= state.seq else None
     return values

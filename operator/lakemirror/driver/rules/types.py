@@ -133,12 +133,13 @@ def reader(codec: Codec, kind: Kind, placeholder: Placeholder = DEFAULT) -> Read
     read = codec.read if as_it_is else partial(codec.read_as, kind=kind)
     # Most types keep what is on the wire, and have no placeholder.
     keeps, may_be_gap = type(codec).read is Codec.read and as_it_is, type(codec).is_gap is not Codec.is_gap
+    to_wire, is_gap = codec.wire, codec.is_gap
 
     def read_one(value: Any) -> Value | Read:
-        wire = codec.wire(value)
+        wire = to_wire(value)
         if wire is NOT_ONE:
             return MISFIT
-        if may_be_gap and codec.is_gap(wire, placeholder):
+        if may_be_gap and is_gap(wire, placeholder):
             return GAP
         return wire if keeps else read(wire)
 

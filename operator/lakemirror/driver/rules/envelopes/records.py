@@ -313,7 +313,7 @@ def source_of(block: Document) -> Source | None:
     """Return the source block; None if a field has another type than Debezium gives it."""
     found = Source._make(map(block.get, Source._fields))
     for number in _integers_of(found):
-        if number is not None and (type(number) is not int or not _is_long(number)):
+        if number is not None and not (type(number) is int and -(2**63) <= number < 2**63):
             return None
     if _TEXTUAL.issuperset(map(type, _texts_of(found))):
         return found
@@ -326,10 +326,6 @@ def as_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, separators=(",", ":"), default=str)
-
-
-def _is_long(number: int) -> bool:
-    return -(2**63) <= number < 2**63
 
 
 _INTEGERS: Final = ("ts_us", "ts_ms", "lsn", "pos", "row", "event_serial_no", "server_id")
