@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from lakemirror.driver.rules.anchors import beside, lifted, outruns
+from lakemirror.driver.rules.columns import wins
 from lakemirror.driver.rules.conflicts import conflict
 from lakemirror.driver.rules.merge import merge
 from lakemirror.driver.rules.orders import Kind, Truncated
@@ -349,3 +351,54 @@ def test_without_a_digest_two_changes_at_one_position_are_two() -> None:
         SUPERSEDED,
         APPLIED,
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "base", "lifted_to"),
+    [
+        (own(at(70)), at(90, 0), own(at(70, major=90))),
+        (own(at(70)), at(60, major=90), own(at(70, major=90))),
+        (own(at(70)), at(80, major=90), own(at(70))),
+        (own(at(70)), at(65), own(at(70))),  # it is above already
+        (MISSING, at(90, 0), MISSING),
+        (own(at(50, 0)), at(90, 0), own(at(50, 0))),  # a row of an earlier snapshot
+    ],
+)
+def test_a_value_of_an_open_transaction_takes_its_place_behind_what_it_follows(
+    value: bytes, base: bytes, lifted_to: bytes
+) -> None:
+    assert lifted(value, base) == lifted_to
+
+
+def test_a_value_of_an_open_transaction_stays_where_it_was_in_another_epoch_or_partition() -> None:
+    said = Said(7, own(at(70)), opened=Origin("t", 0, 6))
+    here, before, elsewhere = Origin("t", 0, 5), Origin("t", 0, 7), Origin("t", 1, 5)
+    assert beside(said, at(90, 0), here) == own(at(70, major=90))
+    assert beside(said, at(90, 0), before) == said.seq
+    assert beside(said, at(90, 0), elsewhere) == said.seq
+    assert beside(said, in_epoch(1, at(60)), here) == said.seq
+    assert beside(said, MISSING, here) == said.seq
+    assert beside(said._replace(opened=None), at(90, 0), here) == said.seq
+
+
+def test_a_change_of_an_open_transaction_outruns_lower_ones_of_its_epoch() -> None:
+    assert outruns(at(70), at(60, major=90))
+    assert not outruns(at(70), at(70, major=90))
+    assert not outruns(in_epoch(1, at(70)), at(60))
+
+
+def test_a_change_of_an_open_transaction_follows_the_last_of_the_rows_before_it() -> None:
+    reads = [event("r", 50, 1, v=1, note="one"), event("r", 90, 3, v=2, note="two")]
+    merged = merge([*reads, opened("u", 70, 5, v=7)], None, None, TABLE)
+    assert merged.row is not None
+    assert (merged.row.values["v"], merged.row.values["note"]) == (7, "two")
+
+
+def test_a_value_that_a_later_move_brings_is_not_for_the_row_as_it_is() -> None:
+    stored = row(5, 5, "mine")
+    assert wins(moved(at(4), own(at(2))), with_note_of(stored, own(at(3))), "note", stored.seq)
+    assert not wins(moved(at(6), own(at(2))), with_note_of(stored, own(at(3))), "note", stored.seq)
+
+
+def with_note_of(row: Row, seq: bytes) -> Row:
+    return row._replace(seqs={"note": seq})
