@@ -14,8 +14,10 @@ from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakemirror.driver import faults
+from lakemirror.driver.record import audit, history
 from lakemirror.driver.runtime import between_batches, maintenance
 from lakemirror.driver.runtime.events import BatchDone, Event, Maintained
+from lakemirror.driver.runtime.replayer import replay
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.tables import housekeeping
 from lakemirror.driver.tables.housekeeping import Task
@@ -315,3 +317,52 @@ def test_a_time_that_is_yet_to_come_is_from_a_clock_that_was_ahead(
     assert "OPTIMIZE" in operations(spark, path)
     mirroring.deliver([Shop().create(ITEMS, id=9, v=9)]).run(spark)
     assert operations(spark, path).count("OPTIMIZE") == 1
+
+
+@pytest.mark.long
+@pytest.mark.guarantee(
+    "Old batches of the audit are summed up, and totals, drift and targets stay what they were; no version "
+    "answers for a position that is within a sum"
+)
+def test_a_run_forgets_what_is_older_than_its_retention(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of the audit are summed up and closed records deleted. Later runs know all that they said."""
+    monkeypatch.setattr(maintenance, "FEW_VERSIONS", 0)
+    shop, events = Shop(), []
+    mirroring = Mirroring(tmp_path, {"retention": {"audit": "1ms", "quarantine": "1ms"}})
+    mirroring.deliver([*batches(shop), shop.garbage(ITEMS, "{")])
+    before = mirroring.run(spark)
+    replay(mirroring.pipeline, spark=spark, discard=True)
+    checkpoint = str(mirroring.checkpoint)
+    assert audit_rows(spark, checkpoint) == 5 + 4, "one per batch, and one per batch that changed the table"
+    said, positions = audit.history(spark, checkpoint), audit.history(spark, checkpoint).memories
+    long_ago = {path: {"forget": "2026-01-01T00:00:00+00:00"} for path in maintained(mirroring)}
+    (mirroring.checkpoint / maintenance.FILE).write_text(json.dumps(long_ago))
+    again = run(mirroring.pipeline, once=True, spark=spark, on_event=events.append)
+    done = [
+        (each.path, each.done) for each in events if isinstance(each, Maintained) and each.task == "forget"
+    ]
+    places = maintained(mirroring)
+    assert (again.batches, again.warnings) == (0, before.warnings)
+    assert sorted(done) == [(places[0], "9 rows summed up"), (places[1], "1 closed records deleted")]
+    assert audit_rows(spark, checkpoint) == 2, "one per table and place, and one for all batches"
+    now = audit.history(spark, checkpoint)
+    assert (now.whole, now.written, now.places) == (said.whole, said.written, said.places)
+    assert (now.memories, now.last_batches) == (positions, said.last_batches)
+    (mirroring.checkpoint / history.FILE).unlink()
+    again = mirroring.deliver([shop.update(ITEMS, id=1, v=10)]).run(spark)
+    assert (again.batches, again.counts.applied) == (1, 1)
+    assert rows(spark, mirroring) == [(1, 10), (2, 2)]
+    total = audit.history(spark, checkpoint).whole
+    assert total.records == said.whole.records + 1
+
+
+def maintained(mirroring: Mirroring) -> list[str]:
+    return [f"{mirroring.checkpoint}/{name}" for name in ("audit", "quarantine")]
+
+
+def audit_rows(spark: SparkSession, checkpoint: str) -> int:
+    found = audit.read(spark, checkpoint)
+    assert found is not None
+    return found.count()
