@@ -77,12 +77,14 @@ COLUMNS = {
     ("dms-csv", "hr/employees"): ("EMP_ID", "LAST_NAME", "GRADE", "ADDRESS"),
     ("parquet", "shop/products"): ("ID", "NAME", "PRICE", "SINCE"),
 }
+AGAIN = {"maxwell", "custom", "debezium-flat", "order-by-columns"}
+"""Examples of envelopes and orders that other tests have, too."""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "example",
-    [pytest.param(each, marks=pytest.mark.long if each == "maxwell" else ()) for each in ENDS],
+    [pytest.param(each, marks=pytest.mark.thorough if each in AGAIN else ()) for each in ENDS],
 )
 def test_an_example_ends_in_the_rows_that_are_meant(
     example: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

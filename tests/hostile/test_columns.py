@@ -193,7 +193,7 @@ def partitioned(shop: Shop, of: Table, at: Sequence[tuple[int, int, str, Row]]) 
     return found
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_debezium_ordered_by_offset(spark: SparkSession, tmp_path: Path) -> None:
     """Offsets of two partitions have no order: no column ends, and a constant default goes to all rows."""
     shop = Shop()

@@ -169,7 +169,7 @@ def _compressed(of: Table) -> list[Record]:
     "Changes at one position of a binlog are ordered by their offsets within a partition, as in a compressed "
     "transaction"
 )
-@pytest.mark.parametrize("order", ["one batch", pytest.param("backwards", marks=pytest.mark.long)])
+@pytest.mark.parametrize("order", ["one batch", pytest.param("backwards", marks=pytest.mark.thorough)])
 def test_changes_of_a_compressed_transaction_are_ordered_by_their_offsets(
     order: str, spark: SparkSession, tmp_path: Path
 ) -> None:

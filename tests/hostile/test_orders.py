@@ -226,7 +226,7 @@ class Log:
         return list(self.topics.setdefault(of.topic, Topic(of.topic, partitions=1)).append(list(made)))
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_positions_of_two_logs_compare_where_times_agree(spark: SparkSession, tmp_path: Path) -> None:
     """A database that moved to another server stops the pipeline; the rest goes on."""
     old, new = Log("old", 100_000, 0), Log("new", 1_000, 10_000)

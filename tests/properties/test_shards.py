@@ -110,7 +110,7 @@ def test_each_shard_ends_in_the_rows_of_its_database(
     assert mirroring.versions() == before
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_what_happens_in_a_shard_is_its_own_affair(spark: SparkSession, tmp_path: Path) -> None:
     """A shard that gets a column, loses it and has it again, or is truncated, changes no row of another one;
     its positions say nothing of the other's.

@@ -475,7 +475,7 @@ def test_a_key_column_that_is_not_there(spark: SparkSession, tmp_path: Path) -> 
     "A mirror equals the table whose change feed it follows, including its types, and may have its history; "
     "missing changes are reported"
 )
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_mirror_is_mirrored_with_its_history(spark: SparkSession, tmp_path: Path) -> None:
     """Its key is known, and its metadata columns stay where they are. Its feed may be switched on later."""
     items, shop, first = table("items", Column("v", "string")), Shop(), tmp_path / "first"

@@ -174,7 +174,7 @@ def test_a_delete_without_a_time_has_that_of_the_driver(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "at_once", [pytest.param(True, id="at once"), pytest.param(False, id="apart", marks=pytest.mark.long)]
+    "at_once", [pytest.param(True, id="at once"), pytest.param(False, id="apart", marks=pytest.mark.thorough)]
 )
 def test_a_truncate_is_a_delete_of_each_row_there(
     spark: SparkSession, tmp_path: Path, shop: Shop, soft: Table, at_once: bool

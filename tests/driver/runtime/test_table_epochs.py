@@ -221,7 +221,7 @@ SOFT: dict[str, Any] = {"defaults": {"delete": {"type": "soft", "column": "delet
     [
         (repaired, {}),
         pytest.param(loaded, {}, marks=pytest.mark.long),
-        pytest.param(repaired, VERSIONS, marks=pytest.mark.long),
+        pytest.param(repaired, VERSIONS, marks=pytest.mark.thorough),
         *(pytest.param(how, {}, marks=pytest.mark.thorough) for how in (reloaded, exported)),
         *(
             pytest.param(how, settings, marks=pytest.mark.thorough)

@@ -98,7 +98,7 @@ MORE = [
         pytest.param("postgres", "schema_change", "in order", marks=pytest.mark.thorough),
         ("postgres", "pk_change", "shuffled and doubled"),
         ("mariadb", "mariadb_inventory", "shuffled and doubled"),
-        ("mysql", "schema_change", "shuffled and doubled"),
+        pytest.param("mysql", "schema_change", "shuffled and doubled", marks=pytest.mark.thorough),
         *MORE,
     ],
 )
