@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,15 +165,46 @@ def test_an_answer_about_one_name_is_about_that_name(
     assert all("169.254" not in path for path in registry.asked)
 
 
-def test_a_schema_that_refers_to_itself(registry: Registry) -> None:
-    registry.schemas[7] = {
-        "schema": "x",
-        "references": [{"name": f"n{number}", "subject": "s", "version": number} for number in range(200)],
-    }
-    for number in range(200):
-        registry.subjects["s", number] = {"schema": "y"}
-    with pytest.raises(NotAnsweredFor, match="refers to too many others"):
-        client(registry).schema(SEVEN)
+def chain(length: int, last: list[dict[str, Any]], text: str = "y") -> dict[int, dict[str, Any]]:
+    """Schemas by version, each of which refers to the next one."""
+    after = {number: [reference(number + 1)] for number in range(length - 1)} | {length - 1: last}
+    return {number: {"schema": text, "references": after[number]} for number in range(length)}
+
+
+def reference(number: int) -> dict[str, Any]:
+    return {"name": f"n{number}", "subject": "s", "artifactId": f"a{number}", "version": number}
+
+
+REFERRING = {
+    "to many": (
+        [reference(n) for n in range(200)],
+        {number: {"schema": "y"} for number in range(200)},
+    ),
+    "to many, one through the other": ([reference(0)], chain(2000, [])),
+    "to itself": ([reference(0)], chain(1, [reference(0)])),
+    "to itself through others": ([reference(0)], chain(3, [reference(1)])),
+    "to long ones": ([reference(0)], chain(3, [], "y" * 2**21)),
+}
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("case", REFERRING)
+def test_a_schema_refers_to_a_limited_number_of_others(registry: Registry, case: str, own: bool) -> None:
+    """Whoever may register schemas has them refer to each other as far as the registry permits."""
+    first, others = REFERRING[case]
+    registry.schemas[7] = {"schema": "x", "references": first}
+    registry.own = {"ids/globalIds/7": '"x"', "ids/globalIds/7/references": json.dumps(first)}
+    for number, each in others.items():
+        registry.subjects["s", number] = each
+        place = f"groups/default/artifacts/a{number}/versions/{number}"
+        registry.own[place] = json.dumps(each["schema"])
+        registry.own[f"{place}/references"] = json.dumps(each.get("references", []))
+    asked = Reference(GLOBAL_IDS, SEVEN.raw) if own else SEVEN
+    why = {"to itself": "is among those that it", "to long ones": "more than 4 MiB of others"}
+    wanted = why.get(case.removesuffix(" through others"), "refers to too many others")
+    with pytest.raises(NotAnsweredFor, match=wanted):
+        client(registry, path="/apis/ccompat/v7" if own else "").schema(asked)
+    assert len(registry.asked) < 250
 
 
 def test_a_registry_that_is_away_and_comes_back(registry: Registry) -> None:

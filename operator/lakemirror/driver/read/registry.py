@@ -33,7 +33,7 @@ _SECONDS: Final = (5.0, 20.0)
 """Timeouts of a connection and of an answer."""
 _MOST_REFERENCES: Final = 100
 _MOST_BYTES: Final = 4 * 2**20
-"""Of an answer. Schemas have a few kilobytes."""
+"""Of an answer, and of a schema with all that it refers to. Schemas have a few kilobytes."""
 _OVERLOADED: Final = (429, 502, 503, 504)
 """Statuses that say nothing of what was asked for."""
 _PART: Final = "schema registry"
@@ -92,6 +92,37 @@ class Reference:
         return f"schema {shown}{self.name}"
 
 
+class _Referenced:
+    """The schemas that one refers to, itself or through others."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        """By name, the innermost first."""
+        self._begun: set[str] = set()
+
+    def is_new(self, address: str, name: str) -> bool:
+        """Return whether a schema, which the one at an address refers to, is still to be asked for.
+
+        Raises _WrongAnswer if it refers to itself, or if there are too many.
+        """
+        if name in self.texts:
+            return False
+        if name in self._begun:
+            raise _WrongAnswer(f"{address} answers with a schema that is among those that it refers to")
+        if len(self._begun) >= _MOST_REFERENCES:
+            raise _WrongAnswer(f"{address} answers with a schema that refers to too many others")
+        self._begun.add(name)
+        return True
+
+    def add(self, address: str, name: str, text: str) -> None:
+        """Add a schema. Raises _WrongAnswer if all of them together are too long."""
+        self.texts[name] = text
+        if sum(map(len, self.texts.values())) > _MOST_BYTES:
+            raise _WrongAnswer(
+                f"{address} answers with a schema that refers to more than {_MOST_BYTES >> 20} MiB of others"
+            )
+
+
 class RegistryClient:
     """Fetches schemas from a registry. ``watch`` records whether it answers."""
 
@@ -135,19 +166,19 @@ class RegistryClient:
         raise NotAnsweredFor(str(wrong)) from wrong
 
     def _found(self, kind: str, name: str) -> Registered | None:
-        texts: dict[str, str] = {}
+        others = _Referenced()
         if kind in (GLOBAL_IDS, CONTENT_IDS):
             text = self._text(f"{self._own}/ids/{kind}/{name}")
             if text is None:
                 return None
-            self._follow_own(f"{self._own}/ids/{kind}/{name}", texts)
-            return Registered(text, referenced=tuple(texts.values()))
+            self._follow_own(f"{self._own}/ids/{kind}/{name}", others)
+            return Registered(text, referenced=tuple(others.texts.values()))
         address = f"{self._url}/schemas/{kind}/{name}"
         found = self._get(address)
         if found is None:
             return None
-        self._follow(address, found, texts)
-        return Registered(found["schema"], found.get("schemaType") or "AVRO", tuple(texts.values()))
+        self._follow(address, found, others)
+        return Registered(found["schema"], found.get("schemaType") or "AVRO", tuple(others.texts.values()))
 
     def _check_answers(self, wrong: _WrongAnswer) -> None:
         """Raise RegistryUnreachable unless the registry answers a question that is not about a schema.
@@ -165,16 +196,15 @@ class RegistryClient:
 
     # -- Apicurio's own API -----------------------------------------------------------------------
 
-    def _follow_own(self, address: str, texts: dict[str, str]) -> None:
+    def _follow_own(self, address: str, others: _Referenced) -> None:
         """Add the schemas that the one at an address refers to, the innermost first."""
         answer = self._asked(f"{address}/references")
         if not answer.ok or not isinstance(answer.json, list):
             raise self._no_answer(f"{address}/references", answer)
         for each in answer.json:
             name, artifact_name, its_version = _texts(address, each, "name", "artifactId", "version")
-            if name in texts:
+            if not others.is_new(address, name):
                 continue
-            self._check_number(address, texts)
             group, artifact, version = (
                 quote(part, safe="")
                 for part in (str(each.get("groupId") or "default"), artifact_name, its_version)
@@ -183,8 +213,8 @@ class RegistryClient:
             text = self._text(f"{inner}/content" if str(self._own).endswith("/v3") else inner)
             if text is None:
                 raise self._missing(artifact_name, its_version)
-            self._follow_own(inner, texts)
-            texts[name] = text
+            self._follow_own(inner, others)
+            others.add(address, name, text)
 
     def _text(self, address: str) -> str | None:
         """Return the text at an address, or None if there is none."""
@@ -197,23 +227,22 @@ class RegistryClient:
 
     # -- Confluent's API --------------------------------------------------------------------------
 
-    def _follow(self, address: str, schema: Mapping[str, Any], texts: dict[str, str]) -> None:
+    def _follow(self, address: str, schema: Mapping[str, Any], others: _Referenced) -> None:
         """Add the schemas that the one at an address refers to, the innermost first."""
         references = schema.get("references") or []
         if not isinstance(references, list):
             raise _WrongAnswer(f"{address} answers with a schema whose references are no list")
         for each in references:
             name, subject, version = _texts(address, each, "name", "subject", "version")
-            if name in texts:
+            if not others.is_new(address, name):
                 continue
-            self._check_number(address, texts)
             parts = quote(subject, safe=""), quote(version, safe="")
             inner = f"{self._url}/subjects/{parts[0]}/versions/{parts[1]}"
             found = self._get(inner)
             if found is None:
                 raise self._missing(subject, version)
-            self._follow(inner, found, texts)
-            texts[name] = found["schema"]
+            self._follow(inner, found, others)
+            others.add(address, name, found["schema"])
 
     def _get(self, address: str) -> dict[str, Any] | None:
         answer = self._asked(address)
@@ -266,10 +295,6 @@ class RegistryClient:
             f"{address} answers {answer.status} {answer.reason} and no schema{right}: check "
             "spec.envelope.schemaRegistry.url (for Apicurio it ends in /apis/ccompat/v7 or /apis/registry/v2)"
         )
-
-    def _check_number(self, address: str, texts: Mapping[str, str]) -> None:
-        if len(texts) >= _MOST_REFERENCES:
-            raise _WrongAnswer(f"{address} answers with a schema that refers to too many others")
 
     def _missing(self, name: str, version: str) -> _WrongAnswer:
         return _WrongAnswer(
