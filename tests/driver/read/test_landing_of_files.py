@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,19 @@ def test_files_with_many_sets_of_columns_come_in_several_batches(
     with pytest.raises(InputIncomplete):
         landing.once()
     assert landing.batches == [["f0", "f1", "f2", "f3"], ["f4", "f5"], ["f6", "f7"]]
+
+
+def test_a_file_whose_name_is_no_text_waits_by_name(landing: Landing) -> None:
+    landing.put(a="one", c="two")
+    odd = f"b{os.fsdecode(bytes([0xFF]))}\n\x1b[2J"
+    landing.put(**{odd: "three"})
+    with pytest.raises(
+        InputIncomplete, match=r"^b\\udcff\\n\\u001b\[2J\.jsonl is skipped: its name is not valid"
+    ):
+        landing.once()
+    assert landing.texts == ["one", "two"]
+    assert any("Give the file another name" in each for each in landing.warnings)
+    assert all(each.isprintable() for each in landing.warnings)
+    (landing.input / f"{odd}.jsonl").rename(landing.input / "b.jsonl")
+    landing.once()
+    assert landing.texts == ["one", "two", "three"]

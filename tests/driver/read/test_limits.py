@@ -18,7 +18,7 @@ from lakemirror.driver.read.files.limits import (
     header_names,
     most_text,
 )
-from lakemirror.driver.read.files.listing import real_path_outside
+from lakemirror.driver.read.files.listing import impossible_name, real_path_outside
 from lakemirror.driver.read.files.texts import suffix_of
 
 LINE, ANY, RATIO, ALL = limits.LONGEST_LINE, limits.ANY_RATIO, limits.LARGEST_RATIO, limits.LARGEST_TEXT
@@ -153,3 +153,12 @@ def test_links_stay_in_the_folder(tmp_path: Path) -> None:
     assert [entry.name for entry in LocalStorage(real).list()] == [
         *("a.csv", "absolute.csv", "beside.csv", "password.csv", "plain.csv", "twice.csv")
     ]
+
+
+@pytest.mark.guarantee("A file in a landing folder is read, or named, whatever its name, and harms no other")
+def test_a_name_that_hadoop_cannot_take_is_known() -> None:
+    local = {"a:b.csv", "x/a:b.csv", "file:a.csv", "a[1]:b.csv", "x:y/a[1].csv", "a\udcff.csv"}
+    names = (*local, "x:y/a.csv", "a b.csv", "a[1].csv", "é.csv", "a\n.csv", "x/a.csv")
+    assert {name for name in names if impossible_name(name, local=True)} == local
+    remote = {"a[1]:b.csv", "x:y/a[1].csv", "a\udcff.csv"}
+    assert {name for name in names if impossible_name(name, local=False)} == remote

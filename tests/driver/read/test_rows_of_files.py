@@ -480,3 +480,71 @@ def test_files_whose_parts_hold_too_much_are_set_aside(
         )
     found = [payload(row)["id"] for row in taken.rows]
     assert sorted(found) == ([1, 2] if form == "parquet" else [1, 2, 3, 4, 5])
+
+
+ODD_NAMES = (
+    *(
+        "a b",
+        " a ",
+        "a[1]",
+        "b{c}",
+        "a\nb",
+        "a\rb",
+        "a\tb",
+        "a\\b",
+        "a\\",
+        "{a,b}",
+        "a{b",
+        "a*b?c[d",
+        "-",
+        "~",
+    ),
+    *(
+        "a%20b",
+        "%",
+        "a#b",
+        "a?b=c",
+        "a'b\"c",
+        "$x ${env.HOME}",
+        "é😀",
+        "e\u0301",
+        "\u202ea",
+        "\x1b[2Ja",
+        "a;b&c",
+    ),
+    *("x" * 240, "file.c,d", "a=b", "@"),
+)
+IMPOSSIBLE_NAMES = (*("a:b", "2026-11-27T10:00:00[1]", "file:", "a:..:b"), os.fsdecode(b"a\xffb"))
+
+
+@pytest.mark.guarantee("A file in a landing folder is read, or named, whatever its name, and harms no other")
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["json", "csv", "parquet", "records"])
+def test_files_have_any_names(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_ONCE_SECONDS", 0.0)
+    taken = Taken(spark, tmp_path, format=form)
+    suffix = ".jsonl" if form == "records" else f".{form}"
+    for number, name in enumerate((*ODD_NAMES, *IMPOSSIBLE_NAMES)):
+        path = tmp_path / "in" / f"{name}{suffix}"
+        if form == "parquet":
+            pq.write_table(pa.table({"id": [number]}), tmp_path / "new")
+            os.rename(tmp_path / "new", path)
+            continue
+        text = {"json": f'{{"id": {number}}}\n', "csv": f"id\n{number}\n"}.get(form)
+        record = {"topic": "t", "partition": 0, "offset": number, "value": "v"}
+        path.write_text(text or json.dumps(record) + "\n")
+    for name in ("folder", "ends"):
+        (tmp_path / "in" / f"{name}{suffix}").mkdir()
+    os.mkfifo(tmp_path / "in" / f"fifo{suffix}")
+    with pytest.raises(InputIncomplete) as raised:
+        taken.once()
+    assert raised.value.names == {f"{name}{suffix}" for name in IMPOSSIBLE_NAMES}
+    assert str(raised.value).isprintable()
+    if form == "records":
+        found = [row.offset for row in taken.rows]
+    else:
+        documents = [json.loads(bytes(row.value)) for row in taken.rows]
+        found = [int(each.get("payload", each)["id"]) for each in documents]
+    assert sorted(found) == list(range(len(ODD_NAMES)))

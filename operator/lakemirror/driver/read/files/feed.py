@@ -258,7 +258,8 @@ class FilesFeed:
 
     def _why_not(self, name: str, *, settled: bool = False) -> str | None:
         """Return why a file cannot be read now, or must not be, or None if it can."""
-        return self._inputs.outside(name) or self._reader.why_not(name, settled=settled)
+        unfit = self._inputs.nameless(name) or self._inputs.outside(name)
+        return unfit or self._reader.why_not(name, settled=settled)
 
     def _damaged(self, files: Iterable[InputFile]) -> dict[str, str]:
         """Return the files that cannot be read to the end, and why.

@@ -20,6 +20,8 @@ _IN_BRACES: Final = re.compile(r"\[[^\]]+\]|[{},]")
 
 OUTSIDE: Final = "it is a link to "
 """How the reasons begin for which a file waits that leads out of the folder."""
+NO_NAME: Final = "its name "
+"""How the reasons begin for which a file waits whose name Spark or Hadoop cannot take."""
 
 
 class InputMissing(LakemirrorError):
@@ -104,6 +106,10 @@ class Inputs:
         real = real_path_outside(storage.path, name)
         return None if real is None else f"{OUTSIDE}{real}, which is not in {storage.path}"
 
+    def nameless(self, name: str) -> str | None:
+        """Return why a file is not to be read that has an impossible name, or None."""
+        return impossible_name(name, local=isinstance(self.storage(), LocalStorage))
+
     def uri(self, name: str) -> str:
         """Return the URI of a file."""
         return f"{self.storage().uri}/{name}"
@@ -127,6 +133,24 @@ class Inputs:
     def _as_folder(self) -> Storage | None:
         # Checked each time: a folder may appear while the pipeline waits for it.
         return self._folder if self._folder is not None and self._folder.is_folder("") else None
+
+
+def impossible_name(name: str, *, local: bool) -> str | None:
+    """Return why Spark and Hadoop cannot read a file of this name, or None if they can.
+
+    Python has a lone surrogate for each byte that is none of UTF-8 (PEP 383). Hadoop takes what is before a
+    colon for the scheme of a URI: in the last part of a local path, because the name of its checksum file is
+    made of it, and in each part of a path that is looked for as a pattern (`literal`).
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return f"{NO_NAME}is not valid UTF-8"
+    if local and ":" in name.rpartition("/")[2]:
+        return f"{NO_NAME}has a colon, which Hadoop cannot read in the name of a local file"
+    if ":" in name and literal(name) != name:
+        return f"{NO_NAME}has a colon beside one of \\*?[]{{}}, which Hadoop takes for a pattern"
+    return None
 
 
 def real_path_outside(folder: Path, name: str) -> Path | None:

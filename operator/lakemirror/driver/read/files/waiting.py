@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from lakemirror.api.shown import shown
 from lakemirror.driver.checkpoint.storage import Entry
 from lakemirror.driver.errors import LakemirrorError
 from lakemirror.driver.read.files.limits import BEYOND
-from lakemirror.driver.read.files.listing import OUTSIDE
+from lakemirror.driver.read.files.listing import NO_NAME, OUTSIDE
 
 CUT_OFF = "it is not a complete gzip stream"
 NO_END = "its last line has no end"
@@ -85,7 +86,7 @@ class Waiting:
     @property
     def said(self) -> tuple[str, ...]:
         """The files, each with the reason. May be read from any thread."""
-        return tuple(f"{name}: {each.reason}" for name, each in sorted(self._files.items()))
+        return tuple(shown(f"{name}: {each.reason}") for name, each in sorted(self._files.items()))
 
     def keep(self, names: Collection[str]) -> None:
         """Forget the files that no longer exist."""
@@ -136,6 +137,12 @@ class Waiting:
 
 
 def _text(name: str, reason: str) -> str:
+    return shown(_advice(name, reason))
+
+
+def _advice(name: str, reason: str) -> str:
+    if reason.startswith(NO_NAME):
+        return f"{name} is skipped: {reason}. Give the file another name"
     if reason == UNREADABLE:
         return f"{name} is skipped: {reason}. Allow it; the file is then read by itself"
     if reason.startswith(OUTSIDE):
