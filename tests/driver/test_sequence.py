@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakemirror.driver.sequence import SOURCE, as_bytes, sequence
+from lakemirror.driver.rules import positions
+from lakemirror.driver.sequence import SOURCE, as_bytes, misplaced, sequence
 
 Block = dict[str, Any]
 History = list[tuple[Block, bool]]
@@ -109,3 +111,67 @@ def test_changes_of_oracle_are_in_the_order_of_their_commits(
         assert found == sorted(found)
         places = [(block["commit_scn"] or "0", block["scn"]) for block, _ in history]
         assert len(set(found)) == len(set(places))
+
+
+LSNS = (
+    *("0000002a:00000d40:0002", "0000002A:00000D40:0002", "0000002a:00000d40:0002\n", "12", "12\n", "12 "),
+    *("1" * 20, "1" * 21, "0000002a:00000d40", "0000002a:00000d40:0002:0", "g000002a:00000d40:0002", "0x12"),
+    *("NULL", "null", "", "\n", "-1", "1e5", "１２", "12\u2028", "12\r\n", "1_0", "9" * 50_000),
+)
+FILES = (
+    "bin.1",
+    "bin.1\n",
+    "a\nb.2",
+    ".3",
+    "4",
+    "b.12345678901",
+    "b.1234567890",
+    "b.1.",
+    "b.-1",
+    "b.１",
+    "\n",
+)
+COUNTS = (0, -1, 2**31 - 2, 2**31 - 1, 10**18 - 1, 10**18, 2**63 - 1, -(2**63))
+PAIRS = ('["1","2"]', '[null,"2"]', ' [ "1" , null ] \n', '["1","2"]x', '["1"]', "[1,2]", '["1e9","2"]')
+LISTED = (
+    "00" * 26,
+    "FF" * 331,
+    "00",
+    "00" * 25,
+    "FF" * 332,
+    "00" * 26 + "\n",
+    "zz" * 26,
+    "ab" * 26,
+    "",
+    "0" * 53,
+)
+MADE_UP: list[Block] = [
+    *({"connector": "sqlserver", name: each} for each in LSNS for name in ("commit_lsn", "change_lsn")),
+    *({"connector": "oracle", "scn": "5", name: each} for each in LSNS for name in ("scn", "commit_scn")),
+    *({"connector": "mysql", "file": each, "pos": 4} for each in FILES),
+    *({"connector": "mysql", "file": "b.1", name: each} for each in COUNTS for name in ("pos", "row")),
+    *({"connector": "sqlserver", "commit_lsn": "12", "event_serial_no": each} for each in COUNTS),
+    *({"connector": "postgresql", "sequence": each} for each in (*PAIRS, *LSNS[:6])),
+    *({"connector": "postgresql", "sequence": '["1","2"]', "lsn": each} for each in COUNTS),
+    *({"connector": each, "ts_ms": 5} for each in ("mongodb", "vitess", "db2", "x", "", None)),
+    *({"connector": "mongodb", name: each} for each in COUNTS for name in ("ts_ms", "ts_us")),
+    *({"connector": "delta", "sequence": each, "ts_ms": 5} for each in LISTED),
+]
+
+
+@pytest.mark.guarantee("No record makes a batch fail")
+@pytest.mark.parametrize("by", ["auto", "lsn", "binlog", "timestamp", "offset"])
+def test_what_a_producer_made_up_is_a_position_or_not_valid(spark: SparkSession, by: Any) -> None:
+    """Whatever is not valid is named. All else has a sequence of the length of the others of its kind."""
+    frame = spark.createDataFrame([(n, each) for n, each in enumerate(MADE_UP)], f"n INT, source {SOURCE}")
+    topic, partition, offset, snapshot = F.lit("t"), F.lit(0), F.lit(7), F.lit(False)
+    place = {"partition": partition, "offset": offset, "by": by}
+    seq = sequence(F.col("source"), snapshot=snapshot, topic=topic, epochs=[], **place)
+    wrong = misplaced(F.col("source"), **place)
+    for n, found, reason in frame.select("n", seq, wrong).collect():
+        source, origin = positions.Source(**MADE_UP[n]), positions.Origin("t", 0, 7)
+        assert reason == positions.misplaced(source, origin, by=by), str(MADE_UP[n])[:200]
+        if reason is None:
+            assert as_bytes(found) == positions.sequence(source, origin, snapshot=False, by=by), MADE_UP[n]
+            assert found is not None
+            assert len(found) in (26, 331)

@@ -99,6 +99,15 @@ _LARGEST_INT: Final = 2**31 - 1
 _LAST_MICROS: Final = 253_370_764_799_999_999
 """The end of the year 9998 in microseconds, the last that Python can represent in any time zone."""
 
+_LSN: Final = r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})\z"
+_SCN: Final = r"^\d{1,18}\z"
+_FILE: Final = r"\.\d{1,10}\z"
+_LISTED: Final = r"^([0-9A-F]{2}){26,331}\z"
+"""Matches the sequence of an event in a list: that of a position, or of up to 16 columns.
+
+``$`` would match before a line feed at the end.
+"""
+
 _POSITIONED: Final = ("postgresql", "mysql", "mariadb", "sqlserver", "oracle", "db2", "informix")
 """Connectors whose changes have positions; their events without one are never ordered by time."""
 
@@ -121,7 +130,7 @@ def sequence(
         return F.unhex(source["sequence"])
     digits = F.concat(epoch(topic, partition, offset, epochs), _position(source, snapshot, offset, by))
     if by == "offset":  # an event of a list keeps its sequence in a copy of the list
-        listed = (source["connector"] == DELTA) & source["sequence"].rlike("^([0-9A-F]{2})+$")
+        listed = (source["connector"] == DELTA) & source["sequence"].rlike(_LISTED)
         digits = F.when(listed, source["sequence"]).otherwise(digits)
     return F.unhex(digits)
 
@@ -238,8 +247,10 @@ def _named(field: str, called: Mapping[str, str]) -> str:
 
 def _invalid(source: Column, by: str) -> dict[str, Column]:
     """Return, by field of the source block, whether it is present but cannot be a position (BOOLEAN)."""
-    if by in ("offset", "columns", GIVEN):
+    if by in ("columns", GIVEN):
         return {}
+    if by == "offset":  # of the source block, only events of a list have a part in the order
+        return {"sequence": (source["connector"] == DELTA) & ~source["sequence"].rlike(_LISTED)}
     micros = {
         "ts_us": source["ts_us"].isNotNull() & ~_is_time(source["ts_us"]),
         "ts_ms": source["ts_ms"].isNotNull() & source["ts_us"].isNull() & ~_is_time(_micros(source["ts_ms"])),
@@ -247,13 +258,12 @@ def _invalid(source: Column, by: str) -> dict[str, Column]:
     if by == "timestamp":
         return micros
     pair = r'^\s*\[\s*(null|"\d{1,18}")\s*,\s*(null|"\d{1,18}")\s*\]\s*$'
-    lsn = r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})$"
     postgres = source["lsn"].isNotNull() | (source["connector"] == "postgresql")
     texts = {
         "sequence": postgres & ~source["sequence"].rlike(pair),
-        **{name: ~_text(source, name).rlike(lsn) for name in ("commit_lsn", "change_lsn")},
-        **{name: ~_text(source, name).rlike(r"^\d{1,18}$") for name in ("scn", "commit_scn")},
-        "file": ~_text(source, "file").rlike(r"\.\d{1,10}$"),
+        **{name: ~_text(source, name).rlike(_LSN) for name in ("commit_lsn", "change_lsn")},
+        **{name: ~_text(source, name).rlike(_SCN) for name in ("scn", "commit_scn")},
+        "file": ~_text(source, "file").rlike(_FILE),
     }
     numbers = {
         "lsn": ~source["lsn"].between(0, _LARGEST_LSN),

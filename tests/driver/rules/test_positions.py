@@ -89,8 +89,8 @@ def test_the_manifest_may_choose_what_orders_changes() -> None:
     assert parts(both, by="binlog") == (0, 0, 0, 0)
     given = Source(sequence="00" * 26)
     assert sequence(given, HERE, snapshot=False, by="given") == bytes(26)
-    listed = Source("delta", sequence="0A0B")
-    assert sequence(listed, HERE, snapshot=False, by="offset") == b"\x0a\x0b"
+    listed = Source("delta", sequence="0A0B" * 13)
+    assert sequence(listed, HERE, snapshot=False, by="offset") == b"\x0a\x0b" * 13
 
 
 def test_a_declared_epoch_is_above_all_positions_before_it() -> None:
@@ -240,3 +240,33 @@ def test_at_equal_values_a_snapshot_row_comes_first_and_offsets_decide() -> None
     assert can_order(10**38 - 1)
     assert not can_order(-(10**38) + 1)
     assert not can_order(Decimal("1" + "0" * 29 + ".5"))
+
+
+def test_the_place_of_an_event_of_a_list_has_the_length_of_one() -> None:
+    """26 bytes, or up to 16 columns: 20 bytes each and 11 more. Only changes of lists say where they are."""
+    event = Source("delta", sequence="00" * 26)
+    for text in ("00" * 26, "FF" * 31, "FF" * 331):
+        listed = event._replace(sequence=text)
+        assert misplaced(listed, HERE, by="offset") is None
+        assert sequence(listed, HERE, snapshot=False, by="offset") == bytes.fromhex(text)
+    for text in ("", "00", "00" * 25, "FF" * 332, "0" * 53, "00" * 26 + "\n", "zz" * 26, "ab" * 26):
+        wrong = f"source.sequence is not valid: {text[:50]}"
+        assert misplaced(event._replace(sequence=text), HERE, by="offset") == wrong
+        other = Source("postgresql", sequence=text)
+        assert misplaced(other, HERE, by="offset") is None
+        assert misplaced(event._replace(sequence=text), HERE, by="timestamp") == (
+            "ordering.by is timestamp, but the record has no source.ts_ms"
+        )
+    assert misplaced(event._replace(sequence=None), HERE, by="offset") is None
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", " ", "\u2028"])
+def test_a_line_feed_is_no_part_of_a_position(end: str) -> None:
+    for name, text in (
+        ("commit_lsn", "12"),
+        ("change_lsn", "00000025:00000d98:00a2"),
+        ("scn", "5"),
+        ("file", "b.1"),
+    ):
+        assert misplaced(Source(**{name: text}), HERE) is None
+        assert misplaced(Source(**{name: text + end}), HERE) == f"source.{name} is not valid: {text}{end}"

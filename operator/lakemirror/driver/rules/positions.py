@@ -53,10 +53,10 @@ _LARGEST_INT: Final = 2**31 - 1
 _LARGEST_OFFSET: Final = 2**63 - 2
 _TIE_OF_SNAPSHOT: Final = bytes(4)
 _PAIR: Final = re.compile(r'^\s*\[\s*(?:null|"(\d{1,18})")\s*,\s*(?:null|"(\d{1,18})")\s*\]\s*$', re.ASCII)
-_LSN: Final = re.compile(r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})$", re.ASCII)
-_SCN: Final = re.compile(r"^\d{1,18}$", re.ASCII)
-_FILE: Final = re.compile(r"\.(\d{1,10})$", re.ASCII)
-_HEXADECIMAL: Final = re.compile(r"^([0-9A-F]{2})+$")
+_LSN: Final = re.compile(r"^([0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}|\d{1,20})\Z", re.ASCII)
+_SCN: Final = re.compile(r"^\d{1,18}\Z", re.ASCII)
+_FILE: Final = re.compile(r"\.(\d{1,10})\Z", re.ASCII)
+_LISTED: Final = re.compile(r"^([0-9A-F]{2}){26,331}\Z")
 
 
 class Source(NamedTuple):
@@ -134,7 +134,7 @@ def sequence(
     """
     if by == "given":
         return bytes.fromhex(source.sequence or "")
-    if by == "offset" and source.connector == "delta" and _HEXADECIMAL.match(source.sequence or ""):
+    if by == "offset" and source.connector == "delta" and _LISTED.match(source.sequence or ""):
         return bytes.fromhex(source.sequence or "")  # a row of a list of changes keeps its place in a copy
     return epoch_at(origin, epochs).to_bytes(2, "big") + _position(source, origin, snapshot=snapshot, by=by)
 
@@ -353,6 +353,9 @@ def _invalid(source: Source, origin: Origin, by: By) -> tuple[str, object] | Non
         return "partition", partition
     if offset is not None and not 0 <= offset <= _LARGEST_OFFSET:
         return "offset", offset
+    listed = by == "offset" and source.connector == "delta" and source.sequence is not None
+    if listed and not _LISTED.match(source.sequence or ""):
+        return "sequence", source.sequence
     wrong = _invalid_part(source) if by in ("auto", "lsn", "binlog") else None
     if wrong is None and (by == "timestamp" or (by == "auto" and is_by_time(source))):
         return _impossible_time(source)
