@@ -98,7 +98,7 @@ def _updated(state: State, stored: Row, table: Table) -> Row:
 def _shown(state: State, table: Table) -> dict[str, Value]:
     """Return the values of the row that a state shows."""
     row = state.row
-    return {name: row.get(name) for name in table.columns}
+    return dict(row) if [*row] == table.columns else {name: row.get(name) for name in table.columns}
 
 
 def _values_of_new(state: State, table: Table) -> dict[str, Value]:
