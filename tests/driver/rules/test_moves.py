@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakemirror.driver.rules.moves import Image, Move, images, improved
+from lakemirror.driver.rules.moves import Image, Move, images, improved, moves
 from lakemirror.driver.rules.positions import MISSING, NO_ORIGIN, Origin, own
 from lakemirror.driver.rules.values import Event, Said
 from tests.driver.rules.test_merge import TABLE, at, delivered, event
@@ -74,3 +74,54 @@ def test_a_move_brings_what_an_open_transaction_set_after_the_row_was_read() -> 
         [[read, change, gone, there]],
     ):
         assert delivered(batches) == {(2,): {**row, "note": "set"}}
+
+
+def halves(old: int, new: int, lsn: int, v: int) -> list[Event]:
+    """A change of a key, without the note."""
+    row = {"id": new, "v": v}
+    origin = Origin("t", 0, 2 * lsn)
+    return [
+        Event((old,), "d", at(lsn), lsn, origin, new_key=(new,), digest=1),
+        Event((new,), "c", at(lsn), lsn, origin, row, frozenset({"note"}), old_key=(old,), digest=2),
+    ]
+
+
+def test_a_move_brings_the_newest_of_several_open_changes() -> None:
+    read, first = event("r", 90, 1, v=0, note="read"), event("u", 70, 2, v=6, note="first", unanchored=True)
+    more = event("u", 80, 3, v=7, note="more", unanchored=True)
+    assert delivered([[read], [first], [more, *halves(1, 2, 97, 8)]])[2,]["note"] == "more"
+
+
+def test_a_move_brings_nothing_older_than_what_its_row_got_under_its_former_key() -> None:
+    between = Event((2,), "u", at(6), 6, Origin("t", 0, 13), {"id": 2, "v": 6, "note": "newer"}, digest=3)
+    batch = [event("c", 1, v=1, note="old"), *halves(1, 2, 5, 5), between, *halves(2, 3, 7, 7)]
+    assert delivered([batch]) == {(3,): {"id": 3, "v": 7, "note": "newer"}}
+
+
+def test_a_move_brings_nothing_of_a_row_that_took_the_key_after_it() -> None:
+    other = Event((4,), "c", at(2), 2, Origin("t", 0, 3), {"id": 4, "v": 2, "note": "other"}, digest=3)
+    batch = [
+        event("c", 1, v=1, note="mine"),
+        other,
+        *halves(1, 2, 5, 5),
+        *halves(2, 3, 7, 7),
+        *halves(4, 2, 9, 9),
+    ]
+    expected = {(3,): {"id": 3, "v": 7, "note": "mine"}, (2,): {"id": 2, "v": 9, "note": "other"}}
+    assert delivered([batch]) == expected
+
+
+def test_of_the_stored_images_of_a_move_the_newest_value_counts() -> None:
+    stored = [
+        Image(MOVE, image(6, "new").said, is_new=False),
+        Image(MOVE, image(5, "old").said, is_new=False),
+    ]
+    for each in (stored, stored[::-1]):
+        assert images({}, each, {}, {}, TABLE)[(1,), at(70)].said["note"] == Said("new", own(at(6)))
+
+
+def test_only_changes_of_a_key_are_moves() -> None:
+    gone, there = halves(1, 2, 5, 5)
+    assert moves([event("c", 1, v=1), event("u", 2, v=2), event("d", 3)]) == []
+    created, deleted = Move((1,), at(5), (2,)), Move((1,), at(5), (2,), origin=gone.origin)
+    assert moves([gone, there]) == [created, deleted]

@@ -246,6 +246,13 @@ def test_a_delete_below_a_change_of_the_key_writes_no_tombstone_and_its_own_dele
     known = Tombstone(at(5), by_delete=False)
     assert merge([event("d", 4)], None, known, TABLE).tombstone is None
     assert merge([event("d", 5)], None, known, TABLE).tombstone == Tombstone(at(5), 5000, Origin("t", 0, 5))
+    former = Tombstone(at(5), 5000, Origin("t", 0, 5))
+    assert merge([event("d", 6)], None, former, TABLE).tombstone == Tombstone(at(6), 6000, Origin("t", 0, 6))
+
+
+def test_a_change_above_a_delete_is_there_although_the_delete_was_sent_after_it() -> None:
+    again = Tombstone(at(5), 5000, Origin("t", 0, 9))
+    assert merge([event("c", 8, 3, **V)], None, again, TABLE).outcomes == [APPLIED]
 
 
 def test_a_row_above_an_open_delete_keeps_its_own_position() -> None:
