@@ -20,6 +20,7 @@ from tests.driver.rules.test_merge import APPLIED, DUPLICATE, SOFT, STALE, SUPER
 
 OTHER_LOG = replace(TABLE, truncates=[Truncated(at(5), Kind.POSITION, Origin("t", 0, 5), frozenset({"t"}))])
 CORRECTING = replace(TABLE, corrects=True)
+SOFT_FILES = replace(CORRECTING, soft=True)
 
 
 def in_epoch(number: int, seq: bytes) -> bytes:
@@ -202,6 +203,40 @@ CASES = [
         STALE,
         0,
         CORRECTING,
+    ),
+    Case(
+        "a line that says now that its row is deleted",
+        event("d", 5),
+        row(5, 0, "n"),
+        None,
+        APPLIED,
+        0,
+        SOFT_FILES,
+    ),
+    Case(
+        "a line that says again that its row is deleted",
+        event("d", 5),
+        row(5, 0, "n", op="d"),
+        None,
+        DUPLICATE,
+        0,
+        SOFT_FILES,
+    ),
+    Case(
+        "above a change that was sent after it",
+        event("u", 8, 3, **V),
+        row(5, 0)._replace(origin=Origin("t", 0, 9)),
+        None,
+        APPLIED,
+        7,
+    ),
+    Case(
+        "open, above a delete that was open, from before it",
+        opened("c", 80, 4, **V),
+        None,
+        Tombstone(at(70, major=90), 7000, Origin("t", 0, 5)),
+        APPLIED,
+        7,
     ),
     # deletes and tombstones
     Case(
