@@ -73,7 +73,10 @@ def differences(spark: SparkSession, mirroring: Mirroring, engine: Engine) -> li
     for name, mine in sorted(engine.tables.items()):
         found = of_mirror(spark, targets[name], mine)
         expected = {each: counts[name][each] for each in COUNTS}
-        if expected != (counted := {each: mine.counts[each] for each in COUNTS}):
+        counted = {each: mine.counts[each] for each in COUNTS}
+        if _have_waited(reasons, engine, name):
+            expected, counted = {"all": sum(expected.values())}, {"all": sum(counted.values())}
+        if expected != counted:
             found.append(f"counts of the engine {expected}, of the rules {counted}")
         for origin, reason in mine.reasons.items():
             if reasons.pop(origin, None) != reason:
@@ -89,6 +92,22 @@ def differences(spark: SparkSession, mirroring: Mirroring, engine: Engine) -> li
         if reasons.pop(origin, None) != reason:
             differ.append(f"{origin}: the reason of the rules is {reason}")
     return [*differ, *(f"{origin}: the engine has {reason}" for origin, reason in reasons.items())]
+
+
+def _have_waited(reasons: dict[Any, str], engine: Engine, name: str) -> bool:
+    """Whether records of a table waited until their order was decided, so that another batch counted them.
+
+    The rules apply each batch at once; `lakemirror.driver.rules.restarts` is compared by tests of its own.
+    Removes the reasons of these records.
+    """
+    waited = [
+        origin
+        for origin, reason in reasons.items()
+        if reason.startswith("undecided: ") and name in engine.topics.get(origin[0], ())
+    ]
+    for origin in waited:
+        del reasons[origin]
+    return bool(waited)
 
 
 def _kind(kind: Any) -> str | None:
@@ -244,7 +263,9 @@ def plain(value: Any) -> Any:
 
 def tombstones_differ(spark: SparkSession, path: str, table: Mirrored) -> list[str]:
     """Where the newest tombstones of keys differ."""
-    facts = spark.read.format("delta").load(f"{path}/_tombstones").where("kind = 'deleted'")
-    newest = facts.groupBy("key").agg(F.max("seq").alias("seq")).collect()
+    newest = []
+    if Path(path, "_tombstones").exists():
+        facts = spark.read.format("delta").load(f"{path}/_tombstones").where("kind = 'deleted'")
+        newest = facts.groupBy("key").agg(F.max("seq").alias("seq")).collect()
     stored = {f"tombstone {each['key']}": bytes(each["seq"]).hex() for each in newest}
     return _unequal(stored, {f"tombstone {key}": seq for key, seq in table.tombstones.items()})
