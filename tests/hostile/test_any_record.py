@@ -13,6 +13,7 @@ other two bring the odd records twice, because a schema is learned in one batch 
 from __future__ import annotations
 
 import base64
+import csv as csv_files
 import io
 import json
 import os
@@ -85,6 +86,7 @@ class Case:
     settings: dict[str, Any]
     batches: list[list[Record]] = field(default_factory=lambda: [[], [], []])
     good: dict[str, set[int]] = field(default_factory=lambda: {"good": set(), "odd": set()})
+    header: str = ""
     offset: int = 0
 
     def send(self, batch: int, topic: str, key: Any, value: Any, headers: Sequence[Any] = ()) -> None:
@@ -393,8 +395,39 @@ def avro(number: int) -> Case:
     return deliver(case, send, odd)
 
 
+def csv(number: int) -> Case:
+    """Rows in files of CSV: any text in a field of each type, and lines with more or fewer fields."""
+    names = ["id", "of", *_DECLARED]
+    case = Case({"envelope": {"format": "custom", "fields": {"key": "id", "table": "of"}}, "tables": _TABLES})
+    case.settings["target"] = {"path": "LAKE/shop/s/{table}"}
+    case.settings["source"] = {"format": "csv"}
+    case.header = ",".join(names) + "\n"
+
+    def line(table: str, id: int, /, *more: str, **values: str) -> str:
+        text = io.StringIO()
+        row = {"id": id, "of": f"s.{table}", **values}
+        csv_files.writer(text).writerow([*(row.get(name, "") for name in names), *more])
+        return text.getvalue().removesuffix("\r\n")  # without it, the module quotes no line breaks
+
+    def send(batch: int, table: str, id: int) -> None:
+        case.send(batch, "", None, line(table, id))
+
+    texts = [*TEXTS, *LITERALS, '"', 'a"b', "a\nb", "a\r\nb", "\ufeff", ","]
+    pairs = [(name, text) for name in _DECLARED for text in texts]
+
+    def odd(batch: int) -> None:
+        for id, (name, text) in enumerate(chosen("csv", pairs, number)):
+            case.send(batch, "", None, line("odd", id, **{name: text}))
+        for id, text in enumerate(chosen("key", texts, number // 4)):
+            case.send(batch, "", None, line("strange", id, text))
+            case.send(batch, "", None, line("strange", id, id=text))
+            case.send(batch, "", None, f"{id},s.odd" + ",x" * (id % 9))
+
+    return deliver(case, send, odd)
+
+
 FORMATS: dict[str, Callable[[int], Case]] = {
-    each.__name__: each for each in (debezium, custom, columns, flat, maxwell, avro)
+    each.__name__: each for each in (debezium, custom, columns, flat, maxwell, avro, csv)
 }
 
 
@@ -411,7 +444,17 @@ def mirroring(tmp_path: Path) -> Iterator[Callable[[Case], Mirroring]]:
             path = settings.get("target", {}).get("path")
             if path:
                 settings["target"] = {"path": path.replace("LAKE", str(tmp_path / "lake"))}
-            return Mirroring(tmp_path, settings).deliver(case.batches)
+            source = settings.pop("source", None)
+            if source is None:
+                return Mirroring(tmp_path, settings).deliver(case.batches)
+            files = {"path": str(tmp_path / "input"), "maxFilesPerBatch": 1, **source}
+            made = Mirroring(tmp_path, {**settings, "source": {"files": files}})
+            made.input.mkdir()
+            for batch, records in enumerate(case.batches):
+                lines = [record["value"] for record in records]
+                text = case.header + "\n".join(lines) + "\n"
+                (made.input / f"{batch}.{source['format']}").write_text(text, encoding="utf-8", newline="")
+            return made
 
         yield make
 
@@ -480,7 +523,7 @@ def test_an_odd_record_harms_no_other(
     summary = made.run(spark)
     for table, ids in case.good.items():
         found = at(spark, made.path("shop", "s", table)).where(f"id >= {GOOD}").select("id").collect()
-        assert {row["id"] for row in found} == ids, table
+        assert {int(row["id"]) for row in found} == ids, table
     records = spark.read.format("delta").load(f"{made.checkpoint}/audit").where("source IS NULL")
     sent = sum(map(len, case.batches))
     assert records.agg({"records": "sum"}).collect()[0][0] == sent
