@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.cluster.kube import Kube, Object, eventually
 from tests.cluster.mirror import Mirror, merged
+from tests.cluster.network import Probe, require_enforcement
 from tests.conformance.captures import Capture, wrong
 from tests.support.kafka_broker import Broker, start_broker
 from tests.support.mirroring import Mirroring
@@ -135,6 +136,43 @@ def test_executors_as_pods_mirror_the_shop(shop: Shop, spark: SparkSession) -> N
     assert status["totals"]["applied"] > 0
     shop.mirror.delete()
     eventually(lambda: not shop.executors() and not shop.mirror.drivers(), within=150, what="no pod left")
+
+
+@pytest.mark.guarantee(
+    "Network policies let only executors reach their driver, and only these reach an executor"
+)
+def test_pods_of_others_reach_neither_the_driver_nor_its_executors(
+    shop: Shop, neighbour: Kube, standin_image: str, spark: SparkSession
+) -> None:
+    """Its metrics may be read by all. The cluster has to enforce network policies."""
+    others = [Probe(kube, standin_image) for kube in (shop.mirror.kube, neighbour)]
+    for probe in others:
+        probe.create()
+    require_enforcement(*others)
+    shop.send(shop.capture.records)
+    shop.create()
+    shop.mirror.ready(within=180)
+    eventually(
+        lambda: (shop.mirror.status().get("checkpoint") or {}).get("caughtUp"), within=CAUGHT_UP_WITHIN
+    )
+    shop.check(spark)
+    [driver], executors = shop.mirror.drivers(), shop.executors()
+    ports = {
+        name_of(pod): Probe(shop.mirror.kube, "", name_of(pod)).listened() for pod in (driver, *executors)
+    }
+    assert {7078, 7079, 9404} <= ports[name_of(driver)]
+    for probe in others:
+        reached = {
+            (name_of(pod), port)
+            for pod in (driver, *executors)
+            for port in ports[name_of(pod)]
+            if probe.reaches(pod, port)
+        }
+        assert reached == {(name_of(driver), 9404)}
+
+
+def name_of(pod: Object) -> str:
+    return str(pod["metadata"]["name"])
 
 
 def test_a_driver_killed_in_mid_batch_ends_equal(shop: Shop, spark: SparkSession) -> None:
