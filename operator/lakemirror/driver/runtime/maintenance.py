@@ -44,11 +44,11 @@ FILE = "maintained.json"
 """When each task of each table was last done."""
 FEW_VERSIONS = 50
 """A table with fewer versions needs nothing unasked."""
-MANY_FILES = 100
+MANY_FILES = 25
 """How many files a table of our own may have got before it is compacted unasked."""
 CLEANED_EVERY = 360
 """How many versions a table may have got before its log is cleaned."""
-TENDED_EVERY_SECONDS = 600.0
+TENDED_EVERY_SECONDS = 300.0
 _LOOKS_SECONDS = 1.0
 _DAY = 86_400.0
 _LOOKED, _DID = "looked", "did"

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakemirror.driver.checkpoint.storage import open_storage
+from lakemirror.driver.checkpoint.storage import file_system, open_storage
+from lakemirror.driver.java import java_class
 
 APP_ID: Final = "lakemirror/"
 """The application IDs of Lakemirror's own transactions begin with this."""
@@ -67,10 +69,25 @@ def parse(version: int, text: str) -> Commit:
     )
 
 
-def newest(spark: SparkSession, path: str) -> int | None:
-    """Return the newest version of the table at a path, or None if there is no table."""
-    names = [entry.name for entry in open_storage(f"{path.rstrip('/')}/_delta_log", spark).list()]
-    return max((int(found[1]) for name in names if (found := _FILE.fullmatch(name))), default=None)
+def newest(spark: SparkSession, path: str, since: int) -> int | None:
+    """Return the newest version of the table at a path, or None if there is none from ``since`` on.
+
+    The storage is asked for the files of these versions only, because a log may have tens of thousands.
+    """
+    log = f"{path.rstrip('/')}/_delta_log"
+    store = java_class(spark, "org.apache.spark.sql.delta.storage.LogStore").apply(spark._jsparkSession)
+    files, first = file_system(spark, f"{log}/{since:020d}.json")
+    try:
+        listed = store.listFrom(first, files.getConf())
+    except Py4JJavaError as error:
+        if "java.io.FileNotFoundException" in str(error.java_exception):
+            return None
+        raise
+    versions = []
+    while listed.hasNext():
+        found = _FILE.fullmatch(str(listed.next().getPath().getName()))
+        versions += [int(found[1])] if found else []
+    return max(versions, default=None)
 
 
 def between(spark: SparkSession, path: str, after: int, until: int) -> list[Commit]:

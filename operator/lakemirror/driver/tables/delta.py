@@ -63,6 +63,15 @@ def snapshot(spark: SparkSession, path: str) -> Any:
     return log.update(False, nothing, nothing)
 
 
+def seen(spark: SparkSession, path: str) -> Any:
+    """Return the newest snapshot that this process has seen, without asking the storage.
+
+    It has at least what this process has committed itself.
+    """
+    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
+    return log.unsafeVolatileSnapshot()
+
+
 def configuration(newest: Any) -> dict[str, str]:
     """Return the table properties in a snapshot, as they are set."""
     pairs = newest.metadata().configuration().iterator()

@@ -191,6 +191,10 @@ class JdbcMirror:
         with self.database.session(self.spark) as session:
             return self._marks.of(session, app_id, batch)
 
+    @property
+    def version_seen(self) -> int | None:
+        return self.version
+
     def frame(self, version: int | None = None) -> DataFrame:
         if version is not None and self._looked_up is not None and self._looked_up[0] == version:
             return self._looked_up[1]

@@ -38,6 +38,7 @@ from lakemirror.driver.tables.delta import (
     is_table,
     path_of,
     quoted,
+    seen,
     snapshot,
     sql_text,
 )
@@ -317,6 +318,10 @@ class Mirror:
         if possessor.isDefined():
             self.properties[CHECKPOINT_PROPERTY] = str(possessor.get())
         return int(newest.version())
+
+    @property
+    def version_seen(self) -> int | None:
+        return int(seen(self._spark, self.required_path).version()) if self.exists else None
 
     def commits(self, after: int, until: int) -> list[Commit]:
         """Return the commits after one version, up to another, except for those that Delta has cleaned up."""

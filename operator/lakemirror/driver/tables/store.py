@@ -81,6 +81,11 @@ class Store(Protocol):
         ...
 
     @property
+    def version_seen(self) -> int | None:
+        """The number of commits that this process knows of: at least its own ones."""
+        ...
+
+    @property
     def keeps_events(self) -> bool:
         """Whether it can store a list of events, for tables without a key."""
         ...

@@ -179,14 +179,16 @@ class Tombstones:
             return 0
         gone = F.col("kind") != "merged"
         rows = self.frame().where(collected(before, below))
-        found = rows.agg(F.count_if(gone), F.max(F.when(gone, F.col("seq"))), F.count("*")).first()
-        if found is None or not found[2]:
+        newest = F.max(F.when(gone, F.col("seq"))).alias("seq")
+        about = (newest, F.count_if(gone).alias("gone"), F.count("*").alias("all"))
+        places = rows.groupBy("topic", "partition").agg(*about).localCheckpoint()
+        found = places.agg(F.sum("gone"), F.sum("all")).first()
+        if found is None or not found[1]:
             return 0
         record = None
         if found[0]:
-            highest = rows.where(gone).groupBy("topic", "partition").agg(F.max("seq").alias("seq"))
             place = {name: F.col(name) for name in ("seq", "topic", "partition")}
-            record = fact(highest.localCheckpoint(), "collected", batch=-1, **place)
+            record = fact(places.where("gone > 0"), "collected", batch=-1, **place)
         self._facts.collect(before, below, record)
         self.summary = self._summarise()
         return int(found[0])

@@ -49,7 +49,7 @@ def write_table(
     faults.reach("after-rows")
     table.report(plan.drift)
     table.applied(plan.seen)
-    after = table.mirror.version
+    after = table.mirror.version_seen
     return counted(table, plan, reduced, result, rows, before=before, after=after, told=told)
 
 

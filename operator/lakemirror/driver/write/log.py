@@ -149,18 +149,26 @@ class TableLog:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
         self._java = partial(java_class, spark)
-        self._log = self._java(f"{_DELTA}.DeltaLog").forTable(spark._jsparkSession, path)
+        self._path = path
+        self._log = self._opened()
         self._base = self._log.dataPath()
         self._none = self._java("scala.Option").empty()
         self._known: DataFiles | None = None
         self._done: int | None = None
 
+    def _opened(self) -> Any:
+        return self._java(f"{_DELTA}.DeltaLog").forTable(self._spark._jsparkSession, self._path)
+
     def begin(self, transaction: Transaction) -> Attempt:
         """Start a transaction that fails if somebody else changes the table in the meantime.
 
+        It begins from the newest version that this process has seen: look at the table before.
+
         Raises CommittedBefore if the log has a batch with this number.
         """
-        started = self._log.startTransaction()
+        self._log = self._opened()  # Delta forgets logs that nobody has asked for in an hour
+        # The mirror has just been looked at. If somebody has committed since, the commit is a conflict.
+        started = self._begin(self._log.unsafeVolatileSnapshot())
         snapshot = started.snapshot()
         version = int(snapshot.version())
         if self._known is None or self._known.version != version:
@@ -220,9 +228,9 @@ class TableLog:
         alone = version == data.version + 1
         self._known, self._done = DataFiles(version, live, data) if alone else None, number
 
-    def append(self, rows: DataFrame) -> None:
-        """Add rows in a commit that belongs to no batch."""
-        started = self._log.startTransaction()
+    def append(self, rows: DataFrame, newest: Any) -> None:
+        """Add rows to the table as it is in a snapshot, or later, in a commit that belongs to no batch."""
+        started = self._begin(newest)
         self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, None)
 
     def append_at(self, rows: DataFrame, version: int) -> int:
@@ -241,6 +249,10 @@ class TableLog:
         started.readWholeTable()
         # The note is empty, because without one, Delta uses the note of the running batch.
         return self._commit(started, _listed(started.writeFiles(rows._jdf)), "append", 0, "")
+
+    def _begin(self, snapshot: Any) -> Any:
+        """Start a transaction from a snapshot, for which Delta does not list the log again."""
+        return self._log.startTransaction(self._none, self._java("scala.Option").apply(snapshot))
 
     def forget_lost(self) -> Lost | None:
         """Note in the log which data files are gone, so that the rest can be read and changed again.
@@ -414,7 +426,7 @@ def append(rows: DataFrame, path: str) -> None:
     if int(newest.version()) < 0 or _columns(newest) != rows.columns:
         delta.append(rows, path, delta.SELDOM_READ)
     else:
-        TableLog(rows.sparkSession, path).append(rows)
+        TableLog(rows.sparkSession, path).append(rows, newest)
 
 
 def _columns(snapshot: Any) -> list[str]:
@@ -431,7 +443,7 @@ def append_at(rows: DataFrame, path: str, version: int) -> int:
     if version < 0:
         delta.create(rows, path, delta.SELDOM_READ)
         return 0
-    if not set(rows.columns) <= set(_columns(delta.snapshot(spark, path))):
+    if not set(rows.columns) <= set(_columns(delta.seen(spark, path))):
         delta.append(rows.limit(0), path)
         version += 1
     return TableLog(spark, path).append_at(rows.coalesce(1), version)
