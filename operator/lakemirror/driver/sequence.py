@@ -504,6 +504,26 @@ def anchored_at(seq: Column, base: Column) -> Column:
     return F.concat(F.substring(base, 1, 12), F.substring(seq, 13, 14))
 
 
+def sent_of(seq: Column) -> Column:
+    """Return the sequence of an unanchored change as it was sent: its LSN is both parts."""
+    return F.concat(F.substring(seq, 1, 2), minor(seq), minor(seq), F.substring(seq, 23, 4))
+
+
+def are_of_one_epoch(one: Column, other: Column) -> Column:
+    """Return whether two sequences of positions are of one epoch (BOOLEAN)."""
+    return F.substring(one, 1, 2) == F.substring(other, 1, 2)
+
+
+def behind(value: Column, base: Column) -> Column:
+    """Return the sequence of an unanchored change, or of what it carried, behind what is at ``base``.
+
+    It keeps its LSN. What is above ``base`` already, or of another epoch, stays where it is.
+    """
+    carried = (F.length(value) >= WIDTH) & ~is_snapshot(value) & (value < own(base))
+    lifted = F.concat(F.substring(base, 1, 12), F.substring(value, 13, 1_000_000))
+    return F.when(carried & are_of_one_epoch(value, base), lifted).otherwise(value)
+
+
 def epoch_of(seq: bytes) -> int:
     """Return the epoch of a sequence."""
     return int.from_bytes(seq[:2], "big")

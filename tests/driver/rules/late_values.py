@@ -288,3 +288,16 @@ CASES: Sequence[Case] = (
         {1: (7, "read")},
     ),
 )
+
+
+def batches() -> Batches:
+    """All cases, delivered together."""
+    sent = [case.sent(number) for number, case in enumerate(CASES)]
+    return [
+        [record for each in sent if n < len(each) for record in each[n]] for n in range(max(map(len, sent)))
+    ]
+
+
+def rows() -> dict[tuple[int, int], tuple[int, Big]]:
+    """The rows at the end, by the case's number and the id."""
+    return {(number, id): row for number, case in enumerate(CASES) for id, row in case.rows.items()}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tests.driver.rules.late_values import CASES
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.driver.rules.late_values import CASES, batches, rows
+from tests.support.agreement import by_rules, differences, targets_of
+from tests.support.mirroring import Mirroring
 from tests.support.rule_engine import Engine
 
 pytestmark = pytest.mark.guarantee("The rules and the driver's engine make the same of the same records")
@@ -18,3 +23,18 @@ def test_the_rules_end_in_the_rows_of_the_source(number: int) -> None:
     [table] = engine.tables.values()
     found = {key[1]: (row.values["v"], row.values["big"]) for key, row in table.rows.items()}
     assert found == CASES[number].rows
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_pipeline_ends_in_the_rows_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    mirroring = Mirroring(tmp_path).deliver(batches())
+    mirroring.run(spark)
+    found = {
+        (row["h"], row["id"]): (row["v"], row["big"])
+        for path in targets_of(spark, mirroring).values()
+        for row in spark.read.format("delta").load(path).collect()
+    }
+    assert found == rows()
+    differ = differences(spark, mirroring, by_rules(mirroring))
+    assert not differ, "\n".join(differ[:40])

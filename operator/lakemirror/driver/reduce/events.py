@@ -10,7 +10,8 @@ Everything here is a pure function from frames to frames. An *event* frame has t
 and a *state* frame has the columns
 
     key STRUCT, op, seq, unanchored, event_time, topic, partition, offset, row STRUCT, seqs MAP<STRING,
-    BINARY>, texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq, born
+    BINARY>, texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq, born, opened
+    MAP<STRING, BIGINT>
 
 ``records`` is 1 for an event that stands for a record and 0 for an event that was derived from one. In a
 state, it is the number of records: ``own`` (1 or 0) of them stand for the newest event itself, and
@@ -25,6 +26,8 @@ key's events is a create or a snapshot row.
 
 If deletes are soft, a state also has ``ends`` ARRAY<STRUCT<seq, event_time>>: the deletes after ``row``, in
 any order. There may be several, because a filter makes deletes of events that show a row which stays outside.
+
+``opened`` has, for each tracked column whose value an unanchored event carried, the offset of that event.
 
 ``seqs`` has the sequence of each column whose value is older than the event (see
 `lakemirror.driver.sequence`). A column that is not in it is as new as the event. Columns are merged one by
@@ -160,7 +163,21 @@ def _states(
         mine.cast("bigint").alias("own"),
         F.col("duplicates").cast("bigint"),
         *map(F.col, ("row_seq", "born")),
+        _opened(found, least),
     ]
+
+
+def _opened(found: Mapping[str, Column], least: Column) -> Column:
+    """MAP<STRING, BIGINT>: the offsets of the unanchored events that carried tracked values; may be null.
+
+    What a truncate left without a value, no event carried.
+    """
+    if not found:
+        return F.lit(None).cast("map<string, bigint>").alias("opened")
+    offsets = [F.when(each["seq"] > least, each["opened"]) for each in found.values()]
+    opened = F.map_from_arrays(F.array(*map(F.lit, found)), F.array(*offsets))
+    opened = F.map_filter(opened, lambda _, offset: offset.isNotNull())
+    return F.when(F.size(opened) > 0, opened).alias("opened")
 
 
 def _below(floor: bytes | None, order: Floor | None) -> Column:
@@ -172,7 +189,7 @@ def _below(floor: bytes | None, order: Floor | None) -> Column:
 
 
 def _carried(name: str, soft: bool) -> Column:
-    """STRUCT<value, seq, text>: what an event says about a column; null if it says nothing.
+    """STRUCT<value, seq, text, opened>: what an event says about a column; null if it says nothing.
 
     An update with a gap says nothing, so older events are consulted. A create with a gap begins a new life of
     the key: nothing older may fill the gap. Its sequence has no suffix, so that values moved from the former
@@ -180,9 +197,10 @@ def _carried(name: str, soft: bool) -> Column:
     """
     gap = F.coalesce(F.array_contains("gaps", name), F.lit(False))
     nothing, own_seq = F.lit(None), own(F.col("seq"))
+    opened = F.when(F.col("unanchored"), F.coalesce("offset", F.lit(-1))).cast("bigint").alias("opened")
 
     def said(value: Column, seq: Column, text: Column) -> Column:
-        return F.struct(value.alias("value"), seq.alias("seq"), text.alias("text"))
+        return F.struct(value.alias("value"), seq.alias("seq"), text.alias("text"), opened)
 
     deleted = F.lit(None) if soft else said(nothing, own_seq, nothing)
     return (

@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own
+from lakemirror.driver.reduce.events import ARRIVAL
+from lakemirror.driver.sequence import WIDTH, anchored_at, behind, is_snapshot, minor, own
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.tombstones import encoded_key
 
@@ -57,6 +58,21 @@ def gate(state: DataFrame, deleted: DataFrame, *, tracked: Sequence[str]) -> Dat
     return gated.drop("_key", "_tomb")
 
 
+def with_origins_of(deleted: DataFrame, events: DataFrame) -> DataFrame:
+    """Return tombstones of moves with the origin of their delete half, if the batch has that.
+
+    The create half told of the move in an earlier batch. What follows the delete at its position is the row
+    that took the place of the moved one (a statement that changes several keys has one position in a binlog).
+    """
+    halves = events.where(f"op = '{Op.DELETE}' AND new_key IS NOT NULL")
+    place = F.max(F.struct(*ARRIVAL)).alias("_place")
+    halves = halves.groupBy(encoded_key(halves).alias("key"), "seq").agg(place)
+    joined = deleted.join(halves, ["key", "seq"], "left")
+    unknown = ~F.col("by_delete") & F.col("topic").isNull()
+    told = {name: F.when(unknown, F.col("_place")[name]).otherwise(F.col(name)) for name in ARRIVAL}
+    return joined.withColumns(told).drop("_place")
+
+
 def _after(joined: DataFrame) -> DataFrame:
     """Place changes of transactions that were open during the snapshot after the delete that they follow.
 
@@ -99,25 +115,41 @@ def follows(tombstone: Column) -> Column:
 def _forget(state: DataFrame, name: str) -> DataFrame:
     """Make values of a column unknown if they are older than the key's tombstone."""
     base = own(F.col("_tomb.seq"))
-    held = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+    sent = F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
+    held = _beside(sent, F.col("opened")[F.lit(name)]) if "opened" in state.columns else sent
     # What follows a delete at its position brings values of that position, which are newer than the delete.
     oldest = F.when(follows(F.col("_tomb")), F.col("_tomb.seq")).otherwise(base)
-    older = F.col("_tomb.seq").isNotNull() & (held < oldest)
-    entries = F.map_concat(
-        F.map_filter(
-            F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>")), lambda k, _: k != name
-        ),
-        F.create_map(F.lit(name), base),
-    )
+    older = F.coalesce(F.col("_tomb.seq").isNotNull() & (held < oldest), F.lit(False))
+
+    def with_entry(seq: Column) -> Column:
+        seqs = F.coalesce(F.col("seqs"), F.create_map().cast("map<string, binary>"))
+        return F.map_concat(F.map_filter(seqs, lambda k, _: k != name), F.create_map(F.lit(name), seq))
+
     row = state.schema["row"].dataType
     assert isinstance(row, StructType)
     blank = F.lit(None).cast(row[name].dataType)
-    return state.withColumns(
-        {
-            "row": F.when(older, F.col("row").withField(quoted(name), blank)).otherwise(F.col("row")),
-            "seqs": F.when(older, entries).otherwise(F.col("seqs")),
-        }
-    )
+    seqs = F.when(older, with_entry(base)).when(held != sent, with_entry(held)).otherwise(F.col("seqs"))
+    columns = {
+        "row": F.when(older, F.col("row").withField(quoted(name), blank)).otherwise(F.col("row")),
+        "seqs": seqs,
+    }
+    if "opened" in state.columns:
+        others = F.map_filter("opened", lambda column, _: column != name)
+        columns["opened"] = F.when(older, others).otherwise(F.col("opened"))
+    return state.withColumns(columns)
+
+
+def _beside(value: Column, offset: Column) -> Column:
+    """Return the sequence of a value, placed after the delete if an unanchored change carried it.
+
+    ``offset`` is that of such a change, otherwise null. It has a higher LSN than the delete, or follows it in
+    its partition if that was derived from a row of a snapshot.
+    """
+    gone = F.col("_tomb.seq")
+    later = same_partition(F.col("_tomb")) & (offset > F.col("_tomb.offset"))
+    above = F.when(is_snapshot(gone), later).otherwise(minor(value) > minor(gone))
+    usable = F.coalesce(offset.isNotNull() & (F.length(gone) >= WIDTH) & above, F.lit(False))
+    return F.when(usable, behind(value, gone)).otherwise(value)
 
 
 def same_partition(other: Column) -> Column:

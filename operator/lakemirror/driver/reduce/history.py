@@ -198,7 +198,7 @@ def _images(table: MirroredTable, plan: TablePlan, state: DataFrame, facts: Data
     floor = max(filter(None, (summary.floor, plan.seen.floor)), default=None)
     if merged is not None:
         rows = merged if rows is None else rows.unionByName(merged)
-    found = images_of(table, state, deleted, plan.reading, plan.tracked, floor, rows)
+    found, _ = images_of(table, state, deleted, plan.reading, plan.tracked, floor, rows)
     return found.localCheckpoint()
 
 

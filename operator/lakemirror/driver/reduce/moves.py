@@ -10,14 +10,25 @@ of further moves. Patches only fill columns; they never create a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakemirror.driver.codes import Op
-from lakemirror.driver.sequence import MISSING, event_part, moved, own
+from lakemirror.driver.sequence import (
+    MISSING,
+    WIDTH,
+    are_of_one_epoch,
+    behind,
+    event_part,
+    is_snapshot,
+    minor,
+    moved,
+    own,
+    sent_of,
+)
 from lakemirror.driver.tables.delta import quoted
 
 ROUNDS = 64
@@ -26,8 +37,53 @@ ROUNDS = 64
 A longer chain is not a chain of one batch.
 """
 
+_ORIGIN = ("topic", "partition", "offset")
+_MOVE = ("key", "seq", "new_key", "opened", *_ORIGIN)
+"""The columns that tell of a move."""
+
+
+def told(events: DataFrame, stored: DataFrame | None, *, opened: bool = False) -> DataFrame:
+    """Return every known move: key, seq, new_key, opened, topic, partition, offset.
+
+    ``opened`` says that the move is a change of a transaction that was open during the snapshot: ``seq`` is
+    its LSN, as it was sent, and the origin that of its delete, if that came. See `images` for the arguments.
+    """
+    halves = events.where(F.col("new_key").isNotNull() | F.col("old_key").isNotNull())
+    unanchored = F.col("unanchored") if opened else F.lit(False)
+    sent = {"seq": F.when(unanchored, sent_of(F.col("seq"))).otherwise(F.col("seq")), "opened": unanchored}
+    halves = halves.withColumns(sent)
+    left = halves.where(f"op = '{Op.DELETE}' AND new_key IS NOT NULL").select(*_MOVE)
+    nowhere = [F.lit(None).cast(events.schema[name].dataType).alias(name) for name in _ORIGIN]
+    right = halves.where(f"old_key IS NOT NULL AND op <> '{Op.DELETE}'").select(
+        F.col("old_key").alias("key"), "seq", F.col("key").alias("new_key"), "opened", *nowhere
+    )
+    found = left.union(right)
+    if stored is not None:
+        found = found.union(stored.select(*_MOVE))
+    origin = F.max(F.struct(*_ORIGIN)).alias("origin")
+    known = found.groupBy("key", "seq").agg(
+        F.first("new_key").alias("new_key"), F.max("opened").alias("opened"), origin
+    )
+    return known.select("key", "seq", "new_key", "opened", "origin.*")
+
+
+def with_origins(moves: DataFrame, deleted: DataFrame) -> DataFrame:
+    """Return moves of open transactions with the origin of their delete, if only its tombstone is known."""
+    place = F.struct("seq", *_ORIGIN).alias("_gone")
+    joined = moves.join(deleted.select("key", place), "key", "left")
+    mine = F.col("opened") & F.col("topic").isNull() & (sent_of(F.col("_gone.seq")) == F.col("seq"))
+    origin = {name: F.when(mine, F.col("_gone")[name]).otherwise(F.col(name)) for name in _ORIGIN}
+    return joined.withColumns(origin).select(*_MOVE)
+
+
+def of_moves(rows: DataFrame, moves: DataFrame) -> DataFrame:
+    """Return the rows whose key is the former or the new one of a move."""
+    keys = moves.select("key").union(moves.select("new_key")).distinct()
+    return rows.join(keys, "key", "left_semi")
+
 
 def images(
+    moves: DataFrame,
     events: DataFrame,
     stored_images: DataFrame | None,
     stored_rows: DataFrame | None,
@@ -35,18 +91,23 @@ def images(
     *,
     tracked: Sequence[str],
     floor: bytes | None,
+    opened: bool = False,
 ) -> DataFrame:
     """Return the image of every known move, and what is to be written of them.
 
-    Columns: key, seq, new_key, row STRUCT of tracked, seqs MAP. ``new`` says that no image of the move is
+    Columns: those of ``moves``, row STRUCT of tracked, seqs MAP. ``new`` says that no image of the move is
     stored, and ``changed`` that none is or that a value is newer than the stored ones: it is to be written.
 
-    ``events`` is the table's event frame. ``stored_images`` are key, seq, new_key, row, seqs, one or more for
-    each stored move. ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs. ``deleted``
-    are tombstones as key STRUCT, seq.
+    ``moves`` is what `told` returns. ``events`` is the table's event frame; with ``opened`` False, unanchored
+    events have their place already.
+    ``stored_images`` are key, seq, new_key, opened, topic, partition, offset, row, seqs, one or more for each
+    stored move. ``stored_rows`` are the mirror's rows as key STRUCT, row STRUCT, seq, seqs, and their origin.
+    ``deleted`` are tombstones as key STRUCT, seq, and their origin.
     """
-    moves = _moves(events, stored_images).localCheckpoint()
-    said = [_from_events(events, tracked)]
+    carried = _from_events(events, tracked)
+    if opened:
+        carried = _in_place(carried, stored_rows, deleted, tracked)
+    said = [carried.drop("unanchored")]
     if stored_images is not None:
         said.append(_said(stored_images, tracked, bound=F.col("seq")))
     if stored_rows is not None:
@@ -55,17 +116,17 @@ def images(
         said.append(_blank(deleted.select("key", own(F.col("seq")).alias("at")), tracked, events))
     if floor is not None:
         said.append(_blank(moves.select("key", own(F.lit(floor)).alias("at")), tracked, events))
-    facts = reduce(DataFrame.unionByName, said)
+    facts = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), said)
     found = _fold(moves, facts, tracked).localCheckpoint()
     for _ in range(ROUNDS):
         passed = patches(found, tracked)
         if found.join(passed.select("key"), "key", "left_semi").isEmpty():
             break
-        again = _fold(moves, facts.unionByName(_said(passed, tracked)), tracked).localCheckpoint()
+        again = _improved(found, passed, tracked).localCheckpoint()
         if _digest(again, tracked) == _digest(found, tracked):
             break
         found = again
-    return found
+    return found.withColumn("changed", _is_changed(tracked)).drop("stored")
 
 
 def patches(found: DataFrame, tracked: Sequence[str]) -> DataFrame:
@@ -77,25 +138,68 @@ def patches(found: DataFrame, tracked: Sequence[str]) -> DataFrame:
     return found.select(F.col("new_key").alias("key"), "seq", "row", _seqs(seqs, tracked).alias("seqs"))
 
 
-def _newest(inherited: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """Return one patch per key, with the newest value of each column: key, _row, _seqs."""
-    entry = [F.struct(F.col("seqs")[name].alias("s"), F.col("row")[name].alias("v")) for name in tracked]
-    newest = [
-        F.max_by(each, F.col("seqs")[name]).alias(f"_{i}")
-        for i, (name, each) in enumerate(zip(tracked, entry, strict=True))
-    ]
+def _newest(
+    inherited: DataFrame, state: DataFrame, stored: DataFrame | None, tracked: Sequence[str]
+) -> DataFrame:
+    """Return one patch per key, with the newest value of each column: key, _row, _seqs.
+
+    A value that a later move brings waits for the create half; until then, the row keeps its own value. A
+    deleted row of a soft delete has none from after its last event with a row.
+    """
+    told = state.select(
+        "key",
+        F.coalesce("row_seq", "seq").alias("_last"),
+        F.col("seq").alias("_seq"),
+        F.col("seqs").alias("_of"),
+    )
+    known = inherited.join(told, "key", "left")
+    last, creates = F.coalesce("_last", F.lit(MISSING)), [("_seq", "_of")]
+    if stored is not None:
+        kept = stored.select("key", F.col("seq").alias("_stored"), F.col("seqs").alias("_of_stored"))
+        known = known.join(kept, "key", "left")
+        last = F.greatest(last, F.coalesce("_stored", F.lit(MISSING)))
+        creates.append(("_stored", "_of_stored"))
+    newest = []
+    for i, name in enumerate(tracked):
+        value = F.col("seqs")[name]
+        placed = F.greatest(value, *[at_create(value, _of_column(seq, seqs, name)) for seq, seqs in creates])
+        usable = F.when((placed != F.lit(MISSING)) & (event_part(placed, last) <= last), placed)
+        entry = F.struct(usable.alias("s"), F.col("row")[name].alias("v"))
+        newest.append(F.max_by(entry, usable).alias(f"_{i}"))
     values = [F.col(f"_{i}.v").alias(name) for i, name in enumerate(tracked)]
     seqs = [F.col(f"_{i}.s") for i in range(len(tracked))]
     return (
-        inherited.groupBy("key")
+        known.groupBy("key")
         .agg(*newest)
         .select("key", F.struct(*values).alias("_row"), _seqs(seqs, tracked).alias("_seqs"))
     )
 
 
-def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> DataFrame:
-    """Merge patches into a state frame. A key that has only a patch gets op ``p``."""
-    joined = state.join(_newest(inherited, tracked), "key", "full_outer")
+def _of_column(seq: str, seqs: str, name: str) -> Column:
+    """The sequence of a column by the names of its row's ``seq`` and ``seqs``. MISSING without a row."""
+    return F.coalesce(F.col(seqs)[F.lit(name)], own(F.col(seq)), F.lit(MISSING))
+
+
+def at_create(value: Column, create: Column) -> Column:
+    """Return the sequence of a value that was passed on, in the place of the create half of its move.
+
+    ``create`` is any sequence of the column. The create of an unanchored move may have its place after a row
+    of the snapshot. It keeps its LSN.
+    """
+    unanchored = (F.length(value) > WIDTH) & (F.substring(value, 3, 10) == minor(value))
+    halves = unanchored & are_of_one_epoch(create, value) & (minor(create) == minor(value))
+    placed = F.concat(F.substring(create, 1, WIDTH), F.substring(value, WIDTH + 1, 1_000_000))
+    return F.when(halves, F.greatest(value, placed)).otherwise(value)
+
+
+def inherit(
+    state: DataFrame, inherited: DataFrame, tracked: Sequence[str], stored: DataFrame | None = None
+) -> DataFrame:
+    """Merge patches into a state frame. A key that has only a patch gets op ``p``.
+
+    ``stored`` are the mirror's rows: key, seq, seqs.
+    """
+    joined = state.join(_newest(inherited, state, stored, tracked), "key", "full_outer")
     blank = F.coalesce(F.col("seq"), F.lit(MISSING))
     row_type = state.schema["row"].dataType
     assert isinstance(row_type, StructType)
@@ -106,11 +210,7 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
         mine = F.when(F.col("seq").isNull(), F.lit(MISSING)).otherwise(
             F.coalesce(F.col("seqs")[F.lit(name)], own(F.col("seq")))
         )
-        # A value that a later move brings waits for the create half; until then, the row keeps its own value.
-        # A deleted row of a soft delete has none from after its last event with a row.
-        last = F.coalesce("row_seq", "seq")
-        due = F.col("seq").isNull() | (event_part(F.col("_seqs")[F.lit(name)], F.col("seq")) <= last)
-        theirs = F.coalesce(F.when(due, F.col("_seqs")[F.lit(name)]), F.lit(MISSING))
+        theirs = F.coalesce(F.col("_seqs")[F.lit(name)], F.lit(MISSING))
         row = row.withField(
             quoted(name), F.when(theirs > mine, F.col("_row")[name]).otherwise(F.col("row")[name])
         )
@@ -136,23 +236,10 @@ def inherit(state: DataFrame, inherited: DataFrame, tracked: Sequence[str]) -> D
     )
 
 
-def _moves(events: DataFrame, stored: DataFrame | None) -> DataFrame:
-    """Return key, seq and new_key of every known move."""
-    halves = events.where(F.col("new_key").isNotNull() | F.col("old_key").isNotNull())
-    left = halves.where(f"op = '{Op.DELETE}'").select("key", "seq", "new_key")
-    right = halves.where(f"old_key IS NOT NULL AND op <> '{Op.DELETE}'").select(
-        F.col("old_key").alias("key"), "seq", F.col("key").alias("new_key")
-    )
-    found = left.where("new_key IS NOT NULL").union(right)
-    if stored is not None:
-        found = found.union(stored.select("key", "seq", "new_key"))
-    return found.dropDuplicates(["key", "seq"])
-
-
 def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
     """Return what each event says about each tracked column, as facts.
 
-    Columns: key, bound, and one STRUCT<s, v> per tracked column.
+    Columns: key, bound, unanchored, the origin, and one STRUCT<s, v> per tracked column.
     """
     columns = []
     for i, name in enumerate(tracked):
@@ -164,7 +251,51 @@ def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
             .when(~gap, F.struct(own(F.col("seq")).alias("s"), F.col("row")[name].alias("v")))
             .alias(f"_{i}")
         )
-    return events.select("key", F.lit(None).cast("binary").alias("bound"), *columns)
+    bound = F.lit(None).cast("binary").alias("bound")
+    return events.select("key", bound, "unanchored", *_ORIGIN, *columns)
+
+
+def _in_place(
+    told: DataFrame, rows: DataFrame | None, deleted: DataFrame | None, tracked: Sequence[str]
+) -> DataFrame:
+    """Place what unanchored events say among all else that is known of their key.
+
+    It comes behind what has a lower LSN, and behind a row of a snapshot that it follows in its partition.
+    """
+    beside: list[list[Column]] = [[] for _ in tracked]
+    for known, mark in ((rows, "_row"), (deleted, "_gone")):
+        if known is None:
+            continue
+        seqs = "seqs" if "seqs" in known.columns else F.lit(None).cast("map<string, binary>").alias("seqs")
+        place = F.struct("seq", seqs, *_ORIGIN).alias(mark)
+        told = told.join(known.select("key", place), "key", "left")
+        for i, name in enumerate(tracked):
+            base = event_part(_of_column(f"{mark}.seq", f"{mark}.seqs", name), F.col(f"{mark}.seq"))
+            is_row = base == F.col(f"{mark}.seq")
+            beside[i].append(_beside(F.col(f"_{i}.s"), base, is_row & _is_later("", f"{mark}.")))
+    placed = {
+        f"_{i}": F.when(
+            F.col(f"_{i}").isNotNull(),
+            F.struct(
+                F.greatest(F.col(f"_{i}.s"), F.lit(MISSING), *each).alias("s"), F.col(f"_{i}.v").alias("v")
+            ),
+        )
+        for i, each in enumerate(beside)
+    }
+    return told.withColumns(placed).drop("_row", "_gone")
+
+
+def _beside(value: Column, base: Column, follows: Column) -> Column:
+    """The place of what an unanchored event says next to what is known at ``base``; null if it has none."""
+    above = F.when(is_snapshot(base), follows).otherwise(minor(value) > minor(base))
+    return F.when(F.col("unanchored") & (F.length(base) >= WIDTH) & above, behind(value, base))
+
+
+def _is_later(one: str, other: str) -> Column:
+    """BOOLEAN, never null: whether one origin comes after another in its partition, by their prefixes."""
+    topic, partition, offset = ((F.col(one + name), F.col(other + name)) for name in _ORIGIN)
+    later = (topic[0] == topic[1]) & (partition[0] == partition[1]) & (offset[0] > offset[1])
+    return F.coalesce(later, F.lit(False))
 
 
 def _said(rows: DataFrame, tracked: Sequence[str], bound: Column | None = None) -> DataFrame:
@@ -174,7 +305,8 @@ def _said(rows: DataFrame, tracked: Sequence[str], bound: Column | None = None) 
         for i, name in enumerate(tracked)
     ]
     tied = F.lit(None).cast("binary") if bound is None else bound
-    return rows.select("key", tied.alias("bound"), *columns)
+    origin = _ORIGIN if bound is None and set(_ORIGIN) <= set(rows.columns) else ()
+    return rows.select("key", tied.alias("bound"), *origin, *columns)
 
 
 def _blank(keys: DataFrame, tracked: Sequence[str], like: DataFrame) -> DataFrame:
@@ -190,9 +322,10 @@ def _blank(keys: DataFrame, tracked: Sequence[str], like: DataFrame) -> DataFram
 def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFrame:
     """For each move, return the newest value of each column from before it, and the marks of `images`.
 
-    A fact that is bound to a move is a stored image of it.
+    A fact that is bound to a move is a stored image of it: ``stored`` has the sequences of its values.
     """
-    said = facts.select(F.col("key").alias("_key"), "bound", *[f"_{i}" for i in range(len(tracked))])
+    origin = [F.col(name).alias(f"_{name}") for name in _ORIGIN]
+    said = facts.select(F.col("key").alias("_key"), "bound", *origin, *[f"_{i}" for i in range(len(tracked))])
     joined = moves.join(
         said,
         (F.col("key") == F.col("_key")) & (F.col("bound").isNull() | (F.col("bound") == F.col("seq"))),
@@ -200,30 +333,73 @@ def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFra
     )
     newest, is_stored = [], F.col("bound").isNotNull()
     for i in range(len(tracked)):
-        usable = F.when(F.col(f"_{i}.s") < F.col("seq"), F.col(f"_{i}.s"))
+        seq = F.col(f"_{i}.s")
+        usable = F.when(is_stored | _follows(seq, _is_later("_", "")), seq)
         newest.append(F.max_by(F.when(usable.isNotNull(), F.col(f"_{i}")), usable).alias(f"_{i}"))
         newest.append(F.max(F.when(is_stored, usable)).alias(f"_{i}_stored"))
+    stored = [F.coalesce(f"_{i}_stored", F.lit(MISSING)) for i in range(len(tracked))]
     return (
         joined.groupBy("key", "seq")
-        .agg(F.first("new_key").alias("new_key"), F.count_if(is_stored).alias("_images"), *newest)
+        .agg(
+            *[F.first(name).alias(name) for name in ("new_key", "opened", *_ORIGIN)],
+            F.count_if(is_stored).alias("_images"),
+            *newest,
+        )
         .select(
-            "key",
-            "seq",
-            "new_key",
+            *_MOVE,
             F.struct(*[F.col(f"_{i}.v").alias(name) for i, name in enumerate(tracked)]).alias("row"),
             _seqs([F.coalesce(F.col(f"_{i}.s"), F.lit(MISSING)) for i in range(len(tracked))], tracked).alias(
                 "seqs"
             ),
             (F.col("_images") == 0).alias("new"),
-            _is_changed(tracked).alias("changed"),
+            _seqs(stored, tracked).alias("stored"),
         )
     )
 
 
+def _follows(value: Column, later: Column) -> Column:
+    """BOOLEAN: whether a move comes after a value. ``later`` says that the value's record came after it.
+
+    A move in a transaction that was open during the snapshot comes after the row that the snapshot read, and
+    has only its LSN to compare with other changes.
+    """
+    placed = F.when(is_snapshot(value), ~later).otherwise(minor(value) < minor(F.col("seq")))
+    by_lsn = F.col("opened") & (F.length(value) >= WIDTH) & are_of_one_epoch(value, F.col("seq"))
+    return F.when(by_lsn, placed).otherwise(value < F.col("seq"))
+
+
+def _improved(found: DataFrame, passed: DataFrame, tracked: Sequence[str]) -> DataFrame:
+    """Improve images by what earlier moves passed on to their rows."""
+    theirs = passed.select(
+        F.col("key").alias("_key"), F.col("row").alias("_row"), F.col("seqs").alias("_seqs")
+    )
+    newest = []
+    for i, name in enumerate(tracked):
+        mine = F.col("seqs")[name]
+        seq = at_create(F.col("_seqs")[name], mine)
+        usable = F.when((seq > mine) & _follows(seq, F.lit(False)), seq)
+        entry = F.when(usable.isNotNull(), F.struct(usable.alias("s"), F.col("_row")[name].alias("v")))
+        newest.append(F.max_by(entry, usable).alias(f"_{i}"))
+    others = [name for name in found.columns if name not in ("key", "seq")]
+    improved = (
+        found.join(theirs, F.col("key") == F.col("_key"), "left")
+        .groupBy("key", "seq")
+        .agg(*[F.first(name).alias(name) for name in others], *newest)
+    )
+    better = [F.col(f"_{i}") for i in range(len(tracked))]
+    values = [
+        F.when(each.isNotNull(), each["v"]).otherwise(F.col("row")[name]).alias(name)
+        for name, each in zip(tracked, better, strict=True)
+    ]
+    seqs = [F.coalesce(each["s"], F.col("seqs")[name]) for name, each in zip(tracked, better, strict=True)]
+    made = {"row": F.struct(*values), "seqs": _seqs(seqs, tracked)}
+    return improved.select(*[made.get(name, F.col(name)).alias(name) for name in found.columns])
+
+
 def _is_changed(tracked: Sequence[str]) -> Column:
     """BOOLEAN: whether a move has no stored image, or a value newer than those of its stored images."""
-    newer = [F.col(f"_{i}.s") > F.coalesce(f"_{i}_stored", F.lit(MISSING)) for i in range(len(tracked))]
-    return reduce(Column.__or__, [F.coalesce(each, F.lit(False)) for each in newer], F.col("_images") == 0)
+    newer = [F.col("seqs")[name] > F.col("stored")[name] for name in tracked]
+    return reduce(Column.__or__, newer, F.col("new"))
 
 
 def _seq_of(name: str) -> Column:

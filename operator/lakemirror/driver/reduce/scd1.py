@@ -18,7 +18,17 @@ from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes, Clause
 from lakemirror.driver.reduce.events import texts_of
 from lakemirror.driver.reduce.scd2 import Truncate
-from lakemirror.driver.sequence import MISSING, WIDTH, anchored_at, event_part, is_snapshot, minor, own
+from lakemirror.driver.sequence import (
+    MISSING,
+    WIDTH,
+    anchored_at,
+    are_of_one_epoch,
+    behind,
+    event_part,
+    is_snapshot,
+    minor,
+    own,
+)
 from lakemirror.driver.tables.columns import UNSEEN, S, T, seq_of_row
 from lakemirror.driver.tables.delta import quoted
 
@@ -116,28 +126,42 @@ def _newer(plan: Scd1) -> Column:
     snapshot row that precedes it in its partition. Of two different events with the same sequence, the later
     arrival wins. A line of a file that has other bytes than when it was read before is a correction.
     """
-    mine, stored = F.col("s.seq"), seq_of_row()
-    here = (F.col("s.topic") == T("__origin")["topic"]) & (F.col("s.partition") == T("__origin")["partition"])
-    later = here & (F.col("s.offset") > T("__origin")["offset"])
+    mine, stored, later = F.col("s.seq"), seq_of_row(), _is_later()
     another = _values_differ(plan) | (F.col("s.op") == Op.DELETE) | (T("__op") == Op.DELETE)
-    newer = (mine > stored) | ((mine == stored) & later & another)
-    if plan.unanchored:
-        follows = is_snapshot(stored) & later
-        outruns = (
-            ~is_snapshot(stored)
-            & (minor(mine) > minor(stored))
-            & (F.substring(mine, 1, 2) == F.substring(stored, 1, 2))
-        )
-        newer = newer | (F.col("s.unanchored") & (follows | outruns))
-    if plan.snapshot:
-        overtaken = (
-            is_snapshot(mine) & ~is_snapshot(stored) & here & (T("__origin")["offset"] > F.col("s.offset"))
-        )
-        newer = newer & ~overtaken
+    newer = is_above(snapshot=plan.snapshot, unanchored=plan.unanchored) | (
+        (mine == stored) & later & another
+    )
     if plan.corrects:  # the line of the stored row, read again with other bytes
         both = (F.col("s.op") == Op.DELETE) & (T("__op") == Op.DELETE)
-        newer = newer | (here & (F.col("s.offset") == T("__origin")["offset"]) & another & ~both)
+        newer = newer | (_is_here() & (F.col("s.offset") == T("__origin")["offset"]) & another & ~both)
     return newer & (F.col("s.op") != Op.PASSED)
+
+
+def is_above(*, snapshot: bool, unanchored: bool) -> Column:
+    """BOOLEAN: whether the state is at a higher place than the stored row.
+
+    ``snapshot`` and ``unanchored`` say whether the batch has such events.
+    """
+    mine, stored = F.col("s.seq"), seq_of_row()
+    above = mine > stored
+    if unanchored:
+        placed = F.when(is_snapshot(stored), _is_later()).otherwise(minor(mine) > minor(stored))
+        above = above | (F.col("s.unanchored") & placed & are_of_one_epoch(mine, stored))
+    if snapshot:
+        overtaken = _is_here() & (T("__origin")["offset"] > F.col("s.offset"))
+        above = above & ~(is_snapshot(mine) & ~is_snapshot(stored) & overtaken)
+    return above
+
+
+def _is_here() -> Column:
+    """BOOLEAN: whether the state and the stored row came through one partition."""
+    topic, partition = (F.col(f"s.{name}") == T("__origin")[name] for name in ("topic", "partition"))
+    return topic & partition
+
+
+def _is_later() -> Column:
+    """BOOLEAN: whether the state came after the stored row in its partition."""
+    return _is_here() & (F.col("s.offset") > T("__origin")["offset"])
 
 
 def _values_differ(plan: Scd1) -> Column:
@@ -174,7 +198,8 @@ def _matched(plan: Scd1, newer: Column) -> Iterator[Clause]:
         yield Clause(delete, _stamp(plan))
     yield Clause(newer, _update(plan))
     if plan.tracked:
-        usable = reduce(Column.__or__, [_wins(name, F.col("s.seq"), seq_of_row()) for name in plan.tracked])
+        usable = reduce(Column.__or__, [_fills(plan, name) for name in plan.tracked])
+        usable = usable | _is_read_before(plan) if plan.snapshot or plan.unanchored else usable
         yield Clause(~newer & _is_live() & usable, _fill(plan))
     if plan.fills:
         yield Clause(~newer & aged(plan.fills), _filled(plan))
@@ -310,13 +335,61 @@ def _update(plan: Scd1) -> dict[str, Column]:
 
 def _fill(plan: Scd1) -> dict[str, Column]:
     """What an older event changes: only the columns that are waiting for a value."""
-    values = {
-        name: F.when(_wins(name, F.col("s.seq"), seq_of_row()), S(name)).otherwise(_kept(plan, name))
-        for name in plan.tracked
+    seq = _after_read(plan, seq_of_row())
+    wins = {name: _fills(plan, name) for name in plan.tracked}
+    values = {name: F.when(won, S(name)).otherwise(_kept(plan, name)) for name, won in wins.items()}
+    newest = [
+        F.when(won, _late(plan, name)).otherwise(_after_read(plan, stored_seq(name)))
+        for name, won in wins.items()
+    ]
+    entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
+    older = F.map_filter(entries, lambda _, value: value != own(seq))
+    texts = {
+        name: F.when(won, F.col("s.texts")[name]).otherwise(T("__unrepresentable")[name])
+        for name, won in wins.items()
     }
-    seqs = _column_seqs(plan, F.col("s.seq"), seq_of_row())
-    texts = _texts(plan, T("__unrepresentable"), F.col("s.seq"), seq_of_row())
-    return {**_filled(plan), **values, "__column_seq": seqs, "__unrepresentable": texts}
+    return {
+        **_filled(plan),
+        **values,
+        "__seq": seq,
+        "__column_seq": F.when(F.size(older) > 0, older),
+        "__unrepresentable": texts_of(T("__unrepresentable"), texts),
+    }
+
+
+def _fills(plan: Scd1, name: str) -> Column:
+    """BOOLEAN: whether an older event has a value for a column of the stored row."""
+    value, row = _late(plan, name), _after_read(plan, seq_of_row())
+    return (value > _after_read(plan, stored_seq(name))) & (event_part(value, row) <= row)
+
+
+def _late(plan: Scd1, name: str) -> Column:
+    """The sequence of a column of a state that is older than the stored row."""
+    value = _mine(name, F.col("s.seq"))
+    return _beside(name, value) if plan.unanchored else value
+
+
+def _is_read_before(plan: Scd1) -> Column:
+    """BOOLEAN: whether the stored row is a change that follows the state, which has a higher position.
+
+    The change is one of a transaction that was open during the snapshot. The state is the snapshot row,
+    or an earlier change that follows it.
+    """
+    mine, stored = F.col("s.seq"), seq_of_row()
+    overtaken = is_snapshot(mine) & _is_here() & (T("__origin")["offset"] > F.col("s.offset"))
+    outrun = ~is_snapshot(mine) & F.col("s.unanchored") & are_of_one_epoch(mine, stored)
+    outrun = outrun & ~(minor(mine) > minor(stored))
+    return F.coalesce(~is_snapshot(stored) & (stored < mine) & (overtaken | outrun), F.lit(False))
+
+
+def _after_read(plan: Scd1, value: Column) -> Column:
+    """A sequence of the stored row, behind the state if the stored change follows that."""
+    if not (plan.snapshot or plan.unanchored):
+        return value
+    read = F.col("s.seq")
+    older = (F.length(value) >= WIDTH) & ~is_snapshot(value) & are_of_one_epoch(value, read) & (value < read)
+    lifted = F.concat(F.substring(read, 1, 12), F.substring(value, 13, 1_000_000))
+    return F.when(_is_read_before(plan) & older, lifted).otherwise(value)
 
 
 def _filled(plan: Scd1) -> dict[str, Column]:
@@ -329,18 +402,35 @@ def _kept(plan: Scd1, name: str) -> Column:
     return T(name) if fill is None else F.when(is_former(name, fill), fill.value).otherwise(T(name))
 
 
-def _mine(name: str, seq: Column) -> Column:
-    """The sequence of a column of the state, whose own sequence is ``seq``."""
-    return F.coalesce(F.col("s.seqs")[F.lit(name)], own(seq))
+def _mine(name: str, seq: Column, *, place: bool = False) -> Column:
+    """The sequence of a column of the state, whose own sequence is ``seq``.
+
+    ``place`` says that it may be from an unanchored change, whose place depends on the stored row.
+    """
+    found = F.coalesce(F.col("s.seqs")[F.lit(name)], own(seq))
+    if not place:
+        return found
+    return F.greatest(found, _beside(name, F.coalesce(F.col("s.seqs")[F.lit(name)], own(F.col("s.seq")))))
 
 
 def _placed(value: Column) -> Column:
-    """A column's sequence from an unanchored change, placed after the stored row like the change itself."""
+    """A sequence from an unanchored change, placed after the stored row like the change itself."""
     stored = seq_of_row()
     above = is_snapshot(stored) | (minor(value) > minor(stored))
-    carried = (F.length(value) >= WIDTH) & ~is_snapshot(value) & (value < own(stored))
-    placed = F.concat(F.substring(stored, 1, 12), F.substring(value, 13, 1_000_000))
-    return F.when(F.col("s.unanchored") & carried & above, placed).otherwise(value)
+    return F.when(F.col("s.unanchored") & above, behind(value, stored)).otherwise(value)
+
+
+def _beside(name: str, value: Column) -> Column:
+    """The sequence of a column's value, placed after the stored one if an unanchored change carried it.
+
+    It has a higher LSN, or follows it in its partition if that is of a row of a snapshot. What a delete or a
+    truncate left without a value keeps its place.
+    """
+    base, offset = event_part(stored_seq(name), seq_of_row()), F.col("s.opened")[F.lit(name)]
+    follows = (base == seq_of_row()) & _is_here() & (offset > T("__origin")["offset"])
+    above = F.when(is_snapshot(base), follows).otherwise(minor(value) > minor(base))
+    usable = offset.isNotNull() & (F.length(base) >= WIDTH) & above
+    return F.when(usable, behind(value, base)).otherwise(value)
 
 
 def _stored(plan: Scd1, name: str) -> Column:
@@ -355,7 +445,7 @@ def _wins(name: str, mine: Column, row: Column, *, place: bool = False, tied: bo
     ``mine`` is the state's sequence, ``row`` the sequence that the row has afterwards. ``tied`` says that the
     state is newer than the row, perhaps at the same position.
     """
-    value = _placed(_mine(name, mine)) if place else _mine(name, mine)
+    value = _mine(name, mine, place=place)
     newer = value > stored_seq(name)
     if tied:  # of two changes at one position, the later arrival counts
         newer = newer | ((value == stored_seq(name)) & (mine == seq_of_row()))
@@ -367,7 +457,7 @@ def _column_seqs(plan: Scd1, mine: Column, seq: Column, *, place: bool = False) 
         return F.lit(None).cast("map<string, binary>")
     newest = []
     for name in plan.tracked:
-        value = _placed(_mine(name, mine)) if place else _mine(name, mine)
+        value = _mine(name, mine, place=place)
         newest.append(F.when(_wins(name, mine, seq, place=place), value).otherwise(stored_seq(name)))
     entries = F.map_from_arrays(F.array(*map(F.lit, plan.tracked)), F.array(*newest))
     older = F.map_filter(entries, lambda _, value: value != own(seq))

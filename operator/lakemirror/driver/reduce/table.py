@@ -25,13 +25,13 @@ from lakemirror.driver.reduce import bounds, moves
 from lakemirror.driver.reduce.bounds import Bound
 from lakemirror.driver.reduce.changes import Changes
 from lakemirror.driver.reduce.events import anchor, reduce_events
-from lakemirror.driver.reduce.gate import gate
+from lakemirror.driver.reduce.gate import gate, with_origins_of
 from lakemirror.driver.reduce.scd1 import Scd1, changes
 from lakemirror.driver.reduce.scd2 import Truncate, distinct, moment
 from lakemirror.driver.reduce.waiting import Apart, floor_of, is_checked, without_waiting
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
-from lakemirror.driver.tables.columns import SHARD, T, of_shard, seq_of_row
+from lakemirror.driver.tables.columns import SENT, SHARD, T, of_shard, seq_of_row
 from lakemirror.driver.tables.delta import ddl
 from lakemirror.driver.tables.tombstones import Summary
 
@@ -281,13 +281,16 @@ def _state(table: MirroredTable, plan: TablePlan, events: DataFrame, batch: int)
     )
     deleted = None if _outlived(seen, summary, tracked) else table.tombstones.deleted(batch)
     gating = deleted if plan.soft is None or deleted is None else table.tombstones.without_moves(batch)
+    if gating is not None and seen.moves and plan.soft is None:
+        gating = with_origins_of(gating, events)
     state = state.select("*", *_ungated()) if gating is None else gate(state, gating, tracked=tracked)
     images = None
     if tracked and (seen.moves or summary.moved or reading.inherits):
         least = floor if order is None else None
-        images = images_of(table, events, deleted, reading, tracked, least).localCheckpoint()
+        found, stored = images_of(table, events, deleted, reading, tracked, least, opened=seen.unanchored)
+        images = found.localCheckpoint()
         marks = state.select("key", *_MARKS)
-        state = moves.inherit(state.drop(*_MARKS), moves.patches(images, tracked), tracked)
+        state = moves.inherit(state.drop(*_MARKS), moves.patches(images, tracked), tracked, stored)
         state = state.join(marks, "key", "left").na.fill(False, list(_MARKS))
     return State(_numbered(state), images)
 
@@ -324,35 +327,44 @@ def images_of(
     tracked: Sequence[str],
     floor: bytes | None,
     more: DataFrame | None = None,
-) -> DataFrame:
-    """Return rows as they were when their key changed.
+    *,
+    opened: bool = False,
+) -> tuple[DataFrame, DataFrame | None]:
+    """Return rows as they were when their key changed, and the stored rows of all keys of moves, if any.
 
     They come from the batch, the mirror, the tombstones, and ``more`` rows (key, row of tracked columns, seq,
-    seqs).
+    seqs). ``opened`` says that the batch has unanchored events, without a place among what is stored.
     """
     key_type = StructType([StructField(name, reading.columns[name]) for name in reading.key])
     row_type = StructType([StructField(name, reading.columns[name]) for name in tracked])
     known = rows = gone = None
     if table.mirror.exists:
         rows = _stored_rows(table, reading, tracked)
-        rows = rows if more is None else rows.unionByName(more)
+        rows = rows if more is None else rows.unionByName(more, allowMissingColumns=True)
         stored = table.tombstones.moved()
         if stored is not None:
             known = stored.select(
                 keys.decode(F.col("key"), key_type).alias("key"),
                 "seq",
                 keys.decode(F.col("new_key"), key_type).alias("new_key"),
+                F.col("seqs")[F.lit(SENT)].isNotNull().alias("opened"),
+                *("topic", "partition", "offset"),
                 keys.decode_row(F.col("image"), row_type).alias("row"),
-                "seqs",
+                F.map_filter("seqs", lambda name, _: name != SENT).alias("seqs"),
             )
     if deleted is not None:
-        gone = deleted.select(keys.decode(F.col("key"), key_type).alias("key"), "seq")
+        origin = ("topic", "partition", "offset")
+        gone = deleted.select(keys.decode(F.col("key"), key_type).alias("key"), "seq", *origin)
     good = events.where("key IS NOT NULL")
-    return moves.images(good, known, rows, gone, tracked=tracked, floor=floor)
+    told = moves.told(good, known, opened=opened)
+    told = (moves.with_origins(told, gone) if opened and gone is not None else told).localCheckpoint()
+    rows = None if rows is None else moves.of_moves(rows, told).localCheckpoint()
+    found = moves.images(told, good, known, rows, gone, tracked=tracked, floor=floor, opened=opened)
+    return found, rows
 
 
 def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str]) -> DataFrame:
-    """Return the mirror's live rows: key, row of tracked columns, seq, seqs."""
+    """Return the mirror's live rows: key, row of tracked columns, seq, seqs, and the origin."""
     present = table.mirror.columns or {}
     values = [
         (T(name) if name in present else F.lit(None)).cast(reading.columns[name]).alias(name)
@@ -364,6 +376,7 @@ def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str])
         F.struct(*values).alias("row"),
         seq_of_row().alias("seq"),
         T("__column_seq").alias("seqs"),
+        *[T("__origin")[name].alias(name) for name in ("topic", "partition", "offset")],
     )
 
 
@@ -434,6 +447,7 @@ def _no_state(table: MirroredTable, plan: TablePlan) -> DataFrame:
         f"key {key}, op STRING, seq BINARY, unanchored BOOLEAN, event_time TIMESTAMP, topic STRING, "
         f"partition INT, offset BIGINT, row {row}, seqs MAP<STRING, BINARY>, "
         "texts MAP<STRING, STRING>, records BIGINT, own BIGINT, duplicates BIGINT, row_seq BINARY, "
+        "opened MAP<STRING, BIGINT>, "
         "ends ARRAY<STRUCT<seq: BINARY, event_time: TIMESTAMP>>, "
         "number BIGINT, born BOOLEAN, known BOOLEAN, renewed BOOLEAN, repeated BOOLEAN, stale BOOLEAN",
     )

@@ -8,7 +8,9 @@ kind       meaning
 deleted    ``key`` was deleted at ``seq``: older events do not write it again
 truncated  all keys were, at ``seq`` (no key); only rows of its order are (`lakemirror.driver.orders`)
 moved      ``key`` became ``new_key`` at ``seq``; ``image`` has the values that the row had under its
-           former key, and ``seqs`` their sequences: the create half may need them
+           former key, and ``seqs`` their sequences: the create half may need them. The origin is that
+           of the delete half, if the move is of a transaction that was open during the snapshot: its
+           ``seqs`` then have an entry ``""``
 merged     a change of ``key`` at ``seq`` that starts no version (``trackedColumns``), for events that
            arrive later but precede it; ``image`` is its content
 collected  deletes up to ``seq`` that came from this partition were collected: an older event that
@@ -49,6 +51,9 @@ TYPES = {
     "seqs": "map<string, binary>",
     "batch": "bigint",
 }
+
+
+ORIGIN = ("topic", "partition", "offset")
 
 
 @dataclass(frozen=True)
@@ -160,11 +165,11 @@ class Tombstones:
 
         A move has several if it was improved. Which value of a column is the newest, only its sequence tells:
         batches of different queries, such as those of a replay, are numbered independently.
-        Columns: key, seq, new_key, image, seqs.
+        Columns: key, seq, new_key, image, seqs, topic, partition, offset.
         """
         if not self.summary.moved:
             return None
-        return self.frame().where("kind = 'moved'").select("key", "seq", "new_key", "image", "seqs")
+        return self.frame().where("kind = 'moved'").select("key", "seq", "new_key", "image", "seqs", *ORIGIN)
 
     def has_any(self, before: datetime) -> bool:
         """Return whether there may be facts that were recorded before a time, without asking the table."""

@@ -18,6 +18,7 @@ from lakemirror.driver.reduce.history import History, to_remember
 from lakemirror.driver.reduce.table import Reduced, State
 from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import tombstones
+from lakemirror.driver.tables.columns import SENT
 from lakemirror.driver.tables.keys import encode_row
 
 
@@ -124,6 +125,8 @@ def _changed(images: DataFrame | None, batch: Batch) -> tuple[list[DataFrame], d
 def _moved(images: DataFrame, batch: Batch) -> DataFrame:
     row = images.schema["row"].dataType
     assert isinstance(row, StructType)
+    origin = {name: F.when(F.col("opened"), F.col(name)) for name in tombstones.ORIGIN}
+    sent = F.when(F.col("opened"), F.create_map(F.lit(SENT), F.col("seq")))
     return tombstones.fact(
         images,
         "moved",
@@ -132,5 +135,6 @@ def _moved(images: DataFrame, batch: Batch) -> DataFrame:
         seq=F.col("seq"),
         new_key=tombstones.encoded_key(images, "new_key"),
         image=encode_row(F.col("row"), row),
-        seqs=F.col("seqs"),
+        seqs=F.coalesce(F.map_concat("seqs", sent), F.col("seqs")),
+        **origin,
     )

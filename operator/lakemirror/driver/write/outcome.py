@@ -18,6 +18,7 @@ from lakemirror.driver.plan.mirrored import MirroredTable
 from lakemirror.driver.plan.table import TablePlan
 from lakemirror.driver.reduce.bounds import within
 from lakemirror.driver.reduce.history import History
+from lakemirror.driver.reduce.scd1 import is_above
 from lakemirror.driver.reduce.table import Reduced
 from lakemirror.driver.reduce.waiting import is_checked
 from lakemirror.driver.results import TableResult
@@ -159,7 +160,9 @@ def _passed_over(
     The table is queried only if a key was passed over.
     """
     # Only then does each changed row stand for a key of the batch.
-    plain = plan.seen.floor is None and not plan.alteration.add
+    seen = plan.seen
+    fills = bool(plan.tracked) and (seen.snapshot or seen.unanchored)
+    plain = seen.floor is None and not plan.alteration.add and not fills
     if reduced.state is None or before is None or (plain and _all_changed(plan, reduced, rows)):
         return _Passed()
     counts, own, again = reduced.counts, F.col("s.own"), F.col("s.repeated")
@@ -167,11 +170,13 @@ def _passed_over(
     newest = reduced.state.frame.where(f"key IS NOT NULL AND op <> '{Op.PASSED}'")
     same_key = [T(name) == F.col("s.key")[name] for name in plan.reading.key]
     both = stored.join(hinted(newest, counts.keys).alias("s"), reduce(Column.__and__, same_key))
-    later = T("__seq") > F.col("s.seq")
+    same = T("__seq") == F.col("s.seq")
+    above = is_above(snapshot=seen.snapshot, unanchored=seen.unanchored)
+    later = ~same & ~F.coalesce(above, T("__seq") < F.col("s.seq"))
     found = _sums(
         both,
         stale=F.when(later, own),
-        same=F.when(T("__seq") == F.col("s.seq"), own),
+        same=F.when(same, own),
         again=F.when(again, own),
         out_of_order=F.when(later & _is_much_older(table, F.col("s.event_time"), T("__event_time")), own),
     )
