@@ -83,7 +83,7 @@ def _may_differ(run: RunContext, table: TableResult, left: dict[str, int]) -> bo
     if run.pipeline.spec.target.jdbc is not None or "/" not in table.target:
         return True
     try:
-        return commits.newest(run.session, table.target, known) != known
+        return not commits.is_newest(run.session, table.target, known)
     except Exception as error:
         _not_looked_at(run, table.source, error)
         return False

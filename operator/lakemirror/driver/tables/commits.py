@@ -69,25 +69,29 @@ def parse(version: int, text: str) -> Commit:
     )
 
 
-def newest(spark: SparkSession, path: str, since: int) -> int | None:
-    """Return the newest version of the table at a path, or None if there is none from ``since`` on.
+def is_newest(spark: SparkSession, path: str, version: int) -> bool:
+    """Return whether a version of the table at a path is there and the newest.
 
-    The storage is asked for the files of these versions only, because a log may have tens of thousands.
+    Versions have no gaps, so this takes only the files of this one and the next. A local disk is asked for
+    both. Other storage is asked to list what comes from the first of them on, which is one request.
     """
     log = f"{path.rstrip('/')}/_delta_log"
+    files, first = file_system(spark, f"{log}/{version:020d}.json")
+    if files.getScheme() == "file":
+        _, second = file_system(spark, f"{log}/{version + 1:020d}.json")
+        return bool(files.exists(first)) and not files.exists(second)
     store = java_class(spark, "org.apache.spark.sql.delta.storage.LogStore").apply(spark._jsparkSession)
-    files, first = file_system(spark, f"{log}/{since:020d}.json")
     try:
-        listed = store.listFrom(first, files.getConf())
+        listed = store.listFrom(files.makeQualified(first), files.getConf())
     except Py4JJavaError as error:
         if "java.io.FileNotFoundException" in str(error.java_exception):
-            return None
+            return False
         raise
-    versions = []
+    found = set()
     while listed.hasNext():
-        found = _FILE.fullmatch(str(listed.next().getPath().getName()))
-        versions += [int(found[1])] if found else []
-    return max(versions, default=None)
+        match = _FILE.fullmatch(str(listed.next().getPath().getName()))
+        found |= {int(match[1])} if match else set()
+    return max(found, default=None) == version
 
 
 def between(spark: SparkSession, path: str, after: int, until: int) -> list[Commit]:
