@@ -24,6 +24,7 @@ from benchmarks.parts import (
     scale,
     start,
     tables,
+    year,
 )
 
 PARTS: dict[str, ModuleType] = {
@@ -41,6 +42,7 @@ PARTS: dict[str, ModuleType] = {
         start,
         memory,
         operator,
+        year,
     )
 }
 

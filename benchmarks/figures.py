@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median as middle
 from typing import Any
 
-from benchmarks.parts import scale
+from benchmarks.parts import scale, year
 from benchmarks.race import median, warm
 from benchmarks.stats import percentile, ratio
 
@@ -46,6 +46,7 @@ def named(parts: Parts | None = None) -> dict[str, float]:
         "start": _start,
         "memory": _memory,
         "operator": _operator,
+        "year": _year,
     }
     return {
         f"{part}/{name}": float(value)
@@ -174,6 +175,18 @@ def _operator(figures: Mapping[str, Any]) -> Figures:
         yield f"{at}/report/reports", size["report"]["reports"]
         yield f"{at}/restart/acts", size["restart"]["acts"]
         yield f"{at}/restart/written", size["restart"]["written"]
+
+
+def _year(figures: Mapping[str, Any]) -> Figures:
+    yield "tables", figures["tables"]
+    for kind, found in figures["kinds"].items():
+        for what, each in found["found"].items():
+            yield f"{kind}/{what}/fresh", year.median(each[year.FRESH], "seconds")
+            yield f"{kind}/{what}/seconds", year.median(each[year.OLD], "seconds")
+            yield f"{kind}/{what}/times", year.times(each)
+        for name, value in found["sizes"][year.OLD].items():
+            yield f"{kind}/{name}", value
+        yield f"{kind}/gib", found["sizes"][year.OLD]["bytes"] / 2**30
 
 
 def wrong(text: str, figures: Mapping[str, float]) -> list[str]:

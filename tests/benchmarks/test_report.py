@@ -33,6 +33,7 @@ from benchmarks.parts import (
     operator,
     scale,
     start,
+    year,
 )
 from benchmarks.race import median
 from benchmarks.stats import percentile, ratio, slope
@@ -94,6 +95,21 @@ def test_executors_are_compared_with_one() -> None:
     figures = {"load": asdict(Load(batch=250)), "warm_up": 4, "events": 1000, "runs": runs}
     assert "| 2 x 1 core | 5.5 | 182 | 2.0 | 11.0 | 0.50 |" in executors.text(figures)
     assert "after 4 batches that do not count" in executors.text(figures)
+
+
+def test_a_year_is_compared_with_fresh() -> None:
+    found = {
+        what: {
+            "fresh": [{"seconds": 2.0, "asked": 10.0}] * 3,
+            "after a year": [{"seconds": seconds, "asked": 11.0} for seconds in (9.0, 2.2, 2.0)],
+        }
+        for what in year.MEASURED
+    }
+    size = {"files": 1_000, "logs": 900, "bytes": 2_000_000}
+    kind = {"made": 1.0, "sizes": {"fresh": size, "after a year": size}, "found": found}
+    shown = year.text({"tables": 500, "day": 8_640, "kinds": {"local": kind}})
+    assert "| batch | 2.00 | 2.20 | 1.10 | 10 | 11 |" in shown
+    assert "| after a year | 1,000 | 900 | 2,000,000 |" in shown
 
 
 def test_processes_know_their_children() -> None:
@@ -168,7 +184,7 @@ def test_the_report_has_a_section_a_part_and_its_plots(tmp_path: Path) -> None:
     for module in (apply, ablation, mixes, start, memory):
         assert f"## {module.TITLE}" in text
     assert "Skipped: there is no PostgreSQL" in text
-    assert "Not measured: scale, large, tables, executors, backlog, operator." in text
+    assert "Not measured: scale, large, tables, executors, backlog, operator, year." in text
     assert text.count("heap: 4g") == 1
     for plot in ("apply-100", "mixes", "memory"):
         assert f"(plots/{plot}.svg)" in text
