@@ -395,6 +395,13 @@ def avro(number: int) -> Case:
     return deliver(case, send, odd)
 
 
+def rows(number: int) -> Case:
+    """Rows in files of JSON, which are records of a custom envelope."""
+    case = custom(number)
+    case.settings["source"] = {"format": "json", "table": "s.strange"}
+    return case
+
+
 def csv(number: int) -> Case:
     """Rows in files of CSV: any text in a field of each type, and lines with more or fewer fields."""
     names = ["id", "of", *_DECLARED]
@@ -427,7 +434,7 @@ def csv(number: int) -> Case:
 
 
 FORMATS: dict[str, Callable[[int], Case]] = {
-    each.__name__: each for each in (debezium, custom, columns, flat, maxwell, avro, csv)
+    each.__name__: each for each in (debezium, custom, columns, flat, maxwell, avro, rows, csv)
 }
 
 
