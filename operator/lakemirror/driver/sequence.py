@@ -524,6 +524,23 @@ def behind(value: Column, base: Column) -> Column:
     return F.when(carried & are_of_one_epoch(value, base), lifted).otherwise(value)
 
 
+def is_later(value: Column, base: Column, follows: Column) -> Column:
+    """Return whether an unanchored change, or what it carried, comes after what is at ``base`` (BOOLEAN).
+
+    Its LSN is higher. After a row of a snapshot it comes if it ``follows`` that in its partition.
+    """
+    return F.when(is_snapshot(base), follows).otherwise(minor(value) > minor(base))
+
+
+def placed(value: Column, base: Column, *, unanchored: Column, follows: Column) -> Column:
+    """Return the sequence of a value, `behind` what is at ``base`` if an unanchored change brought it later.
+
+    ``unanchored`` says that such a change carried the value (see `is_later` for ``follows``).
+    """
+    later = unanchored & (F.length(base) >= WIDTH) & is_later(value, base, follows)
+    return F.when(later, behind(value, base)).otherwise(value)
+
+
 def epoch_of(seq: bytes) -> int:
     """Return the epoch of a sequence."""
     return int.from_bytes(seq[:2], "big")

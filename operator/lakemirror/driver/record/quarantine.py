@@ -108,7 +108,7 @@ _Places = Mapping[str, _Range]
 
 
 def store(records: DataFrame, checkpoint: str, batch: Batch) -> int:
-    """Store records (RAW columns with ``source``, ``reason`` and ``scope``), and return how many they are.
+    """Store records (RAW columns with ``source``, ``reason`` and ``scope``), and return their number.
 
     Without the column ``scope``, the scope is ``record``. If a record is already there, its reason is
     updated. If it was replayed, it becomes open again.

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from lakemirror.driver.codes import Op
 from lakemirror.driver.reduce.events import ARRIVAL
-from lakemirror.driver.sequence import WIDTH, anchored_at, behind, is_snapshot, minor, own
+from lakemirror.driver.sequence import WIDTH, anchored_at, is_snapshot, minor, own, placed
 from lakemirror.driver.tables.delta import quoted
 from lakemirror.driver.tables.tombstones import encoded_key
 
@@ -145,11 +145,8 @@ def _beside(value: Column, offset: Column) -> Column:
     ``offset`` is that of such a change, otherwise null. It has a higher LSN than the delete, or follows it in
     its partition if that was derived from a row of a snapshot.
     """
-    gone = F.col("_tomb.seq")
     later = same_partition(F.col("_tomb")) & (offset > F.col("_tomb.offset"))
-    above = F.when(is_snapshot(gone), later).otherwise(minor(value) > minor(gone))
-    usable = F.coalesce(offset.isNotNull() & (F.length(gone) >= WIDTH) & above, F.lit(False))
-    return F.when(usable, behind(value, gone)).otherwise(value)
+    return placed(value, F.col("_tomb.seq"), unanchored=offset.isNotNull(), follows=later)
 
 
 def same_partition(other: Column) -> Column:

@@ -21,15 +21,16 @@ from lakemirror.driver.sequence import (
     MISSING,
     WIDTH,
     are_of_one_epoch,
-    behind,
     event_part,
     is_snapshot,
     minor,
     moved,
     own,
+    placed,
     sent_of,
 )
 from lakemirror.driver.tables.delta import quoted
+from lakemirror.driver.tables.tombstones import ORIGIN
 
 ROUNDS = 64
 """Maximum number of moves that one value is passed through in a batch.
@@ -37,8 +38,7 @@ ROUNDS = 64
 A longer chain is not a chain of one batch.
 """
 
-_ORIGIN = ("topic", "partition", "offset")
-_MOVE = ("key", "seq", "new_key", "opened", *_ORIGIN)
+_MOVE = ("key", "seq", "new_key", "opened", *ORIGIN)
 """The columns that tell of a move."""
 
 
@@ -53,14 +53,14 @@ def told(events: DataFrame, stored: DataFrame | None, *, opened: bool = False) -
     sent = {"seq": F.when(unanchored, sent_of(F.col("seq"))).otherwise(F.col("seq")), "opened": unanchored}
     halves = halves.withColumns(sent)
     left = halves.where(f"op = '{Op.DELETE}' AND new_key IS NOT NULL").select(*_MOVE)
-    nowhere = [F.lit(None).cast(events.schema[name].dataType).alias(name) for name in _ORIGIN]
+    nowhere = [F.lit(None).cast(events.schema[name].dataType).alias(name) for name in ORIGIN]
     right = halves.where(f"old_key IS NOT NULL AND op <> '{Op.DELETE}'").select(
         F.col("old_key").alias("key"), "seq", F.col("key").alias("new_key"), "opened", *nowhere
     )
     found = left.union(right)
     if stored is not None:
         found = found.union(stored.select(*_MOVE))
-    origin = F.max(F.struct(*_ORIGIN)).alias("origin")
+    origin = F.max(F.struct(*ORIGIN)).alias("origin")
     known = found.groupBy("key", "seq").agg(
         F.first("new_key").alias("new_key"), F.max("opened").alias("opened"), origin
     )
@@ -69,10 +69,10 @@ def told(events: DataFrame, stored: DataFrame | None, *, opened: bool = False) -
 
 def with_origins(moves: DataFrame, deleted: DataFrame) -> DataFrame:
     """Return moves of open transactions with the origin of their delete, if only its tombstone is known."""
-    place = F.struct("seq", *_ORIGIN).alias("_gone")
+    place = F.struct("seq", *ORIGIN).alias("_gone")
     joined = moves.join(deleted.select("key", place), "key", "left")
     mine = F.col("opened") & F.col("topic").isNull() & (sent_of(F.col("_gone.seq")) == F.col("seq"))
-    origin = {name: F.when(mine, F.col("_gone")[name]).otherwise(F.col(name)) for name in _ORIGIN}
+    origin = {name: F.when(mine, F.col("_gone")[name]).otherwise(F.col(name)) for name in ORIGIN}
     return joined.withColumns(origin).select(*_MOVE)
 
 
@@ -252,7 +252,7 @@ def _from_events(events: DataFrame, tracked: Sequence[str]) -> DataFrame:
             .alias(f"_{i}")
         )
     bound = F.lit(None).cast("binary").alias("bound")
-    return events.select("key", bound, "unanchored", *_ORIGIN, *columns)
+    return events.select("key", bound, "unanchored", *ORIGIN, *columns)
 
 
 def _in_place(
@@ -267,13 +267,14 @@ def _in_place(
         if known is None:
             continue
         seqs = "seqs" if "seqs" in known.columns else F.lit(None).cast("map<string, binary>").alias("seqs")
-        place = F.struct("seq", seqs, *_ORIGIN).alias(mark)
+        place = F.struct("seq", seqs, *ORIGIN).alias(mark)
         told = told.join(known.select("key", place), "key", "left")
         for i, name in enumerate(tracked):
             base = event_part(_of_column(f"{mark}.seq", f"{mark}.seqs", name), F.col(f"{mark}.seq"))
             is_row = base == F.col(f"{mark}.seq")
-            beside[i].append(_beside(F.col(f"_{i}.s"), base, is_row & _is_later("", f"{mark}.")))
-    placed = {
+            follows = is_row & _is_later("", f"{mark}.")
+            beside[i].append(placed(F.col(f"_{i}.s"), base, unanchored=F.col("unanchored"), follows=follows))
+    newest = {
         f"_{i}": F.when(
             F.col(f"_{i}").isNotNull(),
             F.struct(
@@ -282,18 +283,12 @@ def _in_place(
         )
         for i, each in enumerate(beside)
     }
-    return told.withColumns(placed).drop("_row", "_gone")
-
-
-def _beside(value: Column, base: Column, follows: Column) -> Column:
-    """The place of what an unanchored event says next to what is known at ``base``; null if it has none."""
-    above = F.when(is_snapshot(base), follows).otherwise(minor(value) > minor(base))
-    return F.when(F.col("unanchored") & (F.length(base) >= WIDTH) & above, behind(value, base))
+    return told.withColumns(newest).drop("_row", "_gone")
 
 
 def _is_later(one: str, other: str) -> Column:
     """BOOLEAN, never null: whether one origin comes after another in its partition, by their prefixes."""
-    topic, partition, offset = ((F.col(one + name), F.col(other + name)) for name in _ORIGIN)
+    topic, partition, offset = ((F.col(one + name), F.col(other + name)) for name in ORIGIN)
     later = (topic[0] == topic[1]) & (partition[0] == partition[1]) & (offset[0] > offset[1])
     return F.coalesce(later, F.lit(False))
 
@@ -305,7 +300,7 @@ def _said(rows: DataFrame, tracked: Sequence[str], bound: Column | None = None) 
         for i, name in enumerate(tracked)
     ]
     tied = F.lit(None).cast("binary") if bound is None else bound
-    origin = _ORIGIN if bound is None and set(_ORIGIN) <= set(rows.columns) else ()
+    origin = ORIGIN if bound is None and set(ORIGIN) <= set(rows.columns) else ()
     return rows.select("key", tied.alias("bound"), *origin, *columns)
 
 
@@ -324,7 +319,7 @@ def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFra
 
     A fact that is bound to a move is a stored image of it: ``stored`` has the sequences of its values.
     """
-    origin = [F.col(name).alias(f"_{name}") for name in _ORIGIN]
+    origin = [F.col(name).alias(f"_{name}") for name in ORIGIN]
     said = facts.select(F.col("key").alias("_key"), "bound", *origin, *[f"_{i}" for i in range(len(tracked))])
     joined = moves.join(
         said,
@@ -341,7 +336,7 @@ def _fold(moves: DataFrame, facts: DataFrame, tracked: Sequence[str]) -> DataFra
     return (
         joined.groupBy("key", "seq")
         .agg(
-            *[F.first(name).alias(name) for name in ("new_key", "opened", *_ORIGIN)],
+            *[F.first(name).alias(name) for name in ("new_key", "opened", *ORIGIN)],
             F.count_if(is_stored).alias("_images"),
             *newest,
         )
@@ -363,9 +358,9 @@ def _follows(value: Column, later: Column) -> Column:
     A move in a transaction that was open during the snapshot comes after the row that the snapshot read, and
     has only its LSN to compare with other changes.
     """
-    placed = F.when(is_snapshot(value), ~later).otherwise(minor(value) < minor(F.col("seq")))
+    before = F.when(is_snapshot(value), ~later).otherwise(minor(value) < minor(F.col("seq")))
     by_lsn = F.col("opened") & (F.length(value) >= WIDTH) & are_of_one_epoch(value, F.col("seq"))
-    return F.when(by_lsn, placed).otherwise(value < F.col("seq"))
+    return F.when(by_lsn, before).otherwise(value < F.col("seq"))
 
 
 def _improved(found: DataFrame, passed: DataFrame, tracked: Sequence[str]) -> DataFrame:

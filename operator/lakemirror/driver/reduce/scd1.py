@@ -20,14 +20,15 @@ from lakemirror.driver.reduce.events import texts_of
 from lakemirror.driver.reduce.scd2 import Truncate
 from lakemirror.driver.sequence import (
     MISSING,
-    WIDTH,
     anchored_at,
     are_of_one_epoch,
     behind,
     event_part,
+    is_later,
     is_snapshot,
     minor,
     own,
+    placed,
 )
 from lakemirror.driver.tables.columns import UNSEEN, S, T, seq_of_row
 from lakemirror.driver.tables.delta import quoted
@@ -126,7 +127,7 @@ def _newer(plan: Scd1) -> Column:
     snapshot row that precedes it in its partition. Of two different events with the same sequence, the later
     arrival wins. A line of a file that has other bytes than when it was read before is a correction.
     """
-    mine, stored, later = F.col("s.seq"), seq_of_row(), _is_later()
+    mine, stored, later = F.col("s.seq"), seq_of_row(), _follows()
     another = _values_differ(plan) | (F.col("s.op") == Op.DELETE) | (T("__op") == Op.DELETE)
     newer = is_above(snapshot=plan.snapshot, unanchored=plan.unanchored) | (
         (mine == stored) & later & another
@@ -145,8 +146,8 @@ def is_above(*, snapshot: bool, unanchored: bool) -> Column:
     mine, stored = F.col("s.seq"), seq_of_row()
     above = mine > stored
     if unanchored:
-        placed = F.when(is_snapshot(stored), _is_later()).otherwise(minor(mine) > minor(stored))
-        above = above | (F.col("s.unanchored") & placed & are_of_one_epoch(mine, stored))
+        outruns = is_later(mine, stored, _follows())
+        above = above | (F.col("s.unanchored") & outruns & are_of_one_epoch(mine, stored))
     if snapshot:
         overtaken = _is_here() & (T("__origin")["offset"] > F.col("s.offset"))
         above = above & ~(is_snapshot(mine) & ~is_snapshot(stored) & overtaken)
@@ -159,7 +160,7 @@ def _is_here() -> Column:
     return topic & partition
 
 
-def _is_later() -> Column:
+def _follows() -> Column:
     """BOOLEAN: whether the state came after the stored row in its partition."""
     return _is_here() & (F.col("s.offset") > T("__origin")["offset"])
 
@@ -386,10 +387,7 @@ def _after_read(plan: Scd1, value: Column) -> Column:
     """A sequence of the stored row, behind the state if the stored change follows that."""
     if not (plan.snapshot or plan.unanchored):
         return value
-    read = F.col("s.seq")
-    older = (F.length(value) >= WIDTH) & ~is_snapshot(value) & are_of_one_epoch(value, read) & (value < read)
-    lifted = F.concat(F.substring(read, 1, 12), F.substring(value, 13, 1_000_000))
-    return F.when(_is_read_before(plan) & older, lifted).otherwise(value)
+    return F.when(_is_read_before(plan), behind(value, F.col("s.seq"))).otherwise(value)
 
 
 def _filled(plan: Scd1) -> dict[str, Column]:
@@ -428,9 +426,7 @@ def _beside(name: str, value: Column) -> Column:
     """
     base, offset = event_part(stored_seq(name), seq_of_row()), F.col("s.opened")[F.lit(name)]
     follows = (base == seq_of_row()) & _is_here() & (offset > T("__origin")["offset"])
-    above = F.when(is_snapshot(base), follows).otherwise(minor(value) > minor(base))
-    usable = offset.isNotNull() & (F.length(base) >= WIDTH) & above
-    return F.when(usable, behind(value, base)).otherwise(value)
+    return placed(value, base, unanchored=offset.isNotNull(), follows=follows)
 
 
 def _stored(plan: Scd1, name: str) -> Column:

@@ -33,7 +33,7 @@ from lakemirror.driver.sequence import as_bytes
 from lakemirror.driver.tables import keys
 from lakemirror.driver.tables.columns import SENT, SHARD, T, of_shard, seq_of_row
 from lakemirror.driver.tables.delta import ddl
-from lakemirror.driver.tables.tombstones import Summary
+from lakemirror.driver.tables.tombstones import ORIGIN, Summary
 
 _MARKS: Final = ("known", "renewed", "repeated", "stale")
 """The columns that `gate` adds to states."""
@@ -348,13 +348,12 @@ def images_of(
                 "seq",
                 keys.decode(F.col("new_key"), key_type).alias("new_key"),
                 F.col("seqs")[F.lit(SENT)].isNotNull().alias("opened"),
-                *("topic", "partition", "offset"),
+                *ORIGIN,
                 keys.decode_row(F.col("image"), row_type).alias("row"),
                 F.map_filter("seqs", lambda name, _: name != SENT).alias("seqs"),
             )
     if deleted is not None:
-        origin = ("topic", "partition", "offset")
-        gone = deleted.select(keys.decode(F.col("key"), key_type).alias("key"), "seq", *origin)
+        gone = deleted.select(keys.decode(F.col("key"), key_type).alias("key"), "seq", *ORIGIN)
     good = events.where("key IS NOT NULL")
     told = moves.told(good, known, opened=opened)
     told = (moves.with_origins(told, gone) if opened and gone is not None else told).localCheckpoint()
@@ -376,7 +375,7 @@ def _stored_rows(table: MirroredTable, reading: Reading, tracked: Sequence[str])
         F.struct(*values).alias("row"),
         seq_of_row().alias("seq"),
         T("__column_seq").alias("seqs"),
-        *[T("__origin")[name].alias(name) for name in ("topic", "partition", "offset")],
+        *[T("__origin")[name].alias(name) for name in ORIGIN],
     )
 
 
