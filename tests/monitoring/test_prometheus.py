@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -24,6 +23,7 @@ from lakemirror.controller import vitals
 from lakemirror.driver.runtime.metrics import Metrics
 from monitoring import dashboards, samples
 from tests.monitoring.test_alerts import RULES, rules
+from tests.support.ports import free_port
 
 PROMETHEUS = shutil.which("prometheus")
 PATIENCE_SECONDS = 180
@@ -37,13 +37,6 @@ pytestmark = [
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus"),
     pytest.mark.guarantee("Alerts and dashboards query only series that exist"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from lakemirror.pod import __main__ as pod
 from lakemirror.pod.settings import secret_folders
 from tests.controller.builders import document
 from tests.pod.test_main import ENVIRONMENT
-from tests.support.kafka_broker import free_port
+from tests.support.ports import free_port
 from tests.support.registry import serving
 
 pytestmark = pytest.mark.guarantee(

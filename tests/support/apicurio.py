@@ -12,7 +12,7 @@ from pathlib import Path
 import requests
 
 from tests.support import maven
-from tests.support.kafka_broker import free_port
+from tests.support.ports import free_port
 
 VERSION = "2.6.13.Final"
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"

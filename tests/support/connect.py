@@ -11,7 +11,8 @@ from pathlib import Path
 import requests
 
 from tests.support import apicurio, maven
-from tests.support.kafka_broker import JVM, VERSION, Broker, free_port, quiet
+from tests.support.kafka_broker import JVM, VERSION, Broker, quiet
+from tests.support.ports import free_port
 
 DEBEZIUM = "3.7.0.Final"
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">

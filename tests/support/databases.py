@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_broker import free_port
+from tests.support.ports import free_port
 
 PASSWORD = "right: 'one'"
 

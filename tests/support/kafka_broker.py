@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import socket
 import subprocess
 import time
 import uuid
@@ -17,13 +16,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.support import maven
+from tests.support.ports import free_port
 
 VERSION = "4.3.1"
+_LOG4J = "2.25.4"
+"""What Kafka logs to: without its binding, a broker that does not start says nothing."""
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>io.lakemirror</groupId><artifactId>test-kafka</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>
     <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+    <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>{_LOG4J}</version></dependency>
   </dependencies>
 </project>
 """
@@ -239,7 +242,7 @@ def start_broker(
     ``host``: the address of this machine at which clients reach it. ``more``: further settings, given the
     value of ``listeners``. ``java``: further options of its JVM.
     """
-    jars = maven.jars(f"kafka-{VERSION}", _fetch)
+    jars = maven.jars(f"kafka-{VERSION}-log4j-{_LOG4J}", _fetch)
     port, controller = free_port(), free_port()
     properties = folder / "server.properties"
     settings = _properties(folder, host, port, controller)
@@ -295,9 +298,3 @@ def quiet(folder: Path) -> Path:
         "appender.out.layout.type = PatternLayout\nappender.out.layout.pattern = %d %p %c{1}: %m%n\n"
     )
     return settings
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

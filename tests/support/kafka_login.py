@@ -22,7 +22,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.support.kafka_broker import Broker, free_port, start_broker
+from tests.support.kafka_broker import Broker, start_broker
+from tests.support.ports import free_port
 from tests.support.tokens import AUDIENCE, ISSUER, TokenEndpoint
 
 SCRAM = {

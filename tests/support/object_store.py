@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_broker import free_port
+from tests.support.ports import free_port
 from tests.support.s3_proxy import Proxy
 
 ACCESS_KEY, SECRET_KEY = "lake", "lake-secret"

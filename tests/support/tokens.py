@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from tests.support.kafka_broker import free_port
+from tests.support.ports import free_port
 
 AUDIENCE, ISSUER, SCOPE = "kafka", "https://tokens.example.org", "kafka.read"
 _HOST = "127.0.0.1"

@@ -26,8 +26,8 @@ from lakemirror.driver.runtime.replay_requests import ReplayOutcome
 from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.tables.jdbc_database import DatabaseUnreachable
 from tests.api.manifests import SMALL, changed
-from tests.support.kafka_broker import free_port
 from tests.support.mirroring import Mirroring
+from tests.support.ports import free_port
 from tests.support.records import Column
 from tests.support.shop import Shop, table
 

@@ -26,6 +26,7 @@ from lakemirror.driver.runtime.runner import run
 from lakemirror.driver.runtime.supported import NotSupported, require_catalog
 from lakemirror.driver.tables.columns import COMMENTS
 from tests.support.mirroring import Mirroring
+from tests.support.ports import free_port
 from tests.support.records import Column, Record
 from tests.support.shop import Shop, table
 
@@ -170,9 +171,7 @@ COLUMNS = (Column("v", "int32"), Column("w", "int32", optional=True))
 @pytest.fixture
 def metastore(tmp_path: Path) -> Iterator[str]:
     """The address of a Hive metastore, which is part of Spark, with a database of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {
         "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/metastore_db;create=true",
         "datanucleus.schema.autoCreateAll": "true",

@@ -39,8 +39,8 @@ from tests.conformance.captures import Capture, wrong
 from tests.driver.write.jdbc_mirroring import DATABASE, JdbcMirroring, differences
 from tests.support.databases import PASSWORD, Server, start_mariadb, start_mysql, start_postgres
 from tests.support.delivery import Batches, doubled, parts, shuffled
-from tests.support.kafka_broker import free_port
 from tests.support.mirroring import Mirroring
+from tests.support.ports import free_port
 from tests.support.records import UNAVAILABLE, Column, Record
 from tests.support.shop import Shop, table
 
