@@ -1,0 +1,166 @@
+"""Rows as Parquet files of a Delta table, and what the log says about each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakemirror.driver.rules import kinds
+from lakemirror.driver.writer.actions import Add, ChangeFile, Values
+from lakemirror.driver.writer.partitions import divided, folder
+from lakemirror.driver.writer.schema import Column, Group, ListOf, MapOf, Type, arrow_schema, parse
+from lakemirror.driver.writer.snapshot import Snapshot
+from lakemirror.driver.writer.statistics import indexed, of_rows
+
+CHANGE_TYPE: Final = Column("_change_type", kinds.STRING)
+"""The column of change files that says what happened: insert, update_preimage, update_postimage or delete."""
+_CHANGES: Final = "_change_data/"
+
+_WRITTEN_BY: Final = {"org.apache.spark.version": "3.0.0"}
+"""Tells Spark that dates and times are in the Gregorian calendar throughout.
+
+It reads days before 1582 in another calendar, or refuses them, in files that do not say so, if it is older
+than 4.0 or is set up to (``spark.sql.parquet.datetimeRebaseModeInRead``, `DataSourceUtils`). Version 3.0 is
+the first that writes them like this.
+"""
+
+
+class WrongRows(TypeError):
+    """Rows are not of the table's columns."""
+
+
+@dataclass(frozen=True)
+class File:
+    """The content of a file, and its path in the table's folder, which is not encoded."""
+
+    path: str
+    content: pa.Buffer | bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the files of a table look like. ``indexed`` are the names of columns with statistics."""
+
+    columns: tuple[Column, ...]
+    partitions: tuple[str, ...] = ()
+    indexed: frozenset[str] = frozenset()
+    mapped: bool = False
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Layout:
+        metadata, columns = snapshot.metadata, parse(snapshot.metadata.schema)
+        clustered = [path[0] for path in snapshot.clustered]
+        return cls(
+            columns,
+            metadata.partitions,
+            indexed(columns, metadata.partitions, metadata.properties, clustered),
+            metadata.properties.get("delta.columnMapping.mode", "none") != "none",
+        )
+
+    @property
+    def dividing(self) -> list[Column]:
+        """The partition columns, in their order."""
+        named = {each.name: each for each in self.columns}
+        return [named[name] for name in self.partitions]
+
+    @property
+    def stored(self) -> list[Column]:
+        """The columns that data files have."""
+        return [each for each in self.columns if each.name not in self.partitions]
+
+    def folder(self, values: Values) -> str:
+        """Return the folder of a partition. With column mapping, folders would show names that may change."""
+        return "" if self.mapped else folder(values)
+
+
+def data_files(
+    table: pa.Table, layout: Layout, now: int, new_id: Callable[[], UUID]
+) -> Iterator[tuple[File, Add]]:
+    """Return rows as files, one per partition that they are in.
+
+    The table has the columns of `schema.arrow_schema`. ``now`` is in ms since 1970. Raises WrongRows, and
+    NotRepresentable for a partition value that the log cannot hold.
+    """
+    for values, rows in _parted(table, layout.columns, layout):
+        file = _file(rows, layout.stored, layout.folder(values), new_id())
+        told = of_rows(rows, layout.stored, layout.indexed)
+        yield file, Add(uri_of(file.path), values, _size(file), now, told)
+
+
+def change_files(
+    table: pa.Table, layout: Layout, new_id: Callable[[], UUID]
+) -> Iterator[tuple[File, ChangeFile]]:
+    """Return changed rows as files of the change data feed.
+
+    The table has `CHANGE_TYPE` as its last column.
+    """
+    for values, rows in _parted(table, (*layout.columns, CHANGE_TYPE), layout):
+        file = _file(rows, [*layout.stored, CHANGE_TYPE], _CHANGES + layout.folder(values), new_id())
+        yield file, ChangeFile(uri_of(file.path), values, _size(file))
+
+
+def uri_of(path: str) -> str:
+    """Return a path in the table's folder as the log has it."""
+    return quote(path, safe="/=")
+
+
+def _parted(table: pa.Table, columns: Sequence[Column], layout: Layout) -> Iterator[tuple[Values, pa.Table]]:
+    expected = arrow_schema(columns)
+    if not table.schema.equals(expected):
+        raise WrongRows(f"rows have {table.schema}, and the table's columns are {expected}")
+    if table.num_rows:
+        yield from divided(table, layout.dividing)
+
+
+def _size(file: File) -> int:
+    return int(file.content.size) if isinstance(file.content, pa.Buffer) else len(file.content)
+
+
+def _file(rows: pa.Table, columns: Sequence[Column], place: str, number: UUID) -> File:
+    return File(f"{place}part-{number}.parquet", encoded(rows, columns))
+
+
+def encoded(rows: pa.Table, columns: Sequence[Column]) -> pa.Buffer:
+    """Return rows as a Parquet file with the columns' physical names, as Spark expects it."""
+    schema = arrow_schema(columns, physical=True)
+    arrays = [
+        pa.chunked_array([chunk.view(field.type) for chunk in rows[column.name].chunks], field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    leaves = [leaf for column in columns for leaf in _bounded(rows[column.name], column)]
+    sink = pa.BufferOutputStream()
+    options: dict[str, Any] = {"compression": "snappy", "write_statistics": leaves, "store_schema": False}
+    with pq.ParquetWriter(sink, schema, **options, store_decimal_as_integer=True) as writer:
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        writer.add_key_value_metadata(_WRITTEN_BY)
+    return sink.getvalue()
+
+
+def _bounded(values: pa.ChunkedArray, column: Column) -> list[str]:
+    """Return the leaves of a column for which the footer may have the least and the greatest value.
+
+    Arrow leaves NaN out of them, and Spark sorts it last: it would skip rows.
+    """
+    if column.type in (kinds.FLOAT, kinds.DOUBLE):
+        return [] if pc.any(pc.is_nan(values)).as_py() else [column.physical]
+    return [f"{column.physical}{path}" for path in _leaves(column.type)]
+
+
+def _leaves(given: Type) -> list[str]:
+    """Return the paths of the leaves in a type, except for those whose values are not looked at."""
+    match given:
+        case Group():
+            return [f".{each.physical}{path}" for each in given.fields for path in _leaves(each.type)]
+        case ListOf():
+            return [f".list.element{path}" for path in _leaves(given.item)]
+        case MapOf():
+            keys = [f".key_value.key{path}" for path in _leaves(given.key)]
+            return [*keys, *[f".key_value.value{path}" for path in _leaves(given.value)]]
+    return [] if given in (kinds.FLOAT, kinds.DOUBLE) else [""]

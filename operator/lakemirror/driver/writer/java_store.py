@@ -1,0 +1,84 @@
+"""The log of a table through Delta's own log store, which commits atomically on each file system.
+
+These are internals of delta-spark 4.4 (``org.apache.spark.sql.delta.storage.LogStore``), so check this module
+when you change the version.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from lakemirror.driver.java import java_class
+from lakemirror.driver.writer.entry import LOG, Stamp
+
+_EXISTS: Final = "java.nio.file.FileAlreadyExistsException"
+_MISSING: Final = "java.io.FileNotFoundException"
+
+
+class DeltaLogStore:
+    """The log of the table at a path on any file system that Delta can write to."""
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
+        self._spark = spark
+        log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, table)
+        self._store, self._conf = log.store(), log.newDeltaHadoopConf()
+        self._log = f"{table.rstrip('/')}/{LOG}"
+        self._files = self._path("").getFileSystem(self._conf)
+
+    def stamp(self, name: str) -> Stamp | None:
+        try:
+            found = self._files.getFileStatus(self._path(name))
+        except Py4JJavaError as error:
+            if _is(error, _MISSING):
+                return None
+            raise
+        return Stamp(int(found.getLen()), self._mark(found))
+
+    def create(self, name: str, content: bytes) -> bool:
+        lines = java_class(self._spark, "java.util.ArrayList")()
+        for each in content.decode("ascii").splitlines():
+            lines.add(each)
+        listed = java_class(self._spark, "org.apache.spark.api.python.PythonUtils").toSeq(lines)
+        try:
+            self._store.write(self._path(name), listed.iterator(), False, self._conf)
+        except Py4JJavaError as error:
+            if _is(error, _EXISTS):
+                return False
+            raise
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            lines = self._store.read(self._path(name), self._conf)
+        except Py4JJavaError as error:
+            if _is(error, _MISSING):
+                return None
+            raise
+        return f"{lines.mkString(chr(10))}\n".encode()
+
+    def _mark(self, status: Any) -> str:
+        """Return what the store says to tell contents apart: a hash, or at least the time."""
+        kind = java_class(self._spark, "org.apache.hadoop.fs.EtagSource")
+        hashed = java_class(self._spark, "py4j.reflection.TypeUtil").isInstanceOf(kind._fqn, status)
+        tag = status.getEtag() if hashed else None
+        return str(tag or status.getModificationTime())
+
+    def _path(self, name: str) -> Any:
+        place = f"{self._log}/{name}" if name else self._log
+        return java_class(self._spark, "org.apache.hadoop.fs.Path")(place)
+
+
+def _is(error: Py4JJavaError, name: str) -> bool:
+    """Return whether an error of Java, or what it was caused by, is of a class."""
+    cause = error.java_exception
+    while cause is not None:
+        if cause.getClass().getName() in (name, _HADOOPS.get(name)):
+            return True
+        cause = cause.getCause()
+    return False
+
+
+_HADOOPS: Final = {_EXISTS: "org.apache.hadoop.fs.FileAlreadyExistsException"}

@@ -1,0 +1,167 @@
+"""The statistics of a data file, for readers that skip files (PROTOCOL.md, Per-file Statistics).
+
+They are valid for every reader: no value of a column is below its minimum or above its maximum, in whatever
+order the reader sorts special numbers. Where that cannot be said of a column, it has no bounds, and its file
+is read. Bounds of numbers and days are values of the file, because Delta answers ``MIN`` and ``MAX`` from
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakemirror.driver.rules import kinds
+from lakemirror.driver.rules.kinds import Decimals
+from lakemirror.driver.writer import exact_json
+from lakemirror.driver.writer.exact_json import Number
+from lakemirror.driver.writer.moments import day_text, milli_text
+from lakemirror.driver.writer.schema import Column, Group, ListOf, MapOf, Type
+
+NUMBER_PROPERTY: Final = "delta.dataSkippingNumIndexedCols"
+COLUMNS_PROPERTY: Final = "delta.dataSkippingStatsColumns"
+_DEFAULT_NUMBER: Final = 32
+_NAME: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,.]+?))\s*(?:,|$)")
+
+_WHOLE: Final = (kinds.TINYINT, kinds.SMALLINT, kinds.INT, kinds.BIGINT)
+LONGEST_TEXT: Final = 32
+"""Longer texts are cut off after this many characters, as Delta cuts them off."""
+_LAST_ASCII, _LAST = "\x7f", "\U0010ffff"
+
+Bounds = tuple[Number | str, Number | str]
+"""The least and the greatest value of a column, as values for `exact_json`."""
+
+
+def indexed(
+    columns: Sequence[Column],
+    partitions: Collection[str],
+    properties: Mapping[str, str],
+    clustered: Iterable[str] = (),
+) -> frozenset[str]:
+    """Return the names of the columns that get statistics, as Delta chooses them.
+
+    ``partitions`` are the names of partition columns, which get none, and ``clustered`` the physical names of
+    clustering columns, which always do (PROTOCOL.md, Writer Requirements for Clustered Table).
+    """
+    data = [each for each in columns if each.name not in partitions]
+    chosen = _named(data, properties) if COLUMNS_PROPERTY in properties else _first(data, properties)
+    always = set(clustered)
+    return frozenset(chosen) | {each.name for each in data if each.physical in always}
+
+
+def _named(columns: Sequence[Column], properties: Mapping[str, str]) -> set[str]:
+    names = {_unquoted(match).lower() for match in _NAME.finditer(properties[COLUMNS_PROPERTY])}
+    return {each.name for each in columns if each.name.lower() in names}
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    return match[2] if match[1] is None else match[1].replace("``", "`")
+
+
+def _first(columns: Sequence[Column], properties: Mapping[str, str]) -> set[str]:
+    left = int(properties.get(NUMBER_PROPERTY, _DEFAULT_NUMBER))
+    if left < 0:
+        return {each.name for each in columns}
+    found = set()
+    for each in columns:
+        if left >= each.leaves:
+            found.add(each.name)
+        left -= each.leaves
+    return found
+
+
+def of_rows(table: pa.Table, columns: Iterable[Column], indexed: Collection[str]) -> str:
+    """Return the statistics of a file with the rows of ``table``, as the JSON text of an ``add``.
+
+    The table has the columns' logical names and the types of `schema.arrow_schema`.
+    """
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for column in columns:
+        if column.name not in indexed or isinstance(column.type, Group):
+            continue
+        values = table[column.name]
+        nulls[column.physical] = values.null_count
+        found = bounds(values, column.type)
+        if found is not None:
+            least[column.physical], greatest[column.physical] = found
+    told = {"minValues": least, "maxValues": greatest, "nullCount": nulls}
+    return exact_json.dumps({"numRecords": table.num_rows, **told, "tightBounds": True})
+
+
+def of_count(rows: int) -> str:
+    """Return the statistics of a file of which only the number of rows is known, as from its footer."""
+    return json.dumps({"numRecords": rows})
+
+
+def widened(statistics: str | None) -> str:
+    """Return the statistics of a file some of whose rows are hidden: bounds need not be values any more.
+
+    Raises ValueError without the number of rows, which such a file must have.
+    """
+    told = exact_json.loads(statistics or "{}")
+    if "numRecords" not in told:
+        raise ValueError("the number of rows of the file is not known")
+    return exact_json.dumps({**told, "tightBounds": False})
+
+
+def bounds(values: pa.ChunkedArray, given: Type) -> Bounds | None:
+    """Return the least and the greatest of a column's values, or None if that is not to be said."""
+    if isinstance(given, (Group, ListOf, MapOf)) or given in (kinds.BOOLEAN, kinds.BINARY):
+        return None
+    if given in (kinds.FLOAT, kinds.DOUBLE) and not pc.all(pc.is_finite(values)).as_py():
+        return None  # readers do not agree on where NaN stands, and JSON has no infinity
+    least, greatest = _extremes(values, given)
+    return None if least is None else _spelled(least, greatest, given)
+
+
+def _extremes(values: pa.ChunkedArray, given: Type) -> tuple[Any, Any]:
+    if given == kinds.DATE:
+        values = pc.cast(values, pa.int32())
+    elif given in (kinds.TIMESTAMP, kinds.TIMESTAMP_NTZ):
+        values = pc.cast(values, pa.int64())
+    found = pc.min_max(values).as_py()
+    return found["min"], found["max"]
+
+
+def _spelled(least: Any, greatest: Any, given: Type) -> Bounds | None:
+    match given:
+        case Decimals():
+            return Number(format(least, "f")), Number(format(greatest, "f"))
+        case kinds.FLOAT | kinds.DOUBLE:
+            # Readers do not agree on whether -0.0 is less than 0.0.
+            return Number(repr(least or -0.0)), Number(repr(greatest or 0.0))
+        case kinds.DATE:
+            return _both(day_text(least), day_text(greatest))
+        case kinds.TIMESTAMP | kinds.TIMESTAMP_NTZ:
+            zone = "Z" if given == kinds.TIMESTAMP else ""
+            return _both(milli_text(least // 1_000, zone), milli_text(-(-greatest // 1_000), zone))
+        case kinds.STRING:
+            return _both(least[:LONGEST_TEXT], _text_above(greatest))
+    return (Number(least), Number(greatest)) if given in _WHOLE else None
+
+
+def _both(least: str | None, greatest: str | None) -> Bounds | None:
+    return None if least is None or greatest is None else (least, greatest)
+
+
+def _text_above(text: str) -> str | None:
+    """Return a text of limited length that is not below ``text``, or None if there is none.
+
+    What is cut off is replaced by a character that comes after it: the last of ASCII if possible, as in
+    Delta, or else the last of all. It does if texts are compared by their UTF-8.
+    """
+    if len(text) <= LONGEST_TEXT:
+        return text
+    for end in range(LONGEST_TEXT, min(len(text), 2 * LONGEST_TEXT)):
+        if text[end] < _LAST_ASCII:
+            return text[:end] + _LAST_ASCII
+        if text[end] != _LAST:
+            return text[:end] + _LAST
+    return text if len(text) <= 2 * LONGEST_TEXT else None
