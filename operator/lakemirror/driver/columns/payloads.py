@@ -1,0 +1,111 @@
+"""The JSON of keys and values as `msgspec` gets it: without its schema, and within the limits of the rules.
+
+`msgspec` is as strict as the rules, but for three things, which are looked for here: it does not look at the
+characters of members that it skips, it lets values nest deeper than the rules do, and it reads numbers of any
+length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from operator import methodcaller
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from lakemirror.driver.rules.envelopes.records import CHARACTERS, LEVELS, Document
+from lakemirror.driver.rules.untyped import loads
+
+_MARK: Final = b',"payload":'
+_WRAPPED: Final = b'{"schema":{'
+_LONG_NUMBER: Final = re.compile(rb"\d{4001}")
+"""Python reads no whole number of more than 4,300 digits."""
+
+Texts = list[bytes | None]
+"""JSON texts of records, None for those that the rules read."""
+
+
+class Payloads:
+    """Takes the payload of documents that have a known schema, or none, before it.
+
+    JsonConverter writes the same schema in the same way each time, so that its text is read once.
+    """
+
+    def __init__(self, schema: Document | None) -> None:
+        self._schema = schema
+        self._head = b""
+
+    def of(self, texts: Sequence[bytes | None]) -> Texts:
+        """Return the payload of each document; None where the schema is another one, or the limits are."""
+        found = list(texts) if self._schema is None else [self._payload(each) for each in texts]
+        return _within_limits(found)
+
+    def _payload(self, text: bytes | None) -> bytes | None:
+        if text is None:
+            return None
+        head = self._head
+        if not (head and text.startswith(head)):
+            head = self._head_of(text)
+        return text[len(head) : -1] if head and text.endswith(b"}") else None
+
+    def _head_of(self, text: bytes) -> bytes:
+        """Return what is before the payload; nothing if that is not the schema.
+
+        What comes before the first ``,"payload":`` is the schema and nothing else, if it is an object of
+        nothing else once it is closed.
+        """
+        end = text.find(_MARK) + len(_MARK) if text.startswith(_WRAPPED) else 0
+        if end < len(_MARK):
+            return b""
+        try:
+            document = loads(text[: end - len(_MARK)].decode() + "}")
+        except (ValueError, RecursionError):
+            return b""
+        if document != {"schema": self._schema}:
+            return b""
+        self._head = text[:end]
+        return self._head
+
+
+def _within_limits(texts: Texts) -> Texts:
+    there = [each for each in texts if each is not None]
+    if _is_utf8(there) and not any(map(_exceeds, there)):
+        return texts
+    return [None if each is None or _exceeds(each) or not _is_utf8([each]) else each for each in texts]
+
+
+def _is_utf8(texts: Sequence[bytes]) -> bool:
+    try:
+        pa.array(texts, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+_braces: Final[Callable[[bytes], int]] = methodcaller("count", b"{")
+_brackets: Final[Callable[[bytes], int]] = methodcaller("count", b"[")
+_FEW: Final = LEVELS - 2
+
+
+def _exceeds(text: bytes) -> bool:
+    """Return whether a text may be beyond the limits of the rules."""
+    if _braces(text) + _brackets(text) > _FEW:
+        return True
+    return len(text) > _SHORT and (len(text) > CHARACTERS or _LONG_NUMBER.search(text) is not None)
+
+
+_SHORT: Final = 4000
+
+
+def decoded(texts: Texts, read: Callable[[bytes], Any]) -> list[Any]:
+    """Return what is read of each text; None for those that cannot be read."""
+    found: list[Any] = []
+    rest = iter(texts)
+    while True:
+        try:
+            found.extend(map(read, rest))  # type: ignore[arg-type]
+            return found
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+            found.append(None)  # what was read before it is there, and the rest begins after it
