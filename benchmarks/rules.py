@@ -25,7 +25,7 @@ from lakemirror.driver.rules.envelopes.records import Change, Document, Record, 
 from lakemirror.driver.rules.kinds import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Decimals, Kind
 from lakemirror.driver.rules.merge import merge
 from lakemirror.driver.rules.positions import Origin
-from lakemirror.driver.rules.rows import Column, Image, read_row
+from lakemirror.driver.rules.rows import Column, Image, RowReader
 from lakemirror.driver.rules.schemas import fields_of_envelope
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Row
@@ -132,12 +132,15 @@ def _dumped(value: Any) -> bytes:
 # -- the steps --------------------------------------------------------------------------------------------
 
 
+_NO_ROW = Image()
+
+
 class Reader:
     """Makes events of records. The columns of a schema are looked at when it is another one."""
 
     def __init__(self) -> None:
         self._schema: Document | None = None
-        self._columns = {name: Column(name, kind) for name, kind in COLUMNS.items()}
+        self._rows = RowReader({name: Column(name, kind) for name, kind in COLUMNS.items()})
         self._settings = Settings()
 
     def event(self, record: Record) -> Event:
@@ -146,10 +149,11 @@ class Reader:
         assert isinstance(change, Change), change
         if change.schema is not self._schema and change.schema is not None:
             self._schema = change.schema
-            self._columns = {each.name: Column.of(each) for each in fields_of_envelope(change.schema)}
-        image = Image()
+            fields = fields_of_envelope(change.schema)
+            self._rows = RowReader({each.name: Column.of(each) for each in fields})
+        image = _NO_ROW
         if change.row is not None:
-            found = read_row(change.row, self._columns, may_have_gaps=change.may_have_gaps)
+            found = self._rows.read(change.row, may_have_gaps=change.may_have_gaps)
             assert isinstance(found, Image), found
             image = found
         key: Key = tuple((change.key or {}).values())

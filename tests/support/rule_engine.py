@@ -34,7 +34,7 @@ from lakemirror.driver.rules.kinds import STRING, Kind
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import By, Origin, identity, log_of
 from lakemirror.driver.rules.row_keys import Keyed, KeyOfTable, keyed
-from lakemirror.driver.rules.rows import Column, read_row
+from lakemirror.driver.rules.rows import Column, RowReader
 from lakemirror.driver.rules.schemas import (
     UNREADABLE,
     Field,
@@ -238,7 +238,7 @@ class Applying:
             is_record.append(True)
             if change.op == Op.UPDATE and change.old_key is not None:
                 columns = _columns(table, change)
-                former = read_row(change.old_key, {name: columns[name] for name in change.old_key})
+                former = RowReader({name: columns[name] for name in change.old_key}).read(change.old_key)
                 assert not isinstance(former, str)
                 listed.append(former_row(found, former.values))
                 is_record.append(False)
@@ -385,8 +385,8 @@ def _events(table: Mirrored, record: Record, change: Change, refused: frozenset[
         row = {**(change.key or {}), **(change.before or {})}
     if refused and change.op != Op.DELETE:
         return f"column {min(refused)}: its type changed"
-    image = read_row(
-        row or {}, columns, may_have_gaps=change.may_have_gaps, partial=change.partial, key=table.key
+    image = RowReader(columns).read(
+        row or {}, may_have_gaps=change.may_have_gaps, partial=change.partial, key=table.key
     )
     if isinstance(image, str):
         if row is not None:

@@ -86,7 +86,7 @@ def columns(found: Classified, by: str) -> dict[str, Any]:
         "new_key_text": found.new_key,
         "old_key_text": found.old_key,
         "unanchored": found.unanchored,
-        "gaps": found.may_have_gaps,
+        "gaps": found.may_have_gaps(),
         "partial": found.partial,
         "full_before": found.full_before,
     }

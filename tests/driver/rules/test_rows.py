@@ -36,7 +36,7 @@ from lakemirror.driver.rules.kinds import (
     Maps,
     Structs,
 )
-from lakemirror.driver.rules.rows import Column, Image, read_row
+from lakemirror.driver.rules.rows import Column, Image, RowReader
 from lakemirror.driver.rules.schemas import SchemaError, field_of, fields_of_envelope
 from lakemirror.driver.rules.types import UNAVAILABLE
 from lakemirror.driver.rules.untyped import loads
@@ -244,8 +244,8 @@ LATE = {"id": 1, "day": 2147483647, "note": "x"}
 
 
 def test_a_value_that_no_type_holds_is_refused_null_or_text() -> None:
-    assert read_row(LATE, COLUMNS) == "column day: Spark cannot represent infinity"
-    null, text = (read_row(LATE, COLUMNS, unrepresentable=each) for each in ("null", "text"))  # type: ignore[arg-type]
+    assert RowReader(COLUMNS).read(LATE) == "column day: Spark cannot represent infinity"
+    null, text = (RowReader(COLUMNS).read(LATE, unrepresentable=each) for each in ("null", "text"))  # type: ignore[arg-type]
     assert isinstance(null, Image)
     assert isinstance(text, Image)
     assert (null.values, null.texts) == ({"id": 1, "day": None, "note": "x"}, {})
@@ -253,18 +253,18 @@ def test_a_value_that_no_type_holds_is_refused_null_or_text() -> None:
 
 
 def test_a_value_that_does_not_fit_names_its_column() -> None:
-    assert read_row({"id": "x", "day": 1.5}, COLUMNS) == "the value does not fit id (int), day (date)"
+    assert RowReader(COLUMNS).read({"id": "x", "day": 1.5}) == "the value does not fit id (int), day (date)"
     untyped = {"d": Column("d", Decimals(10, 2))}
-    found = read_row({"d": "1500"}, untyped)
+    found = RowReader(untyped).read({"d": "1500"})
     assert isinstance(found, str)
     assert found.startswith("it is not known how the text is encoded in d: set tables[].columns.encodings")
 
 
 def test_what_was_not_sent_is_a_gap() -> None:
-    found = read_row({"id": 1, "day": 0, "note": UNAVAILABLE}, COLUMNS)
+    found = RowReader(COLUMNS).read({"id": 1, "day": 0, "note": UNAVAILABLE})
     assert isinstance(found, Image)
     assert (found.gaps, set(found.values)) == ({"note"}, {"id", "day"})
-    partial = read_row({"day": 0}, COLUMNS, partial=True, key=["id"])
+    partial = RowReader(COLUMNS).read({"day": 0}, partial=True, key=["id"])
     assert isinstance(partial, Image)
     assert (partial.gaps, partial.values["id"]) == ({"note"}, None)
 
@@ -273,6 +273,6 @@ def test_digits_below_the_microsecond_are_noted() -> None:
     column = {
         "t": Column.of(field_of({"type": "int64", "name": "io.debezium.time.NanoTimestamp", "field": "t"}))
     }
-    found = read_row({"t": 1001}, column)
+    found = RowReader(column).read({"t": 1001})
     assert isinstance(found, Image)
     assert found.rounded == {"t"}

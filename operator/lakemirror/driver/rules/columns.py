@@ -15,6 +15,8 @@ def wins(value: bytes, stored: Row, column: str, row: bytes) -> bool:
 
 def beside_stored(said: Said, stored: Row, column: str) -> bytes:
     """Return the sequence of a value next to the stored one of its column."""
+    if said.opened is None:
+        return said.seq
     base = change_of(stored.seq_of(column), stored.seq)
     return beside(said, base, stored.origin if base == stored.seq else NO_ORIGIN)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import re
 import struct
@@ -30,7 +29,7 @@ _EXACT: Final = Context(prec=MAX_SCALE * 2, Emax=999_999, Emin=-999_999, traps=[
 def octets_of_base64(text: str) -> bytes | None:
     """Return the bytes that a text of base64 stands for; None if it is none."""
     try:
-        return base64.b64decode(text, validate=True)
+        return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
         return None
 
@@ -53,16 +52,22 @@ def shortest(octets: bytes) -> bytes:
 
 def fits(octets: bytes, precision: int) -> bool:
     """Return whether unscaled bytes have at most ``precision`` digits. Bytes that pad the number count."""
-    most = (10**precision).bit_length() // 8 + 1
-    size: int = 10**precision
-    return len(octets) <= most and abs(unscaled(octets)) < size
+    most, limit = _size(precision)
+    return len(octets) <= most and -limit < unscaled(octets) < limit
+
+
+@lru_cache(maxsize=256)
+def _size(precision: int) -> tuple[int, int]:
+    """Return the most bytes of a number of so many digits, and the first number with more digits."""
+    limit: int = 10**precision
+    return limit.bit_length() // 8 + 1, limit
 
 
 def decimal(octets: bytes, precision: int, scale: int) -> Decimal | None:
     """Return the number of unscaled bytes; None if it has too many digits, or there are no bytes."""
     if not octets or not fits(octets, precision):
         return None
-    return Decimal(unscaled(octets)).scaleb(-scale, context=_EXACT)
+    return Decimal(unscaled(octets)).scaleb(-scale, _EXACT)
 
 
 def plain_text(octets: bytes, scale: int) -> str | None:

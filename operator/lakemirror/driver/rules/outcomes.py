@@ -35,8 +35,9 @@ def outcomes_of(events: Sequence[Numbered], newest: Outcome, table: Table) -> di
         counts = again and not (floor is not None and floor.removes(event.place))
         found[number] = Outcome.DUPLICATE if counts else Outcome.SUPERSEDED
         before = event
-    if events:
-        found.update(_of_newest(events, newest, found, table))
+    is_removed = floor is not None and before is not None and floor.removes(before.place)
+    if events and not is_removed:
+        found[_first_delivery(events, found)] = newest
     return found
 
 
@@ -45,12 +46,6 @@ def is_again(event: Event, other: Event) -> bool:
     return event.seq == other.seq and event.digest is not None and event.digest == other.digest
 
 
-def _of_newest(
-    events: Sequence[Numbered], newest: Outcome, found: Mapping[int, Outcome], table: Table
-) -> dict[int, Outcome]:
-    """Return the outcome of the newest event, at the first of its deliveries."""
-    floor = table.floor_of_batch
-    if floor is not None and floor.removes(events[-1][1].place):
-        return {}  # a truncate of the batch is newer
-    first = next(number for number, _ in reversed(events) if found[number] is not Outcome.DUPLICATE)
-    return {first: newest}
+def _first_delivery(events: Sequence[Numbered], found: Mapping[int, Outcome]) -> int:
+    """Return the number of the newest event, where it was delivered first."""
+    return next(number for number, _ in reversed(events) if found[number] is not Outcome.DUPLICATE)

@@ -364,8 +364,9 @@ def _invalid(source: Source, origin: Origin, by: By) -> tuple[str, object] | Non
 
 def _invalid_part(source: Source) -> tuple[str, object] | None:
     for name, value in zip(_VALID, _parts_of(source)):  # noqa: B905 (they are the same)
-        is_wrong = value is not None and not _VALID[name](value)
-        if is_wrong and (name != "sequence" or _may_be_postgres(source)):
+        if value is None or _VALID[name](value):
+            continue
+        if name != "sequence" or _may_be_postgres(source):
             return name, value
     return None
 

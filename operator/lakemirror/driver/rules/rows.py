@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -46,14 +46,6 @@ class Column:
 
     def reader(self, placeholder: Placeholder) -> Reader:
         """Return the function that reads values, except for null."""
-        return self.as_by_default if placeholder is DEFAULT else self._reader_with(placeholder)
-
-    @cached_property
-    def as_by_default(self) -> Reader:
-        """Reads values, except for null, where the placeholder is Debezium's own."""
-        return self._reader_with(DEFAULT)
-
-    def _reader_with(self, placeholder: Placeholder) -> Reader:
         if self.codec is None:
             return untyped.reader(self.kind, self.writing, placeholder)
         return types.reader(self.codec, self.kind, placeholder)
@@ -71,50 +63,68 @@ class Image(NamedTuple):
     rounded: frozenset[str] = frozenset()
 
 
-def read_row(
-    row: Mapping[str, Any],
-    columns: Mapping[str, Column],
-    *,
-    unrepresentable: Unrepresentable = "quarantine",
-    placeholder: Placeholder = DEFAULT,
-    may_have_gaps: bool = True,
-    partial: bool = False,
-    key: Sequence[str] = (),
-) -> Image | str:
-    """Return the row of an event, or why its record cannot be applied.
+def _always() -> bool:
+    return True
 
-    ``columns`` are those of the mirror. With ``partial``, the members that the row lacks are as before; the
-    columns of the ``key`` never are.
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads the rows of records with one schema. ``columns`` are those of the mirror, by their names.
+
+    Values that were not sent have the ``placeholder``.
     """
-    values: dict[str, Any] = {}
-    odd: dict[str, Read] = {}
-    is_default = placeholder is DEFAULT
-    for name, column in columns.items():
-        value = row.get(column.source)
-        if value is not None:
-            value = (column.as_by_default if is_default else column.reader(placeholder))(value)
-            if type(value) is Read:
-                if value.is_odd:
-                    odd[name] = value
-                value = value.value
-        values[name] = value
-    gaps: set[str] = set()
-    if partial:
-        gaps = {name for name, each in columns.items() if each.source not in row and name not in key}
-    if not odd and not gaps:
-        return Image(values)
-    reason = _objection(odd, columns, unrepresentable)
-    if reason is not None:
-        return reason
-    gaps |= {name for name, each in odd.items() if each.is_gap and may_have_gaps}
-    lost = {name: each.text for name, each in odd.items() if each.is_lost}
-    texts = {name: text for name, text in lost.items() if text is not None}
-    return Image(
-        {name: None if name in lost else value for name, value in values.items() if name not in gaps},
-        frozenset(gaps),
-        texts if unrepresentable == "text" else {},
-        frozenset(name for name, each in odd.items() if each.is_rounded),
-    )
+
+    columns: Mapping[str, Column]
+    placeholder: Placeholder = DEFAULT
+
+    def read(
+        self,
+        row: Mapping[str, Any],
+        *,
+        unrepresentable: Unrepresentable = "quarantine",
+        may_have_gaps: Callable[[], bool] = _always,
+        partial: bool = False,
+        key: Sequence[str] = (),
+    ) -> Image | str:
+        """Return the row of an event, or why its record cannot be applied.
+
+        ``may_have_gaps`` is asked if a value looks like the placeholder. With ``partial``, the members that
+        the row lacks are as before; the columns of the ``key`` never are.
+        """
+        values: dict[str, Any] = {}
+        odd: dict[str, Read] = {}
+        for name, source, read in self._readers:
+            value = row.get(source)
+            if value is not None:
+                value = read(value)
+                if type(value) is Read:
+                    if value.is_odd:
+                        odd[name] = value
+                    value = value.value
+            values[name] = value
+        absent: set[str] = set()
+        if partial:
+            absent = {name for name, source, _ in self._readers if source not in row and name not in key}
+        if not odd and not absent:
+            return Image(values)
+        reason = _objection(odd, self.columns, unrepresentable)
+        if reason is not None:
+            return reason
+        not_sent = {name for name, each in odd.items() if each.is_gap}
+        gaps = absent | not_sent if not_sent and may_have_gaps() else absent
+        lost = {name: each.text for name, each in odd.items() if each.is_lost}
+        texts = {name: text for name, text in lost.items() if text is not None}
+        return Image(
+            {name: None if name in lost else value for name, value in values.items() if name not in gaps},
+            frozenset(gaps),
+            texts if unrepresentable == "text" else {},
+            frozenset(name for name, each in odd.items() if each.is_rounded),
+        )
+
+    @cached_property
+    def _readers(self) -> list[tuple[str, str, Reader]]:
+        """Each column's name, its name in the source, and what reads its values."""
+        return [(name, each.source, each.reader(self.placeholder)) for name, each in self.columns.items()]
 
 
 def _objection(

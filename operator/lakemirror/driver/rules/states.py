@@ -67,19 +67,13 @@ def newest(events: Sequence[Numbered], table: Table) -> State | None:
     last = events[-1][1]
     mine = [each for _, each in reversed(events)]
     shown = _last_row(mine) if table.soft else last
-    said = {name: _newest_of(mine, name, table) for name in table.tracked}
-    return State(
-        last.op,
-        last.seq,
-        event=last,
-        row=last.row if shown is None else shown.row,
-        row_seq=None if shown is None else shown.seq,
-        row_opened=shown.origin if shown is not None and shown.unanchored else None,
-        texts=last.texts if shown is None else shown.texts,
-        said=_above_floor(said, last, None if shown is None else shown.seq, table),
-        ends=_ends(events, None if shown is None else shown.seq) if table.soft else (),
-        unanchored=last.unanchored,
-    )
+    row, texts = (last.row, last.texts) if shown is None else (shown.row, shown.texts)
+    row_seq = None if shown is None else shown.seq
+    row_opened = shown.origin if shown is not None and shown.unanchored else None
+    told = {name: _newest_of(mine, name, table) for name in table.tracked}
+    said = _above_floor(told, last, row_seq, table)
+    ends = _ends(events, row_seq) if table.soft else ()
+    return State(last.op, last.seq, last, row, row_seq, row_opened, texts, said, ends, last.unanchored)
 
 
 def _last_row(events: Sequence[Event]) -> Event | None:

@@ -130,44 +130,55 @@ def read_by(codec: Codec, value: Any, kind: Kind | None = None, placeholder: Pla
 def reader(codec: Codec, kind: Kind, placeholder: Placeholder = DEFAULT) -> Reader:
     """Return the function that reads the values of a field, except for null."""
     as_it_is = kind == codec.kind
+    keeps, may_be_gap = type(codec).read is Codec.read and as_it_is, codec.may_be_gap
+    if keeps and not may_be_gap:
+        return codec.wire
+    if keeps and isinstance(codec, Text):
+        return _text_reader(placeholder.spellings)
     read = codec.read if as_it_is else partial(codec.read_as, kind=kind)
-    # Most types keep what is on the wire, and have no placeholder.
-    keeps, may_be_gap = type(codec).read is Codec.read and as_it_is, type(codec).is_gap is not Codec.is_gap
-    to_wire, is_gap = codec.wire, codec.is_gap
+    to_wire, is_placeholder = codec.wire, codec.is_placeholder
 
     def read_one(value: Any) -> Value | Read:
         wire = to_wire(value)
-        if wire is NOT_ONE:
+        if wire is MISFIT:
             return MISFIT
-        if may_be_gap and is_gap(wire, placeholder):
+        if may_be_gap and is_placeholder(wire, placeholder):
             return GAP
-        return wire if keeps else read(wire)
+        return read(wire)
 
     return read_one
 
 
-class _NotOne:
-    """Stands for a value that is not of its field's physical type."""
+def _text_reader(placeholders: frozenset[str]) -> Reader:
+    """Return the function that reads most columns: text of any length."""
 
+    def read_text(value: Any) -> Value | Read:
+        text = value if isinstance(value, str) else json_of(value)
+        return GAP if text in placeholders else text
 
-NOT_ONE: Final = _NotOne()
+    return read_text
 
 
 # -- codecs -----------------------------------------------------------------------------------------------
 
 
 class Codec:
-    """How the values of one field are read. ``kind`` is the type closest to the source's."""
+    """How the values of one field are read.
+
+    ``kind`` is the type closest to the source's. ``may_be_gap`` says that the source may leave a value out:
+    Debezium then sends a placeholder.
+    """
 
     kind: Kind
+    may_be_gap: bool = False
 
     def wire(self, value: Any) -> Any:
-        """Return a JSON value as one of the physical type; `NOT_ONE` if it is none."""
+        """Return a JSON value as one of the physical type; `MISFIT` if it is none."""
         return value
 
-    def read(self, value: Any) -> Read:
-        """Return the value of type ``kind`` for a value of the physical type."""
-        return Read(value)
+    def read(self, value: Any) -> Value | Read:
+        """Return the value of type ``kind`` for a value of the physical type, as a `Reader` does."""
+        return value
 
     def text(self, value: Any) -> str | None:
         """Return a value as text, spelled as in the source."""
@@ -176,10 +187,10 @@ class Codec:
     def read_as(self, value: Any, kind: Kind) -> Read:
         """Return the value of another type: of the one that the column had before, or that is declared."""
         if kind == self.kind:
-            return self.read(value)
+            return as_read(self.read(value))
         if kind == STRING:
             return Read(self.text(value))
-        found = self.read(value)
+        found = as_read(self.read(value))
         if found.is_lost or found.is_misfit:
             return found
         fitted = convert(found.value, self.kind, kind)
@@ -187,7 +198,11 @@ class Codec:
         return fitted._replace(text=text, is_rounded=found.is_rounded or fitted.is_rounded)
 
     def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
-        """Return whether a value is the placeholder of one that the source did not send."""
+        """Return whether a value stands for one that the source did not send."""
+        return self.may_be_gap and self.is_placeholder(value, placeholder)
+
+    def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
+        """Return whether a value is the placeholder, if there may be one."""
         return False
 
 
@@ -201,7 +216,7 @@ class Integer(Codec):
     def wire(self, value: Any) -> Any:
         if type(value) is int and self._least <= value <= self._most:
             return value
-        return NOT_ONE
+        return MISFIT
 
 
 class Float(Codec):
@@ -210,24 +225,24 @@ class Float(Codec):
     _TEXTS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
     def __init__(self, kind: Plain) -> None:
-        self.kind = kind
+        self.kind, self._is_single = kind, kind == FLOAT
 
     def wire(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._TEXTS.get(value, NOT_ONE)
+            return self._TEXTS.get(value, MISFIT)
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-            return NOT_ONE
-        return numbers.single(float(value)) if self.kind == FLOAT else float(value)
+            return MISFIT
+        return numbers.single(float(value)) if self._is_single else float(value)
 
     def text(self, value: Any) -> str | None:
-        return numbers.shortest_single(value) if self.kind == FLOAT else java_text(value)
+        return numbers.shortest_single(value) if self._is_single else java_text(value)
 
 
 class Boolean(Codec):
     kind = BOOLEAN
 
     def wire(self, value: Any) -> Any:
-        return value if isinstance(value, bool) else NOT_ONE
+        return value if isinstance(value, bool) else MISFIT
 
     def text(self, value: Any) -> str | None:
         return "true" if value else "false"
@@ -239,30 +254,31 @@ class Text(Codec):
     kind = STRING
 
     def __init__(self, *, may_be_left_out: bool = True) -> None:
-        self._may_be_left_out = may_be_left_out
+        self.may_be_gap = may_be_left_out
 
     def wire(self, value: Any) -> Any:
         return value if isinstance(value, str) else json_of(value)
 
-    def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
-        return self._may_be_left_out and value in placeholder.spellings
+    def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
+        return value in placeholder.spellings
 
 
 class Octets(Codec):
     """Bytes."""
 
     kind: Kind = BINARY
+    may_be_gap = True
 
     def wire(self, value: Any) -> Any:
         if isinstance(value, bytes):
             return value
         found = numbers.octets_of_base64(value) if isinstance(value, str) else None
-        return NOT_ONE if found is None else found
+        return MISFIT if found is None else found
 
     def text(self, value: Any) -> str | None:
         return bytes(value).decode(errors="replace")
 
-    def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
+    def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         return bool(value == placeholder.octets)
 
 
@@ -274,70 +290,68 @@ class DecimalOctets(Octets):
     values have a fixed length.
     """
 
+    may_be_gap = False
+
     def __init__(self, kind: Decimals, *, bounded: bool, padded: bool) -> None:
         self.kind: Decimals = kind
         self._bounded, self._padded = bounded, padded
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         octets = numbers.shortest(value) if self._padded else value
         found = numbers.decimal(octets, self.kind.precision, self.kind.scale)
         if found is not None:
-            return Read(found)
+            return found
         return MISFIT if self._bounded or not octets else lost(numbers.plain_text(octets, self.kind.scale))
 
     def text(self, value: Any) -> str | None:
         return numbers.plain_text(value, self.kind.scale)
-
-    def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
-        return False
 
 
 class DecimalText(Octets):
     """Connect's Decimal with a scale that no type has (negative, or above 38), as plain text."""
 
     kind = STRING
+    may_be_gap = False
 
     def __init__(self, scale: int) -> None:
         self._scale = scale
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         text = self.text(value)
-        return MISFIT if text is None else Read(text)
+        return MISFIT if text is None else text
 
     def text(self, value: Any) -> str | None:
         return numbers.plain_text(value, self._scale)
-
-    def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
-        return False
 
 
 class VariableScale(Codec):
     """``io.debezium.data.VariableScaleDecimal``, as plain text that is exact to the last digit."""
 
     kind = STRING
+    may_be_gap = True
 
     def wire(self, value: Any) -> Any:
         if not isinstance(value, dict):
-            return NOT_ONE
+            return MISFIT
         scale, octets = value.get("scale"), value.get("value")
         found = numbers.octets_of_base64(octets) if isinstance(octets, str) else octets
-        return (scale, found) if type(scale) is int and isinstance(found, bytes) else NOT_ONE
+        return (scale, found) if type(scale) is int and isinstance(found, bytes) else MISFIT
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         text = self.text(value)
-        return MISFIT if text is None else Read(text)
+        return MISFIT if text is None else text
 
     def text(self, value: Any) -> str | None:
         return numbers.plain_text(value[1], value[0])
 
     def read_as(self, value: Any, kind: Kind) -> Read:
-        found = self.read(value)
+        found = as_read(self.read(value))
         if kind == STRING or found.is_misfit:
             return found
         fitted = convert(found.value, STRING, kind)
         return fitted._replace(text=found.value if fitted.is_lost else None)
 
-    def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
+    def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         return bool(value[1] == placeholder.octets)
 
 
@@ -348,10 +362,10 @@ class Days(Integer):
         super().__init__(INT)
         self.kind = DATE
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         if not moments.FIRST_DAY <= value <= moments.LAST_DAY:
             return lost(moments.days_spelled(value))
-        return Read(moments.day(value))
+        return moments.day(value)
 
     def text(self, value: Any) -> str | None:
         return moments.days_spelled(value)
@@ -365,11 +379,11 @@ class IsoDate(Text):
     def __init__(self) -> None:
         super().__init__(may_be_left_out=False)
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         if moments.iso_is_outside(value):
             return lost(self.text(value))
         found = moments.day_of(value)
-        return MISFIT if found is None else Read(found)
+        return MISFIT if found is None else found
 
     def text(self, value: Any) -> str | None:
         return moments.iso_date_spelled(value)
@@ -382,8 +396,8 @@ class Clock(Integer):
         super().__init__(wire)
         self.kind, self._unit = STRING, unit
 
-    def read(self, value: Any) -> Read:
-        return Read(self.text(value))
+    def read(self, value: Any) -> Value | Read:
+        return self.text(value)
 
     def text(self, value: Any) -> str | None:
         return moments.clock(value, self._unit)
@@ -395,8 +409,8 @@ class IsoTime(Text):
     def __init__(self) -> None:
         super().__init__(may_be_left_out=False)
 
-    def read(self, value: Any) -> Read:
-        return Read(self.text(value))
+    def read(self, value: Any) -> Value | Read:
+        return self.text(value)
 
     def text(self, value: Any) -> str | None:
         return moments.clock_of_iso(value)
@@ -409,7 +423,7 @@ class Timestamp(Integer):
         super().__init__(BIGINT)
         self.kind, self._unit = TIMESTAMP_NTZ, unit
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         if moments.is_outside(value, self._unit):
             return lost(self.text(value))
         finer = self._unit == NANOS and value % 1000 != 0
@@ -418,7 +432,7 @@ class Timestamp(Integer):
     def read_as(self, value: Any, kind: Kind) -> Read:
         if kind != TIMESTAMP:
             return super().read_as(value, kind)
-        found = self.read(value)
+        found = as_read(self.read(value))
         return found if found.value is None else found._replace(value=_in_utc(found.value))
 
     def text(self, value: Any) -> str | None:
@@ -436,25 +450,25 @@ class IsoTimestamp(Text):
         super().__init__(may_be_left_out=False)
         self.kind, self._zoned = (TIMESTAMP if zoned else TIMESTAMP_NTZ), zoned
 
-    def read(self, value: Any) -> Read:
-        return self._moment(value, self.kind)
+    def read(self, value: Any) -> Value | Read:
+        return self._moment(value, zoned=self._zoned)
 
     def read_as(self, value: Any, kind: Kind) -> Read:
         if kind in (TIMESTAMP, TIMESTAMP_NTZ):
-            return self._moment(value, kind)
+            return as_read(self._moment(value, zoned=kind == TIMESTAMP))
         return super().read_as(value, kind)
 
-    def _moment(self, value: str, kind: Kind) -> Read:
+    def _moment(self, value: str, *, zoned: bool) -> Value | Read:
         plain = moments.plain_instant(value)
         if plain is not None:
-            return Read(plain if kind == TIMESTAMP else plain.replace(tzinfo=None))
+            return plain if zoned else plain.replace(tzinfo=None)
         if moments.iso_is_outside(value):
             return lost(self.text(value))
         found = moments.instant_of(value)
         if found is None:
             return MISFIT
         finer = moments.is_finer(value)
-        return Read(found if kind == TIMESTAMP else found.replace(tzinfo=None), is_rounded=finer)
+        return Read(found if zoned else found.replace(tzinfo=None), is_rounded=finer)
 
     def text(self, value: Any) -> str | None:
         return (
@@ -470,7 +484,7 @@ class NanoDuration(Integer):
     def __init__(self) -> None:
         super().__init__(BIGINT)
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         return Read(value // 1000, is_rounded=value % 1000 != 0)
 
     def text(self, value: Any) -> str | None:
@@ -487,8 +501,8 @@ class Bits(Octets):
     def __init__(self, length: int | None) -> None:
         self._length = length
 
-    def read(self, value: Any) -> Read:
-        return Read(self.text(value))
+    def read(self, value: Any) -> Value | Read:
+        return self.text(value)
 
     def text(self, value: Any) -> str | None:
         bits = "".join(f"{each:08b}" for each in reversed(value))
@@ -500,17 +514,19 @@ class Bits(Octets):
 class Array(Codec):
     """An array; an unrepresentable element is null in it, and makes the whole value unrepresentable."""
 
+    may_be_gap = True
+
     def __init__(self, item: Codec, *, uuids: bool = False) -> None:
         self._item, self._uuids = item, uuids
         self.kind = Arrays(item.kind)
 
     def wire(self, value: Any) -> Any:
         if not isinstance(value, list):
-            return NOT_ONE
+            return MISFIT
         items = [None if each is None else self._item.wire(each) for each in value]
-        return NOT_ONE if any(each is NOT_ONE for each in items) else items
+        return MISFIT if any(each is MISFIT for each in items) else items
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         return self._of(value, self._item.kind)
 
     def read_as(self, value: Any, kind: Kind) -> Read:
@@ -526,7 +542,7 @@ class Array(Codec):
     def text(self, value: Any) -> str | None:
         return to_json([None if each is None else self._item.text(each) for each in value])
 
-    def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
+    def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         if isinstance(self._item, Integer):
             return bool(value == placeholder.codes)
         if len(value) != 1 or value[0] is None:
@@ -556,20 +572,22 @@ def together(
 class Struct(Codec):
     """A struct (points, geometries, vectors); if a field is unrepresentable, the whole value is."""
 
+    may_be_gap = True
+
     def __init__(self, members: Mapping[str, Codec]) -> None:
         self._members = members
         self.kind = Structs(tuple((name, each.kind) for name, each in members.items()))
 
     def wire(self, value: Any) -> Any:
         if not isinstance(value, dict):
-            return NOT_ONE
+            return MISFIT
         found = {
             name: None if value.get(name) is None else codec.wire(value[name])
             for name, codec in self._members.items()
         }
-        return NOT_ONE if any(each is NOT_ONE for each in found.values()) else found
+        return MISFIT if any(each is MISFIT for each in found.values()) else found
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         return self.read_as(value, self.kind)
 
     def read_as(self, value: Any, kind: Kind) -> Read:
@@ -592,7 +610,7 @@ class Struct(Codec):
             }
         )
 
-    def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
+    def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         return any(
             value.get(name) is not None and codec.is_gap(value[name], placeholder)
             for name, codec in self._members.items()
@@ -605,6 +623,8 @@ class Map(Codec):
     Keys must differ once they are converted, and none may lose anything.
     """
 
+    may_be_gap = True
+
     def __init__(self, key: Codec, item: Codec, *, of_text: bool = True) -> None:
         self._key, self._item, self._of_text = key, item, of_text
         self.kind = Maps(key.kind, item.kind)
@@ -612,11 +632,11 @@ class Map(Codec):
     def wire(self, value: Any) -> Any:
         pairs = self._pairs(value)
         if pairs is None:
-            return NOT_ONE
+            return MISFIT
         found = [
             (self._key.wire(key), None if item is None else self._item.wire(item)) for key, item in pairs
         ]
-        return NOT_ONE if any(NOT_ONE in (key, item) for key, item in found) else found
+        return MISFIT if any(key is MISFIT or item is MISFIT for key, item in found) else found
 
     def _pairs(self, value: Any) -> list[tuple[Any, Any]] | None:
         if self._of_text:
@@ -625,7 +645,7 @@ class Map(Codec):
             return None
         return [(key, item) for key, item in value]
 
-    def read(self, value: Any) -> Read:
+    def read(self, value: Any) -> Value | Read:
         return self.read_as(value, self.kind)
 
     def read_as(self, value: Any, kind: Kind) -> Read:
@@ -641,7 +661,7 @@ class Map(Codec):
     def text(self, value: Any) -> str | None:
         return to_json({str(key): item for key, item in value})
 
-    def is_gap(self, value: Any, placeholder: Placeholder) -> bool:
+    def is_placeholder(self, value: Any, placeholder: Placeholder) -> bool:
         return self._of_text and any(key == placeholder.text for key, _ in value)
 
 

@@ -27,6 +27,7 @@ from dataclasses import replace
 from datetime import UTC
 from decimal import Decimal
 from functools import lru_cache
+from json.scanner import make_scanner
 from typing import Any, Final
 
 from lakemirror.driver.rules import moments, numbers
@@ -90,8 +91,8 @@ class Number(Decimal):
 def loads(text: str) -> Any:
     """Return a JSON document, in which no number has lost a digit. Raises ValueError."""
     try:
-        document, end = _DECODER.raw_decode(text)
-    except ValueError:
+        document, end = _scan(text, 0)
+    except (ValueError, StopIteration):
         end = -1
     return document if end == len(text) else _DECODER.decode(text)  # whitespace around it, or a mistake
 
@@ -101,6 +102,7 @@ def _refuse(name: str) -> Any:
 
 
 _DECODER: Final = json.JSONDecoder(parse_float=Number, parse_constant=_refuse)
+_scan: Final = make_scanner(_DECODER)  # type: ignore[arg-type]
 
 
 def dumps(value: Any) -> str:
@@ -139,24 +141,31 @@ def reader(kind: Kind, writing: Writing = DEBEZIUM, placeholder: Placeholder = D
         return lambda value: _float(value, kind)
     if kind in (BOOLEAN, DATE):
         return _boolean if kind == BOOLEAN else lambda value: _date(_as_text(value))
-    of_text = _reader_of_text(kind, writing)
-    spellings = placeholder.spellings
+    return _unless_gap(*_readers_of_text(kind, writing), placeholder.spellings)
+
+
+def _unless_gap(of_text: Reader | None, of_others: Reader, spellings: frozenset[str]) -> Reader:
+    """Return the function for values that PostgreSQL may store out of line. None reads a text as it is."""
 
     def read_unless_gap(value: Any) -> Value | Read:
-        return GAP if isinstance(value, str) and value in spellings else of_text(value)
+        if not isinstance(value, str):
+            return of_others(value)
+        if value in spellings:
+            return GAP
+        return value if of_text is None else of_text(value)
 
     return read_unless_gap
 
 
-def _reader_of_text(kind: Kind, writing: Writing) -> Reader:
-    """Return the function for a type whose values PostgreSQL may store out of line."""
+def _readers_of_text(kind: Kind, writing: Writing) -> tuple[Reader | None, Reader]:
+    """Return the functions for texts (None: they stay as they are) and for other values."""
     if kind == STRING:
-        return lambda value: value if isinstance(value, str) else _text(value)
+        return None, _text
     if isinstance(kind, Decimals):
-        return lambda value: _decimal(value, kind, writing)
+        return lambda text: decimal_text(text, kind, writing), lambda value: _decimal(value, kind)
     if kind == BINARY:
-        return lambda value: binary_text(value, writing) if isinstance(value, str) else MISFIT
-    return _variant
+        return lambda text: binary_text(text, writing), lambda _: MISFIT
+    return _variant_of_text, lambda value: value
 
 
 def _boolean(value: Any) -> Value | Read:
@@ -171,11 +180,14 @@ def _as_text(value: Any) -> str:
 
 
 def _float(value: Any, kind: Kind) -> float | Read:
-    found = _FLOATS.get(value) if isinstance(value, str) else None
     if isinstance(value, Number):
         found = numbers.float_of(value.sent, kind)
+    elif isinstance(value, str):
+        found = _FLOATS.get(value)
     elif isinstance(value, (int, Decimal)) and not isinstance(value, bool):
         found = numbers.float_of(str(value), kind)
+    else:
+        found = None
     return MISFIT if found is None else found
 
 
@@ -210,19 +222,15 @@ def _pair(value: Any) -> str | None:
     return numbers.plain_text(octets, scale)
 
 
-def _variant(value: Any) -> Any:
-    """Return any value; a text that is JSON is parsed."""
-    if not isinstance(value, str):
-        return value
+def _variant_of_text(text: str) -> Any:
+    """Return a text as the JSON that it is, or as it is."""
     try:
-        return loads(value)
+        return loads(text)
     except ValueError:
-        return value
+        return text
 
 
-def _decimal(value: Any, kind: Decimals, writing: Writing) -> Value | Read:
-    if isinstance(value, str):
-        return decimal_text(value, kind, writing)
+def _decimal(value: Any, kind: Decimals) -> Value | Read:
     if isinstance(value, (bool, list)):
         return MISFIT
     if isinstance(value, dict):

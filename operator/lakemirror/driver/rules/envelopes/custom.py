@@ -208,8 +208,8 @@ def _of_null(
         reason = "no table: no topic"
     if reason is not None:
         return Bad(reason, table if table.table and fields.table is None else None)
-    place = placed(Source(), record.origin, settings.ordering, snapshot=False)
-    return Change(table, Op.DELETE, Source(), place.seq, key=key, key_schema=key_schema)
+    seq, _ = placed(Source(), record.origin, settings.ordering, snapshot=False)
+    return Change(table, Op.DELETE, Source(), seq, key=key, key_schema=key_schema)
 
 
 def _objection(
@@ -278,10 +278,10 @@ def _event(
     source: Source,
     schemas: tuple[Document | None, Document | None],
 ) -> Classified:
-    place = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
+    seq, unanchored = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
     at = source_micros(source)
     if op == Op.TRUNCATE:
-        return Truncate(table, source, place.seq, at)
+        return Truncate(table, source, seq, at)
     after = value if fields.after is None else _at(value, fields.after)
     before = _at(value, fields.before)
     former = {**(key or {}), **{n: before[n] for n in key or () if n in before}} if before else None
@@ -289,7 +289,7 @@ def _event(
         table,
         op,
         source,
-        place.seq,
+        seq,
         at,
         key,
         row=after if op in WITH_ROW else None,
@@ -297,7 +297,7 @@ def _event(
         old_key=former if op == Op.UPDATE and former is not None and former != key else None,
         schema=schemas[0],
         key_schema=schemas[1],
-        unanchored=place.unanchored,
+        unanchored=unanchored,
     )
 
 

@@ -25,7 +25,6 @@ from lakemirror.driver.rules.envelopes.records import (
     is_object,
     key_in_header,
     key_of,
-    may_have_gaps,
     parsed,
     placed,
     quoted,
@@ -127,23 +126,18 @@ def _event(
     key, schema, key_schema = parts
     millis = body.get("ts_ms")
     at = source_micros(source, millis if isinstance(millis, int) else None)
-    place = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
+    seq, unanchored = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
     if op == Op.TRUNCATE:
-        return Truncate(table, source, place.seq, at)
+        return Truncate(table, source, seq, at)
+    new_key = key_in_header(record, "__debezium.newkey") if record.headers else None
+    old_key = key_in_header(record, "__debezium.oldkey") if record.headers and op != Op.UPDATE else None
+    after, before = body.get("after"), body.get("before")
     return Change(
-        table,
-        op,
-        source,
-        place.seq,
-        at,
-        key,
-        row=body.get("after"),
-        before=body.get("before"),
-        new_key=key_in_header(record, "__debezium.newkey") if record.headers else None,
-        old_key=key_in_header(record, "__debezium.oldkey") if record.headers and op != Op.UPDATE else None,
+        *(table, op, source, seq, at, key, after, before, new_key, old_key),
         schema=schema,
         key_schema=key_schema,
-        unanchored=place.unanchored,
-        may_have_gaps=may_have_gaps(record, settings.placeholder),
+        unanchored=unanchored,
+        octets=record.value,
+        placeholder=settings.placeholder,
         full_before=source.connector != "postgresql",
     )

@@ -28,7 +28,6 @@ from lakemirror.driver.rules.envelopes.records import (
     is_object,
     key_in_header,
     key_of,
-    may_have_gaps,
     named,
     parsed,
     placed,
@@ -222,17 +221,17 @@ def _event(
     parts: tuple[Document | None, Document | None, Document | None, Document | None],
 ) -> Classified:
     body, key, schema, key_schema = parts
-    place = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
+    seq, unanchored = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
     at = source_micros(source, fields.get("__ts_ms"))
     if op == Op.TRUNCATE:
-        return Truncate(table, source, place.seq, at)
+        return Truncate(table, source, seq, at)
     # A flat record does not show its row's former key: without a key of its own, it changes none.
     shows_before = op == Op.DELETE or (op == Op.UPDATE and record.key is None)
     return Change(
         table,
         op,
         source,
-        place.seq,
+        seq,
         at,
         key,
         row=None if op == Op.DELETE else body,
@@ -241,7 +240,8 @@ def _event(
         old_key=key_in_header(record, "__debezium.oldkey") if op == Op.CREATE else None,
         schema=schema,
         key_schema=key_schema,
-        unanchored=place.unanchored,
-        may_have_gaps=op != Op.DELETE and may_have_gaps(record, settings.placeholder),
+        unanchored=unanchored,
+        octets=None if op == Op.DELETE else record.value,
+        placeholder=settings.placeholder,
         full_before=record.key is None or source.connector not in (None, "postgresql"),
     )

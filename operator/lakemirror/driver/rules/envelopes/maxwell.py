@@ -180,12 +180,12 @@ def _change(
     data, old, spelled = value["data"], value.get("old") or {}, names[1]
     key = {name: data[name] for name in spelled} if spelled else None
     changed = op == Op.UPDATE and any(name in old for name in spelled)
-    place = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
+    seq, _ = placed(source, record.origin, settings.ordering, snapshot=op == Op.READ)
     return Change(
         table,
         op,
         source,
-        place.seq,
+        seq,
         source_micros(source),
         key,
         row=None if op == Op.DELETE else _with_nulls(data, old) if op == Op.UPDATE else data,

@@ -52,8 +52,9 @@ class Change(NamedTuple):
 
     ``row`` is the image after the change, ``before`` the one before it. An update with ``old_key`` changes
     its row's key on its own; a create with ``old_key`` and a delete with ``new_key`` are the halves of such a
-    change. ``may_have_gaps`` says that a value may be the placeholder of one that was not sent, ``partial``
-    that members that the row lacks are as before, ``full_before`` that a before image has all columns.
+    change. A value may be the ``placeholder`` of one that was not sent if that is in the record, ``octets``
+    (None: it is not looked for). ``partial`` says that members that the row lacks are as before,
+    ``full_before`` that a before image has all columns.
     """
 
     table: TableName
@@ -69,7 +70,8 @@ class Change(NamedTuple):
     schema: Document | None = None
     key_schema: Document | None = None
     unanchored: bool = False
-    may_have_gaps: bool = False
+    octets: bytes | None = None
+    placeholder: Placeholder = DEFAULT
     partial: bool = False
     full_before: bool = True
 
@@ -77,6 +79,10 @@ class Change(NamedTuple):
     def is_snapshot(self) -> bool:
         """Whether the row was read by a snapshot."""
         return self.op == "r"
+
+    def may_have_gaps(self) -> bool:
+        """Return whether the record has the placeholder of a value that was not sent, in any of its forms."""
+        return self.octets is not None and has_placeholder(self.octets, self.placeholder)
 
 
 class Truncate(NamedTuple):
@@ -266,17 +272,15 @@ def key_in_header(record: Record, name: str) -> Document | None:
     return None
 
 
-def may_have_gaps(record: Record, placeholder: Placeholder) -> bool:
-    """Return whether a value contains the placeholder of a value that was not sent, in any of its forms."""
-    if record.value is None:
-        return False
-    head = _head_of(record.value, "value")
+def has_placeholder(octets: bytes, placeholder: Placeholder) -> bool:
+    """Return whether a record's value has the placeholder in any of its forms."""
+    head = _head_of(octets, "value")
     if head is None:
-        return placeholder.may_be_in(record.value)
+        return placeholder.may_be_in(octets)
     known = head.gaps.get(placeholder.text)
     if known is None:
         known = head.gaps[placeholder.text] = placeholder.may_be_in(head.octets)
-    return known or placeholder.may_be_in(record.value[max(0, len(head.octets) - placeholder.longest) :])
+    return known or placeholder.may_be_in(octets[max(0, len(head.octets) - placeholder.longest) :])
 
 
 def quoted(word: Any) -> str:
@@ -296,17 +300,10 @@ def named(dotted: str | None) -> TableName:
 # -- positions --------------------------------------------------------------------------------------------
 
 
-class Placed(NamedTuple):
-    """The sequence of a change, and whether its place depends on the snapshot (`positions`)."""
-
-    seq: bytes
-    unanchored: bool
-
-
-def placed(source: Source, origin: Origin, ordering: Ordering, *, snapshot: bool) -> Placed:
-    """Return the place of a change that has one."""
+def placed(source: Source, origin: Origin, ordering: Ordering, *, snapshot: bool) -> tuple[bytes, bool]:
+    """Return the sequence of a change, and whether its place depends on the snapshot (`positions`)."""
     seq = sequence(source, origin, snapshot=snapshot, by=ordering.by, epochs=ordering.epochs)
-    return Placed(seq, is_unanchored(source, snapshot=snapshot, by=ordering.by))
+    return seq, is_unanchored(source, snapshot=snapshot, by=ordering.by)
 
 
 def source_of(block: Document) -> Source | None:
