@@ -14,7 +14,7 @@ import pytest
 from lakemirror.driver.rules import texts, types, untyped
 from lakemirror.driver.rules.conversions import Read
 from lakemirror.driver.rules.keys import encode_row
-from lakemirror.driver.rules.kinds import Kind
+from lakemirror.driver.rules.kinds import TIMESTAMP, Kind
 from lakemirror.driver.rules.schemas import Field, field_of
 from lakemirror.driver.rules.types import kind_of
 from tests.support.wires import FIELDS, UNTYPED
@@ -88,3 +88,16 @@ def test_a_value_without_a_schema_is_read_as_the_driver_reads_it(i: int) -> None
         assert shown(untyped.read(untyped.loads(text), kind, getattr(texts, writing)), kind) == expected(
             row
         ), text
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_an_integer_beyond_all_floats_is_infinite(kind: str) -> None:
+    """Spark reads it so (`from_json`)."""
+    field = field_of({"type": kind, "field": "v"})
+    found = [types.read(value, field).value for value in (10**900, -(10**900))]
+    assert found == [float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize("zone", ["America", "x" * 300])
+def test_a_zone_that_is_a_folder_or_no_name_of_a_file_is_none(zone: str) -> None:
+    assert untyped.read(f"2024-01-01T00:00:00 {zone}", TIMESTAMP).is_misfit

@@ -208,12 +208,12 @@ def _parsed(text: str) -> tuple[datetime, timezone | ZoneInfo | None] | None:
             micros,
         )
         return local, _zone(zone) if zone else None
-    except (ValueError, ZoneInfoNotFoundError):
+    except (ValueError, ZoneInfoNotFoundError, OSError):
         return None
 
 
 def _zone(name: str) -> timezone | ZoneInfo:
-    """Return a zone; raises ValueError or ZoneInfoNotFoundError."""
+    """Return a zone. Raises ValueError, ZoneInfoNotFoundError or, as zones are files, OSError."""
     if name in ("Z", "UTC", "GMT", "UT"):
         return UTC
     found = _OFFSET.fullmatch(name)

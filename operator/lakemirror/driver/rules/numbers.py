@@ -116,6 +116,14 @@ def _bounds(precision: int, scale: int) -> tuple[Decimal, Decimal]:
 # -- floats -----------------------------------------------------------------------------------------------
 
 
+def double(number: int | float | Decimal) -> float:
+    """Return the nearest number that 64 bits hold."""
+    try:
+        return float(number)
+    except OverflowError:  # of an integer
+        return float("inf") if number > 0 else float("-inf")
+
+
 def single(number: float) -> float:
     """Return the nearest number that 32 bits hold."""
     try:

@@ -232,7 +232,7 @@ class Float(Codec):
             return self._TEXTS.get(value, MISFIT)
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
             return MISFIT
-        return numbers.single(float(value)) if self._is_single else float(value)
+        return numbers.single(numbers.double(value)) if self._is_single else numbers.double(value)
 
     def text(self, value: Any) -> str | None:
         return numbers.shortest_single(value) if self._is_single else java_text(value)
