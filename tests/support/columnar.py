@@ -23,7 +23,7 @@ from lakemirror.driver.rules.envelopes.records import Bad, Change, NoRowChange, 
 from lakemirror.driver.rules.orders import Truncated
 from lakemirror.driver.rules.positions import Origin, identity
 from lakemirror.driver.rules.row_keys import keyed
-from lakemirror.driver.rules.rows import read_row
+from lakemirror.driver.rules.rows import RowReader
 from lakemirror.driver.rules.table import Table
 from lakemirror.driver.rules.values import Event, Key, Outcome, Row, Tombstone
 from tests.support.records import Record as Line
@@ -91,12 +91,8 @@ def _events(record: Record, change: Change, facts: Facts) -> list[Event] | str:
         return of_key
     row, gaps, texts = {}, frozenset[str](), {}
     if change.row is not None:
-        image = read_row(
-            change.row,
-            facts.columns,
-            placeholder=facts.settings.placeholder,
-            may_have_gaps=change.may_have_gaps,
-        )
+        rows = RowReader(facts.columns, facts.settings.placeholder)
+        image = rows.read(change.row, may_have_gaps=change.may_have_gaps)
         if isinstance(image, str):
             return image
         row, gaps, texts = dict(image.values), image.gaps, dict(image.texts)

@@ -141,8 +141,10 @@ def _of_any(sources: Sequence[Any], where: Where, settings: Settings) -> Places:
         origin = where.origin(number)
         seq = bytes(WIDTH)
         if misplaced(source, origin, by=by) is None:
-            place = placed(source, origin, settings.ordering, snapshot=bool(where.snapshot[number]))
-            seq = bytes(WIDTH) if place.unanchored else place.seq
+            place, unanchored = placed(
+                source, origin, settings.ordering, snapshot=bool(where.snapshot[number])
+            )
+            seq = bytes(WIDTH) if unanchored else place
         odd[number] = len(seq) != WIDTH or not any(seq[2:])
         made.append(bytes(WIDTH) if odd[number] else seq)
         logs.append(identity(source, by))

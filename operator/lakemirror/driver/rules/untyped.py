@@ -25,10 +25,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from json.scanner import make_scanner
 from typing import Any, Final
+
+import msgspec
 
 from lakemirror.driver.rules import moments, numbers
 from lakemirror.driver.rules.conversions import (
@@ -91,18 +92,21 @@ class Number(Decimal):
 def loads(text: str) -> Any:
     """Return a JSON document, in which no number has lost a digit. Raises ValueError."""
     try:
-        document, end = _scan(text, 0)
-    except (ValueError, StopIteration):
-        end = -1
-    return document if end == len(text) else _DECODER.decode(text)  # whitespace around it, or a mistake
+        return _FAST.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError, InvalidOperation):
+        pass  # a mistake, or half of a surrogate pair, which only the other one reads
+    try:
+        return _THOROUGH.decode(text)
+    except InvalidOperation:
+        raise ValueError("the exponent of a number has too many digits") from None
 
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no value of JSON")
 
 
-_DECODER: Final = json.JSONDecoder(parse_float=Number, parse_constant=_refuse)
-_scan: Final = make_scanner(_DECODER)  # type: ignore[arg-type]
+_FAST: Final = msgspec.json.Decoder(float_hook=Number)
+_THOROUGH: Final = json.JSONDecoder(parse_float=Number, parse_constant=_refuse)
 
 
 def dumps(value: Any) -> str:
